@@ -6,21 +6,22 @@ use sluice_model::{
     Proxy, ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
 use crate::outputs::endpoints::{self, EndpointInputs, EndpointLookupInputs};
 use crate::outputs::extension_configs::{self, ExtensionConfigInputs};
 use crate::outputs::layers::LayerInputs;
 use crate::outputs::listeners::{
-    self, GatewayInputs, InboundInputs, ListenerInputs, OutboundInputs, PassthroughInputs, SettingInputs,
+    self, GatewayListenerInputs, InboundListenerInputs, ListenerInputs, OutboundListenerInputs, PassthroughInputs,
+    SettingInputs,
 };
 use crate::outputs::name_tables::{self, NameTableInputs};
 use crate::outputs::patched::{self, PatchedInputs};
 use crate::outputs::routes::{self, RouteInputs};
 use crate::outputs::secrets::{self, SecretInputs};
 use crate::outputs::{Outputs, addresses, trust_bundle, vhds};
-use crate::proxies::attached::AttachedTo;
+use crate::proxies::attached::Attachments;
 use crate::proxies::envoy_filters::Patches;
 use crate::proxies::policies::{PolicyIndex, PolicyInputs};
 use crate::proxies::pull_secrets::PullAccess;
@@ -38,12 +39,13 @@ use crate::traffic::sidecars::Sidecars;
 
 /// The collections that outputs and scopes are derived from.
 ///
-/// No output reads this struct. [`GraphContext::derive_outputs`] gives each of them an inputs struct of what it reads.
+/// No output reads this struct. [`GraphContext::derive_outputs`] gives each output a struct of the collections it
+/// reads.
 pub(crate) struct GraphContext<'s> {
-    /// What the process was told.
+    /// Settings fixed at start-up.
     pub(crate) options: GraphOptions,
-    /// Parsed objects, as far as `discoverySelectors` lets them exist.
-    pub(crate) objects: Objects<'s>,
+    /// Objects of the namespaces that `discoverySelectors` select.
+    pub(crate) objects: ObjectCollections<'s>,
     /// The mesh config: one record.
     pub(crate) mesh: Collection<'s, (), MeshConfig>,
     /// Services, merged over clusters.
@@ -52,59 +54,59 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) services_by_host: Index<'s, Host, ServiceKey, ()>,
     /// Every host that some service has.
     pub(crate) hosts: Collection<'s, Host, ()>,
-    /// Endpoints of every service, sorted; empty if it has none.
+    /// Endpoints of every service, sorted; an empty list if it has none.
     pub(crate) endpoints: Collection<'s, ServiceKey, Vec<Endpoint>>,
-    /// Identities (SPIFFE) behind every service that has any, sorted, without the mesh's aliases.
+    /// Identities (SPIFFE) of every service that has any, sorted, without the mesh's trust domain aliases.
     pub(crate) identities: Collection<'s, ServiceKey, Vec<Text>>,
-    /// Connected proxies, with the locality of their node where they send none.
+    /// Connected proxies. A proxy without a locality has the locality of its node.
     pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
     /// Labels of proxies that selectors mention: one record.
     pub(crate) selected_labels: Collection<'s, (), SelectedLabels>,
-    /// Tiers of clients that are written only where a service needs them.
+    /// Tiers of clients that have layers only while a service needs them.
     pub(crate) rare_tiers: RareTiers<'s>,
-    /// Which workload each proxy is.
+    /// The workload of each proxy.
     pub(crate) workload_names: Collection<'s, ProxyKey, WorkloadName>,
     /// Distinct workloads of connected proxies: what their inbound sides depend on.
     pub(crate) workloads: Collection<'s, WorkloadName, Workload>,
-    /// What Telemetries and extensions attach to proxies, and what listeners of each are written from.
-    pub(crate) attached: AttachedTo<'s>,
+    /// What Telemetries and extensions attach to proxies, and the facts that listeners are built from.
+    pub(crate) attached: Attachments<'s>,
     /// Combinations of selected labels in use, with their namespace: each is a `View::Selected`.
     pub(crate) selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices with their delegates and with `export_to` resolved.
     pub(crate) virtual_services: Collection<'s, ObjectKey, VirtualService>,
-    /// VirtualServices of sidecars by host as written, wildcards included.
+    /// VirtualServices of sidecars by host as declared, wildcards included.
     pub(crate) virtual_services_by_host: Index<'s, Host, ObjectKey, ()>,
-    /// Sidecars in use, and what each host is to them.
+    /// Sidecars in use, and the hosts that concern them.
     pub(crate) sidecars: Sidecars<'s>,
     /// DestinationRules by host as declared, wildcards included.
     pub(crate) destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
-    /// Ways from one network to another, by address: one record.
+    /// Gateways from one network to another, by address or host name: one record.
     pub(crate) network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
-    /// The same with IP addresses instead of names.
+    /// The same with IP addresses instead of host names: one record.
     pub(crate) resolved_network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
-    /// What of the mesh config decides which DestinationRules apply: one record.
+    /// The fields of the mesh config that decide which DestinationRules apply: one record.
     pub(crate) rule_policy: Collection<'s, (), RulePolicy>,
-    /// Connected routers, and what they listen for.
+    /// Connected routers, and their merged Gateways.
     pub(crate) routers: Routers<'s>,
-    /// What they send to, if they get the clusters of that only.
+    /// The hosts that routers send to, if they get only the clusters of those.
     pub(crate) reach: Option<Reach<'s>>,
     /// AuthorizationPolicies and RequestAuthentications by namespace.
     pub(crate) policy_index: PolicyIndex<'s>,
     /// PeerAuthentications by namespace.
     pub(crate) peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
-    /// Patches of EnvoyFilters, by where they apply.
+    /// Patches of EnvoyFilters, by the proxies they apply to.
     pub(crate) patches: Patches<'s>,
     /// Namespace whose policies are for the whole mesh: one record.
     pub(crate) root_namespace: Collection<'s, (), Text>,
-    /// Keys of token issuers that were fetched.
+    /// JWKS that were fetched.
     pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
-    /// Roots that workloads are to trust: one record, or none.
+    /// Root certificates that workloads trust: one record, or none.
     pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
-    /// What node proxies are told, in ambient mode.
+    /// Workloads, services and policies of node proxies, in ambient mode.
     pub(crate) ambient: Option<Ambient<'s>>,
-    /// Who may have which secrets.
+    /// The Secrets that each proxy may read.
     pub(crate) secrets: Secrets<'s>,
-    /// Who may have which credentials for images of extensions.
+    /// The pull secrets of extension images that each proxy may use.
     pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
 }
 
@@ -227,13 +229,13 @@ impl<'s> GraphContext<'s> {
                 attached: &self.attached,
                 services_by_host: &self.services_by_host,
             },
-            outbound: OutboundInputs {
+            outbound: OutboundListenerInputs {
                 hosts: &self.hosts,
                 destinations: self.destination_inputs(),
                 virtual_services: &self.virtual_services,
                 endpoints: &self.endpoints,
             },
-            inbound: InboundInputs {
+            inbound: InboundListenerInputs {
                 workload_names: &self.workload_names,
                 workloads: &self.workloads,
                 listener_facts: &self.attached.facts,
@@ -242,7 +244,7 @@ impl<'s> GraphContext<'s> {
                 peer_authentications_by_namespace: &self.peer_authentications_by_namespace,
                 policies: self.policy_inputs(),
             },
-            gateways: GatewayInputs {
+            gateways: GatewayListenerInputs {
                 passthrough: PassthroughInputs {
                     routers: &self.routers,
                     listener_facts: &self.attached.facts,

@@ -13,28 +13,29 @@ use crate::inputs::{Inputs, RejectKey};
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
 
-/// The ends of the graph that the process holds.
+/// The inputs and published collections of a graph.
 #[derive(Clone, Debug)]
 pub struct Handles {
-    /// Where sources write.
+    /// The inputs that sources write.
     pub inputs: Inputs,
     /// Whole resources; each key is in one of the collections.
     pub resources: Vec<Published<ResourceKey, Resource>>,
     /// Segments of assembled resources; each key is in one of the collections.
     pub segments: Vec<Published<SegmentKey, Segment>>,
-    /// What each proxy gets.
+    /// The scope of each proxy.
     pub scopes: Published<ProxyKey, Scope>,
-    /// Host names to be resolved into [`Inputs::resolved_names`].
+    /// Host names to resolve; sources write the addresses to [`Inputs::resolved_names`].
     pub gateway_names: Published<Text, ()>,
-    /// Everything that is wrong with configuration, by object.
+    /// Findings in configuration, by object.
     pub rejects: Published<RejectKey, Vec<Reject>>,
-    /// Statuses of ServiceEntries to be written.
+    /// Statuses of ServiceEntries to write.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
-    /// Keys of token issuers that have to be fetched, and the time each may take.
+    /// JWKS to fetch, with the timeout of each fetch.
     pub wanted_jwks: Published<JwksKey, Duration>,
-    /// Keys of token issuers that were fetched.
+    /// JWKS that were fetched.
     pub jwks: Published<JwksKey, Jwks>,
-    /// Who is to be asked about whether he may read Secrets, into [`Inputs::secret_reviews`].
+    /// Service accounts whose access to Secrets is to be reviewed; sources write the results to
+    /// [`Inputs::secret_reviews`].
     pub wanted_secret_reviews: Published<SecretReader, ()>,
     /// For debug endpoints: the mesh config.
     pub mesh: Published<(), MeshConfig>,
@@ -46,7 +47,7 @@ pub struct Handles {
     pub endpoints: Published<ServiceKey, Vec<Endpoint>>,
     /// For debug endpoints: proxies.
     pub proxies: Published<ProxyKey, Proxy>,
-    /// For debug endpoints: what services each proxy is part of.
+    /// For debug endpoints: the services that each proxy is part of.
     pub service_targets: Published<ProxyKey, Vec<ServiceTarget>>,
     /// For debug endpoints: VirtualServices.
     pub virtual_services: Published<ObjectKey, VirtualService>,

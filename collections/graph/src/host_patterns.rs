@@ -2,7 +2,7 @@
 
 use sluice_model::Host;
 
-/// Hosts a rule can have and still be for `host`: itself and the wildcards over it.
+/// The hosts that cover `host`: itself, then the wildcards that cover it, the most specific first.
 pub(crate) fn covering_hosts(host: &Host) -> impl Iterator<Item = Host> {
     let name = host.as_str();
     let wildcards: Vec<Host> = name

@@ -1,4 +1,4 @@
-//! Inputs: what sources write. One collection a kind, keyed by object.
+//! Inputs: the collections that sources write. There is one for each kind, keyed by object.
 
 pub(crate) mod discovery;
 pub(crate) mod mesh_config;
@@ -19,7 +19,7 @@ use sluice_model::{
 
 use discovery::{Discovery, discovered};
 
-/// An object something is wrong with.
+/// An object with findings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RejectKey {
     /// Its kind.
@@ -30,39 +30,40 @@ pub struct RejectKey {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $field:ident: $kind:ident($value:ty), $declare:ident, $name:literal;)*) => {
-        /// The writing ends. Clones write to the same inputs.
+        /// The writing ends of the inputs. Clones write to the same inputs.
         #[derive(Clone, Debug)]
         pub struct Inputs {
             $($(#[$doc])* pub $field: Input<ObjectKey, $value>,)*
             /// Findings, by object.
             pub rejects: Input<RejectKey, Vec<Reject>>,
-            /// Findings in Secrets that say how remote clusters are reached.
+            /// Findings in Secrets with kubeconfigs of remote clusters.
             pub cluster_rejects: Input<RejectKey, Vec<Reject>>,
             /// Connected proxies.
             pub proxies: Input<ProxyKey, Proxy>,
-            /// Addresses of the host names that were asked for.
+            /// Addresses of the host names to resolve.
             pub resolved_names: Input<Text, Vec<Text>>,
-            /// Keys of token issuers that were fetched.
+            /// JWKS that were fetched.
             pub jwks: Input<JwksKey, Jwks>,
             /// ConfigMaps with roots.
             pub root_bundles: Input<ObjectKey, RootCertificates>,
-            /// Proxies that ask for secrets.
+            /// Proxies that subscribe to Secrets.
             pub secret_clients: Input<ProxyKey, ()>,
-            /// Whether the cluster lets those read Secrets that were asked about.
+            /// Whether the cluster allows a service account to read Secrets.
             pub secret_reviews: Input<SecretReader, bool>,
-            /// Roots that workloads are to trust, each a PEM text; none where they have those of their own certificates.
+            /// Root certificates that workloads trust, each a PEM text; none if they trust those of their own
+            /// certificates.
             pub trust_bundle: Input<(), Vec<Text>>,
         }
 
         /// Objects of the namespaces that are read, by kind.
         #[derive(Clone)]
         #[allow(dead_code, reason = "the debug pages list every kind, also a kind that no collection derives from")]
-        pub(crate) struct Objects<'s> {
+        pub(crate) struct ObjectCollections<'s> {
             $($(#[$doc])* pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
         }
 
-        /// What [`declare`] gives the graph.
-        pub(crate) struct Raw<'s> {
+        /// The collections that [`declare`] returns.
+        pub(crate) struct RawInputs<'s> {
             $(pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
             pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
             pub(crate) cluster_rejects: Collection<'s, RejectKey, Vec<Reject>>,
@@ -76,7 +77,7 @@ macro_rules! kinds {
         }
 
         /// Declares every input.
-        pub(crate) fn declare<'s>(graph: &DataflowBuilder<'s>) -> (Inputs, Raw<'s>) {
+        pub(crate) fn declare<'s>(graph: &DataflowBuilder<'s>) -> (Inputs, RawInputs<'s>) {
             $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
             let rejects = graph.input("parse_rejects");
             let cluster_rejects = graph.input("cluster_rejects");
@@ -100,7 +101,7 @@ macro_rules! kinds {
                     secret_reviews: reviews.0,
                     trust_bundle: trust.0,
                 },
-                Raw {
+                RawInputs {
                     $($field: $field.1,)*
                     rejects: rejects.1,
                     cluster_rejects: cluster_rejects.1,
@@ -119,7 +120,7 @@ macro_rules! kinds {
             fn set(&self, tx: &mut Transaction, key: ObjectKey, object: Object, origin: Origin) {
                 match object {
                     Object::Roots(value) => tx.set_from(&self.root_bundles, key, value, origin),
-                    $(Object::$kind(value) => tx.set_from(&self.$field, key, Unboxed::<$value>::unboxed(value), origin),)*
+                    $(Object::$kind(value) => tx.set_from(&self.$field, key, Unbox::<$value>::unboxed(value), origin),)*
                 }
             }
 
@@ -130,7 +131,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Says that all objects of the kind there were have been written, in every cluster that is read.
+            /// Marks a kind as synced: all its objects are written, in every cluster that is read.
             pub fn mark_synced(&self, tx: &mut Transaction, kind: Kind) {
                 match kind {
                     $(kinds!(@kind $kind) => tx.mark_synced(&self.$field),)*
@@ -141,7 +142,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Says so for every kind and for whatever else is written: what comes later is a change like any other.
+            /// Marks every input as synced: later writes are changes.
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
@@ -227,7 +228,7 @@ kinds! {
     traffic_extensions: TrafficExtension(TrafficExtension), input, "raw_traffic_extensions";
     /// VirtualServices.
     virtual_services: VirtualService(VirtualService), input, "raw_virtual_services";
-    /// WasmPlugins, as the extensions they are.
+    /// WasmPlugins, converted to extensions.
     wasm_plugins: WasmPlugin(TrafficExtension), input, "raw_wasm_plugins";
     /// WorkloadEntries.
     workload_entries: WorkloadEntry(WorkloadEntry), input, "raw_workload_entries";
@@ -240,15 +241,15 @@ kinds! {
 }
 
 impl Inputs {
-    /// Writes what parsing made of an object: its value, if it has one, and its findings.
+    /// Writes a parsed object: its value, if it has one, and its findings.
     ///
-    /// A ConfigMap of the mesh that does not parse leaves the last good one in force; any other object that does not is as
-    /// if it were deleted.
+    /// If a ConfigMap of the mesh does not parse, the last valid one stays in effect. Any other object that does not
+    /// parse is deleted.
     pub fn apply(&self, tx: &mut Transaction, parsed: ParsedObject, origin: Origin) {
         let ParsedObject { kind, key, object, rejects } = parsed;
         let reject_key = RejectKey { kind, object: key.clone() };
         let keep_last = kind == Kind::ConfigMap && !rejects.is_empty();
-        // A ConfigMap is of one input or of the other.
+        // A ConfigMap is in one of the two inputs.
         match &object {
             Some(Object::Roots(_)) => tx.delete(&self.mesh_settings, key.clone()),
             _ if kind == Kind::ConfigMap => tx.delete(&self.root_bundles, key.clone()),
@@ -276,12 +277,12 @@ impl Inputs {
     }
 }
 
-impl<'s> Raw<'s> {
-    /// The objects that exist for the mesh: those of namespaces that `discoverySelectors` select (C21).
+impl<'s> RawInputs<'s> {
+    /// The objects of the namespaces that `discoverySelectors` select (C21).
     ///
-    /// Pods and slices are only ever reached through Services of their own namespace, so they need no check.
-    pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> Objects<'s> {
-        Objects {
+    /// Pods and slices are only reached through Services of their own namespace, so they are not filtered.
+    pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> ObjectCollections<'s> {
+        ObjectCollections {
             authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),
             backend_tls_policies: discovered("backend_tls_policies", &self.backend_tls_policies, discovery),
             destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
@@ -321,18 +322,18 @@ impl<'s> Raw<'s> {
     }
 }
 
-/// A variant's content, boxed or not.
-trait Unboxed<V> {
+/// The content of a variant, boxed or not.
+trait Unbox<V> {
     fn unboxed(self) -> V;
 }
 
-impl<V: Value> Unboxed<V> for V {
+impl<V: Value> Unbox<V> for V {
     fn unboxed(self) -> V {
         self
     }
 }
 
-impl<V: Value> Unboxed<V> for Box<V> {
+impl<V: Value> Unbox<V> for Box<V> {
     fn unboxed(self) -> V {
         *self
     }

@@ -9,10 +9,10 @@ use sluice_model::{SessionLabels, Text};
 pub use sluice_envoy::listener::ListenerSwitches;
 pub use sluice_envoy::security::SecurityOptions;
 
-/// What the process was told and never changes while it runs.
+/// Settings of the graph that are fixed at start-up.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GraphOptions {
-    /// Id of the cluster whose Istio objects count: `Kubernetes`.
+    /// Id of the cluster whose Istio objects are read: `Kubernetes`.
     pub cluster: Text,
     /// Namespace of the control plane, where ConfigMap `istio` is: `istio-system`.
     pub system_namespace: Text,
@@ -22,53 +22,54 @@ pub struct GraphOptions {
     pub revision: Text,
     /// Addresses of both families are used (`ISTIO_DUAL_STACK`).
     pub dual_stack: bool,
-    /// Namespace of the router that Ingresses are for (`K8S_INGRESS_NS`).
+    /// Namespace of the router that serves Ingresses (`K8S_INGRESS_NS`).
     pub ingress_namespace: Text,
-    /// HTTPS of routers is served over HTTP/3 too (`PILOT_ENABLE_QUIC_LISTENERS`).
+    /// HTTPS of routers is also served over HTTP/3 (`PILOT_ENABLE_QUIC_LISTENERS`).
     pub http3: bool,
-    /// A Gateway is for routers of its own namespace only (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
+    /// A Gateway selects only routers of its own namespace (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
     pub scope_gateways: bool,
-    /// Routers get the clusters of what they send to only (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
+    /// Routers get only the clusters that they send to (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
     pub filter_gateway_clusters: bool,
     /// Switches that change listeners.
     pub listeners: ListenerSwitches,
-    /// How services ask for persistent sessions.
+    /// Labels by which services enable persistent sessions.
     pub sessions: SessionLabels,
-    /// A ServiceEntry's selector selects pods too (`PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`).
+    /// A ServiceEntry's selector also selects pods (`PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`).
     pub entries_select_pods: bool,
-    /// A Service's selector selects WorkloadEntries too (`PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`).
+    /// A Service's selector also selects WorkloadEntries (`PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`).
     pub services_select_entries: bool,
-    /// Proxies send HBONE to where it is taken (`PILOT_ENABLE_AMBIENT` and `PILOT_ENABLE_SENDING_HBONE`).
+    /// Proxies send HBONE to workloads that accept it (`PILOT_ENABLE_AMBIENT` and `PILOT_ENABLE_SENDING_HBONE`).
     pub sends_hbone: bool,
-    /// They do so even where mutual TLS is taken as well (`PILOT_PREFER_SENDING_HBONE`).
+    /// They prefer HBONE where the workload also accepts mutual TLS (`PILOT_PREFER_SENDING_HBONE`).
     pub prefers_hbone: bool,
-    /// Hosts of ServiceEntries without addresses get some that are written to their status
-    /// (`PILOT_ENABLE_IP_AUTOALLOCATE`); else proxies that ask for them get some by hash of the name.
+    /// Hosts of ServiceEntries without addresses are allocated addresses, which are written to the status
+    /// (`PILOT_ENABLE_IP_AUTOALLOCATE`). Otherwise a proxy that requests it gets addresses by hash of the host.
     pub allocates_addresses: bool,
-    /// Where hosts of ServiceEntries without addresses get theirs; without pools only what statuses say is used.
+    /// The pools of allocated addresses. Without pools, only the addresses in statuses are used.
     pub address_pools: Option<AddressPools>,
-    /// Who fetches keys of token issuers (`PILOT_JWT_ENABLE_REMOTE_JWKS`).
+    /// Which side fetches JWKS (`PILOT_JWT_ENABLE_REMOTE_JWKS`): the control plane or the proxies.
     pub jwks_fetch: JwksFetch,
-    /// What else changes security policies.
+    /// Other settings that change security policies.
     pub security: SecurityOptions,
-    /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these switches.
+    /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these settings.
     pub ambient: Option<AmbientOptions>,
-    /// How the Gateway API is read.
+    /// Settings of the Gateway API.
     pub gateway_api: GatewayApiOptions,
-    /// Clusters say whose proxies may read Secrets (see [`Handles::wanted_secret_reviews`]); else everybody may read those
-    /// of his own namespace.
+    /// The clusters decide which service accounts may read Secrets (see
+    /// [`wanted_secret_reviews`](crate::Handles::wanted_secret_reviews)). Otherwise
+    /// every proxy may read those of its own namespace.
     pub reviews_secrets: bool,
-    /// Proxies that take them get virtual hosts one by one, not in route tables (`SLUICE_VHDS`).
+    /// Proxies that support it get virtual hosts by VHDS, not in route tables (`SLUICE_VHDS`).
     pub virtual_hosts: bool,
 }
 
-/// Who fetches keys of token issuers.
+/// Which side fetches JWKS: the control plane or the proxies.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub enum JwksFetch {
     /// The control plane.
     #[default]
     ControlPlane,
-    /// Proxies, where their server is a service of the mesh; else the control plane.
+    /// Proxies, where the JWKS server is a service of the mesh; else the control plane.
     Hybrid,
     /// Proxies.
     Proxy,
@@ -104,10 +105,10 @@ impl Default for GraphOptions {
     }
 }
 
-/// Where allocated addresses come from.
+/// The pools of allocated addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AddressPools {
-    /// IPv4 addresses; the first one of the prefix stays free.
+    /// IPv4 addresses; the first address of the prefix is not allocated.
     pub v4: Ipv4Net,
     /// IPv6 addresses.
     pub v6: Ipv6Net,
@@ -121,32 +122,32 @@ impl Default for AddressPools {
     }
 }
 
-/// Switches of ambient mode.
+/// Settings of ambient mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AmbientOptions {
-    /// Workloads behind a waypoint let only its instances pass, unless a policy says otherwise
+    /// A workload with a waypoint accepts connections only from the waypoint's instances, unless a policy allows others
     /// (`PILOT_AUTO_ALLOW_WAYPOINT_POLICY`).
     pub allows_waypoints: bool,
-    /// Policies that are only evaluated are sent too (`AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`).
+    /// Dry-run policies are sent too (`AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`).
     pub dry_run_policies: bool,
 }
 
-/// What the process was told of the Gateway API.
+/// Settings of the Gateway API.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GatewayApiOptions {
     /// Controller of the Gateways that routers serve (`PILOT_GATEWAY_API_CONTROLLER_NAME`).
     pub controller: Text,
-    /// Their class, which need not be there (`PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`).
+    /// Their class, which need not exist (`PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`).
     pub default_class: Text,
-    /// A Gateway may name the Service of routers somebody else runs (`ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`).
+    /// A Gateway may name the Service of routers that are deployed manually (`ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`).
     pub manual_deployment: bool,
-    /// Gateways of other clusters are known (`PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`).
+    /// Gateways of other clusters are read (`PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`).
     pub remote: bool,
     /// Waypoints are served (`PILOT_ENABLE_AMBIENT`).
     pub waypoints: bool,
     /// Gateways between the networks of ambient meshes are served (`AMBIENT_ENABLE_MULTI_NETWORK`).
     pub east_west: bool,
-    /// Experimental kinds count (`PILOT_ENABLE_ALPHA_GATEWAY_API`).
+    /// Experimental kinds have effect (`PILOT_ENABLE_ALPHA_GATEWAY_API`).
     pub experimental: bool,
 }
 

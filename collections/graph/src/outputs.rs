@@ -1,11 +1,11 @@
-//! Outputs: encoded resources by layer, a file a type.
+//! Outputs: encoded resources by layer, one file for each resource type.
 //!
 //! An output module has
-//! - a *profile*: a small struct of those facts of a proxy that change how the type is written, and a function that reads
-//!   it off a proxy;
-//! - `layers(&Client) -> Vec<Layer>`: which layers of the type a proxy gets, the most special first (see [`LAYERS`]);
-//! - `derive_…(graph, context) -> Collection<ResourceKey, Resource>` for whole resources, or
-//!   `Collection<SegmentKey, Segment>` for those assembled from segments, for every profile in use.
+//! - a *profile*: a struct of the facts of a proxy that change the resource, and a function that reads them from a
+//! proxy;
+//! - `layers(&LayerFacts) -> Vec<Layer>`: the layers of the type that a proxy gets, in order (see [`LAYERS`]);
+//! - an inputs struct, and `derive_…(inputs, outputs)`, which adds whole resources, or segments of assembled resources,
+//! for every profile in use.
 
 pub(crate) mod addresses;
 pub(crate) mod clusters;
@@ -25,10 +25,10 @@ use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, 
 
 use crate::outputs::layers::LayerFacts;
 
-/// Which layers of a type a proxy gets, the most special first.
+/// The layers of a type that a proxy gets: the first layer that has or hides a name decides.
 pub(crate) type Layers = fn(&LayerFacts<'_>) -> Vec<Layer>;
 
-/// The types that are made, in push order, and who gets which layers of them.
+/// The resource types in push order, and the function that gives the layers of each.
 pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Cluster, clusters::layers),
     (ResourceType::Endpoint, endpoints::layers),
@@ -42,7 +42,7 @@ pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Authorization, addresses::layers),
 ];
 
-/// All outputs. Every key is in one of the collections only.
+/// All outputs. Every key is in only one of the collections.
 pub(crate) struct Outputs<'s> {
     /// Whole resources.
     pub(crate) resources: Vec<Collection<'s, ResourceKey, Resource>>,
@@ -51,7 +51,7 @@ pub(crate) struct Outputs<'s> {
 }
 
 /// The profiles in use: distinct over connected proxies.
-/// Key: the profile. From: `proxies`, or of them the clients of a rare tier.
+/// Key: the profile. From: `proxies`, or those of them that are clients of a rare tier.
 /// Changes when: the first proxy with a profile connects or the last leaves.
 /// Size: a handful. Rejects: none.
 pub(crate) fn derive_profiles<'s, P: Key>(
@@ -62,9 +62,10 @@ pub(crate) fn derive_profiles<'s, P: Key>(
     proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
 }
 
-/// The profiles in use by routers that route to clusters by server name.
+/// The profiles in use by routers with a server of TLS mode AUTO_PASSTHROUGH.
 /// Key: the profile. From: `proxies`, `routers/auto-passthrough`.
-/// Changes when: the first such router with a profile connects or the last leaves, or is given such a server.
+/// Changes when: the first such router with a profile connects or the last leaves, or a router gets its first such
+/// server.
 /// Size: a handful. Rejects: none.
 pub(crate) fn derive_passing_profiles<'s, P: Key>(
     proxies: &Collection<'s, ProxyKey, Proxy>,

@@ -22,12 +22,12 @@ pub(crate) struct ScopeInputs<'a, 's> {
     pub(crate) pull_access: &'a Collection<'s, ProxyKey, PullAccess>,
 }
 
-/// What each proxy gets: for each type its layers in order, and what it fills into templates.
+/// The scope of each proxy: the layers of each type in order, and the values of the slots of templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
 /// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
-/// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
-/// select on, the rare tiers that are needed, or its patches; for a router also its first or last server of TLS mode
-/// AUTO_PASSTHROUGH.
+/// Changes when: the facts of the proxy change, or its services, what is attached to it, the labels that rules select,
+/// the rare tiers that are needed, or its patches; for a router also when its first server of TLS mode AUTO_PASSTHROUGH
+/// is added or its last one removed.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, ProxyKey, Scope> {
     inputs.proxies.derive("scopes", |deps| {

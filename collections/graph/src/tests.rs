@@ -24,13 +24,13 @@ use sluice_parse::{parse_object, yaml};
 use crate::{GraphOptions, Handles, build};
 
 /// A running graph that is fed YAML.
-struct Mesh {
+struct TestGraph {
     engine: Engine,
     handles: Handles,
     feed: Feed,
 }
 
-impl Mesh {
+impl TestGraph {
     /// With what the YAML holds, synced.
     fn new(text: &str) -> Self {
         Self::with(GraphOptions::default(), text)

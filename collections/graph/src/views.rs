@@ -1,22 +1,25 @@
-//! For whose eyes something is written, and what of it differs from what everyone sees.
+//! Views: for which clients a resource is written, and what differs from the view below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_model::{Resource, SidecarScope, Text, View};
 
-/// What is written for the views in which something about a host may differ.
+/// The rows of a host that differ between views.
 ///
-/// Everything about a host is a function of the view. It is evaluated for [`View::Base`] and for the special views that
-/// rules name; what comes out equal to what the layers below already give is left out, and a name that they have but the
-/// view must not see becomes [`Resource::Hidden`]. So the cost is that of the special views, never namespaces × hosts.
+/// All resources of a host are a function of the view. They are evaluated for [`View::Base`] and for the special views
+/// that rules name. A resource that equals the one of the layers below is omitted. A name that the layers below have
+/// and the view must not have becomes [`Resource::Hidden`]. Thus the cost is that of the special views, never
+/// namespaces × hosts.
 pub(crate) struct Overlay;
 
 impl Overlay {
-    /// Evaluates `f` for the base and for each of `special`, and gives the rows to write: (view, name, resource).
+    /// Evaluates `f` for the base and for each view of `special`, and returns the rows to write: (view, name,
+    /// resource).
     ///
-    /// `special` needs no order; `Base` in it is superfluous. A `Selected` view lies on its namespace's view, which is
-    /// evaluated too; a `Sidecar` view for selected labels on that for none, and that one on nothing.
+    /// `special` may be in any order and may contain `Base`. A `Selected` view overlays the view of its namespace,
+    /// which is evaluated too. A `Sidecar` view with selected labels overlays the same view without labels, which
+    /// overlays nothing.
     pub(crate) fn rows<N: Ord + Clone>(
         special: impl IntoIterator<Item = View>,
         mut f: impl FnMut(&View) -> BTreeMap<N, Resource>,
@@ -37,7 +40,7 @@ impl Overlay {
         let mut scopes: BTreeMap<Arc<SidecarScope>, BTreeMap<N, Resource>> = BTreeMap::new();
         let nothing = BTreeMap::new();
         let mut rows = Vec::new();
-        // Namespace views sort before Selected ones, and no labels before some.
+        // Namespace views sort before Selected views, and empty labels sort before other labels.
         for view in views {
             let own = f(&view);
             let under = match &view {
@@ -45,9 +48,11 @@ impl Overlay {
                 View::Sidecar { scope, .. } => scopes.get(scope).unwrap_or(&nothing),
                 _ => &base,
             };
-            for (name, resource) in difference(under, &own) {
-                rows.push((view.clone(), name, resource));
-            }
+            rows.extend(
+                difference(under, &own).map(|(name, resource)| {
+                    (view.clone(), name.clone(), resource.cloned().unwrap_or(Resource::Hidden))
+                }),
+            );
             match view {
                 View::Namespace(namespace) => drop(namespaces.insert(namespace, own)),
                 View::Sidecar { scope, labels } if labels.is_empty() => drop(scopes.insert(scope, own)),
@@ -59,17 +64,18 @@ impl Overlay {
     }
 }
 
-/// What has to lie over `under` so that one sees `own`.
-fn difference<N: Ord + Clone>(under: &BTreeMap<N, Resource>, own: &BTreeMap<N, Resource>) -> Vec<(N, Resource)> {
-    let changed = own.iter().filter(|(name, resource)| under.get(*name) != Some(*resource));
-    let hidden = under.keys().filter(|name| !own.contains_key(*name));
-    changed
-        .map(|(name, resource)| (name.clone(), resource.clone()))
-        .chain(hidden.map(|name| (name.clone(), Resource::Hidden)))
-        .collect()
+/// The content of an overlay on `below` such that both together give `own`: each name that differs, with its value, and
+/// `None` for each name to hide.
+pub(crate) fn difference<'a, N: Ord, V: PartialEq>(
+    below: &'a BTreeMap<N, V>,
+    own: &'a BTreeMap<N, V>,
+) -> impl Iterator<Item = (&'a N, Option<&'a V>)> {
+    let changed = own.iter().filter(|(name, value)| below.get(*name) != Some(*value));
+    let hidden = below.keys().filter(|name| !own.contains_key(*name));
+    changed.map(|(name, value)| (name, Some(value))).chain(hidden.map(|name| (name, None)))
 }
 
-/// The view of the proxies of a scope, whatever their labels.
+/// The view of the proxies of a Sidecar scope, with any labels.
 pub(crate) fn sidecar_view(scope: &SidecarScope) -> View {
     View::Sidecar { scope: Arc::new(scope.clone()), labels: sluice_model::Labels::new() }
 }
@@ -107,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_lies_on_its_namespace() {
+    fn a_selection_overlays_its_namespace() {
         let labels: Labels = [("app".into(), "x".into())].into();
         let selected = View::Selected { namespace: "ns".into(), labels };
         let rows = Overlay::rows([selected.clone()], |view| match view {
@@ -115,7 +121,7 @@ mod tests {
             View::Namespace(_) => see(&[("a", "namespace")]),
             _ => see(&[("a", "base")]),
         });
-        // The namespace differs from the base, and the selection, though equal to the base, from its namespace.
+        // The namespace differs from the base. The selection differs from its namespace, although it equals the base.
         assert_eq!(rows.len(), 3);
         assert!(rows.contains(&(selected, "a", see(&[("a", "base")])["a"].clone())));
     }

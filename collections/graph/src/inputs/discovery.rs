@@ -1,4 +1,4 @@
-//! Which namespaces exist for the mesh (C21).
+//! The namespaces that are read (C21).
 
 use std::collections::BTreeSet;
 
@@ -20,9 +20,9 @@ impl Discovery {
     }
 }
 
-/// The namespaces that `discoverySelectors` select: any selector suffices, none selects all.
+/// The namespaces that `discoverySelectors` select: those that match any selector; without selectors, all.
 /// Key: none, one record. From: `mesh_config`, `namespaces`.
-/// Changes when: a selector does, or a namespace begins or ends to match while there are selectors.
+/// Changes when: a selector does, or, while there are selectors, a namespace starts or stops matching.
 /// Size: 1. Rejects: none.
 pub(crate) fn derive_discovery<'s>(
     mesh: &Collection<'s, (), MeshConfig>,
@@ -45,9 +45,9 @@ pub(crate) fn derive_discovery<'s>(
     })
 }
 
-/// The objects of a kind that exist for the mesh.
+/// The objects of a kind in the namespaces that are read.
 /// Key: `ObjectKey`. From: the raw objects, `discovery`.
-/// Changes when: an object does; for a whole namespace, when it begins or ends to exist.
+/// Changes when: an object does; for a whole namespace, when it starts or stops being selected.
 /// Size: that of the kind. Rejects: none.
 pub(crate) fn discovered<'s, V: Value>(
     name: &str,

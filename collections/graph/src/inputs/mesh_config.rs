@@ -5,10 +5,10 @@ use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, ObjectKey, Text};
 
 use crate::options::GraphOptions;
 
-/// What ConfigMap `istio` (`istio-REVISION` for a revision) of the system namespace says, or the defaults.
+/// The content of ConfigMap `istio` (`istio-REVISION` for a revision) of the system namespace, or the defaults.
 /// Key: none, one record. From: `config_maps`.
 /// Changes when: that ConfigMap does.
-/// Size: 1. Rejects: none; a ConfigMap that does not parse never gets here.
+/// Size: 1. Rejects: none; a ConfigMap that does not parse is not written to the input.
 pub(crate) fn derive_mesh_settings<'s>(
     one: &Collection<'s, (), ()>,
     config_maps: &Collection<'s, ObjectKey, MeshSettings>,
@@ -27,7 +27,7 @@ pub(crate) fn derive_mesh_settings<'s>(
 
 /// The mesh config.
 /// Key: none, one record. From: `mesh_settings`.
-/// Changes when: any of its fields does; who reads few of them should read a projection of it.
+/// Changes when: any of its fields does; a collection that reads few fields should read a projection.
 /// Size: 1. Rejects: none.
 pub(crate) fn derive_mesh_config<'s>(settings: &Collection<'s, (), MeshSettings>) -> Collection<'s, (), MeshConfig> {
     settings.map("mesh_config", |(), settings| settings.mesh.clone())
@@ -44,7 +44,7 @@ pub(crate) fn derive_mesh_networks<'s>(
 }
 
 /// Namespace whose policies are for the whole mesh.
-/// Key: none, one record. From: `mesh_config`. Changes when: it is named anew. Size: 1. Rejects: none.
+/// Key: none, one record. From: `mesh_config`. Changes when: the root namespace does. Size: 1. Rejects: none.
 pub(crate) fn derive_root_namespace<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), Text> {
     mesh.map("root_namespace", |(), mesh| mesh.root_namespace.clone())
 }

@@ -1,14 +1,15 @@
-//! Everything that is wrong with configuration.
+//! Findings in configuration.
 
 use sluice_engine::Collection;
 use sluice_model::Reject;
 
 use crate::inputs::RejectKey;
 
-/// Findings by object: those of parsing, references that lead nowhere, and remote clusters that cannot be reached as a
-/// Secret says; for status, metrics and the dump.
+/// Findings by object, for status, metrics and the dump: findings of parsing, references to absent objects, and remote
+/// clusters that cannot be reached.
 /// Key: `RejectKey`. From: `parse_rejects`, `cluster_rejects`, and those of references.
-/// Changes when: an object is written that has other findings than before, or what it refers to comes or goes.
+/// Changes when: an object is written with other findings than before, or an object that it refers to is added or
+/// removed.
 /// Size: objects something is wrong with. Rejects: all.
 pub(crate) fn derive_rejects<'s>(
     parsed: &Collection<'s, RejectKey, Vec<Reject>>,

@@ -1,4 +1,4 @@
-//! Workloads, services and policies of node proxies (X26, X27): one layer that all share.
+//! Workloads, services and policies of node proxies (X26, X27): one layer that all node proxies share.
 
 use sluice_engine::Collection;
 use sluice_envoy::ztunnel::build_service;
@@ -8,15 +8,15 @@ use super::Outputs;
 use crate::outputs::layers::LayerFacts;
 use crate::traffic::ambient::Ambient;
 
-/// Whoever asks sees all of them.
+/// Every client gets all of them.
 pub(crate) fn layers(_: &LayerFacts<'_>) -> Vec<Layer> {
     vec![Layer::default()]
 }
 
-/// Addresses by uid, or by `NAMESPACE/HOST` for services; workloads once more without what wraps them, in the same bytes;
-/// and policies by `NAMESPACE/NAME`.
+/// Addresses by uid, or by `NAMESPACE/HOST` for services; workloads by uid, in the same bytes without the wrapping
+/// message; and policies by `NAMESPACE/NAME`.
 /// Key: `ResourceKey`. From: `ambient_services`, `ambient_workloads`, `ambient_policies`.
-/// Changes when: what is named does.
+/// Changes when: the named object does.
 /// Size: pods, addresses of entries and slices, services and policies. Rejects: none.
 pub(crate) fn derive_addresses<'s>(ambient: &Ambient<'s>, outputs: &mut Outputs<'s>) {
     outputs.resources.push(ambient.services.flat_map("addresses/services", |_, service| {

@@ -31,33 +31,33 @@ use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::traffic::gateways::reach::Reach;
 use crate::views::Overlay;
 
-/// The layer of clusters that depend on nothing but the profile.
+/// The layer of clusters that depend only on the profile.
 const FIXED: &str = "fixed";
 
-/// A profile, and for clusters that carry their endpoints also who the client is.
+/// A profile; for clusters with their endpoints, also the facts of the client.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct OutboundProfile {
     cluster: ClusterProfile,
     client: Option<EndpointClient>,
-    /// Clusters of a router that routes by server name.
+    /// For routers with a server of TLS mode AUTO_PASSTHROUGH.
     passing: bool,
 }
 
 impl OutboundProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
-        // These count for one cluster each, which is not among these.
+        // These facts change only one cluster, which is not among the outbound clusters.
         let cluster = ClusterProfile { dns_proxy: None, no_hbone: false, ..ClusterProfile::of(proxy) };
         Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
     }
 
-    /// Of the clusters that a router routes to by server name.
+    /// The profile for the clusters that a router selects by server name.
     fn passing_through(proxy: &Proxy, tier: Option<Tier>) -> Self {
         let plain = Self::of(proxy, tier);
         Self { client: plain.client.map(EndpointClient::passing_through), passing: true, ..plain }
     }
 }
 
-/// A profile, and what the Sidecar says of traffic to hosts nobody declared.
+/// A profile, and the policy of the Sidecar for traffic to unknown hosts.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct FixedProfile {
     cluster: ClusterProfile,
@@ -71,11 +71,11 @@ impl FixedProfile {
     }
 }
 
-/// Its own ports' clusters, those every proxy has, then what it sees of the mesh.
+/// The clusters of the proxy's own ports, those that every proxy has, then those of services.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let proxy = client.proxy;
     let mut layers = Vec::new();
-    // A sidecar that intercepts nothing would listen where the application does, unless a Sidecar says where else.
+    // Without interception the sidecar would listen where the application does, unless a Sidecar declares other ports.
     let declares = proxy.sidecar.as_ref().is_some_and(|sidecar| sidecar.ingress);
     if proxy.proxy_type == ProxyType::Sidecar && (declares || proxy.interception_mode != InterceptionMode::None) {
         layers.push(client.inbound(&profile_text(&inbound::profile(proxy))));
@@ -125,14 +125,14 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
 }
 
-/// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they route to by server name.
+/// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they select by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
-/// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where routers
-/// get the clusters of what they send to only.
-/// Changes when: a service does, a rule or policy over it, the identities behind it, or a setting of clusters; not when
-/// endpoints come and go.
-/// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
-/// workloads. Rejects: none.
+/// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where
+/// routers get only the clusters they send to.
+/// Changes when: a service does, or a rule or policy for it, its identities, or a setting of clusters; not when
+/// endpoints do.
+/// Size: ports of services × (1 + subsets) × profiles, plus the differences of special views, plus ports of workloads.
+/// Rejects: none.
 pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
     let sessions = inputs.options.sessions.clone();
@@ -224,7 +224,7 @@ fn derive_outbound<'s>(
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
             let destinations = destinations.get(cx, host);
-            // Only a service resolved by DNS has its endpoints in its clusters, and so depends on who the client is.
+            // Only the clusters of services that Envoy resolves by DNS contain endpoints, and depend on the client.
             let profiles = match tier_of(&settings, &destinations, uses_dns) {
                 Some(tier) => by_tier.get(tier as usize).map_or_else(Vec::new, |profiles| cx.all(profiles)),
                 None => cx.all(&plain),
@@ -257,7 +257,7 @@ fn derive_outbound<'s>(
     })
 }
 
-/// Names of a service's ports that have endpoints, all of which are `so`; services without such ports are left out.
+/// Names of the ports of each service whose endpoints are all `so`. Services without such ports are absent.
 fn derive_ports<'s>(
     endpoints: &Collection<'s, ServiceKey, Vec<Endpoint>>,
     name: &str,
@@ -273,7 +273,7 @@ fn derive_ports<'s>(
     })
 }
 
-/// A service as one view has it.
+/// A service and its rule in one view.
 #[derive(Clone, Copy)]
 struct ServiceView<'a> {
     service: &'a Service,
@@ -281,7 +281,7 @@ struct ServiceView<'a> {
     root: &'a Text,
 }
 
-/// What clusters of a service depend on beside the service and the rule.
+/// What clusters of a service depend on besides the service and the rule.
 #[derive(Clone, Copy)]
 struct ServiceFacts {
     identities: Dep<ServiceKey, Vec<Text>>,
@@ -348,13 +348,13 @@ impl ServiceFacts {
         clusters
     }
 
-    /// Identities behind a service, in each of the mesh's trust domains.
+    /// Identities of a service, in each of the mesh's trust domains.
     fn identities(&self, cx: &Context, service: &ServiceKey) -> Vec<Text> {
         let Some(identities) = cx.get(&self.identities, service) else { return Vec::new() };
         let aliases = cx.get(&self.aliases, &()).map(|aliases| (*aliases).clone()).unwrap_or_default();
         let mut all: BTreeSet<Text> = identities.iter().cloned().collect();
         for identity in identities.iter() {
-            // Only an identity of the usual form is known in other trust domains: spiffe://domain/ns/…/sa/….
+            // Only an identity of the usual form has aliases in other trust domains: spiffe://domain/ns/…/sa/….
             let Some((_, path)) = identity.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')) else {
                 continue;
             };

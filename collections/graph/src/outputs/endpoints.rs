@@ -22,7 +22,7 @@ use crate::proxies::tiers::RareTiers;
 use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
 use crate::views::Overlay;
 
-/// What a proxy sees of the mesh, as much of it being told apart as each service needs.
+/// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
     let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
@@ -53,11 +53,11 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
 }
 
-/// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways; for routers with
-/// a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they route to by server name.
+/// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars and for gateways; for routers
+/// with a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they select by server name.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
-/// `network_gateways`, `mesh_config`, `proxies` (what of them endpoints depend on).
-/// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
+/// `network_gateways`, `mesh_config`, `proxies` (the facts that endpoints depend on).
+/// Changes when: an endpoint of the service is added, removed or changed, or a rule or policy for it.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
 pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
@@ -90,7 +90,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, o
             let Some(tier) = tier_of(&settings, &destinations, has_eds) else { return Vec::new() };
             let Some(clients) = clients.get(tier as usize) else { return Vec::new() };
             let gateways = endpoints.gateways(cx, false);
-            let mut known: BTreeMap<ServiceKey, Vec<Found>> = BTreeMap::new();
+            let mut known: BTreeMap<ServiceKey, Vec<ServiceEndpoint>> = BTreeMap::new();
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
                 let text = profile_text(&client);
@@ -102,7 +102,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, o
                     let found = known
                         .entry(service.key())
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
-                    let backends: Vec<Backend<'_>> = found.iter().map(Found::backend).collect();
+                    let backends: Vec<Backend<'_>> = found.iter().map(ServiceEndpoint::backend).collect();
                     let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
                     let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
                     let mut assignments = BTreeMap::new();
@@ -147,9 +147,9 @@ fn row(view: View, profile: &Text, name: &str, resource: Resource) -> (ResourceK
     (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
 }
 
-/// The tier of clients that a host's services tell apart, from whatever view; nothing if none of them `counts`.
+/// The tier of clients that a host's services need in any view; `None` if no service `counts`.
 ///
-/// One tier for all views, so that what one view has can be compared with what it lies upon.
+/// All views have the same tier, so that the resources of a view can be compared with those of the view below.
 pub(super) fn tier_of(
     settings: &ClusterSettings,
     destinations: &HostDestinations,
@@ -175,14 +175,14 @@ pub(super) fn tier_of(
         .max()
 }
 
-/// An endpoint, and whether policy lets it take mutual TLS.
-pub(super) struct Found {
+/// An endpoint, and whether it refuses mutual TLS by policy.
+pub(super) struct ServiceEndpoint {
     endpoints: Arc<Vec<Endpoint>>,
     at: usize,
     refuses_mtls: bool,
 }
 
-impl Found {
+impl ServiceEndpoint {
     pub(super) fn backend(&self) -> Backend<'_> {
         Backend { endpoint: &self.endpoints[self.at], refuses_mtls: self.refuses_mtls }
     }
@@ -221,14 +221,14 @@ impl EndpointLookup {
         }
     }
 
-    /// Ways between networks: by address, unless the proxy resolves names itself.
+    /// Gateways between networks: by IP address, unless the proxy resolves host names itself.
     pub(super) fn gateways(&self, cx: &Context, by_name: bool) -> Vec<NetworkGateway> {
         let gateways = if by_name { &self.gateways } else { &self.resolved_gateways };
         cx.get(gateways, &()).map(|all| (*all).clone()).unwrap_or_default()
     }
 
-    /// The endpoints of a service, of all its ports.
-    pub(super) fn of_service(&self, cx: &Context, service: &ServiceKey, root: &Text) -> Vec<Found> {
+    /// The endpoints of all ports of a service.
+    pub(super) fn of_service(&self, cx: &Context, service: &ServiceKey, root: &Text) -> Vec<ServiceEndpoint> {
         let Some(endpoints) = cx.get(&self.endpoints, service) else { return Vec::new() };
         let mut policies: BTreeMap<Text, PeerPolicies> = BTreeMap::new();
         let mut refuses = |endpoint: &Endpoint| {
@@ -246,6 +246,9 @@ impl EndpointLookup {
             mode == MtlsMode::Disable
         };
         let found = endpoints.iter().map(&mut refuses).enumerate().collect::<Vec<_>>();
-        found.into_iter().map(|(at, refuses_mtls)| Found { endpoints: endpoints.clone(), at, refuses_mtls }).collect()
+        found
+            .into_iter()
+            .map(|(at, refuses_mtls)| ServiceEndpoint { endpoints: endpoints.clone(), at, refuses_mtls })
+            .collect()
     }
 }

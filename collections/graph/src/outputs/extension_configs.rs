@@ -1,4 +1,4 @@
-//! Extension configs (ECDS): what filters of listeners refer to by name.
+//! Extension configs (ECDS), which filters of listeners refer to by name.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::outputs::layers::LayerFacts;
 use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
 use crate::proxies::pull_secrets::PullAccess;
 
-/// Those of its namespace, then those of the root namespace, which are everybody's. Those with credentials for images come
-/// before them, those of patch sets before all.
+/// The layer of its namespace, then that of the root namespace. The layer with pull credentials comes before them, and
+/// the layers of patch sets come first.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
     vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
@@ -48,10 +48,10 @@ pub(crate) fn derive_extension_configs<'s>(inputs: &ExtensionConfigInputs<'_, 's
     outputs.resources.push(derive_pulled(inputs));
 }
 
-/// Modules that extensions run: by name everybody of the extension's namespace may have them, of the root namespace
-/// everybody.
+/// Modules of extensions: an extension of the root namespace is for all proxies, another one for the proxies of its
+/// namespace.
 /// Key: layer and name. From: `extensions`, `mesh_config` (the root namespace). Changes when: they do.
-/// Size: extensions, scripts apart. Rejects: none.
+/// Size: extensions, except scripts. Rejects: none.
 fn derive_modules<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
     inputs.extensions.derive_many("extension_configs/modules", |deps| {
         let root = deps.on(inputs.root_namespace);
@@ -69,10 +69,10 @@ fn derive_modules<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, 
     })
 }
 
-/// Modules with the credentials that their images are pulled with, for those who may have them. Where there are none,
-/// the module is as everybody has it.
+/// Modules with pull credentials, for the proxies that may use them. Without credentials, the shared module of
+/// [`derive_modules`] is served.
 /// Key: layer and name. From: `pull_access`, `extensions`, `secrets`. Changes when: such an extension or its Secret does.
-/// Size: extensions with pull secrets, for each combination of them that proxies have. Rejects: none.
+/// Size: extensions with pull secrets, for each combination of them that proxies may use. Rejects: none.
 fn derive_pulled<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
     let each: Index<'s, (Layer, Text, ObjectKey), _, ()> =
         inputs.pull_access.index("pull_access/by-content", |_, access| {
@@ -101,7 +101,7 @@ fn derive_pulled<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, R
     })
 }
 
-/// Extension configs that patches add; of several with one name the first.
+/// Extension configs that patches add; of several with one name the first is used.
 /// Key: layer and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
 /// Size: extension configs of EnvoyFilters. Rejects: none.
 fn derive_patched<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {

@@ -1,4 +1,4 @@
-//! What decides which layers of a resource type a proxy gets.
+//! The facts of a proxy that decide its layers of each resource type.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) proxy: &'a Proxy,
     /// The workload it is a replica of.
     pub(crate) workload: &'a WorkloadName,
-    /// What its listeners are written from.
-    pub(crate) facts: &'a ListenerProfile,
-    /// Its labels, as far as a rule for clients selects on them.
+    /// The facts that its listeners are built from.
+    pub(crate) facts: &'a Facts,
+    /// Its labels that rules for clients select.
     pub(crate) labels: &'a Labels,
-    /// The tiers of clients that services may tell it apart by.
+    /// The tiers of clients that services need.
     pub(crate) tiers: &'a [Tier],
-    /// It is a router that routes to clusters by server name.
+    /// It is a router with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: bool,
-    /// The view of its clusters, if it is a router that gets those of what it sends to only.
+    /// The view of its clusters, if it is a router that gets only the clusters it sends to.
     pub(crate) reach: Option<&'a View>,
 }
 
 impl LayerFacts<'_> {
-    /// The layers of outbound resources, most special first: its selection if any rule selects on its labels, its
-    /// namespace, everyone; if it has a Sidecar that limits them, that one's alone.
+    /// The layers of outbound resources, the most specific first: its selection if a rule selects its labels, its
+    /// namespace, the base. With a Sidecar that limits what it reaches, only the layers of that Sidecar.
     #[must_use]
     pub(crate) fn outbound(&self, profile: &Text) -> Vec<Layer> {
         let layer = |view| Layer { view, profile: profile.clone() };
@@ -49,7 +49,7 @@ impl LayerFacts<'_> {
         selected.into_iter().chain([View::Namespace(namespace.clone()), View::Base]).map(layer).collect()
     }
 
-    /// The layer of its own inbound side.
+    /// The layer of its inbound resources.
     #[must_use]
     pub(crate) fn inbound(&self, profile: &Text) -> Layer {
         Layer { view: self.workload.view(), profile: profile.clone() }
@@ -95,7 +95,7 @@ impl LayerReader {
         }
     }
 
-    /// The layers of a proxy, without those of patches.
+    /// The layers of a proxy, without those of patch sets.
     pub(crate) fn layers(
         &self,
         cx: &Context,

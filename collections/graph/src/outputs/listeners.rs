@@ -5,7 +5,7 @@ mod connection_routes;
 mod gateways;
 mod inbound;
 mod outbound;
-mod router_sides;
+mod profiled_routers;
 mod rules;
 mod slots;
 
@@ -23,22 +23,22 @@ use sluice_model::{
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 pub(crate) use auto_passthrough::PassthroughInputs;
-pub(crate) use gateways::GatewayInputs;
-pub(crate) use inbound::InboundInputs;
-pub(crate) use outbound::OutboundInputs;
+pub(crate) use gateways::GatewayListenerInputs;
+pub(crate) use inbound::InboundListenerInputs;
+pub(crate) use outbound::OutboundListenerInputs;
 
 use super::Outputs;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
-use crate::proxies::attached::AttachedTo;
+use crate::proxies::attached::Attachments;
 use crate::proxies::collectors::find_collector;
 use crate::traffic::gateways::routers::Router;
 
-/// The layer of listeners that depend on nothing but the profile.
+/// The layer of listeners that depend only on the profile.
 const FIXED: &str = "fixed";
 
-/// What is hidden from the proxy because it would be itself, its inbound side, those every proxy has, then what it sees
-/// of the mesh.
+/// The layer that hides listeners for the pod itself, the inbound listeners, those that every proxy has, then the
+/// outbound listeners.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = client.facts.profile();
     match client.proxy.proxy_type {
@@ -59,12 +59,12 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     layers
 }
 
-/// The view of whoever sends HBONE.
+/// The view of proxies that send HBONE.
 fn hbone() -> View {
     View::Workload("hbone".into())
 }
 
-/// The view of the proxy at that address: listeners for the pod itself are hidden from it.
+/// The view of the proxy at that address: it hides the listeners for the pod itself.
 fn own_address(address: &Text) -> View {
     View::Workload(format!("address:{address}").into())
 }
@@ -72,9 +72,9 @@ fn own_address(address: &Text) -> View {
 /// What listeners are derived from.
 pub(crate) struct ListenerInputs<'a, 's> {
     pub(crate) settings: SettingInputs<'a, 's>,
-    pub(crate) outbound: OutboundInputs<'a, 's>,
-    pub(crate) inbound: InboundInputs<'a, 's>,
-    pub(crate) gateways: GatewayInputs<'a, 's>,
+    pub(crate) outbound: OutboundListenerInputs<'a, 's>,
+    pub(crate) inbound: InboundListenerInputs<'a, 's>,
+    pub(crate) gateways: GatewayListenerInputs<'a, 's>,
 }
 
 /// What the settings of listeners are derived from.
@@ -84,16 +84,17 @@ pub(crate) struct SettingInputs<'a, 's> {
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     /// What Telemetries and extensions attach to proxies.
-    pub(crate) attached: &'a AttachedTo<'s>,
+    pub(crate) attached: &'a Attachments<'s>,
     /// Services of each host.
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
 }
 
 /// Listeners.
 /// Key: layer and name. From: `hosts`, `services`, `virtual_services`, `destination_rules`, `peer_authentications`,
-/// `authorization_policies`, `request_authentications`, `jwks`, `workloads`, `mesh_config`, `proxies` (their profiles); `endpoints` of headless services.
-/// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
-/// changes, the services or policies of a workload do, or a setting.
+/// `authorization_policies`, `request_authentications`, `jwks`, `workloads`, `mesh_config`, `proxies` (their profiles);
+/// `endpoints` of headless services.
+/// Changes when: the first or last service of an HTTP port is added or removed; a service that is not HTTP or a rule
+/// for it changes; the services or policies of a workload change, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
 pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let settings = derive_settings(&inputs.settings);
@@ -105,8 +106,8 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
 
 /// Settings of the profiles in use.
 /// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
-/// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
-fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, ListenerSettings> {
+/// Changes when: the mesh config does, or a service of a provider is added or removed. Size: a handful. Rejects: none.
+fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, Settings> {
     let profiles = inputs.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
     let collectors = inputs.mesh.derive("listeners/collectors", |deps| {
@@ -146,7 +147,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, L
     })
 }
 
-/// Listeners every sidecar has, whatever the services, and the one for HBONE that gateways have as well.
+/// Listeners that every sidecar has, and the HBONE listener, which gateways have too.
 /// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 3. Rejects: none.
 fn derive_fixed<'s>(
     settings: &Collection<'s, Text, ListenerSettings>,

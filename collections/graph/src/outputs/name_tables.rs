@@ -17,7 +17,7 @@ use crate::outputs::routes::virtual_hosts::{RouteProfile, addresses_for};
 use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::views::Overlay;
 
-/// The layer of the table itself, which whoever sees no name has as well.
+/// The layer of the table itself, which every proxy has, also one without names.
 const TABLE: &str = "table";
 
 /// The facts of a proxy that change its name table.
@@ -50,14 +50,14 @@ impl NameProfile {
         }
     }
 
-    /// Whether a service without addresses is reached at its endpoints. A client without IPv4 is left to the cluster's DNS
-    /// for the headless Services of Kubernetes, as the reference does.
+    /// Whether a service without addresses is reached at its endpoints. For a client without IPv4, the cluster's DNS
+    /// resolves headless Services of Kubernetes, as in the reference.
     fn takes_endpoints(&self, service: &Service) -> bool {
         let is_left = service.source == ServiceSource::Kubernetes && self.ip_families == IpFamilies::V6;
         service.resolution == Resolution::Passthrough && !is_left
     }
 
-    /// Where a client reaches a service; of a ServiceEntry at all its addresses.
+    /// The addresses at which a client reaches a service; for a ServiceEntry all its addresses.
     fn addresses(&self, service: &Service, dual_stack: bool) -> Vec<Text> {
         let declared = service.addresses.values().next().filter(|_| service.source == ServiceSource::ServiceEntry);
         if let Some(declared) = declared {
@@ -73,7 +73,7 @@ impl NameProfile {
     }
 }
 
-/// The names a sidecar sees; others get an empty table.
+/// A sidecar gets the names of the services it reaches; other proxies get an empty table.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = profile_text(&NameProfile::of(client.proxy));
     let mut layers = match client.proxy.proxy_type {

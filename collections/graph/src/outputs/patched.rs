@@ -1,7 +1,8 @@
-//! What patches of EnvoyFilters change of the other outputs (T06): a stage behind all of them.
+//! Resources that EnvoyFilters patch (T06): the stage after all other outputs.
 //!
-//! A resource of a layer that proxies with a patch set get is patched for that set; if that changes it, the result lies in
-//! the set's own layer over that one. So nobody else's bytes change, and a set that finds nothing in a layer costs no row.
+//! For each patch set, the resources of the layers of its proxies are patched. A changed resource is written to a layer
+//! of the patch set, which overlays the original layer. Thus other proxies are not affected, and a set that changes
+//! nothing in a layer adds no rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +24,13 @@ use crate::proxies::envoy_filters::{PatchProgram, PatchSet, PatchSetName};
 use crate::traffic::gateways::MergedGateway;
 use crate::traffic::gateways::routers::Router;
 
-/// Patch sets by the layers that proxies with them have.
+/// The patch sets of the proxies that have each layer.
 pub(crate) type PatchedLayers<'s> = Collection<'s, (ResourceType, Layer), Vec<PatchSetName>>;
 
 /// The patches of each set that apply to a resource type.
 type Programs<'s> = Collection<'s, (PatchSetName, ResourceType), PatchProgram>;
 
-/// What patched resources are derived from, beside the resources and `patched_layers`.
+/// What patched resources are derived from, besides the resources and `patched_layers`.
 pub(crate) struct PatchedInputs<'a, 's> {
     /// The patches of each set that apply to a resource type.
     pub(crate) programs: &'a Programs<'s>,
@@ -37,7 +38,7 @@ pub(crate) struct PatchedInputs<'a, 's> {
     pub(crate) merged_gateways: &'a Collection<'s, Router, MergedGateway>,
 }
 
-/// Adds what patches make of clusters, listeners (whole resources) and of all segments there are, and what they add.
+/// Adds the patched clusters and listeners (whole resources), the patched segments, and the resources that patches add.
 pub(crate) fn derive_patched<'s>(
     inputs: &PatchedInputs<'_, 's>,
     layers: &PatchedLayers<'s>,
@@ -52,10 +53,10 @@ pub(crate) fn derive_patched<'s>(
     outputs.resources.push(derive_added(inputs.programs));
 }
 
-/// Resources as patches make them.
+/// Patched resources.
 /// Key: layer of the patch set and name. From: the output, `patched_layers`, `patch_programs`.
 /// Changes when: a resource that patches change does, or an EnvoyFilter that changes one.
-/// Size: resources that patches change, for each set that does. Rejects: none.
+/// Size: patched resources of each set. Rejects: none.
 fn derive_patched_resources<'s>(
     programs: &Programs<'s>,
     layers: &PatchedLayers<'s>,
@@ -82,7 +83,7 @@ fn derive_patched_resources<'s>(
     })
 }
 
-/// What a program makes of a resource, if it changes it.
+/// The patched resource, if the program changes it.
 fn patch_resource(
     key: &ResourceKey,
     resource: &Resource,
@@ -100,7 +101,7 @@ fn patch_resource(
         PatchOutcome::Unchanged => None,
         PatchOutcome::Changed(bytes) => Some(template(bytes)),
         PatchOutcome::Removed => {
-            // What is added may have the name of what is removed, and would be hidden with it.
+            // A patch may add a resource with the name of the removed one. Hiding the name would hide both.
             let other = added_by(program, key.resource_type).into_iter().find(|(name, _)| *name == key.name);
             Some(other.map_or(Resource::Hidden, |(_, bytes)| Resource::Encoded(bytes)))
         }
@@ -118,7 +119,7 @@ fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, B
 
 /// Clusters and listeners that patches add.
 /// Key: layer of the patch set and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
-/// Size: what EnvoyFilters add, for each set. Rejects: none.
+/// Size: resources that EnvoyFilters add, for each set. Rejects: none.
 fn derive_added<'s>(programs: &Programs<'s>) -> Collection<'s, ResourceKey, Resource> {
     programs.flat_map("patches/added", |(set, resource_type), program| {
         let (resource_type, layer) = (*resource_type, set.added());
@@ -130,7 +131,7 @@ fn derive_added<'s>(programs: &Programs<'s>) -> Collection<'s, ResourceKey, Reso
     })
 }
 
-/// Ports of a gateway's services, by the port of its pods that they lead to.
+/// Ports of a gateway's services, by the target port of its pods.
 type GatewayPorts = BTreeMap<u32, BTreeSet<u32>>;
 
 /// Ports of the route tables of gateways, by the view of the gateway.
@@ -148,10 +149,10 @@ fn derive_gateway_ports<'s>(
     })
 }
 
-/// Segments of route tables as patches make them.
+/// Patched segments of route tables.
 /// Key: layer of the patch set, table and segment. From: the output, `patched_layers`, `patch_programs`, `gateway_ports`.
 /// Changes when: a segment that patches change does, or an EnvoyFilter that changes one.
-/// Size: segments that patches change, for each set that does. Rejects: none.
+/// Size: patched segments of each set. Rejects: none.
 fn derive_patched_segments<'s>(
     programs: &Programs<'s>,
     layers: &PatchedLayers<'s>,
@@ -186,7 +187,7 @@ fn derive_patched_segments<'s>(
     })
 }
 
-/// What a program makes of a segment, if it changes it.
+/// The patched segment, if the program changes it.
 fn patch_segment(
     key: &SegmentKey,
     segment: &Segment,
@@ -206,7 +207,7 @@ fn patch_segment(
     }
 }
 
-/// Which patch sets change what of which layers.
+/// The patch sets that change each layer.
 /// Key: type and layer. From: what `scopes` are from.
 /// Changes when: the first proxy with a set and layer connects or the last leaves.
 /// Size: layers of proxies with patches. Rejects: none.

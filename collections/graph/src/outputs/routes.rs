@@ -18,7 +18,7 @@ use router_routes::{RouterProfile, derive_router_segments};
 use sidecar_routes::{RouteCollections, derive_sidecar_segments};
 use virtual_hosts::RouteProfile;
 
-/// What a sidecar sees of the mesh; of a router its own tables.
+/// A sidecar gets the tables of the services it reaches; a router gets its own tables.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = profile_text(&RouteProfile::of(client.proxy));
     match client.proxy.proxy_type {

@@ -1,4 +1,4 @@
-//! Secrets (P17): certificates and roots by the names that SDS has for them.
+//! Secrets (P17): certificates and root certificates by their SDS names.
 
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::secret::{build_certificate, build_roots};
@@ -35,18 +35,19 @@ pub(crate) fn derive_secrets<'s>(inputs: &SecretInputs<'_, 's>, outputs: &mut Ou
 
 /// Reads Secrets, inside a `derive`.
 #[derive(Clone, Copy)]
-struct Lookup {
+struct SecretLookup {
     secrets: Dep<ObjectKey, Secret>,
 }
 
-impl Lookup {
+impl SecretLookup {
     /// The certificate in the Secret of that name, in the first of the clusters that has one.
     fn certificate(self, cx: &Context, clusters: &[&Text], namespace: &Text, name: &str) -> Option<CertificateKeyPair> {
         let get = |cluster: &&Text| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
         clusters.iter().filter_map(get).find_map(|secret| secret.certificate.clone())
     }
 
-    /// The roots of that name: those of the Secret that is called so, else those beside the certificate.
+    /// The root certificates of that name: those of the Secret with the suffix, else those in the Secret of the
+    /// certificate.
     fn roots(self, cx: &Context, clusters: &[&Text], namespace: &Text, base: &str) -> Option<RootCertificates> {
         let own = format!("{base}{ROOTS_SUFFIX}");
         clusters.iter().find_map(|cluster| {
@@ -56,12 +57,13 @@ impl Lookup {
     }
 }
 
-/// The clusters to look into: the proxy's, then the own.
+/// The clusters to look up: the proxy's, then that of the control plane.
 pub(super) fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
     if cluster == own { vec![own] } else { vec![cluster, own] }
 }
 
-/// Secrets of namespaces of proxies that ask for some: `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME`.
+/// Secrets of the namespaces of proxies that subscribe to Secrets: `kubernetes://NAME` and
+/// `kubernetes://NAMESPACE/NAME`.
 /// Key: layer and name. From: `secrets`, `secret_layers`.
 /// Changes when: a Secret of such a namespace does. Size: Secrets of such namespaces, twice. Rejects: none.
 fn derive_own<'s>(
@@ -77,7 +79,7 @@ fn derive_own<'s>(
     });
     let own = inputs.cluster.clone();
     names.distinct("secrets/names").derive_many("secrets/own", |deps| {
-        let lookup = Lookup { secrets: deps.on(inputs.secrets) };
+        let lookup = SecretLookup { secrets: deps.on(inputs.secrets) };
         let by_namespace = deps.by(&by_namespace);
         move |cx, (namespace, name), ()| {
             let mut rows = Vec::new();
@@ -86,7 +88,7 @@ fn derive_own<'s>(
                     [format!("kubernetes://{name}{suffix}"), format!("kubernetes://{namespace}/{name}{suffix}")]
                 };
                 match &layer {
-                    // That name means roots.
+                    // A name with the suffix refers to root certificates.
                     SecretLayer::Certificates { .. } if name.ends_with(ROOTS_SUFFIX) => {}
                     SecretLayer::Certificates { cluster, provider, .. } => {
                         let found = lookup.certificate(cx, &clusters(cluster, &own), namespace, name);
@@ -109,9 +111,10 @@ fn derive_own<'s>(
     })
 }
 
-/// Roots in ConfigMaps: `configmap://NAMESPACE/NAME`, with the suffix or without.
+/// Root certificates in ConfigMaps: `configmap://NAMESPACE/NAME`, with and without the suffix.
 /// Key: layer and name. From: `root_bundles`, `secret_layers`.
-/// Changes when: such a ConfigMap does. Size: ConfigMaps with roots, twice, once a proxy asks for secrets. Rejects: none.
+/// Changes when: such a ConfigMap does. Size: ConfigMaps with roots, twice, once a proxy subscribes to Secrets.
+/// Rejects: none.
 fn derive_bundles<'s>(
     inputs: &SecretInputs<'_, 's>,
     layers: &Collection<'s, SecretLayer, ()>,
@@ -120,7 +123,7 @@ fn derive_bundles<'s>(
     inputs.bundles.derive_many("secrets/bundles", |deps| {
         let layers = deps.on(layers);
         move |cx, object, roots| {
-            // One that is called so cannot be named.
+            // A ConfigMap whose own name has the suffix cannot be referred to.
             if object.cluster != own || object.name.ends_with(ROOTS_SUFFIX) {
                 return Vec::new();
             }
@@ -147,7 +150,7 @@ fn derive_referenced<'s>(inputs: &SecretInputs<'_, 's>) -> Collection<'s, Resour
     });
     let own = inputs.cluster.clone();
     references.distinct("secret_references").derive_many("secrets/referenced", |deps| {
-        let lookup = Lookup { secrets: deps.on(inputs.secrets) };
+        let lookup = SecretLookup { secrets: deps.on(inputs.secrets) };
         move |cx, (layer, resource), ()| {
             let Some(CredentialName { namespace: Some(namespace), name, .. }) = CredentialName::parse(resource) else {
                 return Vec::new();

@@ -1,4 +1,4 @@
-//! Roots that workloads trust (X23), in one message that all proxies share.
+//! Root certificates that workloads trust (X23), in one message that all proxies share.
 
 use sluice_engine::Collection;
 use sluice_envoy::trust_bundle::build_trust_bundle;
@@ -12,7 +12,7 @@ pub(crate) fn layers(_: &LayerFacts<'_>) -> Vec<Layer> {
     vec![Layer::default()]
 }
 
-/// The roots, if workloads are to have others than those that come with their certificates.
+/// The root certificates, if workloads trust others than those that come with their certificates.
 /// Key: one. From: `trust_bundle`.
 /// Changes when: the roots do. Size: one. Rejects: none.
 pub(crate) fn derive_trust_bundle<'s>(trust_bundle: &Collection<'s, (), Vec<Text>>, outputs: &mut Outputs<'s>) {

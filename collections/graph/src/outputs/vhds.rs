@@ -1,8 +1,8 @@
-//! Route tables whose virtual hosts come one by one (VHDS), for proxies that take them so.
+//! Virtual hosts as single resources (VHDS), for proxies that support it.
 //!
-//! Their layers have the same segments as all others, in a profile of their own. Here each virtual host of such a layer
-//! becomes a resource `TABLE/NAME`, and what is left of the table one that says where to ask for them. So a change costs
-//! the virtual host it touches, not the table.
+//! The layers of these proxies have a profile of their own and the same segments as other layers. Each virtual host of
+//! such a layer becomes a resource `TABLE/NAME`; the rest of the table becomes a route table that refers to VHDS. Thus
+//! a change costs the virtual hosts it changes, not the table.
 
 use sluice_engine::Collection;
 use sluice_envoy::route::{by_virtual_host, renamed};
@@ -10,7 +10,7 @@ use sluice_model::{Resource, ResourceKey, ResourceType, Segment, SegmentKey, Tex
 
 use super::Outputs;
 
-/// Takes the route tables of such layers out of the segments and puts their parts among the resources.
+/// Moves the route tables of such layers from the segments to the resources.
 pub(crate) fn take_apart(outputs: &mut Outputs<'_>) {
     let parts: Vec<_> = outputs.segments.iter().map(derive_parts).collect();
     for segments in &mut outputs.segments {
@@ -20,9 +20,9 @@ pub(crate) fn take_apart(outputs: &mut Outputs<'_>) {
     outputs.resources.extend(parts);
 }
 
-/// Virtual hosts by table and name, and tables without them.
+/// Virtual hosts by table and name, and the rest of each table.
 /// Key: `ResourceKey`. From: the segments. Changes when: they do.
-/// Size: segments of layers for proxies that take virtual hosts one by one. Rejects: none.
+/// Size: segments of layers for proxies that use VHDS. Rejects: none.
 fn derive_parts<'s>(segments: &Collection<'s, SegmentKey, Segment>) -> Collection<'s, ResourceKey, Resource> {
     segments.flat_map(&format!("{}/parts", segments.name()), |key, segment| {
         is_apart(key).then(|| {
@@ -45,8 +45,8 @@ fn derive_parts<'s>(segments: &Collection<'s, SegmentKey, Segment>) -> Collectio
     })
 }
 
-/// Whether a segment is of a layer whose proxies take virtual hosts one by one: profiles are texts that say so, and the
-/// layers of patches over them have theirs in them.
+/// Whether a segment is of a layer for VHDS. The text of the profile contains the flag; the profiles of layers of patch
+/// sets contain the profile below.
 fn is_apart(key: &SegmentKey) -> bool {
     key.resource_type == ResourceType::Route && key.layer.profile.contains(r#""virtual_hosts":true"#)
 }

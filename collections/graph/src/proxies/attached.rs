@@ -1,5 +1,5 @@
-//! What Telemetries and extensions attach to proxies (T01, T05): found once for all proxies of a namespace that selectors
-//! do not tell apart, and named by content, so that proxies share listeners exactly as far as they are the same.
+//! What Telemetries and extensions attach to proxies (T01, T05). It is derived once for all proxies of a namespace that
+//! no selector distinguishes, and it is named by content, so that proxies with equal attachments share listeners.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,40 +12,40 @@ use sluice_model::{
 };
 
 use crate::content_names::content_hash;
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 
-/// What of the mesh config decides what is attached.
+/// The fields of the mesh config that decide what is attached.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct AttachDefaults {
     providers: DefaultProviders,
     root: Text,
 }
 
-/// Proxies that no selector tells apart.
+/// Proxies that no selector distinguishes.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct Subject {
     namespace: Text,
-    /// Its labels, as far as a Telemetry or an extension that may be for it selects on them.
+    /// Its labels that a Telemetry or an extension of its namespace or the root namespace selects.
     labels: Labels,
 }
 
-/// What is attached, and to whom.
+/// What is attached to proxies.
 #[derive(Clone)]
-pub(crate) struct AttachedTo<'s> {
-    /// What is attached where nothing is said: one record.
-    pub(crate) default: Collection<'s, (), Arc<ListenerAttachments>>,
-    /// What is attached elsewhere, by [`ListenerProfile::attached`].
-    pub(crate) by_name: Collection<'s, Text, Arc<ListenerAttachments>>,
-    /// What listeners of each proxy are written from.
-    pub(crate) facts: Collection<'s, ProxyKey, ListenerProfile>,
-    /// TrafficExtensions, and WasmPlugins as what they are.
+pub(crate) struct Attachments<'s> {
+    /// What is attached to proxies without a Telemetry or extension of their own: one record.
+    pub(crate) default: Collection<'s, (), Arc<Attached>>,
+    /// What is attached to other proxies, by [`Facts::attached`].
+    pub(crate) by_name: Collection<'s, Text, Arc<Attached>>,
+    /// The facts of each proxy that its listeners are built from.
+    pub(crate) facts: Collection<'s, ProxyKey, Facts>,
+    /// TrafficExtensions, and WasmPlugins converted to extensions.
     pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
-    /// Namespace whose Telemetries and extensions are everybody's: one record.
+    /// Namespace whose Telemetries and extensions are for the whole mesh: one record.
     pub(crate) root: Collection<'s, (), Text>,
 }
 
 /// Telemetries and extensions by namespace.
-struct Objected<'s> {
+struct AttachmentIndex<'s> {
     telemetries: Index<'s, Text, ObjectKey, Telemetry>,
     extensions: Index<'s, Text, ObjectKey, TrafficExtension>,
     labels: Index<'s, Text, (Text, Label), ()>,
@@ -54,18 +54,18 @@ struct Objected<'s> {
 /// A label: key and value.
 type Label = (Text, Text);
 
-/// Finds what is attached to each proxy.
+/// Derives what is attached to each proxy.
 pub(crate) fn derive_attached<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
-) -> AttachedTo<'s> {
+) -> Attachments<'s> {
     let defaults = mesh.map("attached/defaults", |(), mesh| AttachDefaults {
         providers: mesh.default_providers.clone(),
         root: mesh.root_namespace.clone(),
     });
     let extensions = derive_extensions(objects);
-    let objected = Objected {
+    let objected = AttachmentIndex {
         telemetries: objects
             .telemetries
             .index("attached/telemetries", |_, telemetry| [(telemetry.namespace.clone(), telemetry.clone())]),
@@ -84,22 +84,22 @@ pub(crate) fn derive_attached<'s>(
         Arc::new(ListenerAttachments { observation, extensions: Vec::new() })
     });
     let root = defaults.map("attached/root-namespace", |(), defaults| defaults.root.clone());
-    AttachedTo { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
+    Attachments { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
 }
 
-/// TrafficExtensions, and WasmPlugins as what they are.
+/// TrafficExtensions, and WasmPlugins converted to extensions.
 /// Key: `ObjectKey`, of a WasmPlugin with the name of its extension. From: `traffic_extensions`, `wasm_plugins`.
-/// Changes when: they do. Size: both kinds. Rejects: none, parsing tells.
-fn derive_extensions<'s>(objects: &Objects<'s>) -> Collection<'s, ObjectKey, TrafficExtension> {
+/// Changes when: they do. Size: both kinds. Rejects: none; parsing rejects invalid objects.
+fn derive_extensions<'s>(objects: &ObjectCollections<'s>) -> Collection<'s, ObjectKey, TrafficExtension> {
     let plugins = objects.wasm_plugins.flat_map("extensions/wasm_plugins", |key, plugin| {
         [(ObjectKey { name: plugin.name.clone(), ..key.clone() }, plugin.clone())]
     });
     objects.traffic_extensions.union("extensions", &[plugins])
 }
 
-/// Labels that Telemetries and extensions select on, by their namespace.
+/// Labels that Telemetries and extensions select, by their namespace.
 fn index_selected_labels<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
 ) -> Index<'s, Text, (Text, Label), ()> {
     let rows = |namespace: &Text, attachment: &Attachment| -> Vec<((Text, Label), ())> {
@@ -116,13 +116,13 @@ fn index_selected_labels<'s>(
     labels.index("attached/labels-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())])
 }
 
-/// What each proxy is to selectors.
+/// The subject of each proxy.
 /// Key: `ProxyKey`. From: `proxies`, the labels that Telemetries and extensions of its namespace and of the root
-/// namespace select on. Changes when: such a label of the proxy does. Size: connected proxies. Rejects: none.
+/// namespace select. Changes when: such a label of the proxy does. Size: connected proxies. Rejects: none.
 fn derive_subjects<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     defaults: &Collection<'s, (), AttachDefaults>,
-    objected: &Objected<'s>,
+    objected: &AttachmentIndex<'s>,
 ) -> Collection<'s, ProxyKey, Subject> {
     proxies.derive("proxy_subjects", |deps| {
         let (defaults, labels) = (deps.on(defaults), deps.by(&objected.labels));
@@ -138,16 +138,16 @@ fn derive_subjects<'s>(
     })
 }
 
-/// What is attached to each subject; nothing for one that has what everybody has.
+/// What is attached to each subject; a subject with the default attachments is absent.
 /// Key: `Subject`. From: `subjects`, `telemetries` and `extensions` of its namespace and of the root namespace.
-/// Changes when: one of those does. Size: subjects that have anything of their own. Rejects: none.
+/// Changes when: one of those does. Size: subjects with attachments of their own. Rejects: none.
 fn derive_contents<'s>(
     subjects: &Collection<'s, Subject, ()>,
     defaults: &Collection<'s, (), AttachDefaults>,
-    objected: &Objected<'s>,
-) -> Collection<'s, Subject, Arc<ListenerAttachments>> {
+    objected: &AttachmentIndex<'s>,
+) -> Collection<'s, Subject, Arc<Attached>> {
     subjects.derive("attached/contents", |deps| {
-        let (lookup, defaults) = (Lookup::on(deps, objected), deps.on(defaults));
+        let (lookup, defaults) = (SubjectLookup::on(deps, objected), deps.on(defaults));
         move |cx, subject: &Subject, ()| {
             let defaults = cx.get(&defaults, &())?;
             let telemetries = lookup.telemetries(cx, subject, &defaults.root);
@@ -167,7 +167,7 @@ fn attached_name(attached: &ListenerAttachments) -> Text {
     content_hash(attached).into()
 }
 
-/// What listeners of each proxy are written from: its own facts, and the name of what is attached to it.
+/// The facts that listeners of each proxy are built from: its own facts, and the name of its attachments.
 /// Key: `ProxyKey`. From: `proxies`, `proxy_subjects`, `attached/contents`.
 /// Changes when: any of these does. Size: connected proxies. Rejects: none.
 fn derive_facts<'s>(
@@ -186,19 +186,19 @@ fn derive_facts<'s>(
     })
 }
 
-/// Looks up what may be for a subject.
+/// Looks up the Telemetries and extensions that may select a subject.
 #[derive(Clone, Copy)]
-struct Lookup {
+struct SubjectLookup {
     telemetries: IndexDep<Text, ObjectKey, Telemetry>,
     extensions: IndexDep<Text, ObjectKey, TrafficExtension>,
 }
 
-impl Lookup {
-    fn on<'s>(deps: &mut Deps<'s>, objected: &Objected<'s>) -> Self {
+impl SubjectLookup {
+    fn on<'s>(deps: &mut Deps<'s>, objected: &AttachmentIndex<'s>) -> Self {
         Self { telemetries: deps.by(&objected.telemetries), extensions: deps.by(&objected.extensions) }
     }
 
-    /// The oldest that is for the whole mesh, the oldest for the whole namespace, then those for the subject itself, older
+    /// The oldest for the whole mesh, the oldest for the whole namespace, then those that select the subject, older
     /// ones first.
     fn telemetries(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<Arc<Telemetry>> {
         let of = |namespace: &Text| {
@@ -221,7 +221,8 @@ impl Lookup {
         found
     }
 
-    /// Those of the namespace, then those of the root namespace, older ones first; higher priorities before all that.
+    /// Those of the namespace, then those of the root namespace, older ones first; higher priorities come before lower
+    /// ones.
     fn extensions(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<ListenerExtension> {
         let own = std::iter::once(&subject.namespace);
         let mut found: Vec<Arc<TrafficExtension>> = Vec::new();

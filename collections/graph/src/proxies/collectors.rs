@@ -1,11 +1,12 @@
-//! Services that providers of the mesh config, and issuers of tokens, name by host.
+//! Services that extension providers of the mesh config and token issuers name by host.
 
 use sluice_engine::{Context, IndexDep};
 use sluice_envoy::listener::Collector;
 use sluice_envoy::name;
 use sluice_model::{Host, ProviderService, ServiceKey};
 
-/// Where a service that configuration names is found; a host of several namespaces is none until it is said whose.
+/// The service and cluster of a host in configuration. A host in several namespaces needs a namespace before it:
+/// `namespace/host`.
 pub(crate) fn find_collector(
     cx: &Context,
     by_host: IndexDep<Host, ServiceKey, ()>,

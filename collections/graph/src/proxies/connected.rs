@@ -1,14 +1,19 @@
-//! Connected proxies, with what the registry knows of their pods (S08).
+//! Connected proxies, with the data of their pods (S08).
 
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
-use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey};
+use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text};
 
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::workloads::{pod_locality, with_topology};
+
+/// The cluster of a proxy: the cluster that it names, else the cluster of the control plane.
+pub(crate) fn cluster_of<'a>(proxy: &'a Proxy, own: &'a Text) -> &'a Text {
+    if proxy.cluster.is_empty() { own } else { &proxy.cluster }
+}
 
 /// The pod of a proxy.
 #[derive(Clone, Copy)]
@@ -18,22 +23,22 @@ pub(crate) struct ProxyPods {
 
 impl ProxyPods {
     pub(super) fn get(self, cx: &Context, proxy: &Proxy, options: &GraphOptions) -> Option<(ObjectKey, Arc<Pod>)> {
-        let cluster = if proxy.cluster.is_empty() { &options.cluster } else { &proxy.cluster };
+        let cluster = cluster_of(proxy, &options.cluster);
         let key = ObjectKey::new(cluster.clone(), proxy.namespace.clone(), proxy.name.clone());
         let pod = cx.get(&self.pods, &key)?;
         Some((key, pod))
     }
 }
 
-/// Connected proxies as the registry knows them: labels of their pod and locality of its node where there are any, else
-/// as they say themselves; and with their Sidecar.
+/// Connected proxies, with the labels of their pod and the locality of its node, else those of their own node metadata;
+/// and with their Sidecar.
 /// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`.
-/// Changes when: a proxy connects, leaves or says something else; labels of its pod or place of its node change; it gets
-/// another Sidecar, or one that tells its proxies apart in another way.
+/// Changes when: a proxy connects, leaves or sends other node metadata; the labels of its pod or the locality of its
+/// node change; its Sidecar changes in a field that proxies depend on.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxies<'s>(
     connected: &Collection<'s, ProxyKey, Proxy>,
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     sidecars: &SidecarHeads<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, Proxy> {
@@ -44,7 +49,7 @@ pub(crate) fn derive_proxies<'s>(
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
             let mut proxy = connected.clone();
-            // Addresses that a status tells are for everybody who captures DNS.
+            // Every proxy that captures DNS uses the addresses in statuses.
             proxy.dns_auto_allocate |= options.allocates_addresses;
             let found = pods.get(cx, connected, &options);
             if let Some((key, pod)) = &found {

@@ -1,7 +1,7 @@
-//! EnvoyFilters: which patches each proxy gets, and in which order (T06).
+//! EnvoyFilters: the patches of each proxy, and their order (T06).
 //!
-//! The patches of a proxy are its *patch set*; proxies with the same set share what it changes. What is written for a set
-//! lies in layers of its own over those that everybody shares ([`PatchSet::lay_over`]).
+//! The patches of a proxy are its *patch set*. Proxies with the same set share the patched resources. These have their
+//! own layers, which overlay the shared layers ([`PatchSet::lay_over`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use sluice_model::{
 };
 
 use crate::content_names::content_hash;
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 
 /// A patch of an EnvoyFilter.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct PatchKey {
     filter: ObjectKey,
-    /// Its place in the EnvoyFilter.
+    /// Its index in the EnvoyFilter.
     place: usize,
     apply_to: ApplyTo,
 }
@@ -39,34 +39,34 @@ pub(crate) struct PatchSet {
 pub(crate) struct PatchSetName(Text);
 
 impl PatchSetName {
-    /// The layer of what the set changes of a layer.
+    /// The layer of the resources of `layer` that the set changes.
     pub(crate) fn over(&self, layer: &Layer) -> Layer {
         Layer { view: layer.view.clone(), profile: format!("{}+{}", layer.profile, self.0).into() }
     }
 
-    /// The layer of what the set adds.
+    /// The layer of the resources that the set adds.
     pub(crate) fn added(&self) -> Layer {
         Layer { view: View::Workload(self.0.clone()), profile: Text::default() }
     }
 }
 
 impl PatchSet {
-    /// Its name: a hash of which patches it has, not of what they say.
+    /// Its name: a hash of the keys of its patches, not of their content.
     pub(crate) fn name(&self) -> PatchSetName {
         PatchSetName(format!("patches#{}", content_hash(self)).into())
     }
 
-    /// The EnvoyFilters its patches are of.
+    /// The EnvoyFilters of its patches.
     pub(crate) fn filters(&self) -> impl Iterator<Item = &ObjectKey> {
         self.patches.iter().map(|patch| &patch.filter)
     }
 
-    /// Whether some patch changes resources of that type.
+    /// Whether a patch changes resources of that type.
     pub(crate) fn concerns(&self, resource_type: ResourceType) -> bool {
         self.patches.iter().any(|patch| patch.apply_to.resource_types().contains(&resource_type))
     }
 
-    /// Puts what the set changes over the layers it may change, and what it adds behind all of them.
+    /// Puts the layers of changed resources before the layers they overlay, and the layer of added resources last.
     pub(crate) fn lay_over(&self, layers: &mut BTreeMap<ResourceType, Vec<Layer>>) {
         let name = self.name();
         for (resource_type, layers) in layers.iter_mut().filter(|(of, _)| self.concerns(**of)) {
@@ -84,27 +84,27 @@ impl PatchSet {
     }
 }
 
-/// What the patches of a set do to resources of one type.
+/// The patches of a set that apply to one resource type.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct PatchProgram {
-    /// What kind of proxy has the set.
+    /// The type of the proxies with the set.
     pub(crate) proxy_type: ProxyType,
-    /// Patches in order.
+    /// Patches in the order in which they apply.
     pub(crate) patches: Vec<EnvoyPatch>,
 }
 
-/// Which patches apply where.
+/// The patches of proxies.
 #[derive(Clone)]
 pub(crate) struct Patches<'s> {
-    /// The sets of proxies; a proxy without patches has none.
+    /// The patch set of each proxy that has patches.
     pub(crate) of_proxies: Collection<'s, ProxyKey, PatchSet>,
-    /// What sets in use do, by type.
+    /// The patches of each set in use, by resource type.
     pub(crate) programs: Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
 }
 
-/// Which patches apply to which proxies.
+/// Derives the patch set of each proxy, and the patches of each set.
 pub(crate) fn derive_patches<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Patches<'s> {
@@ -113,9 +113,9 @@ pub(crate) fn derive_patches<'s>(
     Patches { of_proxies, programs }
 }
 
-/// What of an EnvoyFilter decides where it applies.
+/// The fields of an EnvoyFilter that decide where it applies.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Head {
+struct EnvoyFilterHead {
     priority: i32,
     created: Timestamp,
     attachment: Attachment,
@@ -130,7 +130,7 @@ struct PatchHead {
     metadata: Labels,
 }
 
-impl Head {
+impl EnvoyFilterHead {
     fn of(filter: &EnvoyFilter) -> Self {
         let patch = |patch: &EnvoyPatch| PatchHead {
             apply_to: patch.apply_to,
@@ -154,7 +154,7 @@ impl PatchHead {
             ProxyType::Router => &[PatchContext::Gateway],
             ProxyType::Waypoint | ProxyType::Ztunnel => &[],
         };
-        // Extension configs are asked for by name, from whichever side.
+        // Extension configs are subscribed by name, for both directions of traffic.
         let here = self.apply_to == ApplyTo::ExtensionConfig || sides.iter().any(|side| self.context.covers(*side));
         let version = match &self.version {
             VersionMatch::Any => true,
@@ -171,19 +171,19 @@ impl PatchHead {
     }
 }
 
-/// The patch sets of proxies.
+/// The patch set of each proxy.
 /// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace), `proxy_versions`.
-/// Changes when: an EnvoyFilter of its namespace or of the root namespace comes, goes or selects otherwise, or facts of
-/// the proxy that are selected on do; not with what patches say.
+/// Changes when: an EnvoyFilter of the proxy's namespace or of the root namespace is added, removed or selects other
+/// proxies, or facts of the proxy change that are selected on; not when the content of a patch changes.
 /// Size: proxies that have patches. Rejects: none.
 fn derive_proxy_patches<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Collection<'s, ProxyKey, PatchSet> {
-    let by_namespace: Index<'s, Text, ObjectKey, Head> = objects
+    let by_namespace: Index<'s, Text, ObjectKey, EnvoyFilterHead> = objects
         .envoy_filters
-        .index("envoy_filters/by-namespace", |key, filter| [(key.namespace.clone(), Head::of(filter))]);
+        .index("envoy_filters/by-namespace", |key, filter| [(key.namespace.clone(), EnvoyFilterHead::of(filter))]);
     let root = mesh.map("envoy_filters/root-namespace", |(), mesh| mesh.root_namespace.clone());
     let versions = derive_version_matches(objects, proxies);
     proxies.derive("proxy_patches", |deps| {
@@ -197,7 +197,7 @@ fn derive_proxy_patches<'s>(
 }
 
 struct Selection {
-    filters: IndexDep<Text, ObjectKey, Head>,
+    filters: IndexDep<Text, ObjectKey, EnvoyFilterHead>,
     root: Dep<(), Text>,
     versions: Dep<Text, BTreeSet<Text>>,
 }
@@ -228,8 +228,8 @@ impl Selection {
     }
 }
 
-/// Of equal priority those of the root namespace come first, then the older ones.
-fn order(root: &Text, a: &(ObjectKey, Arc<Head>), b: &(ObjectKey, Arc<Head>)) -> Ordering {
+/// Of equal priority, those of the root namespace come first, then older ones.
+fn order(root: &Text, a: &(ObjectKey, Arc<EnvoyFilterHead>), b: &(ObjectKey, Arc<EnvoyFilterHead>)) -> Ordering {
     let name = |key: &ObjectKey| format!("{}.{}", key.name, key.namespace);
     let ((a_key, a), (b_key, b)) = (a, b);
     (a.priority.cmp(&b.priority))
@@ -240,10 +240,10 @@ fn order(root: &Text, a: &(ObjectKey, Arc<Head>), b: &(ObjectKey, Arc<Head>)) ->
 
 /// The versions of connected proxies that each expression matches.
 /// Key: the expression. From: `envoy_filters`, `proxy_versions`.
-/// Changes when: the first proxy of a version connects or the last leaves. Size: expressions in use. Rejects: none; one
-/// that is no expression was refused when it was read.
+/// Changes when: the first proxy of a version connects or the last leaves. Size: expressions in use. Rejects: none; an
+/// invalid expression is rejected when it is parsed.
 fn derive_version_matches<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Collection<'s, Text, BTreeSet<Text>> {
     let versions = proxies.index("proxy_versions/by-content", |_, proxy| [(proxy.istio_version.clone(), ())]);
@@ -265,12 +265,12 @@ fn derive_version_matches<'s>(
     })
 }
 
-/// What the patch sets in use do, by type.
+/// The patches of each set in use, by resource type.
 /// Key: set and type. From: `proxy_patches`, `envoy_filters`.
-/// Changes when: the first proxy with a set connects or the last leaves, or what one of its patches says.
+/// Changes when: the first proxy with a set connects or the last leaves, or the content of one of its patches changes.
 /// Size: distinct sets. Rejects: none.
 fn derive_programs<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     sets: &Collection<'s, ProxyKey, PatchSet>,
 ) -> Collection<'s, (PatchSetName, ResourceType), PatchProgram> {
     let distinct = sets.index("patch_sets/by-content", |_, set| [(set.clone(), ())]).distinct("patch_sets");

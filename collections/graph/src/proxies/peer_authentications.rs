@@ -1,4 +1,4 @@
-//! What workloads ask of their clients (P14).
+//! PeerAuthentications: the mutual TLS mode of workloads (P14).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct PeerPolicies {
 }
 
 impl PeerPolicies {
-    /// The mode clients of the namespace's services expect: that of the namespace, else of the mesh.
+    /// The mode that clients of the namespace's services use: that of the namespace, else that of the mesh.
     #[must_use]
     pub(crate) fn of_namespace(&self) -> MtlsMode {
         let wide = |policies: &[Arc<PeerAuthentication>]| {
@@ -57,8 +57,8 @@ impl PeerPolicies {
         wide(&self.own).or_else(|| wide(&self.mesh)).unwrap_or_default()
     }
 
-    /// What holds for a workload with these labels: the oldest policy that selects it, over that of its namespace, over
-    /// that of the mesh. A policy with a selector in the root namespace selects nothing elsewhere.
+    /// The policy of a workload with these labels: the oldest policy that selects it, then that of its namespace, then
+    /// that of the mesh. A policy with a selector in the root namespace selects only workloads of that namespace.
     #[must_use]
     pub(crate) fn of_workload(&self, labels: &Labels) -> PeerPolicy {
         let selecting =
@@ -72,7 +72,7 @@ impl PeerPolicies {
         PeerPolicy { mode: whole, ports }
     }
 
-    /// Whether no policy tells workloads of the namespace apart.
+    /// Whether all workloads of the namespace have the same policy.
     #[must_use]
     pub(crate) fn is_uniform(&self) -> bool {
         self.own.iter().all(|policy| policy.selector.is_empty())
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_namespace_is_as_the_mesh_and_an_unset_mesh_permissive() {
+    fn the_mode_is_inherited_from_the_mesh_and_permissive_by_default() {
         let unset = || policy(PeerMtls::Unset, None, &[]);
         let policies = PeerPolicies { mesh: vec![policy(PeerMtls::Strict, None, &[])], own: vec![unset()] };
         assert_eq!(policies.of_namespace(), MtlsMode::Strict);

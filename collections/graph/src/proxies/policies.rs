@@ -1,7 +1,7 @@
-//! Which security policies are for whom (P15, P16), and what their filters are.
+//! AuthorizationPolicies and RequestAuthentications: which policies apply to a workload (P15, P16), and their filters.
 //!
-//! A policy is looked for by namespace: the workload's own and the root namespace. What a workload reads afterwards are
-//! exactly the policies attached to it, so that a change of one rebuilds only what it is for.
+//! Policies are looked up by namespace: the workload's own and the root namespace. A workload then reads exactly the
+//! policies that apply to it, so a change of a policy rebuilds only the listeners of those workloads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,39 +17,39 @@ use sluice_model::{
 };
 
 use super::collectors::find_collector;
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::{GraphOptions, JwksFetch};
 
-/// Time to fetch keys unless configured.
+/// Timeout of a JWKS fetch unless configured.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What of a policy decides whom it is for, and its place among others.
+/// The fields of a policy that decide where it applies, and its order among others.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct Attached {
+pub(crate) struct PolicyAttachment {
     created: Timestamp,
     attachment: Attachment,
 }
 
-/// The policies for somebody, in order.
+/// The policies that apply to a workload, in order.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct PolicyKeys {
     /// AuthorizationPolicies: those of the root namespace first.
     authorization: Vec<ObjectKey>,
-    /// RequestAuthentications: those of the own namespace first.
+    /// RequestAuthentications: those of the workload's namespace first.
     requests: Vec<ObjectKey>,
 }
 
-/// Attachments by the namespace of the policy.
+/// Where policies apply, by the namespace of the policy.
 pub(crate) struct PolicyIndex<'s> {
-    authorization: Index<'s, Text, ObjectKey, Attached>,
-    requests: Index<'s, Text, ObjectKey, Attached>,
+    authorization: Index<'s, Text, ObjectKey, PolicyAttachment>,
+    requests: Index<'s, Text, ObjectKey, PolicyAttachment>,
 }
 
 impl<'s> PolicyIndex<'s> {
-    /// Of all policies.
-    pub(crate) fn new(objects: &Objects<'s>) -> Self {
+    /// Indexes all policies.
+    pub(crate) fn new(objects: &ObjectCollections<'s>) -> Self {
         let row = |key: &ObjectKey, created, attachment: &Attachment| {
-            [(key.namespace.clone(), Attached { created, attachment: attachment.clone() })]
+            [(key.namespace.clone(), PolicyAttachment { created, attachment: attachment.clone() })]
         };
         Self {
             authorization: objects
@@ -70,7 +70,7 @@ impl<'s> PolicyIndex<'s> {
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyInputs<'a, 's> {
     /// AuthorizationPolicies and RequestAuthentications.
-    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) objects: &'a ObjectCollections<'s>,
     /// The same by the namespace of the policy.
     pub(crate) index: &'a PolicyIndex<'s>,
     /// Namespace whose policies are for the whole mesh: one record.
@@ -88,8 +88,8 @@ pub(crate) struct PolicyInputs<'a, 's> {
 /// Finds the policies for a workload.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyFinder {
-    authorization: IndexDep<Text, ObjectKey, Attached>,
-    requests: IndexDep<Text, ObjectKey, Attached>,
+    authorization: IndexDep<Text, ObjectKey, PolicyAttachment>,
+    requests: IndexDep<Text, ObjectKey, PolicyAttachment>,
     root: Dep<(), Text>,
     gateways_by_target_only: bool,
 }
@@ -105,11 +105,11 @@ impl PolicyFinder {
         }
     }
 
-    /// The policies for what has these labels in the namespace.
+    /// The policies that apply to a workload of the namespace with these labels.
     pub(crate) fn find(&self, cx: &Context, namespace: &Text, labels: &Labels) -> PolicyKeys {
         let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
         let targets_only = self.gateways_by_target_only && labels.contains_key(GATEWAY_NAME_LABEL);
-        let of = |by: &IndexDep<Text, ObjectKey, Attached>, place: &Text| {
+        let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, place: &Text| {
             let mut rows = cx.by(by, place);
             rows.retain(|(key, attached)| {
                 let counts = !targets_only || !attached.attachment.targets.is_empty();
@@ -132,7 +132,7 @@ impl PolicyFinder {
     }
 }
 
-/// Makes filters of policies, inside a `derive`.
+/// Builds the filters of policies, inside a `derive`.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyBuilder {
     authorization: Dep<ObjectKey, AuthorizationPolicy>,
@@ -171,14 +171,14 @@ impl PolicyBuilder {
         build_policies(&SecurityInputs { settings, authorization: &authorization, tokens: &tokens, clear_route_cache })
     }
 
-    /// Where proxies have the keys of an issuer from.
+    /// The source of the JWKS of an issuer.
     fn source(&self, cx: &Context, rule: &JwtRule) -> KeySource {
         if let JwtKeys::Inline(text) = &rule.keys {
             return KeySource::Inline(text.clone());
         }
         if let (JwtKeys::Uri { uri, server }, JwksFetch::Hybrid | JwksFetch::Proxy) = (&rule.keys, self.fetch) {
             let found = find_collector(cx, self.services_by_host, server).map(|found| found.cluster);
-            // A service may yet come; until then the proxy has no keys.
+            // The service may be added later; until then the proxy has no keys.
             let cluster = || name::outbound_cluster(server.port, "", &server.service).into();
             let cluster = found.or_else(|| (self.fetch == JwksFetch::Proxy).then(cluster));
             if let Some(cluster) = cluster {
@@ -190,11 +190,11 @@ impl PolicyBuilder {
     }
 }
 
-/// Keys of token issuers that the control plane fetches, with the time each fetch may take.
+/// JWKS that the control plane fetches, with the timeout of each fetch.
 /// Key: `JwksKey`. From: `request_authentications`; `services_by_host` where proxies fetch some themselves.
-/// Changes when: the first policy names them or the last one no longer does. Size: issuers. Rejects: none.
+/// Changes when: the first policy refers to them or the last one no longer does. Size: issuers. Rejects: none.
 pub(crate) fn derive_wanted_jwks<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     services_by_host: &Index<'s, Host, ServiceKey, ()>,
     options: &GraphOptions,
 ) -> Collection<'s, JwksKey, Duration> {

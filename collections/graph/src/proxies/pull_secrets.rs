@@ -1,7 +1,8 @@
-//! Who may have the credentials that images of extensions are pulled with (T05).
+//! The pull secrets of extension images that each proxy may use (T05).
 //!
-//! They are part of the extension's configuration, so whoever has it pulls for itself. Only a proxy whose identity is
-//! verified has any: of the extensions that are for it, those of its identity's namespace and of the root namespace.
+//! The credentials are part of the extension's configuration: the proxy pulls the image itself. Only a proxy whose
+//! identity is verified gets credentials: those of its extensions of the identity's namespace and of the root
+//! namespace.
 
 use std::collections::BTreeSet;
 
@@ -9,29 +10,30 @@ use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{ExtensionCode, Layer, ObjectKey, Proxy, ProxyKey, Text, TrafficExtension, View};
 
+use super::connected::cluster_of;
 use crate::content_names::content_hash;
 use crate::options::GraphOptions;
 
-/// Extensions whose images proxies may pull.
+/// Extensions whose images proxies may pull with their pull secrets.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct PullAccess {
-    /// The cluster whose Secrets count first.
+    /// The cluster whose Secrets are looked up first.
     pub(crate) cluster: Text,
     /// The extensions.
     pub(crate) extensions: BTreeSet<ObjectKey>,
 }
 
 impl PullAccess {
-    /// Where configurations with credentials are: shared by all that may have the same.
+    /// The layer of configurations with credentials: all proxies with the same access share it.
     pub(crate) fn layer(&self) -> Layer {
         let view = View::Workload(format!("pulls#{}", content_hash(self)).into());
         Layer { view, profile: Text::default() }
     }
 }
 
-/// The credentials each proxy may have; nothing for one that none of its extensions has a secret for.
+/// The extensions whose pull secrets each proxy may use; a proxy without any is absent.
 /// Key: `ProxyKey`. From: `proxies`, `extensions` with a pull secret, `mesh_config` (the root namespace).
-/// Changes when: an extension that is for the proxy gets or loses its pull secret, or starts or ceases to be for it.
+/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops selecting the proxy.
 /// Size: proxies of such extensions. Rejects: none.
 pub(crate) fn derive_pull_access<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -49,12 +51,12 @@ pub(crate) fn derive_pull_access<'s>(
         move |cx, _, proxy| {
             let identity = proxy.identity.as_ref()?;
             let root = cx.get(&root, &())?;
-            // What it says of its namespace counts for nothing unless that is proven.
+            // The namespace in the node metadata counts only if the verified identity has the same.
             let near = (identity.namespace == proxy.namespace && proxy.namespace != *root).then_some(&proxy.namespace);
             let rows = near.into_iter().chain([&*root]).flat_map(|namespace| cx.by(&with_secret, namespace));
             let meant = rows.filter(|(key, attachment)| attachment.is_for(key, &proxy.namespace, &proxy.labels));
             let extensions: BTreeSet<ObjectKey> = meant.map(|(key, _)| key).collect();
-            let cluster = if proxy.cluster.is_empty() { own.clone() } else { proxy.cluster.clone() };
+            let cluster = cluster_of(proxy, &own).clone();
             (!extensions.is_empty()).then_some(PullAccess { cluster, extensions })
         }
     })

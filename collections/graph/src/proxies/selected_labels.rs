@@ -6,14 +6,14 @@ use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{Labels, Proxy, ProxyKey, Text};
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 
-/// Labels that selectors mention, with their values: those that no selector mentions do not tell proxies apart.
+/// Labels that selectors mention, with their values. Proxies that differ only in other labels are treated alike.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SelectedLabels {
-    /// On the inbound side, by namespace; those of the root namespace concern every namespace.
+    /// On the inbound side, by namespace; those of the root namespace apply to every namespace.
     inbound: BTreeMap<Text, BTreeSet<Label>>,
-    /// On the outbound side, by the client's namespace; those under the empty name concern every namespace.
+    /// On the outbound side, by the client's namespace; those under the empty name apply to every namespace.
     outbound: BTreeMap<Text, BTreeSet<Label>>,
     root: Text,
 }
@@ -26,7 +26,7 @@ impl SelectedLabels {
         project(proxy, [self.inbound.get(&proxy.namespace), self.inbound.get(&self.root)])
     }
 
-    /// The labels of a client that some rule it may see selects on.
+    /// The labels of a client that rules visible to it select.
     pub(crate) fn outbound(&self, proxy: &Proxy) -> Labels {
         project(proxy, [self.outbound.get(&proxy.namespace), self.outbound.get("")])
     }
@@ -43,10 +43,10 @@ fn project(proxy: &Proxy, mentioned: [Option<&BTreeSet<Label>>; 2]) -> Labels {
 /// Changes when: a selector mentions a label for the first time, or no longer.
 /// Size: 1. Rejects: none.
 pub(crate) fn derive_selected_labels<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     root_namespace: &Collection<'s, (), Text>,
 ) -> Collection<'s, (), SelectedLabels> {
-    // (inbound, namespace, label): distinct, so that only the first and last selector of a label make a change.
+    // (inbound, namespace, label): distinct, so that only the first and the last selector of a label cause a change.
     fn rows<'a>(
         inbound: bool,
         namespace: &Text,

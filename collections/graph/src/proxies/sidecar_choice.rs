@@ -1,4 +1,4 @@
-//! Which Sidecar a proxy has.
+//! The Sidecar of each proxy.
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
@@ -7,7 +7,7 @@ use sluice_model::{
     ProxyType, Sidecar, SidecarEgress, SidecarScope, Text, Timestamp, match_labels,
 };
 
-/// What of a Sidecar decides whose it is and how its proxies are told apart.
+/// The fields of a Sidecar that decide which proxies have it and what they have in common.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SidecarHead {
     selector: Option<Labels>,
@@ -37,25 +37,25 @@ impl SidecarHead {
     }
 }
 
-/// What of the mesh config counts.
+/// The fields of the mesh config that the choice depends on.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct MeshWord {
+struct SidecarDefaults {
     root_namespace: Text,
     outbound: OutboundPolicy,
 }
 
-/// Sidecars by namespace, and what the mesh says where none does.
+/// Sidecars by namespace, and the defaults of the mesh.
 pub(crate) struct SidecarHeads<'s> {
     by_namespace: Index<'s, Text, ObjectKey, SidecarHead>,
-    mesh: Collection<'s, (), MeshWord>,
+    mesh: Collection<'s, (), SidecarDefaults>,
 }
 
 impl<'s> SidecarHeads<'s> {
-    /// From the Sidecars there are.
+    /// Indexes the Sidecars.
     pub(crate) fn new(sidecars: &Collection<'s, ObjectKey, Sidecar>, mesh: &Collection<'s, (), MeshConfig>) -> Self {
         let heads = sidecars.map("sidecars/heads", |_, sidecar| SidecarHead::of(sidecar));
         let by_namespace = heads.index("sidecars/by-namespace", |key, head| [(key.namespace.clone(), head.clone())]);
-        let mesh = mesh.map("sidecars/mesh", |(), mesh| MeshWord {
+        let mesh = mesh.map("sidecars/mesh", |(), mesh| SidecarDefaults {
             root_namespace: mesh.root_namespace.clone(),
             outbound: mesh.outbound_policy,
         });
@@ -63,11 +63,11 @@ impl<'s> SidecarHeads<'s> {
     }
 }
 
-/// Chooses, inside a `derive` over proxies.
+/// Chooses the Sidecar of a proxy, inside a `derive` over proxies.
 #[derive(Clone, Copy)]
 pub(crate) struct SidecarChoice {
     by_namespace: IndexDep<Text, ObjectKey, SidecarHead>,
-    mesh: Dep<(), MeshWord>,
+    mesh: Dep<(), SidecarDefaults>,
 }
 
 impl SidecarChoice {
@@ -76,8 +76,8 @@ impl SidecarChoice {
         Self { by_namespace: deps.by(&heads.by_namespace), mesh: deps.on(&heads.mesh) }
     }
 
-    /// The Sidecar of a proxy whose labels are known: one of its namespace that selects it, else one that is for all of
-    /// the namespace, the oldest each, else that of the root namespace.
+    /// The Sidecar of a proxy, whose labels are resolved: the oldest of its namespace that selects it, else the oldest
+    /// of its namespace without a selector, else that of the root namespace.
     pub(crate) fn get(&self, cx: &Context, proxy: &Proxy) -> Option<ProxySidecar> {
         if proxy.proxy_type != ProxyType::Sidecar {
             return None;
@@ -105,7 +105,7 @@ impl SidecarChoice {
     }
 }
 
-/// Whether these listeners let everything through as if there were none.
+/// Whether these listeners impose no limit: proxies reach the same services as without a Sidecar.
 pub(crate) fn is_everything(egress: &[SidecarEgress]) -> bool {
     match egress {
         [] => true,

@@ -1,4 +1,4 @@
-//! The services a proxy is part of: what stands before its inbound side.
+//! The services that a proxy is part of, which its inbound listeners serve.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,47 +10,47 @@ use sluice_model::{
     ServicePort, Text, match_labels,
 };
 
-use super::connected::ProxyPods;
-use crate::inputs::Objects;
+use super::connected::{ProxyPods, cluster_of};
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::endpoints::{AddressKey, Declared, ServiceSlice, Slices, workload_port};
+use crate::registry::endpoints::{AddressKey, DeclaredEndpoints, ServiceSlice, Slices, workload_port};
 use crate::registry::services::{DeclaredKey, service_host};
-use crate::registry::workloads::{Instance, InstanceKey, Instances};
+use crate::registry::workloads::{WorkloadInstance, WorkloadInstanceKey, WorkloadInstances};
 
-/// A service's port and where a workload listens for it.
+/// A port of a service, and the port of the workload that serves it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceTarget {
     /// The service.
     pub service: ServiceKey,
     /// Its port.
     pub port: ServicePort,
-    /// Where the workload listens; 0 for a socket.
+    /// The port of the workload; 0 for a socket.
     pub target_port: u32,
-    /// The path of the socket it listens at, if it is one.
+    /// The path of the workload's socket, if it listens at one.
     pub socket: Option<Text>,
 }
 
-/// Where the targets of a proxy come from.
+/// What the targets of a proxy are derived from.
 pub(crate) struct TargetInputs<'a, 's> {
-    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,
-    pub(crate) instances: &'a Instances<'s>,
+    pub(crate) instances: &'a WorkloadInstances<'s>,
     pub(crate) slices: &'a Slices<'s>,
-    pub(crate) endpoints: &'a Declared<'s>,
+    pub(crate) endpoints: &'a DeclaredEndpoints<'s>,
 }
 
-/// The service targets of each proxy: of the Services that select its WorkloadEntry or pod (its own labels, before the
-/// pod is known), and of ServiceEntries of its namespace that have its address.
+/// The service targets of each proxy: of the Services that select its WorkloadEntry or pod (until the pod is read, the
+/// labels of its node metadata count), and of ServiceEntries of its namespace that have its address.
 /// Key: `ProxyKey`. From: `proxies`, `pods`, `kubernetes_services`, `declared_services`, `workload_instances`,
 /// `slice_endpoints`, `declared_endpoints`.
-/// Changes when: its pod's labels or ports do, or a service that selects it. Not when endpoints come and go.
+/// Changes when: its pod's labels or ports do, or a service that selects it; not when endpoints do.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_service_targets<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     inputs: &TargetInputs<'_, 's>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, Vec<ServiceTarget>> {
-    // One label of each selector finds it.
+    // A Service is found by one label of its selector.
     let by_selector = inputs.objects.kubernetes_services.index("services/by-selector", |key, service| {
         let label = service.selector.iter().next();
         label.map(|(label, value)| {
@@ -65,7 +65,7 @@ pub(crate) fn derive_service_targets<'s>(
     });
     let options = options.clone();
     proxies.derive("service_targets", |deps| {
-        let registry = Registry {
+        let registry = TargetLookup {
             pods: ProxyPods { pods: deps.on(&inputs.objects.pods) },
             declared: deps.on(inputs.declared),
             by_selector: deps.by(&by_selector),
@@ -83,20 +83,20 @@ pub(crate) fn derive_service_targets<'s>(
     })
 }
 
-struct Registry {
+struct TargetLookup {
     pods: ProxyPods,
     declared: Dep<DeclaredKey, Service>,
     by_selector: IndexDep<(Text, Text, Text, Text), ObjectKey, KubernetesService>,
-    workloads: IndexDep<Text, InstanceKey, Instance>,
+    workloads: IndexDep<Text, WorkloadInstanceKey, WorkloadInstance>,
     slices: IndexDep<AddressKey, ObjectKey, ServiceSlice>,
     endpoints: Dep<DeclaredKey, Vec<Endpoint>>,
     entries: IndexDep<(Text, Text), DeclaredKey, ()>,
     options: GraphOptions,
 }
 
-impl Registry {
+impl TargetLookup {
     fn kubernetes(&self, cx: &Context, proxy: &Proxy) -> Vec<ServiceTarget> {
-        let cluster = if proxy.cluster.is_empty() { &self.options.cluster } else { &proxy.cluster };
+        let cluster = cluster_of(proxy, &self.options.cluster);
         let address = proxy.ips.first().cloned().unwrap_or_default();
         if let Some((key, instance)) = own_workload(proxy, cx.by(&self.workloads, &address)) {
             let services = self.selecting(cx, cluster, &key.object.namespace, &instance.endpoint.labels);
@@ -110,7 +110,7 @@ impl Registry {
         if !services.is_empty() {
             return services.iter().flat_map(|(service, object)| by_pod(service, object, &pod)).collect();
         }
-        // Somebody else may have put the pod's address into a slice of a Service without a selector.
+        // A slice of a Service without a selector may contain the pod's address.
         let at = (cluster.clone(), proxy.namespace.clone(), address.clone());
         let slices = cx.by(&self.slices, &at).into_iter();
         let found = slices.filter_map(|(slice, found)| {
@@ -142,7 +142,7 @@ impl Registry {
         cx.get(&self.declared, &DeclaredKey { kind: Kind::Service, object: key.clone(), host })
     }
 
-    /// ServiceEntries only count within their namespace, so that none can put itself before another's workload.
+    /// ServiceEntries only count within their namespace, so that no other namespace can redirect a workload's traffic.
     fn entries(&self, cx: &Context, proxy: &Proxy) -> Vec<ServiceTarget> {
         let mut targets = Vec::new();
         for address in &proxy.ips {
@@ -157,11 +157,14 @@ impl Registry {
     }
 }
 
-/// The WorkloadEntry a proxy stands for: of those with its address the one with its name, else of its namespace, else the
+/// The WorkloadEntry of a proxy: of those with its address the one with its name, else one of its namespace, else the
 /// first.
-fn own_workload(proxy: &Proxy, found: Vec<(InstanceKey, Arc<Instance>)>) -> Option<(InstanceKey, Arc<Instance>)> {
-    let in_namespace = |key: &InstanceKey| key.object.namespace == proxy.namespace;
-    let named = |key: &InstanceKey| in_namespace(key) && key.object.name == proxy.name;
+fn own_workload(
+    proxy: &Proxy,
+    found: Vec<(WorkloadInstanceKey, Arc<WorkloadInstance>)>,
+) -> Option<(WorkloadInstanceKey, Arc<WorkloadInstance>)> {
+    let in_namespace = |key: &WorkloadInstanceKey| key.object.namespace == proxy.namespace;
+    let named = |key: &WorkloadInstanceKey| in_namespace(key) && key.object.name == proxy.name;
     let best = found.iter().position(|(key, _)| named(key));
     let best = best.or_else(|| found.iter().position(|(key, _)| in_namespace(key)));
     found.into_iter().nth(best.unwrap_or(0))
@@ -171,8 +174,8 @@ fn target(service: &Service, port: &ServicePort, target_port: u32) -> ServiceTar
     ServiceTarget { service: service.key(), port: port.clone(), target_port, socket: None }
 }
 
-fn by_workload(service: &Service, instance: &Instance) -> Vec<ServiceTarget> {
-    // Of a headless Service a WorkloadEntry is no endpoint.
+fn by_workload(service: &Service, instance: &WorkloadInstance) -> Vec<ServiceTarget> {
+    // A WorkloadEntry is not an endpoint of a headless Service.
     if service.resolution != sluice_model::Resolution::ClientSideLb {
         return Vec::new();
     }

@@ -1,15 +1,15 @@
-//! Which tiers of clients the services of the mesh need.
+//! The tiers of clients that the services of the mesh need.
 
 use sluice_engine::Collection;
 use sluice_envoy::cluster::ClusterSettings;
 use sluice_envoy::endpoint::{Tier, tier_of_service, tiers_of_mesh, tiers_of_rule};
 use sluice_model::{DestinationRule, MeshConfig, ObjectKey, Proxy, ProxyKey, Service, ServiceKey};
 
-/// The tiers that tell so many clients apart that they are written, and looked for, only where some service needs them: or
-/// each node, or each workload, would have layers of its own with nothing in them.
+/// Tiers with very many distinct clients. Their layers exist only while some service needs them; otherwise every node
+/// or workload would have its own empty layers.
 #[derive(Clone)]
 pub(crate) struct RareTiers<'s> {
-    /// Those that some service may need.
+    /// The rare tiers that some service may need.
     pub(crate) needed: Collection<'s, Tier, ()>,
     of_nodes: Collection<'s, ProxyKey, Proxy>,
     of_labels: Collection<'s, ProxyKey, Proxy>,
@@ -28,7 +28,7 @@ impl<'s> RareTiers<'s> {
         Self { needed, of_nodes, of_labels }
     }
 
-    /// The proxies that count as clients of a tier, of all `proxies`.
+    /// The clients of a tier, out of all `proxies`.
     pub(crate) fn clients<'a>(
         &'a self,
         proxies: &'a Collection<'s, ProxyKey, Proxy>,
@@ -44,7 +44,7 @@ impl<'s> RareTiers<'s> {
 
 /// The rare tiers that some service may need.
 /// Key: `Tier`. From: `services`, `destination_rules/all`, `mesh_config`.
-/// Changes when: the first service, rule or mesh config asks for one, or the last no longer does.
+/// Changes when: the first service, rule or mesh config needs one, or the last no longer does.
 /// Size: 2 at most. Rejects: none.
 fn derive_rare_tiers<'s>(
     services: &Collection<'s, ServiceKey, Service>,
@@ -64,7 +64,7 @@ fn derive_rare_tiers<'s>(
     of_services.distinct("rare_tiers/of-services").union("rare_tiers", &others)
 }
 
-/// The proxies, if some service tells clients apart by the tier.
+/// The proxies, if some service distinguishes clients by the tier.
 /// Key: `ProxyKey`. From: `proxies`, `rare_tiers`.
 /// Changes when: a proxy does; the first service needs the tier, or the last no longer does.
 /// Size: connected proxies, or none. Rejects: none.

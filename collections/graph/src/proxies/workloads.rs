@@ -8,7 +8,7 @@ use super::selected_labels::SelectedLabels;
 use super::targets::ServiceTarget;
 use crate::content_names::content_hash;
 
-/// Names the content of a [`Workload`]: proxies with the same name share their inbound side.
+/// A name for the content of a [`Workload`]: proxies with the same name share their inbound listeners and clusters.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct WorkloadName(pub(crate) Text);
 
@@ -20,27 +20,27 @@ impl WorkloadName {
     }
 }
 
-/// What of a proxy its inbound side depends on, its technical profile apart.
+/// The facts of a proxy that its inbound side depends on, apart from its profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct Workload {
     /// Namespace whose policies apply.
     pub(crate) namespace: Text,
-    /// Its labels, as far as a policy that may apply to it selects on them.
+    /// Its labels that selectors of policies mention.
     pub(crate) labels: Labels,
-    /// The services' ports it stands behind.
+    /// The ports of services that it serves.
     pub(crate) targets: Vec<ServiceTarget>,
-    /// Its Sidecar, if that changes anything inbound.
+    /// Its Sidecar, if that changes the inbound side.
     pub(crate) sidecar: Option<WorkloadSidecar>,
 }
 
 /// The Sidecar of a workload.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct WorkloadSidecar {
-    /// Which.
+    /// The scope of the Sidecar.
     pub(crate) scope: SidecarScope,
-    /// It says what the workload sees, so which rules it follows itself.
+    /// It limits which services the workload reaches, so also which rules the workload follows.
     pub(crate) limits: bool,
-    /// Addresses of the only replica, where what the Sidecar says depends on them.
+    /// Addresses of the only replica, if settings of the Sidecar depend on them.
     pub(crate) addresses: Vec<Text>,
 }
 
@@ -53,16 +53,16 @@ impl WorkloadSidecar {
 }
 
 impl Workload {
-    /// Its name: a hash of everything in it, with the namespace in front for the reader.
+    /// Its name: a hash of its content, prefixed with the namespace for readability.
     #[must_use]
     pub(crate) fn name(&self) -> WorkloadName {
         WorkloadName(format!("{}#{}", self.namespace, content_hash(self)).into())
     }
 }
 
-/// What each proxy is a replica of.
+/// The workload of each proxy.
 /// Key: `ProxyKey`. From: `proxies`, `service_targets`, `selected_labels`.
-/// Changes when: the services of the proxy do, or a label of it that is selected on.
+/// Changes when: the services of the proxy do, or a label of it that is selected.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxy_workloads<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,

@@ -1,8 +1,9 @@
 //! Virtual addresses for hosts of ServiceEntries that declare none (S10).
 //!
-//! An address is a place within the prefixes, the same in both families. Who comes first by age gets the first free place
-//! of its own sequence, which is made of its name: so a newcomer never moves anybody, however objects arrive, and every
-//! replica comes to the same addresses. What a status says already stays, unless somebody older has it.
+//! An address is a position within the prefixes, and the position is the same in both families. Entries are allocated
+//! in the order of their age. Each entry takes the first free position of a sequence that is derived from its name.
+//! Thus a new entry never moves another entry's address, the order of arrival does not matter, and every replica
+//! computes the same addresses. An address in a status is kept, unless an older entry has it.
 
 mod hashed;
 
@@ -15,20 +16,20 @@ use sluice_engine::Collection;
 use sluice_model::{Host, ObjectKey, Resolution, ServiceEntry, Text, Timestamp};
 
 use crate::content_names::content_hashes;
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::{AddressPools, GraphOptions};
 
-/// Label of a ServiceEntry; `false` leaves its hosts without.
+/// Label of a ServiceEntry; with `false`, its hosts get no addresses.
 const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
 
 impl AddressPools {
-    /// Number of places, that of the network itself included.
+    /// Number of positions, including the network address.
     fn places(&self) -> u32 {
         let bits = (32 - self.v4.prefix_len()).min(128 - self.v6.prefix_len()).min(24);
         1 << bits
     }
 
-    /// The place of an address, if it is one of these.
+    /// The position of an address, if the address is in one of the pools.
     fn place(&self, address: IpAddr) -> Option<u32> {
         let offset = match address {
             IpAddr::V4(it) if self.v4.contains(&it) => u128::from(u32::from(it) - u32::from(self.v4.network())),
@@ -52,22 +53,22 @@ pub(crate) struct AllocationKey {
     pub(crate) host: Host,
 }
 
-/// What an entry has or wants of the pools.
+/// The addresses that an entry has in the pools, or needs from them.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Claim {
+struct AddressClaim {
     created: Timestamp,
-    /// Declared by the user: not ours to give to anybody else.
+    /// The user declared the address, so it is not allocated to another host.
     declared: Vec<IpAddr>,
-    /// By host in declared order, each host once: what its status says.
+    /// The addresses in its status, by host in declared order, each host once.
     hosts: Vec<(Host, Vec<Text>)>,
 }
 
-/// What `status.addresses` of a ServiceEntry is and is to be.
+/// The present and the required `status.addresses` of a ServiceEntry.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AddressUpdate {
-    /// As it is, (host, address).
+    /// The present addresses: (host, address).
     pub is: Vec<(Host, Text)>,
-    /// As it is to be.
+    /// The required addresses.
     pub wanted: Vec<(Host, Text)>,
 }
 
@@ -77,7 +78,7 @@ pub(crate) fn allocates(entry: &ServiceEntry) -> bool {
     entry.addresses.is_empty() && entry.resolution != Resolution::Passthrough && !opted_out
 }
 
-/// The addresses of one host in a status, in the order that clients see them: one a family.
+/// The addresses of one host in a status, in the order that clients see them: one for each family.
 pub(crate) fn in_status(entry: &ServiceEntry, host: &Host) -> Vec<Text> {
     let own = || entry.allocated_addresses.iter().filter(|(of, _)| of == host).map(|(_, address)| address);
     let last = |v6: bool| own().rfind(|address| address.parse::<IpAddr>().is_ok_and(|it| it.is_ipv6() == v6));
@@ -86,12 +87,12 @@ pub(crate) fn in_status(entry: &ServiceEntry, host: &Host) -> Vec<Text> {
 
 /// Addresses of the hosts of ServiceEntries that declare none.
 /// Key: entry and host. From: `service_entries`.
-/// Changes when: an entry that declares no address comes or goes, or its status changes; of the others only those whose
-/// place that frees or takes.
-/// Size: such hosts; all of them are gone through when one changes, since only together they tell what is free.
-/// Rejects: none; who comes when the pools are exhausted gets nothing.
+/// Changes when: an entry that declares no address is added or removed, or its status changes; for other entries, only
+/// when their position becomes free or taken.
+/// Size: such hosts. All of them are visited when one changes, because a free position follows from all of them.
+/// Rejects: none; when the pools are exhausted, a host gets no address.
 pub(crate) fn derive_allocations<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     one: &Collection<'s, (), ()>,
     options: &GraphOptions,
 ) -> Collection<'s, AllocationKey, Vec<Text>> {
@@ -121,15 +122,15 @@ fn distinct_hosts(entry: &ServiceEntry) -> impl Iterator<Item = &Host> {
     entry.hosts.iter().filter(move |host| known.insert(*host))
 }
 
-fn claim(entry: &ServiceEntry) -> Option<Claim> {
+fn claim(entry: &ServiceEntry) -> Option<AddressClaim> {
     let declared = entry.addresses.iter().filter_map(|text| {
         let block = || text.parse::<IpNet>().ok().filter(|it| it.prefix_len() == it.max_prefix_len());
         text.parse().ok().or_else(|| block().map(|block| block.addr()))
     });
-    // A wildcard is no name that anybody asks DNS for, unless each of its names is resolved by itself.
+    // No client resolves a wildcard name, unless each of its names is resolved by itself.
     let named = |host: &&Host| !host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
     let hosts = distinct_hosts(entry).filter(|_| allocates(entry)).filter(named);
-    let claim = Claim {
+    let claim = AddressClaim {
         created: entry.meta.created,
         declared: declared.collect(),
         hosts: hosts.map(|host| (host.clone(), in_status(entry, host))).collect(),
@@ -137,8 +138,11 @@ fn claim(entry: &ServiceEntry) -> Option<Claim> {
     (!claim.declared.is_empty() || !claim.hosts.is_empty()).then_some(claim)
 }
 
-/// `claims` by age.
-fn allocate<C: AsRef<Claim>>(pools: &AddressPools, claims: &[(ObjectKey, C)]) -> Vec<(AllocationKey, Vec<Text>)> {
+/// `claims`, the oldest first.
+fn allocate<C: AsRef<AddressClaim>>(
+    pools: &AddressPools,
+    claims: &[(ObjectKey, C)],
+) -> Vec<(AllocationKey, Vec<Text>)> {
     let places = |addresses: &[Text]| -> Vec<u32> {
         addresses.iter().filter_map(|text| text.parse().ok()).filter_map(|address| pools.place(address)).collect()
     };
@@ -150,7 +154,7 @@ fn allocate<C: AsRef<Claim>>(pools: &AddressPools, claims: &[(ObjectKey, C)]) ->
         for (host, has) in &claim.as_ref().hosts {
             let key = AllocationKey { entry: entry.clone(), host: host.clone() };
             let own = places(has);
-            // Addresses from elsewhere are nobody else's.
+            // Addresses outside the pools cannot collide.
             if !has.is_empty() && own.iter().all(|place| !taken.contains(place)) {
                 taken.extend(own);
                 given.insert(key, has.clone());
@@ -168,21 +172,21 @@ fn allocate<C: AsRef<Claim>>(pools: &AddressPools, claims: &[(ObjectKey, C)]) ->
     given.into_iter().collect()
 }
 
-/// The first free place of a sequence that goes through all of them.
+/// The first free position of a sequence that visits all of them.
 fn free_place(places: u32, key: &AllocationKey, taken: &HashSet<u32>) -> Option<u32> {
     let hashes = content_hashes(&(&key.entry.namespace, &key.entry.name, &key.host));
     let mask = places - 1;
     let [start, step] = hashes.map(|hash| u32::try_from(hash & u64::from(mask)).unwrap_or_default());
-    // An odd step meets every place, since their number is a power of two.
+    // An odd step visits every position, because their number is a power of two.
     (0..places).map(|turn| start.wrapping_add(turn.wrapping_mul(step | 1)) & mask).find(|it| !taken.contains(it))
 }
 
-/// Statuses of ServiceEntries that are not as they should be.
+/// ServiceEntries whose status must be written.
 /// Key: the entry. From: `service_entries`, `address_allocations`.
-/// Changes when: an allocation does, or the status says it.
-/// Size: entries that are not written yet; none once all is written, and none without pools. Rejects: none.
+/// Changes when: an allocation changes, or the status contains it.
+/// Size: entries that are not written yet; none once all are written, and none without pools. Rejects: none.
 pub(crate) fn derive_address_updates<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     allocations: &Collection<'s, AllocationKey, Vec<Text>>,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, AddressUpdate> {

@@ -1,4 +1,4 @@
-//! Endpoints: the addresses behind services (S04 to S07, S09).
+//! Endpoints: the addresses of services (S04 to S07, S09).
 
 mod declared;
 mod slices;
@@ -15,7 +15,7 @@ pub(crate) use slices::{AddressKey, ServiceSlice, Slices, derive_slice_endpoints
 
 /// Endpoints of ServiceEntries, and of WorkloadEntries that Services select.
 #[derive(Clone)]
-pub(crate) struct Declared<'s> {
+pub(crate) struct DeclaredEndpoints<'s> {
     /// By declaration.
     pub(crate) endpoints: Collection<'s, DeclaredKey, Vec<Endpoint>>,
     /// By service.
@@ -30,9 +30,9 @@ pub(crate) struct Declared<'s> {
 pub(crate) fn derive_endpoints<'s>(
     services: &Collection<'s, ServiceKey, Service>,
     slices: &Slices<'s>,
-    declared: &Declared<'s>,
+    declared: &DeclaredEndpoints<'s>,
 ) -> Collection<'s, ServiceKey, Vec<Endpoint>> {
-    // Only what of a service changes its endpoints, so that no other edit of a service touches them.
+    // Only the fields of a service that change its endpoints, so that no other edit of a service recomputes them.
     let locality = services.map("service_cluster_local", |_, service| service.cluster_local);
     locality.derive("endpoints", |deps| {
         let (slices, declared) = (deps.by(&slices.by_service), deps.by(&declared.by_service));
@@ -48,7 +48,7 @@ pub(crate) fn derive_endpoints<'s>(
                     found.push(Endpoint { cluster_local: *cluster_local, ..endpoint.clone() });
                 }
             }
-            // What is listed twice is meant twice: it gets twice the share.
+            // An endpoint that a ServiceEntry lists twice is kept twice: it gets twice the share of requests.
             for (_, endpoints) in declared {
                 found.extend(endpoints.iter().map(|it| Endpoint { cluster_local: *cluster_local, ..it.clone() }));
             }
@@ -58,9 +58,9 @@ pub(crate) fn derive_endpoints<'s>(
     })
 }
 
-/// SPIFFE ids of the workloads behind a service, with those it declares; services without any are left out.
+/// SPIFFE ids of the workloads of a service, and those that it declares; services without any are omitted.
 /// Key: `ServiceKey`. From: `services`, `endpoints`.
-/// Changes when: the set of identities does, which endpoints coming and going seldom do.
+/// Changes when: the set of identities does; added or removed endpoints seldom change it.
 /// Size: services with workloads that have an identity. Rejects: none.
 pub(crate) fn derive_identities<'s>(
     services: &Collection<'s, ServiceKey, Service>,

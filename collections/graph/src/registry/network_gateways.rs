@@ -8,12 +8,12 @@ use sluice_model::{
     ServiceType, Text, match_labels,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NETWORK_LABEL;
 use crate::registry::services::service_host;
 
-/// Port for mutual TLS where nothing else is said.
+/// Port for mutual TLS unless another is configured.
 const MTLS_PORT: u16 = 15443;
 /// Port for HBONE.
 const HBONE_PORT: u16 = 15008;
@@ -22,12 +22,12 @@ const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 
-/// Every way from one network to another, by address and port.
+/// All gateways from one network to another, by address and port.
 /// Key: none, one record. From: `kubernetes_services`, `nodes`, `mesh_networks`.
 /// Changes when: a Service that is a gateway gains or loses an address, or `meshNetworks` changes.
 /// Size: 1. Rejects: none, what is not a gateway is left out.
 pub(crate) fn derive_network_gateways<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh_networks: &Collection<'s, (), MeshNetworks>,
     options: &GraphOptions,
 ) -> Collection<'s, (), Vec<NetworkGateway>> {
@@ -68,8 +68,9 @@ pub(crate) fn derive_network_gateways<'s>(
     })
 }
 
-/// Host names of gateways, whose addresses have to be found out.
-/// Key: the name. From: `network_gateways`. Changes when: a gateway gains or loses a name. Size: names. Rejects: none.
+/// Host names of gateways, to be resolved.
+/// Key: the name. From: `network_gateways`. Changes when: a gateway gains or loses a host name. Size: host names.
+/// Rejects: none.
 pub(crate) fn derive_gateway_names<'s>(gateways: &Collection<'s, (), Vec<NetworkGateway>>) -> Collection<'s, Text, ()> {
     let names = gateways.index("gateway_names/by-name", |(), gateways| {
         let named = gateways.iter().filter(|gateway| !is_address(&gateway.address));
@@ -78,9 +79,11 @@ pub(crate) fn derive_gateway_names<'s>(gateways: &Collection<'s, (), Vec<Network
     names.distinct("gateway_names")
 }
 
-/// Every way from one network to another, by IP address: for proxies that are sent endpoints and resolve no names.
+/// All gateways from one network to another, by IP address: for proxies that receive endpoints and do not resolve host
+/// names.
 /// Key: none, one record. From: `network_gateways`, `resolved_names`.
-/// Changes when: a gateway does, or the addresses of its name. Size: 1. Rejects: none; a name without address is left out.
+/// Changes when: a gateway does, or the addresses of its host name. Size: 1. Rejects: none; a host name without address
+/// is omitted.
 pub(crate) fn derive_resolved_gateways<'s>(
     gateways: &Collection<'s, (), Vec<NetworkGateway>>,
     names: &Collection<'s, Text, Vec<Text>>,
@@ -108,7 +111,7 @@ fn is_address(address: &str) -> bool {
     address.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// Gateways the configuration gives the address of.
+/// Gateways whose address the configuration gives.
 fn declared(networks: &MeshNetworks) -> Vec<NetworkGateway> {
     let all = networks.networks.iter().flat_map(|(id, network)| network.gateways.iter().map(move |found| (id, found)));
     let at = all.filter_map(|(id, gateway)| match &gateway.address {
@@ -123,7 +126,7 @@ fn declared(networks: &MeshNetworks) -> Vec<NetworkGateway> {
     at.collect()
 }
 
-/// What a Service is a gateway of, without address: by its label, else by its host in the configuration.
+/// The networks that a Service is a gateway of, without address: by its label, else by its host in the configuration.
 fn gateway_ports(
     key: &ObjectKey,
     service: &KubernetesService,
@@ -132,7 +135,7 @@ fn gateway_ports(
 ) -> Vec<NetworkGateway> {
     if let Some(network) = service.meta.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty()) {
         let declared = service.meta.labels.get(PORT_LABEL).and_then(|port| port.parse().ok());
-        // A gateway takes what it listens for: mutual TLS, HBONE or both.
+        // A gateway accepts what its ports are for: mutual TLS, HBONE or both.
         let listens = |port: u16| if service.ports.iter().any(|p| p.port == port) { u32::from(port) } else { 0 };
         let (port, hbone_port) = (listens(declared.unwrap_or(MTLS_PORT)), listens(HBONE_PORT));
         let gateway = NetworkGateway { network: network.clone(), port, hbone_port, ..NetworkGateway::default() };
@@ -173,7 +176,7 @@ fn node_port(service: &KubernetesService, port: u32) -> u32 {
     found.map_or(port, |found| u32::from(found.node_port))
 }
 
-/// Addresses of the cluster's nodes with these labels, a JSON object of them.
+/// Addresses of the cluster's nodes with these labels. `labels` is a JSON object.
 fn node_addresses(selector: &str, key: &ObjectKey, nodes: &[(ObjectKey, std::sync::Arc<Node>)]) -> Vec<Text> {
     let Ok(selector) = serde_json::from_str::<Labels>(selector) else { return Vec::new() };
     let own = nodes.iter().filter(|(node, _)| node.cluster == key.cluster);

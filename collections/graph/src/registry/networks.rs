@@ -9,7 +9,7 @@ use sluice_model::{Labels, MeshNetworks, Namespace, NetworkEndpoints, ObjectKey,
 
 use crate::options::GraphOptions;
 
-/// The label of a pod, a WorkloadEntry or a system namespace that says its network.
+/// Label of a pod, a WorkloadEntry or a system namespace with its network.
 pub(crate) const NETWORK_LABEL: &str = "topology.istio.io/network";
 
 /// How the network of an endpoint is found.
@@ -25,7 +25,7 @@ pub(crate) struct NetworkRules {
 
 impl NetworkRules {
     /// The network of an endpoint in `cluster`: by its own label, its cluster's system namespace, its cluster, its
-    /// address. Empty if nothing says.
+    /// address. Empty if none of them determines a network.
     #[must_use]
     pub(crate) fn network(&self, cluster: &str, address: &str, labels: &Labels) -> Text {
         let label = labels.get(NETWORK_LABEL).filter(|network| !network.is_empty());
@@ -39,14 +39,14 @@ impl NetworkRules {
 }
 
 impl NetworkRules {
-    /// The network that the system namespace of a cluster names, empty if it names none.
+    /// The network in the label of the system namespace of a cluster, empty if it has none.
     #[must_use]
     pub(crate) fn of_cluster(&self, cluster: &str) -> Text {
         self.by_system_namespace.get(cluster).cloned().unwrap_or_default()
     }
 }
 
-/// The rules.
+/// The rules that give the network of an endpoint.
 /// Key: none, one record. From: `mesh_networks`, `namespaces`.
 /// Changes when: `meshNetworks` does, or the network label of a system namespace.
 /// Size: 1. Rejects: none.

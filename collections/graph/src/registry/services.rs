@@ -1,4 +1,4 @@
-//! Services: what clients address by host and port (S01, S02, S03, S09, S23).
+//! Services: the hosts and ports that clients send to (S01, S02, S03, S09, S23).
 
 mod entries;
 mod kubernetes;
@@ -15,14 +15,14 @@ use sluice_model::{
     ServiceSettings, ServiceSource, Text, Visibility,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::allocation::AllocationKey;
 
 /// A host as one object declares it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct DeclaredKey {
-    /// What declares it: `Service` or `ServiceEntry`.
+    /// The kind of the object: `Service` or `ServiceEntry`.
     pub(crate) kind: Kind,
     /// The object.
     pub(crate) object: ObjectKey,
@@ -30,7 +30,7 @@ pub(crate) struct DeclaredKey {
     pub(crate) host: Host,
 }
 
-/// What of the mesh config changes services.
+/// The fields of the mesh config that change services.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct ServiceDefaults {
     trust_domain: Text,
@@ -44,7 +44,7 @@ struct ServiceDefaults {
 /// Changes when: the object does, the traffic distribution or labels of its namespace, or a default of the mesh.
 /// Size: Services of all clusters + hosts of ServiceEntries. Rejects: none.
 pub(crate) fn derive_declared_services<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     allocations: &Collection<'s, AllocationKey, Vec<Text>>,
     options: &GraphOptions,
@@ -64,10 +64,10 @@ pub(crate) fn derive_declared_services<'s>(
     kubernetes.union("declared_services", &[entries])
 }
 
-/// Services, one a namespace and host, merged over the objects that declare it.
+/// Services, one for each namespace and host, merged over the objects that declare it.
 /// Key: `ServiceKey`. From: `declared_services`.
-/// Changes when: a declaration does in something that counts after merging.
-/// Size: distinct hosts a namespace. Rejects: none.
+/// Changes when: a declaration changes in a field that the merged service has.
+/// Size: distinct hosts of each namespace. Rejects: none.
 pub(crate) fn derive_services<'s>(
     declared: &Collection<'s, DeclaredKey, Service>,
     options: &GraphOptions,
@@ -76,7 +76,7 @@ pub(crate) fn derive_services<'s>(
     by_service("services/declared", declared).group("services", move |_, rows| merge::merge(&cluster, rows))
 }
 
-/// Declarations by the service they make.
+/// Declarations by the service that they declare.
 pub(crate) fn by_service<'s>(
     name: &str,
     declared: &Collection<'s, DeclaredKey, Service>,
@@ -89,14 +89,14 @@ pub(crate) fn index_by_host<'s>(services: &Collection<'s, ServiceKey, Service>) 
     services.index("services_by_host", |key, _| [(key.host.clone(), ())])
 }
 
-/// Looks the services of a host up, inside a `derive` over hosts.
+/// Looks up the services of a host, inside a `derive` over hosts.
 #[derive(Clone, Copy)]
-pub(crate) struct Hosts {
+pub(crate) struct HostServiceLookup {
     by_host: IndexDep<Host, ServiceKey, ()>,
     services: Dep<ServiceKey, Service>,
 }
 
-impl Hosts {
+impl HostServiceLookup {
     /// Declares the look-up.
     pub(crate) fn on<'s>(
         deps: &mut Deps<'s>,
@@ -110,31 +110,32 @@ impl Hosts {
     #[must_use]
     pub(crate) fn get(&self, cx: &Context, host: &Host) -> HostServices {
         let keys = cx.by(&self.by_host, host).into_iter();
-        let mut services: Vec<Arc<Service>> = keys.filter_map(|(key, _)| cx.get(&self.services, &key)).collect();
-        // What everyone sees comes after what is shown to some, each oldest first.
-        services.sort_by_key(|service| {
-            (service.export_to == ExportTo::All, service.created, service.name.clone(), service.namespace.clone())
-        });
-        HostServices(services)
+        HostServices::new(keys.filter_map(|(key, _)| cx.get(&self.services, &key)).collect())
     }
 }
 
-/// All services of one host, in the order clients prefer them.
+/// All services of one host, in the order of preference: services exported to listed namespaces come before services
+/// exported to all, and older ones come before newer ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostServices(Vec<Arc<Service>>);
 
 impl HostServices {
-    /// The one that a client in `namespace` means by the host: that of its own namespace, else the first from Kubernetes,
-    /// else the first. The empty namespace stands for one that no rule names.
-    #[must_use]
-    pub(crate) fn visible_to(&self, namespace: &str) -> Option<&Arc<Service>> {
-        let mut visible = self.0.iter().filter(|service| service.export_to.allows(namespace));
-        let own = self.0.iter().find(|service| *service.namespace == *namespace && service.export_to.allows(namespace));
-        own.or_else(|| visible.clone().find(|service| service.source == ServiceSource::Kubernetes))
-            .or_else(|| visible.next())
+    /// Sorts the services of one host.
+    pub(crate) fn new(mut services: Vec<Arc<Service>>) -> Self {
+        services.sort_by_key(|service| {
+            (service.export_to == ExportTo::All, service.created, service.name.clone(), service.namespace.clone())
+        });
+        Self(services)
     }
 
-    /// Namespaces whose clients may see another service, or none, where others see what `visible_to("")` gives.
+    /// The service that a client in `namespace` reaches at the host, see [`preferred`]. The empty namespace stands for
+    /// all clients that no rule names.
+    #[must_use]
+    pub(crate) fn visible_to(&self, namespace: &str) -> Option<&Arc<Service>> {
+        preferred(self.0.iter().filter(|service| service.export_to.allows(namespace)), namespace)
+    }
+
+    /// Namespaces whose clients may reach another service than `visible_to("")` gives, or none.
     pub(crate) fn special_namespaces(&self) -> impl Iterator<Item = &Text> {
         let several = self.0.len() > 1;
         self.0.iter().flat_map(move |service| {
@@ -147,19 +148,24 @@ impl HostServices {
         })
     }
 
-    /// All of them, those shown only to some namespaces first, each oldest first.
+    /// All of them, in the order of preference.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.0.iter()
     }
-
-    /// The same.
-    #[must_use]
-    pub(crate) fn as_slice(&self) -> &[Arc<Service>] {
-        &self.0
-    }
 }
 
-/// The visibility that limits a ServiceEntry of a namespace with these labels (S11).
+/// Of the services of one host that a client can reach, the one that it reaches: the service of its own namespace, else
+/// the first from Kubernetes, else the first.
+pub(crate) fn preferred<'a>(
+    services: impl Iterator<Item = &'a Arc<Service>> + Clone,
+    namespace: &str,
+) -> Option<&'a Arc<Service>> {
+    let own = services.clone().find(|service| *service.namespace == *namespace);
+    own.or_else(|| services.clone().find(|service| service.source == ServiceSource::Kubernetes))
+        .or_else(|| services.clone().next())
+}
+
+/// The export of a ServiceEntry of a namespace with these labels, limited by the visibility policy of the mesh (S11).
 fn limit(export_to: ExportTo, policy: Option<&ServiceEntryVisibility>, namespace: &str, labels: &Labels) -> ExportTo {
     match visibility(policy, labels) {
         Visibility::Public => export_to,
@@ -168,7 +174,7 @@ fn limit(export_to: ExportTo, policy: Option<&ServiceEntryVisibility>, namespace
     }
 }
 
-/// How far a ServiceEntry of a namespace with these labels is visible: by the first policy that matches (S11).
+/// The visibility of a ServiceEntry of a namespace with these labels: that of the first policy that matches (S11).
 pub(crate) fn visibility(policy: Option<&ServiceEntryVisibility>, labels: &Labels) -> Visibility {
     let Some(policy) = policy else { return Visibility::Public };
     let matches = |rule: &Option<LabelSelector>| rule.as_ref().is_some_and(|selector| selector.matches(labels));

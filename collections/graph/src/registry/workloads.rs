@@ -9,16 +9,16 @@ use sluice_model::{
     WorkloadAddress,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::{NETWORK_LABEL, NetworkRules};
 use crate::registry::services::spiffe;
 
-/// Annotation of pods whose traffic the node's proxy takes.
+/// Annotation of pods whose traffic the node proxy captures.
 const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Label with the tunnels a workload takes.
+/// Label with the tunnels that a workload accepts.
 const TUNNEL: &str = "networking.istio.io/tunnel";
-/// Label of what a controller made for a Gateway.
+/// Label of the objects that a controller creates for a Gateway.
 const MANAGED: &str = "gateway.istio.io/managed";
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const WORKLOAD_NAME_LABEL: &str = "service.istio.io/workload-name";
@@ -30,43 +30,43 @@ const SUBZONE: &str = "topology.istio.io/subzone";
 const CLUSTER: &str = "topology.istio.io/cluster";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Where a workload is declared.
+/// The object that declares a workload.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct InstanceKey {
+pub(crate) struct WorkloadInstanceKey {
     /// `Pod` or `WorkloadEntry`.
     pub(crate) kind: Kind,
     /// The object.
     pub(crate) object: ObjectKey,
 }
 
-/// A workload that can be selected: an endpoint that is no service's yet.
+/// A workload that selectors can select: an endpoint that does not belong to a service yet.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct Instance {
-    /// Everything but port and port name.
+pub(crate) struct WorkloadInstance {
+    /// All fields but the port and its name.
     pub(crate) endpoint: Endpoint,
     /// Port numbers by name.
     pub(crate) ports: BTreeMap<Text, u32>,
 }
 
-/// Workloads that can be selected, and how to find them.
-pub(crate) struct Instances<'s> {
-    /// By (namespace, label, value), and under the empty label all of a namespace.
-    pub(crate) by_label: Index<'s, (Text, Text, Text), InstanceKey, Instance>,
+/// Workloads that selectors can select, and their indexes.
+pub(crate) struct WorkloadInstances<'s> {
+    /// By (namespace, label, value); under the empty label, all workloads of a namespace.
+    pub(crate) by_label: Index<'s, (Text, Text, Text), WorkloadInstanceKey, WorkloadInstance>,
     /// WorkloadEntries by address.
-    pub(crate) by_address: Index<'s, Text, InstanceKey, Instance>,
+    pub(crate) by_address: Index<'s, Text, WorkloadInstanceKey, WorkloadInstance>,
 }
 
-/// Workloads that something may select: all WorkloadEntries, and the pods of namespaces that have a ServiceEntry with a
-/// selector (others are only reached through slices, and there are many).
+/// Workloads that a selector may select: all WorkloadEntries, and the pods of namespaces that have a ServiceEntry with
+/// a selector. Other pods are reached only through slices, and there are many.
 /// Key: `InstanceKey`. From: `workload_entries`, `pods`, `nodes`, `service_entries`, `mesh_config`, `networks`.
-/// Changes when: the workload does; for all pods of a namespace, when its first such ServiceEntry comes.
+/// Changes when: the workload does; for all pods of a namespace, when its first such ServiceEntry is added.
 /// Size: WorkloadEntries + pods of those namespaces. Rejects: none.
 pub(crate) fn derive_workload_instances<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     networks: &Collection<'s, (), NetworkRules>,
     options: &GraphOptions,
-) -> Instances<'s> {
+) -> WorkloadInstances<'s> {
     let trust_domain = trust_domain(mesh);
     let entries = objects.workload_entries.derive_many("workload_instances/entries", |deps| {
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
@@ -78,8 +78,8 @@ pub(crate) fn derive_workload_instances<'s>(
             let networks = cx.get(&networks, &()).map(|found| (*found).clone()).unwrap_or_default();
             let name = entry_workload_name(&entry.meta);
             let endpoint = address_endpoint(&entry.workload, key, name, &trust_domain, &networks);
-            let instance = Instance { endpoint, ports: entry.workload.ports.clone() };
-            vec![(InstanceKey { kind: Kind::WorkloadEntry, object: key.clone() }, instance)]
+            let instance = WorkloadInstance { endpoint, ports: entry.workload.ports.clone() };
+            vec![(WorkloadInstanceKey { kind: Kind::WorkloadEntry, object: key.clone() }, instance)]
         }
     });
     let selecting = objects
@@ -103,7 +103,7 @@ pub(crate) fn derive_workload_instances<'s>(
             let endpoint = pod_endpoint(pod, key, node.as_deref(), &trust_domain, &networks);
             let tcp = pod.ports.iter().rev().filter(|(name, _, transport)| !name.is_empty() && transport == "TCP");
             let ports = tcp.map(|(name, port, _)| (name.clone(), u32::from(*port))).collect();
-            vec![(InstanceKey { kind: Kind::Pod, object: key.clone() }, Instance { endpoint, ports })]
+            vec![(WorkloadInstanceKey { kind: Kind::Pod, object: key.clone() }, WorkloadInstance { endpoint, ports })]
         }
     });
     let instances = entries.union("workload_instances", &[pods]);
@@ -118,27 +118,27 @@ pub(crate) fn derive_workload_instances<'s>(
         let address = instance.endpoint.addresses.first().filter(|_| key.kind == Kind::WorkloadEntry);
         address.map(|address| (address.clone(), instance.clone()))
     });
-    Instances { by_label, by_address }
+    WorkloadInstances { by_label, by_address }
 }
 
-/// Name of what a WorkloadEntry is a replica of.
+/// Name of the workload that a WorkloadEntry is a replica of.
 pub(crate) fn entry_workload_name(meta: &ObjectMeta) -> &Text {
     let group = meta.annotations.get(REGISTRATION_GROUP);
     group.or_else(|| meta.labels.get(WORKLOAD_NAME_LABEL)).unwrap_or(&meta.name)
 }
 
-/// The key to look workloads up that a selector selects; they still have to be checked against all of it.
+/// The key for the workloads that a selector may select; the caller checks the whole selector against each.
 pub(crate) fn selector_key(namespace: &Text, selector: &Labels) -> (Text, Text, Text) {
     let (label, value) = selector.iter().next().map(|(l, v)| (l.clone(), v.clone())).unwrap_or_default();
     (namespace.clone(), label, value)
 }
 
-/// The trust domain alone, so that no other change of the mesh config concerns endpoints.
+/// The trust domain alone, so that no other change of the mesh config recomputes endpoints.
 pub(crate) fn trust_domain<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), Text> {
     mesh.map("trust_domain", |(), mesh| mesh.trust_domain.clone())
 }
 
-/// The endpoint a pod is, without port.
+/// The endpoint of a pod, without port.
 pub(crate) fn pod_endpoint(
     pod: &Pod,
     key: &ObjectKey,
@@ -176,7 +176,8 @@ pub(crate) fn pod_endpoint(
     }
 }
 
-/// The endpoint a WorkloadEntry or an address of a ServiceEntry is, without port. `key` is the object that declares it.
+/// The endpoint of a WorkloadEntry or of an address of a ServiceEntry, without port. `key` is the object that declares
+/// it.
 pub(crate) fn address_endpoint(
     workload: &WorkloadAddress,
     key: &ObjectKey,
@@ -215,7 +216,7 @@ pub(crate) fn address_endpoint(
     }
 }
 
-/// Whether a workload takes HBONE itself, as it says or as waypoints do.
+/// Whether a workload itself accepts HBONE: by its label, or because it is a waypoint.
 fn takes_hbone(labels: &Labels) -> bool {
     has_tunnel(labels) || labels.get(MANAGED).is_some_and(|by| *by == *"istio.io-mesh-controller")
 }
@@ -224,12 +225,12 @@ fn has_tunnel(labels: &Labels) -> bool {
     labels.get(TUNNEL).is_some_and(|tunnels| tunnels.split(',').any(|tunnel| tunnel == "http"))
 }
 
-/// Whether an endpoint takes HBONE only because it is a waypoint: metadata is exchanged with it nevertheless.
+/// Whether an endpoint accepts HBONE only because it is a waypoint: metadata is exchanged with it nevertheless.
 pub(crate) fn is_waypoint(endpoint: &Endpoint) -> bool {
     takes_hbone(&endpoint.labels) && !has_tunnel(&endpoint.labels)
 }
 
-/// By label; without one, by whether the workload has an identity that tells of a sidecar.
+/// By label; without one, by whether the workload has an identity, which implies a sidecar.
 fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
     match labels.get(TLS_MODE_LABEL).map(Text::as_str) {
         Some("istio") => TlsMode::Istio,
@@ -238,18 +239,18 @@ fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
     }
 }
 
-/// The locality a label names. Label values have no slashes, so dots stand for them.
+/// The locality in a label. Label values have no slashes, so dots replace them.
 fn locality_label(labels: &Labels) -> Option<Locality> {
     let text = LOCALITY_LABELS.iter().find_map(|name| labels.get(name)).filter(|text| !text.is_empty())?;
     Some(if text.contains('/') { Locality::parse(text) } else { Locality::parse(&text.replace('.', "/")) })
 }
 
-/// A pod's locality: its label's, else its node's (S06).
+/// A pod's locality: that of its label, else that of its node (S06).
 pub(crate) fn pod_locality(labels: &Labels, node: Option<&Node>) -> Locality {
     locality_label(labels).or_else(|| node.map(|node| node.locality.clone())).unwrap_or_default()
 }
 
-/// Labels with those that say where a workload is: subsets and failover may select on them.
+/// Labels with those of the workload's topology: subsets and failover may select them.
 pub(crate) fn with_topology(labels: &Labels, cluster: &str, locality: &Locality, node: &str, network: &str) -> Labels {
     let mut labels = labels.clone();
     let places = [

@@ -2,7 +2,7 @@
 
 use sluice_model::Kind;
 
-use super::Mesh;
+use super::TestGraph;
 use crate::{AmbientOptions, GraphOptions};
 
 const REEF: &str = "
@@ -74,7 +74,7 @@ endpoints:
 }
 
 /// Two pods of `coral`, one of `crab`, and a Service whose slice names the pods of `coral`.
-fn reef() -> Mesh {
+fn reef() -> TestGraph {
     let mut text = REEF.to_owned();
     for (name, app, ip) in
         [("coral-1", "coral", "10.1.0.1"), ("coral-2", "coral", "10.1.0.2"), ("crab-1", "crab", "10.1.0.3")]
@@ -84,13 +84,13 @@ fn reef() -> Mesh {
     text += &slice("coral", true);
     text += &slice("manual", true);
     let options = GraphOptions { ambient: Some(AmbientOptions::default()), ..GraphOptions::default() };
-    let mut mesh = Mesh::with(options, &text);
+    let mut mesh = TestGraph::with(options, &text);
     mesh.changed();
     mesh
 }
 
 /// What changed of what node proxies are told, without the second form of workloads.
-fn changed(mesh: &mut Mesh) -> Vec<String> {
+fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let mut lines = mesh.changed();
     lines.retain(|line| line.contains("addresses/"));
     lines
@@ -176,7 +176,7 @@ fn a_policy_touches_itself_and_the_workloads_it_selects() {
 }
 
 #[test]
-fn mutual_tls_touches_the_workloads_it_is_for() {
+fn a_peer_authentication_touches_the_workloads_it_selects() {
     let mut mesh = reef();
     let peers = |more: &str| {
         format!(
@@ -248,7 +248,7 @@ fn a_waypoint_touches_what_it_is_bound_to() {
 }
 
 #[test]
-fn a_gateway_to_a_network_is_a_workload_and_what_others_are_reached_by() {
+fn a_gateway_to_a_network_is_a_workload_and_the_gateway_of_others() {
     let mut mesh = reef();
     mesh.apply(
         "
@@ -273,8 +273,8 @@ status: {addresses: [{type: IPAddress, value: 203.0.113.1}]}
 }
 
 #[test]
-fn nothing_is_made_without_ambient_mode() {
-    let mut mesh = Mesh::new(&(REEF.to_owned() + &pod("coral-1", "coral", "10.1.0.1", true)));
+fn nothing_is_derived_without_ambient_mode() {
+    let mut mesh = TestGraph::new(&(REEF.to_owned() + &pod("coral-1", "coral", "10.1.0.1", true)));
     assert!(changed(&mut mesh).is_empty());
     mesh.apply(&pod("coral-2", "coral", "10.1.0.2", true));
     assert!(changed(&mut mesh).is_empty());

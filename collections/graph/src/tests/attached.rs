@@ -2,10 +2,10 @@
 
 use sluice_model::{Identity, Kind, Proxy, ProxyKey, ResourceKey, ResourceType};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 /// Two namespaces with a Service each; sidecars `web` and `job` in `east`, `web` in `north`.
-fn town() -> Mesh {
+fn town() -> TestGraph {
     let mut text = String::new();
     for (number, namespace) in ["east", "north"].iter().enumerate() {
         text += &format!(
@@ -13,7 +13,7 @@ fn town() -> Mesh {
              spec: {{clusterIP: 10.5.0.{number}, ports: [{{name: http, port: 80}}, {{name: tcp, port: 9000}}]}}\n",
         );
     }
-    let mut mesh = Mesh::new(&text);
+    let mut mesh = TestGraph::new(&text);
     for (namespace, app, ip) in [("east", "web", "10.9.0.1"), ("east", "job", "10.9.0.2"), ("north", "web", "10.9.0.3")]
     {
         mesh.connect(sidecar(namespace, app, ip, &[("app", app)]));
@@ -32,7 +32,7 @@ fn object(kind: &str, namespace: &str, spec: &str) -> String {
 }
 
 /// What changed, with workloads by namespace and proxies by name only, each line once.
-fn changed(mesh: &mut Mesh) -> Vec<String> {
+fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let short = |line: &String| match (line.split_once('#'), line.split_once(" sidecar~")) {
         (Some((start, end)), _) => format!("{start} {}", end.rsplit(' ').next().unwrap_or_default()),
         (_, Some((start, end))) => format!("{start} {}", end.split('~').nth(1).unwrap_or_default()),
@@ -72,7 +72,7 @@ fn a_telemetry_touches_the_listeners_of_its_namespace() {
     let expected = sorted([outbound('+'), inbound("+-", "east"), scopes.to_vec()].concat());
     assert_eq!(changed(&mut mesh), expected);
 
-    // The same in another namespace shares what there is; what nobody has any more goes.
+    // The same in another namespace shares the content; content without a proxy is removed.
     mesh.apply(&object("Telemetry", "north", LOG));
     let scopes = ["~scopes web.north".to_owned()];
     let expected = sorted([outbound('-'), inbound("+-", "north"), scopes.to_vec()].concat());
@@ -94,7 +94,7 @@ fn a_telemetry_with_a_selector_touches_its_workload() {
 }
 
 #[test]
-fn a_telemetry_that_says_nothing_new_touches_nothing() {
+fn a_telemetry_without_effect_touches_nothing() {
     let mut mesh = town();
     mesh.apply(&object("Telemetry", "east", "{}"));
     mesh.apply(&object("Telemetry", "istio-system", "{selector: {matchLabels: {app: web}}, tracing: [{}]}"));
@@ -136,14 +136,14 @@ fn a_module_is_a_resource_of_its_own() {
     mesh.apply(&object("WasmPlugin", "east", "{url: r.test/y, pluginConfig: {a: b}}"));
     assert_eq!(changed(&mut mesh), module("~", "namespace:east", plugin));
 
-    // One that no listener has a place for concerns nobody but those who ask.
-    let nobody = "{wasm: {url: r.test/x}, selector: {matchLabels: {app: nobody}}}";
-    mesh.apply(&object("TrafficExtension", "istio-system", nobody));
+    // An extension that no listener refers to touches only its subscribers.
+    let unmatched = "{wasm: {url: r.test/x}, selector: {matchLabels: {app: none}}}";
+    mesh.apply(&object("TrafficExtension", "istio-system", unmatched));
     assert_eq!(changed(&mut mesh), module("+", "base", "istio-system.it"));
 }
 
 #[test]
-fn a_script_stands_in_the_listeners_of_its_workload() {
+fn a_script_is_inline_in_the_listeners_of_its_workload() {
     let mut mesh = town();
     let script = "{lua: {inlineCode: x = 1}, selector: {matchLabels: {app: job}}, match: [{mode: SERVER}]}";
     mesh.apply(&object("TrafficExtension", "east", script));
@@ -160,7 +160,7 @@ fn pull_secret(namespace: &str, name: &str, config: &str) -> String {
     )
 }
 
-impl Mesh {
+impl TestGraph {
     /// What a proxy gets as the configuration of an extension.
     fn extension_of(&self, proxy: &ProxyKey, name: &str) -> String {
         self.engine.flush();
@@ -177,8 +177,8 @@ impl Mesh {
 }
 
 #[test]
-fn a_pull_secret_touches_the_module_of_those_who_may_have_it() {
-    let mut mesh = Mesh::new("");
+fn a_pull_secret_touches_the_module_of_proxies_that_may_use_it() {
+    let mut mesh = TestGraph::new("");
     let proxy = |namespace: &str, app: &str, ip: &str, proven: &str| {
         let identity = (!proven.is_empty()).then(|| Identity::new("cluster.local", proven, "default"));
         Proxy { identity, ..sidecar(namespace, app, ip, &[("app", app)]) }

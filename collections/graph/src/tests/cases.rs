@@ -16,15 +16,15 @@ use crate::{AddressPools, AmbientOptions, GraphOptions, Handles, build};
 
 /// What may come and go.
 #[derive(Clone)]
-enum Item {
+enum CaseItem {
     Object(Box<ParsedObject>),
     Proxy(ProxyKey, Box<sluice_model::Proxy>),
 }
 
 /// A reproducible sequence of numbers.
-struct Dice(u64);
+struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -52,7 +52,7 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-fn items(case: &Path) -> Vec<Item> {
+fn items(case: &Path) -> Vec<CaseItem> {
     let mut items = Vec::new();
     let mut known = BTreeSet::new();
     for entry in std::fs::read_dir(case).expect("case").flatten() {
@@ -65,7 +65,7 @@ fn items(case: &Path) -> Vec<Item> {
             if let Ok(parsed) = parse_object(&cluster, "cluster.local", &object)
                 && known.insert((parsed.kind, parsed.key.clone()))
             {
-                items.push(Item::Object(Box::new(parsed)));
+                items.push(CaseItem::Object(Box::new(parsed)));
             }
         }
     }
@@ -80,7 +80,7 @@ fn items(case: &Path) -> Vec<Item> {
         {
             let (namespace, account) = (proxy.namespace.clone(), proxy.service_account.clone());
             proxy.identity = Some(Identity::new("cluster.local", namespace, account));
-            items.push(Item::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
+            items.push(CaseItem::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
         }
     }
     items
@@ -96,12 +96,12 @@ fn start() -> (Engine, Handles) {
     Engine::start(EngineOptions::default(), move |b| build(b, &options))
 }
 
-fn write(engine: &Engine, handles: &Handles, items: &[Item]) {
+fn write(engine: &Engine, handles: &Handles, items: &[CaseItem]) {
     engine.transaction(|tx| {
         for item in items {
             match item.clone() {
-                Item::Object(parsed) => handles.inputs.apply(tx, *parsed, Origin::default()),
-                Item::Proxy(key, proxy) => {
+                CaseItem::Object(parsed) => handles.inputs.apply(tx, *parsed, Origin::default()),
+                CaseItem::Proxy(key, proxy) => {
                     tx.set(&handles.inputs.secret_clients, key.clone(), ());
                     tx.set(&handles.inputs.proxies, key, *proxy);
                 }
@@ -110,14 +110,14 @@ fn write(engine: &Engine, handles: &Handles, items: &[Item]) {
     });
 }
 
-fn remove(engine: &Engine, handles: &Handles, items: &[Item]) {
+fn remove(engine: &Engine, handles: &Handles, items: &[CaseItem]) {
     engine.transaction(|tx| {
         for item in items {
             match item {
-                Item::Object(parsed) => {
+                CaseItem::Object(parsed) => {
                     handles.inputs.delete(tx, parsed.kind, parsed.key.clone(), Origin::default());
                 }
-                Item::Proxy(key, _) => {
+                CaseItem::Proxy(key, _) => {
                     tx.delete(&handles.inputs.secret_clients, key.clone());
                     tx.delete(&handles.inputs.proxies, key.clone());
                 }
@@ -169,7 +169,7 @@ fn try_cases(part: usize, parts: usize) {
         let expected = state(&engine, &handles);
         assert!(expected.len() > 2, "{} gives nothing", case.display());
 
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+        let mut dice = SeededRandom(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
         let (other, others) = start();
         dice.shuffle(&mut items);
         let mut rest = items.as_slice();

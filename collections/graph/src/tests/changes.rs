@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use sluice_model::{ProxyKey, ResourceType};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 /// Three namespaces with four Services each, and a sidecar in two of them.
-fn town() -> Mesh {
+fn town() -> TestGraph {
     let mut text = String::new();
     for namespace in ["east", "north", "south"] {
         for (number, service) in ["bakery", "forge", "mill", "school"].iter().enumerate() {
@@ -19,7 +19,7 @@ fn town() -> Mesh {
             );
         }
     }
-    let mut mesh = Mesh::new(&text);
+    let mut mesh = TestGraph::new(&text);
     for (namespace, ip) in [("east", "10.9.0.1"), ("north", "10.9.0.2")] {
         mesh.connect(sidecar(namespace, "client", ip, &[("app", "client")]));
     }
@@ -102,7 +102,7 @@ spec:
 }
 
 #[test]
-fn one_more_replica_connects_without_making_anything() {
+fn one_more_replica_creates_no_resource() {
     let mut mesh = town();
     mesh.connect(sidecar("east", "client-2", "10.9.0.3", &[("app", "client")]));
     let changed = mesh.changed();
@@ -111,11 +111,11 @@ fn one_more_replica_connects_without_making_anything() {
 }
 
 #[test]
-fn workloads_have_layers_of_their_own_only_where_a_service_tells_them_apart() {
+fn workloads_have_layers_of_their_own_only_while_a_service_needs_them() {
     let mesh = town();
     let [one, two] = [("one", "10.9.0.3"), ("two", "10.9.0.4")]
         .map(|(app, ip)| mesh.connect(sidecar("east", app, ip, &[("app", app)])));
-    let layers = |mesh: &Mesh, proxy: &ProxyKey| {
+    let layers = |mesh: &TestGraph, proxy: &ProxyKey| {
         let scope = mesh.get(&mesh.handles.scopes, proxy).expect("a scope");
         [ResourceType::Endpoint, ResourceType::Cluster].map(|kind| scope.layers[&kind].to_vec())
     };

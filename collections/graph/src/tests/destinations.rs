@@ -1,4 +1,4 @@
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 const SHOP: &str = "
 apiVersion: v1
@@ -59,8 +59,8 @@ spec: {spec}
     )
 }
 
-fn shop() -> Mesh {
-    let mut mesh = Mesh::new(&format!("{SHOP}---{}", slice(&["10.1.0.1"])));
+fn shop() -> TestGraph {
+    let mut mesh = TestGraph::new(&format!("{SHOP}---{}", slice(&["10.1.0.1"])));
     mesh.connect(sidecar("shop", "stock-1", "10.1.1.1", &[("app", "stock")]));
     mesh.connect(sidecar("other", "else-1", "10.1.2.1", &[]));
     mesh.changed();
@@ -114,7 +114,7 @@ fn a_rule_writes_the_clusters_of_its_host() {
 }
 
 #[test]
-fn a_rule_of_clients_writes_what_they_see_otherwise() {
+fn a_rule_for_selected_clients_writes_only_their_differences() {
     let mut mesh = shop();
     let host = "cart.shop.svc.cluster.local";
     let policy = "trafficPolicy: {portLevelSettings: [{port: {number: 80}, loadBalancer: {simple: RANDOM}}]}";
@@ -175,7 +175,7 @@ fn a_workload_follows_its_rule_on_its_own_port() {
 }
 
 #[test]
-fn a_gateway_between_networks_stands_for_the_endpoints_behind_it() {
+fn a_gateway_between_networks_replaces_the_endpoints_of_its_network() {
     let mut mesh = shop();
     mesh.apply(
         "

@@ -4,11 +4,11 @@ use prost::Message;
 use sluice_model::{Kind, Layer, ObjectKey, Proxy, ProxyKey, Resource, ResourceKey, ResourceType};
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 /// Two namespaces with a Service each, and a sidecar of each.
-fn forges() -> Mesh {
-    let mut mesh = Mesh::new(
+fn forges() -> TestGraph {
+    let mut mesh = TestGraph::new(
         "
 apiVersion: v1
 kind: Service
@@ -34,7 +34,7 @@ fn filter(namespace: &str, name: &str, spec: &str) -> String {
 }
 
 /// Lines without the names of patch sets, which say nothing.
-fn changed(mesh: &mut Mesh) -> Vec<String> {
+fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let mut lines: Vec<String> = mesh.changed();
     for line in &mut lines {
         if let Some((before, rest)) = line.split_once("patches#") {
@@ -69,7 +69,7 @@ fn an_extension_config_is_for_those_it_selects() {
 }
 
 /// All of a mesh's published rows; to say that nothing stays behind.
-fn rows(mesh: &Mesh) -> Vec<String> {
+fn rows(mesh: &TestGraph) -> Vec<String> {
     let now = mesh.engine.snapshot();
     let resources = mesh.handles.resources.iter().flat_map(|of| now.iter(of).map(|(key, _)| format!("{key:?}")));
     let segments = mesh.handles.segments.iter().flat_map(|of| now.iter(of).map(|(key, _)| format!("{key:?}")));
@@ -136,7 +136,7 @@ fn an_envoy_filter_touches_what_it_matches_and_leaves_nothing_behind() {
 }
 
 /// A cluster as the first layer that knows it has it.
-fn seen_by_anvil(mesh: &Mesh, name: &str) -> Cluster {
+fn seen_by_anvil(mesh: &TestGraph, name: &str) -> Cluster {
     let scope = mesh.get(&mesh.handles.scopes, &ProxyKey(ANVIL.into())).expect("a scope");
     let now = mesh.engine.snapshot();
     let find = |layer: &Layer| {
@@ -157,7 +157,7 @@ fn patches_apply_by_priority_then_root_namespace_then_age() {
     let own = |namespace: &str, name: &str, age: u32, spec: &str| {
         filter(namespace, name, spec).replace("metadata: {", &format!("metadata: {{{}, ", stamp(age)))
     };
-    let name_of = |mesh: &Mesh| seen_by_anvil(mesh, "outbound|9000||kiln.pottery.svc.cluster.local").alt_stat_name;
+    let name_of = |mesh: &TestGraph| seen_by_anvil(mesh, "outbound|9000||kiln.pottery.svc.cluster.local").alt_stat_name;
     // What applies last is what is seen.
     mesh.apply(&own("istio-system", "z", 9, &format!("{{{}}}", merge("root"))));
     assert_eq!(name_of(&mesh), "root");
@@ -175,7 +175,7 @@ fn patches_apply_by_priority_then_root_namespace_then_age() {
     ));
     assert_eq!(name_of(&mesh), "late");
     mesh.changed();
-    // One of another namespace concerns nobody here.
+    // An EnvoyFilter of another namespace does not apply here.
     mesh.apply(&own("nowhere", "c", 4, &format!("{{{}}}", merge("nowhere"))));
     assert_eq!(mesh.changed(), Vec::<String>::new());
 }
@@ -220,7 +220,7 @@ fn a_listener_keeps_its_slots_when_it_is_patched() {
 }
 
 #[test]
-fn a_wrong_patch_costs_only_itself() {
+fn an_invalid_patch_loses_only_itself() {
     let mut mesh = forges();
     let merge = |value: &str| format!("{{applyTo: LISTENER, patch: {{operation: MERGE, value: {{{value}}}}}}}");
     let [bad, good] = ["tcp_backlog_size: many", "tcp_backlog_size: 7"].map(merge);
@@ -241,7 +241,7 @@ fn a_wrong_patch_costs_only_itself() {
 }
 
 #[test]
-fn what_is_added_takes_the_name_of_what_is_removed() {
+fn an_added_resource_replaces_a_removed_one_with_its_name() {
     let mesh = forges();
     let name = "outbound|9000||kiln.pottery.svc.cluster.local";
     let remove = format!("{{applyTo: CLUSTER, match: {{cluster: {{name: '{name}'}}}}, patch: {{operation: REMOVE}}}}");

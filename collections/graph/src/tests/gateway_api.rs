@@ -2,7 +2,7 @@
 
 use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 use crate::RejectKey;
 
 /// The Service of a router, and two others.
@@ -29,8 +29,8 @@ spec:
   - {name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
 ";
 
-fn edge() -> Mesh {
-    let mut mesh = Mesh::new(SERVICES);
+fn edge() -> TestGraph {
+    let mut mesh = TestGraph::new(SERVICES);
     let mut router = sidecar("edge", "router", "10.1.0.8", &[("gateway.networking.k8s.io/gateway-name", "door")]);
     router.proxy_type = ProxyType::Router;
     mesh.connect(router);
@@ -53,7 +53,7 @@ spec:
     )
 }
 
-fn rejects(mesh: &Mesh, kind: Kind, name: &str) -> Vec<String> {
+fn rejects(mesh: &TestGraph, kind: Kind, name: &str) -> Vec<String> {
     mesh.engine.flush();
     let key = RejectKey { kind, object: ObjectKey::new("Kubernetes", "shop", name) };
     let rejects = mesh.get(&mesh.handles.rejects, &key).unwrap_or_default();
@@ -66,10 +66,10 @@ fn a_gateway_touches_what_its_listeners_open() {
     let mut mesh = edge();
     mesh.apply(GATEWAY);
     assert_eq!(mesh.touched(), ["+Listener 0.0.0.0_8080", "+Route http.8080 ", "+Route http.8080 blackhole:80"]);
-    // Somebody else's class.
+    // A class of another controller.
     mesh.apply(&GATEWAY.replace("gatewayClassName: istio", "gatewayClassName: other"));
     assert_eq!(mesh.touched(), ["-Listener 0.0.0.0_8080", "-Route http.8080 ", "-Route http.8080 blackhole:80"]);
-    // Nobody is behind the Service it names.
+    // The Service it names has no routers.
     mesh.apply(&GATEWAY.replace("spec:", "spec:\n  addresses: [{type: Hostname, value: elsewhere}]"));
     assert_eq!(mesh.touched(), [""; 0]);
     assert!(mesh.router_listeners().is_empty());
@@ -97,7 +97,7 @@ fn a_route_touches_the_virtual_host_of_its_host() {
 }
 
 #[test]
-fn a_reference_that_leads_nowhere_is_a_record_and_costs_its_share_only() {
+fn a_reference_to_an_absent_backend_is_rejected_and_loses_only_its_share() {
     let mut mesh = edge();
     mesh.apply(GATEWAY);
     mesh.apply(&route("good", "name: cart", ""));
@@ -139,7 +139,7 @@ spec:
 }
 
 #[test]
-fn listeners_of_others_are_added_where_that_is_allowed() {
+fn listener_sets_add_listeners_where_the_gateway_allows_it() {
     let mut mesh = edge();
     let set = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -194,7 +194,7 @@ spec:
 }
 
 #[test]
-fn a_listener_is_there_while_its_certificate_is() {
+fn a_listener_exists_while_its_certificate_does() {
     let gateway = "
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -220,7 +220,11 @@ spec:
     let listener = "+Listener 0.0.0.0_8443".to_owned();
     assert!(mesh.touched().contains(&listener));
     mesh.apply(&secret(1, "tls.key"));
-    assert_eq!(mesh.touched(), [""; 0], "a certificate that is renewed changes no listener, and nobody asks for it");
+    assert_eq!(
+        mesh.touched(),
+        [""; 0],
+        "a certificate that is renewed changes no listener, and no proxy subscribes to it"
+    );
     mesh.write(&secret(1, "key.of.another"), true);
     assert!(mesh.touched().contains(&listener.replace('+', "-")));
 }

@@ -2,7 +2,7 @@
 
 use sluice_model::{Kind, ObjectKey, ProxyType, Resource, ResourceType, View};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 use crate::{GraphOptions, RejectKey};
 
 /// A Service, and its pod's slice.
@@ -33,7 +33,7 @@ spec:
   tls: [{match: [{sniHosts: [a.example]}], route: [{destination: {host: cart, port: {number: 9000}}}]}]
 ";
 
-impl Mesh {
+impl TestGraph {
     /// Names of the listeners written for routers.
     pub(super) fn router_listeners(&self) -> Vec<String> {
         let now = self.engine.snapshot();
@@ -44,7 +44,7 @@ impl Mesh {
         listeners.map(|key| key.name.to_string()).collect()
     }
 
-    /// What changed of resources and route tables since the last call, whoever sees it: each line once.
+    /// The changes of resources and route tables since the last call, in any layer: each line once.
     pub(super) fn touched(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let sign = |old: bool, new: bool| match (old, new) {
@@ -70,8 +70,8 @@ impl Mesh {
 }
 
 /// A mesh with a router and these objects; nothing is pending.
-fn edge(text: &str) -> Mesh {
-    let mut mesh = Mesh::new(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: edge}}}}\n---{text}"));
+fn edge(text: &str) -> TestGraph {
+    let mut mesh = TestGraph::new(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: edge}}}}\n---{text}"));
     let mut router = sidecar("edge", "router", "10.1.0.8", &[("istio", "ingressgateway")]);
     router.proxy_type = ProxyType::Router;
     mesh.connect(router);
@@ -93,7 +93,7 @@ spec:
 }
 
 #[test]
-fn every_sort_of_server_has_a_listener() {
+fn every_kind_of_server_has_a_listener() {
     let mesh = edge(&format!("{CART}---{ROUTES}"));
     let check = |protocol: &str, tls: &str| {
         let server = format!("{{port: {{number: 8443, name: it, protocol: {protocol}}}, hosts: ['*']{tls}}}");
@@ -193,7 +193,7 @@ spec: {{hosts: [{host}], gateways: [edge/front], {routes}}}
 }
 
 #[test]
-fn clusters_by_server_name_are_for_routers_that_pass_them_on() {
+fn clusters_by_server_name_are_for_auto_passthrough_routers() {
     let mut mesh = edge(CART);
     let server = |mode: &str| {
         gateway(&format!(
@@ -214,7 +214,7 @@ fn clusters_by_server_name_are_for_routers_that_pass_them_on() {
     };
     mesh.apply(&server("AUTO_PASSTHROUGH"));
     assert_eq!(mesh.touched(), of('+'));
-    let chains = |mesh: &Mesh| {
+    let chains = |mesh: &TestGraph| {
         let now = mesh.engine.snapshot();
         let mut all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
         let found = all.find(|(key, _)| key.name == *"0.0.0.0_15443").map(|(_, resource)| resource.clone());
@@ -283,7 +283,7 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
     assert_eq!(mesh.touched(), first);
     mesh.apply(&ingress("web", "", &[("a.example", "/"), ("b.example", "/b")]));
     assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
-    // Rules of one host are one, whoever has them; the router has one server of a port.
+    // Rules of one host are merged over Ingresses; the router has one server for a port.
     mesh.apply(&ingress("more", "", &[("b.example", "/longer")]));
     assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
     mesh.apply(&ingress("web", "tls: [{hosts: [a.example], secretName: cert}], ", &[("a.example", "/")]));
@@ -306,11 +306,11 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
     mesh.delete(Kind::IngressClass, "", "istio");
     let touched = mesh.touched();
     assert!(touched.contains(&"-Listener 0.0.0.0_443".to_owned()), "{touched:?}");
-    assert!(mesh.router_listeners().is_empty(), "nobody's class, nobody's Ingress");
+    assert!(mesh.router_listeners().is_empty(), "the class is not ours");
 }
 
 #[test]
-fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
+fn an_object_of_an_unsupported_kind_is_rejected_until_it_is_deleted() {
     let mesh = edge(CART);
     let text =
         "{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: all, namespace: edge}}";
@@ -325,8 +325,8 @@ fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
 }
 
 #[test]
-fn the_name_of_a_gateway_between_networks_is_asked_for_and_its_addresses_are_used() {
-    let mut mesh = Mesh::new(
+fn the_host_name_of_a_network_gateway_is_resolved_and_its_addresses_are_used() {
+    let mut mesh = TestGraph::new(
         "
 apiVersion: v1
 kind: Service
@@ -349,12 +349,12 @@ spec:
     client.network = "near".into();
     mesh.connect(client);
     mesh.touched();
-    let asked = |mesh: &Mesh| {
+    let asked = |mesh: &TestGraph| {
         let now = mesh.engine.snapshot();
         now.iter(&mesh.handles.gateway_names).map(|(name, ())| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(asked(&mesh), ["lb.example"]);
-    let addresses = |mesh: &Mesh| {
+    let addresses = |mesh: &TestGraph| {
         let now = mesh.engine.snapshot();
         let mut all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
         let name = "outbound|80||parts.example";
@@ -365,7 +365,7 @@ spec:
         let text = format!("{load:?}");
         ["10.9.0.1", "192.0.2.1", "192.0.2.2"].into_iter().filter(|address| text.contains(address)).collect::<Vec<_>>()
     };
-    assert_eq!(addresses(&mesh), ["10.9.0.1"], "nobody knows the way yet");
+    assert_eq!(addresses(&mesh), ["10.9.0.1"], "the host name is not resolved yet");
     let names = mesh.handles.inputs.resolved_names.clone();
     names.set("lb.example".into(), vec!["192.0.2.1".into(), "192.0.2.2".into()]);
     mesh.engine.flush();
@@ -378,7 +378,7 @@ spec:
 }
 
 #[test]
-fn a_router_may_get_the_clusters_of_what_it_sends_to_only() {
+fn a_router_may_get_only_the_clusters_it_sends_to() {
     let other = |name: &str| {
         format!(
             "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
@@ -386,7 +386,7 @@ fn a_router_may_get_the_clusters_of_what_it_sends_to_only() {
         )
     };
     let options = GraphOptions { filter_gateway_clusters: true, ..GraphOptions::default() };
-    let mut mesh = Mesh::with(
+    let mut mesh = TestGraph::with(
         options,
         &format!(
             "{CART}{}{}---{}",
@@ -398,7 +398,7 @@ fn a_router_may_get_the_clusters_of_what_it_sends_to_only() {
     let mut router = sidecar("edge", "router", "10.1.0.8", &[("istio", "ingressgateway")]);
     router.proxy_type = ProxyType::Router;
     let router = mesh.connect(router);
-    let clusters = |mesh: &Mesh| -> Vec<String> {
+    let clusters = |mesh: &TestGraph| -> Vec<String> {
         mesh.engine.flush();
         let layers = &mesh.get(&mesh.handles.scopes, &router).expect("a scope").layers[&ResourceType::Cluster];
         let now = mesh.engine.snapshot();
@@ -444,7 +444,7 @@ spec:
 #[test]
 fn a_label_for_sessions_touches_the_cluster_and_the_routes_of_its_service() {
     let sessions = sluice_model::SessionLabels { enabled: true, ..sluice_model::SessionLabels::default() };
-    let mut mesh = Mesh::with(GraphOptions { sessions, ..GraphOptions::default() }, CART);
+    let mut mesh = TestGraph::with(GraphOptions { sessions, ..GraphOptions::default() }, CART);
     mesh.connect(sidecar("shop", "client", "10.1.0.9", &[]));
     mesh.touched();
     mesh.apply(&CART.replace(

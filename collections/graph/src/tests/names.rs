@@ -4,7 +4,7 @@ use prost::Message;
 use sluice_model::{Kind, Resource, ResourceType, View};
 use sluice_proto::istio::networking::nds::v1::NameTable;
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 use crate::{AddressPools, GraphOptions};
 
 const TOWN: &str = "
@@ -26,7 +26,7 @@ ports: [{name: tcp, port: 90}]
 endpoints: [{addresses: [10.1.0.1]}]
 ";
 
-impl Mesh {
+impl TestGraph {
     /// What changed in name tables since the last call: `+`, `~` or `-`, view and entry.
     fn changed_names(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
@@ -45,7 +45,7 @@ impl Mesh {
         lines
     }
 
-    /// The addresses of a name, as everybody sees them.
+    /// The addresses of a name in the base view.
     fn addresses(&self, name: &str) -> Vec<String> {
         let snapshot = self.engine.snapshot();
         let all = self.handles.segments.iter().flat_map(|segments| snapshot.iter(segments));
@@ -63,8 +63,8 @@ impl Mesh {
 }
 
 /// The town with a sidecar that captures DNS, and nothing pending.
-fn town(options: GraphOptions) -> Mesh {
-    let mut mesh = Mesh::with(options, TOWN);
+fn town(options: GraphOptions) -> TestGraph {
+    let mut mesh = TestGraph::with(options, TOWN);
     let mut client = sidecar("town", "client", "10.9.0.1", &[]);
     client.dns_capture = true;
     mesh.connect(client);
@@ -130,7 +130,7 @@ fn entry(name: &str, created: &str, more: &str) -> String {
 }
 
 #[test]
-fn what_a_status_says_is_used_and_nothing_else_without_pools() {
+fn without_pools_only_addresses_in_statuses_are_used() {
     let mut mesh = town(GraphOptions::default());
     mesh.apply(&entry("plain", "01", ""));
     assert_eq!(mesh.changed_names(), Vec::<String>::new());
@@ -141,7 +141,7 @@ fn what_a_status_says_is_used_and_nothing_else_without_pools() {
 }
 
 #[test]
-fn an_entry_gets_addresses_at_once_and_a_newcomer_moves_nobody() {
+fn an_entry_gets_addresses_at_once_and_a_new_entry_moves_no_other() {
     let options = GraphOptions { address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
     let mut mesh = town(options);
     mesh.apply(&entry("first", "01", ""));

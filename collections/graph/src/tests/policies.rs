@@ -3,15 +3,15 @@
 use sluice_engine::Origin;
 use sluice_model::{Jwks, JwksKey, Kind, ObjectKey, ProxyKey, ProxyType, Resource, ResourceType};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 /// Two namespaces with two workloads each, a sidecar at every one, and a gateway.
-struct Town {
-    mesh: Mesh,
+struct PolicyTestMesh {
+    mesh: TestGraph,
     proxies: Vec<(&'static str, ProxyKey)>,
 }
 
-fn town() -> Town {
+fn town() -> PolicyTestMesh {
     let mut text = String::new();
     for namespace in ["east", "west"] {
         for (n, app) in ["mill", "school"].iter().enumerate() {
@@ -24,7 +24,7 @@ fn town() -> Town {
     }
     text += "---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: door, namespace: west}\n\
              spec: {selector: {istio: door}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}\n";
-    let mut mesh = Mesh::new(&text);
+    let mut mesh = TestGraph::new(&text);
     let mut proxies = Vec::new();
     let all = [("east", "mill"), ("east", "school"), ("west", "mill"), ("west", "school")];
     for (n, (namespace, app)) in all.into_iter().enumerate() {
@@ -37,10 +37,10 @@ fn town() -> Town {
     router.proxy_type = ProxyType::Router;
     proxies.push(("door", mesh.connect(router)));
     mesh.changed();
-    Town { mesh, proxies }
+    PolicyTestMesh { mesh, proxies }
 }
 
-impl Town {
+impl PolicyTestMesh {
     /// What every proxy has under a name of a listener, over all layers.
     fn listener(&self, proxy: &ProxyKey, name: &str) -> Option<Resource> {
         let scope = self.mesh.get(&self.mesh.handles.scopes, proxy)?;
@@ -61,7 +61,7 @@ impl Town {
     }
 
     /// The proxies whose own listener `change` changes; nothing else of theirs does.
-    fn touched(&mut self, change: impl FnOnce(&Mesh)) -> Vec<&'static str> {
+    fn touched(&mut self, change: impl FnOnce(&TestGraph)) -> Vec<&'static str> {
         let before = self.listeners();
         assert!(before.iter().all(Option::is_some), "every proxy has a listener");
         let epoch = self.mesh.engine.snapshot().epoch();
@@ -91,7 +91,7 @@ fn a_policy_touches_the_workloads_of_its_namespace() {
     let text = policy("AuthorizationPolicy", "east", &format!("{{{GET}}}"));
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"]);
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), [""; 0], "it comes again as it was");
-    let gone = |mesh: &Mesh| mesh.delete(Kind::AuthorizationPolicy, "east", "it");
+    let gone = |mesh: &TestGraph| mesh.delete(Kind::AuthorizationPolicy, "east", "it");
     assert_eq!(town.touched(gone), ["east/mill", "east/school"]);
 }
 
@@ -106,12 +106,12 @@ fn a_policy_with_a_selector_touches_what_it_selects() {
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
     let text = apply(&format!("{{selector: {{matchLabels: {{tier: school}}}}, action: DENY, {GET}}}"));
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"], "one has it no more");
-    let text = apply(&format!("{{selector: {{matchLabels: {{app: nobody}}}}, {GET}}}"));
+    let text = apply(&format!("{{selector: {{matchLabels: {{app: none}}}}, {GET}}}"));
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/school"]);
 }
 
 #[test]
-fn a_policy_of_the_root_namespace_touches_everybody() {
+fn a_policy_of_the_root_namespace_touches_all_workloads() {
     let mut town = town();
     let text = policy("AuthorizationPolicy", "istio-system", &format!("{{{GET}}}"));
     let all = ["east/mill", "east/school", "west/mill", "west/school", "door"];
@@ -151,27 +151,28 @@ fn a_policy_with_a_target_touches_its_gateway() {
 }
 
 #[test]
-fn keys_touch_who_verifies_with_them() {
+fn jwks_touch_the_listeners_that_verify_with_them() {
     let mut town = town();
     let rule = "jwtRules: [{issuer: i, jwksUri: 'https://idp.test/keys', timeout: 7s}]";
     let text =
         policy("RequestAuthentication", "west", &format!("{{selector: {{matchLabels: {{app: school}}}}, {rule}}}"));
     assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["west/school"]);
     let key = JwksKey { uri: "https://idp.test/keys".into(), ..JwksKey::default() };
-    let wanted = |town: &Town| town.mesh.get(&town.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs());
+    let wanted =
+        |town: &PolicyTestMesh| town.mesh.get(&town.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs());
     assert_eq!(wanted(&town), Some(7));
-    let fetched = |mesh: &Mesh| {
+    let fetched = |mesh: &TestGraph| {
         let jwks = Jwks { text: "{\"keys\":[]}".into() };
         mesh.engine.transaction(|tx| tx.set_from(&mesh.handles.inputs.jwks, key.clone(), jwks, Origin::default()));
     };
     assert_eq!(town.touched(fetched), ["west/school"]);
-    let gone = |mesh: &Mesh| mesh.delete(Kind::RequestAuthentication, "west", "it");
+    let gone = |mesh: &TestGraph| mesh.delete(Kind::RequestAuthentication, "west", "it");
     assert_eq!(town.touched(gone), ["west/school"]);
     assert_eq!(wanted(&town), None);
 }
 
 #[test]
-fn a_policy_with_mistakes_still_closes_what_it_is_for() {
+fn a_partly_invalid_policy_still_denies() {
     let mut town = town();
     let text = policy("AuthorizationPolicy", "east", "{rules: [{when: [{key: request.scheme, values: [https]}]}]}");
     assert_eq!(town.touched(|mesh| mesh.write(&text, true)), ["east/mill", "east/school"]);

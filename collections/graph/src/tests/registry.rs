@@ -1,6 +1,6 @@
 use sluice_model::{ExportTo, Health, Kind, TlsMode};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 const WEB: &str = "
 apiVersion: v1
@@ -44,7 +44,7 @@ fn web() -> sluice_model::ServiceKey {
 
 #[test]
 fn endpoints_join_slices_pods_and_nodes() {
-    let mesh = Mesh::new(WEB);
+    let mesh = TestGraph::new(WEB);
     let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
     // The second address waits for its pod.
     let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port, e.port_name.as_str())).collect();
@@ -58,7 +58,7 @@ fn endpoints_join_slices_pods_and_nodes() {
 
 #[test]
 fn a_pod_change_touches_its_service_only() {
-    let mut mesh = Mesh::new(WEB);
+    let mut mesh = TestGraph::new(WEB);
     mesh.apply("apiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: app}\nspec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\n");
     mesh.changed();
     mesh.apply(
@@ -80,7 +80,7 @@ status: {phase: Running, podIP: 10.1.0.2}
 
 #[test]
 fn a_proxy_is_part_of_the_services_that_select_its_pod() {
-    let mesh = Mesh::new(WEB);
+    let mesh = TestGraph::new(WEB);
     let known = mesh.connect(sidecar("app", "web-1", "10.1.0.1", &[]));
     let targets = mesh.get(&mesh.handles.service_targets, &known).expect("targets");
     let shown: Vec<_> = targets.iter().map(|t| (t.port.port, t.target_port)).collect();
@@ -95,7 +95,7 @@ fn a_proxy_is_part_of_the_services_that_select_its_pod() {
 
 #[test]
 fn deleting_everything_leaves_nothing() {
-    let mesh = Mesh::new(WEB);
+    let mesh = TestGraph::new(WEB);
     for (kind, namespace, name) in [
         (Kind::Service, "app", "web"),
         (Kind::Pod, "app", "web-1"),
@@ -111,7 +111,7 @@ fn deleting_everything_leaves_nothing() {
 
 #[test]
 fn a_service_entry_selects_pods_and_workload_entries() {
-    let mesh = Mesh::new(WEB);
+    let mesh = TestGraph::new(WEB);
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
@@ -148,8 +148,8 @@ fn mesh_map(mesh: &str) -> String {
 }
 
 #[test]
-fn a_mesh_config_that_is_wrong_leaves_the_last_good_one() {
-    let mesh = Mesh::new(&mesh_map("trustDomain: first"));
+fn an_invalid_mesh_config_leaves_the_last_valid_one() {
+    let mesh = TestGraph::new(&mesh_map("trustDomain: first"));
     let now = || mesh.get(&mesh.handles.mesh, &()).expect("mesh").trust_domain;
     assert_eq!(now(), *"first");
     mesh.write(&mesh_map("{trustDomain: second, connectTimeout: soon}"), true);
@@ -163,8 +163,8 @@ fn a_mesh_config_that_is_wrong_leaves_the_last_good_one() {
 }
 
 #[test]
-fn what_discovery_selectors_leave_out_does_not_exist() {
-    let mesh = Mesh::new(WEB);
+fn objects_outside_discovery_selectors_have_no_effect() {
+    let mesh = TestGraph::new(WEB);
     let exists = || mesh.get(&mesh.handles.services, &web()).is_some();
     assert!(exists());
     mesh.apply(&mesh_map("discoverySelectors: [{matchLabels: {mesh: here}}]"));
@@ -175,8 +175,8 @@ fn what_discovery_selectors_leave_out_does_not_exist() {
 }
 
 #[test]
-fn a_pod_that_changes_hands_is_found_by_its_new_labels() {
-    let mesh = Mesh::new(WEB);
+fn a_relabelled_pod_is_found_by_its_new_labels() {
+    let mesh = TestGraph::new(WEB);
     let proxy = mesh.connect(sidecar("app", "web-1", "10.1.0.1", &[]));
     mesh.apply(
         "
@@ -218,8 +218,8 @@ metadata: {name: vm, namespace: app}
 spec: {address: 192.0.2.7, labels: {app: web}, serviceAccount: vm}
 ";
 
-fn outside() -> Mesh {
-    let mut mesh = Mesh::new(WEB);
+fn outside() -> TestGraph {
+    let mut mesh = TestGraph::new(WEB);
     mesh.apply(OUTSIDE);
     mesh.connect(sidecar("other", "client", "10.9.0.1", &[]));
     mesh.changed();
@@ -238,7 +238,7 @@ fn an_address_of_a_service_entry_touches_its_endpoints_alone() {
 
 #[test]
 fn an_address_of_a_service_entry_is_all_of_its_endpoints_once_more() {
-    let mesh = Mesh::new(
+    let mesh = TestGraph::new(
         &OUTSIDE.replace("hosts: [listed.example]", "hosts: [listed.example]\n  addresses: [10.7.0.1, 10.7.0.2]"),
     );
     let listed = sluice_model::ServiceKey { namespace: "app".into(), host: "listed.example".into() };
@@ -289,7 +289,7 @@ fn a_pod_that_loses_its_label_leaves_what_selects_it() {
 }
 
 #[test]
-fn the_place_of_a_node_touches_the_endpoints_on_it() {
+fn the_locality_of_a_node_touches_the_endpoints_on_it() {
     let mut mesh = outside();
     mesh.apply("{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/region: r2}}}");
     assert_eq!(
@@ -307,11 +307,11 @@ fn the_place_of_a_node_touches_the_endpoints_on_it() {
 }
 
 #[test]
-fn the_first_policy_all_of_whose_rules_match_limits_who_sees_a_service_entry() {
+fn the_first_matching_policy_limits_the_visibility_of_a_service_entry() {
     let policies = "{matchingRules: [{namespaceSelector: {matchLabels: {reach: mesh}}}], visibility: PUBLIC}, \
                     {matchingRules: [{namespaceSelector: {matchLabels: {a: x}}}, {namespaceSelector: {matchLabels: {b: x}}}], \
                     visibility: NONE}";
-    let mesh = Mesh::new(&mesh_map(&format!(
+    let mesh = TestGraph::new(&mesh_map(&format!(
         "{{serviceEntryVisibility: {{applyToSidecars: true, defaultVisibility: NAMESPACE, policies: [{policies}]}}}}"
     )));
     for (namespace, labels) in [("wide", "reach: mesh"), ("half", "a: x"), ("shut", "a: x, b: x")] {

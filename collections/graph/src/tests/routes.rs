@@ -6,7 +6,7 @@ use sluice_model::{Kind, Layer, ProxyType, Resource, ResourceType, View};
 use sluice_parse::{parse_object, yaml};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 const SHOP: &str = "
 apiVersion: v1
@@ -36,7 +36,7 @@ spec:
   http: [{timeout: 1s, route: [{destination: {host: cart}}]}]
 ";
 
-impl Mesh {
+impl TestGraph {
     /// What changed in route tables since the last call: `+`, `~` or `-`, layer, table and segment.
     fn changed_segments(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
@@ -91,8 +91,8 @@ fn layer_name(layer: &Layer) -> String {
 }
 
 /// The shop with one sidecar connected; nothing is pending.
-fn shop() -> Mesh {
-    let mut mesh = Mesh::new(SHOP);
+fn shop() -> TestGraph {
+    let mut mesh = TestGraph::new(SHOP);
     mesh.connect(sidecar("shop", "client", "10.1.0.9", &[("app", "client")]));
     let first = mesh.changed_segments();
     let expect = [
@@ -134,7 +134,7 @@ fn a_private_virtual_service_touches_its_namespace_alone() {
 }
 
 #[test]
-fn a_new_service_touches_nobody_elses_virtual_host() {
+fn a_new_service_touches_no_other_virtual_host() {
     let mut mesh = shop();
     let add = |port: u16| {
         format!(
@@ -187,7 +187,7 @@ spec: {host: cart, trafficPolicy: {loadBalancer: {simple: RANDOM}}}";
 }
 
 #[test]
-fn a_service_that_is_not_exported_is_hidden_from_nobody_and_shown_to_its_namespace() {
+fn a_private_service_is_written_only_for_its_namespace() {
     let mut mesh = shop();
     let service = SHOP.split("---").next().unwrap_or_default();
     mesh.apply(&service.replace(

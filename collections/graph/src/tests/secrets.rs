@@ -1,8 +1,8 @@
-//! Secrets: which resources each touches, and who sees them.
+//! Secrets: which resources each touches, and which proxies get them.
 
 use sluice_model::{Identity, Kind, Layer, Proxy, ProxyKey, ProxyType, ResourceType, SecretReader, Text, View};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 use crate::GraphOptions;
 
 const NAMESPACES: &str = "
@@ -40,7 +40,7 @@ fn router(name: &str, proven: bool) -> Proxy {
     }
 }
 
-impl Mesh {
+impl TestGraph {
     /// A proxy that asks for secrets.
     fn ask(&self, proxy: Proxy) -> ProxyKey {
         let key = self.connect(proxy);
@@ -81,7 +81,7 @@ impl Mesh {
 
 #[test]
 fn a_secret_touches_its_resources_and_nothing_else() {
-    let mut mesh = Mesh::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
+    let mut mesh = TestGraph::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
     let router = mesh.ask(router("a", true));
     assert_eq!(mesh.secrets_of(&router), ["kubernetes://edge/shop", "kubernetes://shop"]);
     mesh.changed();
@@ -91,7 +91,7 @@ fn a_secret_touches_its_resources_and_nothing_else() {
     mesh.apply(&tls("edge", "shop", 1));
     assert_eq!(mesh.changed_secrets(), [""; 0], "nothing has changed");
     mesh.apply(&tls("bank", "vault", 1));
-    assert_eq!(mesh.changed_secrets(), [""; 0], "nobody of that namespace asks");
+    assert_eq!(mesh.changed_secrets(), [""; 0], "no proxy of that namespace subscribes");
     mesh.apply(&object("Secret", "edge", "password", &["password"], 0));
     assert_eq!(mesh.changed_secrets(), [""; 0], "no proxy can use it");
 
@@ -118,8 +118,8 @@ fn a_secret_touches_its_resources_and_nothing_else() {
 }
 
 #[test]
-fn roots_in_config_maps_are_for_everybody_who_asks_and_is_known() {
-    let mut mesh = Mesh::new(NAMESPACES);
+fn roots_in_config_maps_are_for_all_authenticated_subscribers() {
+    let mut mesh = TestGraph::new(NAMESPACES);
     let known = mesh.ask(router("a", true));
     let unknown = mesh.ask(router("b", false));
     mesh.changed();
@@ -132,8 +132,8 @@ fn roots_in_config_maps_are_for_everybody_who_asks_and_is_known() {
 }
 
 #[test]
-fn nobody_is_given_secrets_of_others() {
-    let mesh = Mesh::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
+fn a_proxy_gets_only_secrets_of_its_own_namespace() {
+    let mesh = TestGraph::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
     let quiet = mesh.connect(router("a", true));
     assert_eq!(mesh.secret_layers(&quiet), None, "it has not asked");
     let unknown = mesh.ask(router("b", false));
@@ -151,10 +151,10 @@ fn nobody_is_given_secrets_of_others() {
 }
 
 #[test]
-fn a_cluster_says_whose_proxies_may_read_secrets() {
+fn access_reviews_decide_which_proxies_may_read_secrets() {
     let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
     let text = object("Secret", "edge", "shop", &["tls.crt", "tls.key", "ca.crt"], 0);
-    let mesh = Mesh::with(options, &format!("{NAMESPACES}{text}"));
+    let mesh = TestGraph::with(options, &format!("{NAMESPACES}{text}"));
     let router = mesh.ask(router("a", true));
     assert_eq!(mesh.secret_layers(&router), None, "nothing is decided yet");
     let reader =
@@ -190,9 +190,9 @@ spec:
         )
     };
     let vault = object("Secret", "bank", "vault", &["tls.crt", "tls.key", "ca.crt"], 0);
-    let mut mesh = Mesh::new(&format!("{NAMESPACES}{}{vault}", tls("edge", "near", 0)));
+    let mut mesh = TestGraph::new(&format!("{NAMESPACES}{}{vault}", tls("edge", "near", 0)));
     let router = mesh.ask(router("a", true));
-    let referenced = |mesh: &Mesh| -> Vec<String> {
+    let referenced = |mesh: &TestGraph| -> Vec<String> {
         let names = mesh.secrets_of(&router);
         names.into_iter().filter(|name| name.starts_with("kubernetes-gateway:")).collect()
     };
@@ -235,7 +235,7 @@ spec:
 fn routers_with_hardware_for_keys_have_layers_of_their_own() {
     let provider = sluice_model::PrivateKeyProvider { qat: true, poll_delay: None, fallback: None };
     let config = sluice_model::ProxyConfig { private_key_provider: Some(provider), ..Default::default() };
-    let mesh = Mesh::new(&format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
+    let mesh = TestGraph::new(&format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
     let plain = mesh.ask(router("a", true));
     let hardware = mesh.ask(Proxy { config: Some(std::sync::Arc::new(config)), ..router("b", true) });
     let layers = |key: &ProxyKey| {

@@ -3,7 +3,7 @@
 use sluice_model::{Kind, View};
 
 use super::cases::state;
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
 const TOWN: &str = "
 apiVersion: v1
@@ -31,8 +31,8 @@ fn limit(hosts: &str) -> String {
 }
 
 /// The town with a sidecar in the east and one in the north; nothing is pending.
-fn town() -> Mesh {
-    let mut mesh = Mesh::new(TOWN);
+fn town() -> TestGraph {
+    let mut mesh = TestGraph::new(TOWN);
     for (namespace, ip) in [("east", "10.9.0.1"), ("north", "10.9.0.2")] {
         mesh.connect(sidecar(namespace, "client", ip, &[("app", "client")]));
     }
@@ -46,7 +46,7 @@ fn of_sidecars(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn a_sidecar_is_a_view_of_what_it_names() {
+fn a_sidecar_is_a_view_of_the_hosts_it_lists() {
     let mut mesh = town();
     mesh.apply(&limit("[east/mill.east.svc.cluster.local]"));
     let changed = mesh.changed();
@@ -86,7 +86,7 @@ fn a_sidecar_is_a_view_of_what_it_names() {
 }
 
 #[test]
-fn what_a_sidecar_does_not_name_does_not_touch_it() {
+fn a_host_that_a_sidecar_does_not_list_does_not_touch_it() {
     let mut mesh = town();
     mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
     mesh.changed();
@@ -136,7 +136,7 @@ spec: {hosts: [mill], http: [{route: [{destination: {host: forge, port: {number:
 }
 
 #[test]
-fn without_its_sidecar_the_mesh_is_as_it_was() {
+fn removing_a_sidecar_restores_the_mesh() {
     let mesh = town();
     let before = state(&mesh.engine, &mesh.handles);
     let spec = "
@@ -166,7 +166,7 @@ spec:
 fn the_sidecar_of_a_proxy_is_the_nearest() {
     let mut mesh = town();
     let key = mesh.connect(sidecar("east", "other", "10.9.0.3", &[("app", "other")]));
-    let view = |mesh: &Mesh| {
+    let view = |mesh: &TestGraph| {
         let scope = mesh.get(&mesh.handles.scopes, &key).expect("connected");
         let layers = &scope.layers[&sluice_model::ResourceType::Endpoint];
         match &layers[0].view {
@@ -200,7 +200,7 @@ fn the_sidecar_of_a_proxy_is_the_nearest() {
 }
 
 #[test]
-fn a_sidecar_that_limits_nothing_shares_what_all_see() {
+fn a_sidecar_without_limits_shares_the_base_view() {
     let mut mesh = town();
     mesh.apply(
         "
@@ -216,7 +216,7 @@ spec: {egress: [{hosts: ['*/*']}], inboundConnectionPool: {tcp: {maxConnections:
 }
 
 #[test]
-fn proxies_with_selected_labels_have_what_differs() {
+fn proxies_with_selected_labels_get_only_differences() {
     let mut mesh = town();
     mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
     mesh.changed();

@@ -1,12 +1,12 @@
-//! Roots that workloads trust: one message, whoever is connected.
+//! Root certificates that workloads trust: one message for all proxies.
 
 use prost::Message;
 use sluice_model::{Resource, ResourceType, Text};
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 
-impl Mesh {
+impl TestGraph {
     /// How many resources of any type changed, and the roots as proxies have them.
     fn changed_roots(&mut self) -> (usize, Option<Vec<String>>) {
         let batch = self.feed.try_next();
@@ -31,7 +31,7 @@ impl Mesh {
 
 #[test]
 fn roots_touch_one_message() {
-    let mut mesh = Mesh::new("");
+    let mut mesh = TestGraph::new("");
     mesh.connect(sidecar("town", "client", "10.9.0.1", &[]));
     mesh.connect(sidecar("port", "client", "10.9.0.2", &[]));
     assert_eq!(mesh.changed_roots().1, None, "workloads have the roots of their own certificates");

@@ -1,10 +1,10 @@
-//! Virtual hosts one by one: what a change touches, and who gets them so.
+//! Virtual hosts as resources (VHDS): what a change touches, and which proxies get them.
 
 use prost::Message;
 use sluice_model::{Kind, Proxy, Resource, ResourceType, SlotValues};
 use sluice_proto::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
 
-use super::{Mesh, sidecar};
+use super::{TestGraph, sidecar};
 use crate::GraphOptions;
 
 const TOWN: &str = "
@@ -30,12 +30,12 @@ fn taking(name: &str, ip: &str) -> Proxy {
     Proxy { virtual_hosts: true, ..sidecar("west", name, ip, &[]) }
 }
 
-fn town(virtual_hosts: bool) -> Mesh {
-    Mesh::with(GraphOptions { virtual_hosts, ..GraphOptions::default() }, TOWN)
+fn town(virtual_hosts: bool) -> TestGraph {
+    TestGraph::with(GraphOptions { virtual_hosts, ..GraphOptions::default() }, TOWN)
 }
 
 /// What changed of routes, without the names of collections.
-fn routes(mesh: &mut Mesh) -> Vec<String> {
+fn routes(mesh: &mut TestGraph) -> Vec<String> {
     let is_route = |line: &&String| line.contains(" 80");
     let shown = |line: &String| {
         let (sign, rest) = line.split_at(1);
@@ -52,7 +52,7 @@ fn routes(mesh: &mut Mesh) -> Vec<String> {
 fn a_virtual_service_touches_its_virtual_host_alone() {
     let mut mesh = town(true);
     mesh.connect(taking("new", "10.9.0.1"));
-    // Who is in the namespace of the services has a table of his own: there they have shorter names.
+    // A proxy in the namespace of the services has its own table: there the services have shorter names.
     let both = |sign: char, kind: &str, names: &[&str]| -> Vec<String> {
         let row = |view: &str, name: &str| format!("{sign}{kind} {view} 80{name}");
         ["base", "namespace:east"].iter().flat_map(|view| names.iter().map(|name| row(view, name))).collect()
@@ -70,7 +70,7 @@ fn a_virtual_service_touches_its_virtual_host_alone() {
 }
 
 #[test]
-fn a_table_says_where_its_virtual_hosts_are_and_scopes_have_them() {
+fn a_table_refers_to_vhds_and_scopes_have_its_virtual_hosts() {
     let mut mesh = town(true);
     let key = mesh.connect(taking("new", "10.9.0.1"));
     routes(&mut mesh);
@@ -81,7 +81,7 @@ fn a_table_says_where_its_virtual_hosts_are_and_scopes_have_them() {
         other => panic!("{other:?}"),
     });
     let tables: Vec<RouteConfiguration> = table.collect();
-    assert_eq!(tables.len(), 2, "everybody's, and that of the namespace of the services: {tables:?}");
+    assert_eq!(tables.len(), 2, "the base, and that of the namespace of the services: {tables:?}");
     for table in &tables {
         assert!(table.vhds.is_some() && table.virtual_hosts.is_empty() && table.name == "80");
         assert!(table.validate_clusters.is_some(), "the rest is as ever");
@@ -101,7 +101,7 @@ fn a_table_says_where_its_virtual_hosts_are_and_scopes_have_them() {
 }
 
 #[test]
-fn nobody_gets_them_unless_they_are_offered() {
+fn virtual_hosts_are_resources_only_if_the_option_is_set() {
     let mut mesh = town(false);
     let key = mesh.connect(taking("new", "10.9.0.1"));
     let lines = routes(&mut mesh);

@@ -1,8 +1,8 @@
-//! Ambient mode: what node proxies (ztunnel) are told of the cluster's workloads, services and policies (A01 to A05).
+//! Ambient mode: the workloads, services and policies of node proxies (ztunnel) (A01 to A05).
 //!
-//! All of it is of the config cluster. `services.rs` has one service a namespace and host; `pods.rs`, `entries.rs` and
-//! `slices.rs` make workloads; `policies.rs` has the policies and says which are for a workload; `waypoints.rs` says
-//! through which waypoint something is reached; `gateways.rs` how other networks are.
+//! Everything is of the config cluster. `services.rs` derives one service for each namespace and host. `pods.rs`,
+//! `entries.rs` and `slices.rs` derive workloads. `policies.rs` derives policies and finds those of a workload.
+//! `waypoints.rs` finds the waypoint of a workload or service. `gateways.rs` derives the gateways of other networks.
 
 mod entries;
 mod gateways;
@@ -22,38 +22,38 @@ use sluice_model::{
     AmbientService, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text, match_labels,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::inputs::discovery::Discovery;
 use crate::options::{AmbientOptions, GraphOptions};
 use crate::registry::networks::NetworkRules;
 use crate::registry::services::DeclaredKey;
 use crate::registry::workloads::selector_key;
 
-use gateways::{GatewayReads, Gateways};
-use policies::{Policies, PolicyReads};
+use gateways::{GatewayReads, RemoteGateways};
+use policies::{AmbientPolicies, PolicyReads};
 use waypoints::{WaypointReads, Waypoints};
 
-/// What ambient mode derives from.
+/// What ambient mode is derived from.
 pub(crate) struct AmbientInputs<'a, 's> {
-    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     pub(crate) networks: &'a Collection<'s, (), NetworkRules>,
     pub(crate) discovery: &'a Collection<'s, (), Discovery>,
     pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,
 }
 
-/// What node proxies are told.
+/// The workloads, services and policies of node proxies.
 #[derive(Clone)]
 pub(crate) struct Ambient<'s> {
     /// Services.
     pub(crate) services: Collection<'s, ServiceKey, AmbientService>,
-    /// Workloads by uid, in collections that share none.
+    /// Workloads by uid; each uid is in only one of the collections.
     pub(crate) workloads: Vec<Collection<'s, Text, AmbientWorkload>>,
     /// Policies by name (`NAMESPACE/NAME`).
     pub(crate) policies: Collection<'s, Text, Resource>,
 }
 
-/// A workload as node proxies know it.
+/// A workload in the form that node proxies get.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct AmbientWorkload {
     /// The encoded `Address`.
@@ -68,7 +68,7 @@ impl From<WorkloadAddress> for AmbientWorkload {
     }
 }
 
-/// What of the mesh's settings every workload depends on.
+/// The fields of the mesh config that every workload depends on.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct AmbientSettings {
     trust_domain: Text,
@@ -77,7 +77,7 @@ struct AmbientSettings {
     network: Text,
 }
 
-/// Everything ambient mode derives.
+/// Derives everything of ambient mode.
 pub(crate) fn derive_ambient<'s>(
     inputs: &AmbientInputs<'_, 's>,
     switches: AmbientOptions,
@@ -90,7 +90,7 @@ pub(crate) fn derive_ambient<'s>(
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
     let gateways = gateways::derive_gateways(inputs, &settings, options);
     let services_by_label = SelectingServices::new(&services);
-    let surroundings = Surroundings { settings, services: services_by_label, policies, waypoints, gateways };
+    let surroundings = WorkloadContext { settings, services: services_by_label, policies, waypoints, gateways };
     let workloads = vec![
         pods::derive_pods(inputs, &surroundings, options),
         entries::derive_workload_entries(inputs, &surroundings, options),
@@ -101,7 +101,7 @@ pub(crate) fn derive_ambient<'s>(
     Ambient { services, workloads, policies: surroundings.policies.all }
 }
 
-/// Settings of the mesh that every workload depends on.
+/// The fields of the mesh config that every workload depends on.
 /// Key: none, one record. From: `mesh_config`, `networks`. Changes when: one of the settings does. Size: 1.
 /// Rejects: none.
 fn derive_settings<'s>(inputs: &AmbientInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, (), AmbientSettings> {
@@ -115,17 +115,17 @@ fn derive_settings<'s>(inputs: &AmbientInputs<'_, 's>, options: &GraphOptions) -
     })
 }
 
-/// What workloads look up, whatever declares them.
-struct Surroundings<'s> {
+/// What all workloads look up.
+struct WorkloadContext<'s> {
     settings: Collection<'s, (), AmbientSettings>,
     services: SelectingServices<'s>,
-    policies: Policies<'s>,
+    policies: AmbientPolicies<'s>,
     waypoints: Waypoints<'s>,
-    gateways: Gateways<'s>,
+    gateways: RemoteGateways<'s>,
 }
 
 /// The same, inside a `derive`.
-struct Reads {
+struct WorkloadReads {
     settings: Dep<(), AmbientSettings>,
     services: ServiceReads,
     policies: PolicyReads,
@@ -133,9 +133,9 @@ struct Reads {
     gateways: GatewayReads,
 }
 
-impl<'s> Surroundings<'s> {
-    fn read(&self, deps: &mut Deps<'s>) -> Reads {
-        Reads {
+impl<'s> WorkloadContext<'s> {
+    fn read(&self, deps: &mut Deps<'s>) -> WorkloadReads {
+        WorkloadReads {
             settings: deps.on(&self.settings),
             services: self.services.read(deps),
             policies: PolicyReads::on(deps, &self.policies),
@@ -145,7 +145,7 @@ impl<'s> Surroundings<'s> {
     }
 }
 
-/// Services by the labels they select.
+/// Services by the labels that they select.
 struct SelectingServices<'s> {
     all: Collection<'s, ServiceKey, AmbientService>,
     by_label: Index<'s, LabelKey, ServiceKey, ()>,
@@ -167,7 +167,7 @@ impl<'s> SelectingServices<'s> {
     }
 }
 
-/// Looks services up, inside a `derive`.
+/// Looks up services, inside a `derive`.
 struct ServiceReads {
     all: Dep<ServiceKey, AmbientService>,
     by_label: IndexDep<LabelKey, ServiceKey, ()>,
@@ -194,10 +194,10 @@ impl ServiceReads {
     }
 }
 
-/// A namespace, a label and its value: the first that a selector names.
+/// A namespace, and the key and value of the first label of a selector.
 type LabelKey = (Text, Text, Text);
 
-/// The labels that come first in some selector: only these have to be looked up.
+/// The labels that are first in some selector: only these have to be looked up.
 /// Key: none, one record. From: the selectors. Changes when: one begins with a label that none did. Size: 1.
 /// Rejects: none.
 fn first_labels<'s>(name: &str, selectors: &Collection<'s, LabelKey, ()>) -> Collection<'s, (), BTreeSet<Text>> {
@@ -207,7 +207,7 @@ fn first_labels<'s>(name: &str, selectors: &Collection<'s, LabelKey, ()>) -> Col
     all.group(name, |(), rows| Some(rows.iter().map(|(_, label)| (*label).clone()).collect::<BTreeSet<Text>>()))
 }
 
-/// Under which keys selectors of these labels are found.
+/// The keys under which selectors of these labels are found.
 fn label_keys(cx: &Context, first: &Dep<(), BTreeSet<Text>>, namespace: &Text, labels: &Labels) -> Vec<LabelKey> {
     let Some(first) = cx.get(first, &()) else { return Vec::new() };
     let concerned = labels.iter().filter(|(label, _)| first.contains(*label));

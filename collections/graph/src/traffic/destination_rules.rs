@@ -1,8 +1,9 @@
-//! Which DestinationRule a client follows for a service (N15).
+//! The DestinationRule that a client follows for a service (N15).
 //!
-//! Rules are looked for in the client's namespace, then in the service's, then in the root namespace; in each of them the
-//! most specific host wins, and rules of one host are merged. All of it is a function of the rules whose host covers the
-//! service's, so a change of a rule concerns only the services below its host.
+//! Rules of the client's namespace have precedence, then those of the service's namespace, then those of the root
+//! namespace. Within a namespace the most specific host has precedence, and rules with the same host are merged. The
+//! result is a function of the rules whose host covers the service's host, so a change of a rule concerns only the
+//! services that its host covers.
 
 mod merge;
 
@@ -10,12 +11,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Index};
+use sluice_engine::{Collection, Context, Index, IndexDep};
 use sluice_model::{DestinationRule, Host, Labels, MeshConfig, ObjectKey, Text, match_labels};
 
-use merge::{Merged, merge};
+use merge::{MergedRule, merge};
 
-/// The exact words of `exportTo`.
+use crate::host_patterns::covering_hosts;
+
+/// The values of `exportTo` with a special meaning.
 const EVERYWHERE: &str = "*";
 const OWN: &str = ".";
 
@@ -26,17 +29,17 @@ pub(crate) fn index_by_host<'s>(
     rules.index("destination_rules/by-host", |_, rule| [(rule.host.clone(), rule.clone())])
 }
 
-/// What of the mesh's configuration decides which rules apply.
+/// The fields of the mesh config that decide which rules apply.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RulePolicy {
     /// Namespace whose rules are for the whole mesh.
     pub(crate) root_namespace: Text,
-    /// Rules without `exportTo` are for their own namespace only.
+    /// Rules without `exportTo` apply only in their own namespace.
     pub(crate) private_by_default: bool,
 }
 
 impl RulePolicy {
-    /// From the mesh's configuration.
+    /// Reads the fields from the mesh config.
     #[must_use]
     pub(crate) fn new(mesh: &MeshConfig) -> Self {
         Self {
@@ -46,23 +49,32 @@ impl RulePolicy {
     }
 }
 
-/// The mesh's word on rules.
+/// The fields of the mesh config that decide which rules apply.
 /// Key: none, one record. From: `mesh_config`. Changes when: its root namespace or default visibility of rules does.
 /// Size: 1. Rejects: none.
 pub(crate) fn derive_rule_policy<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RulePolicy> {
     mesh.map("rule_policy", |(), mesh| RulePolicy::new(mesh))
 }
 
-/// Who follows a rule.
+/// The client that follows a rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleClient<'a> {
-    /// Its namespace; empty is anybody no rule is special for.
+    /// Its namespace; empty is any client without rules of its own.
     pub(crate) namespace: &'a str,
-    /// Its labels. Without any, as for a workload's own inbound side, rules that select clients do not count.
+    /// Its labels. For `None`, as for a workload's own inbound side, rules that select clients do not apply.
     pub(crate) labels: Option<&'a Labels>,
 }
 
-/// The rule a client follows for a service, out of all rules whose host covers the service's.
+/// The rules whose host covers `host`.
+pub(crate) fn rules_covering(
+    cx: &Context,
+    by_host: IndexDep<Host, ObjectKey, DestinationRule>,
+    host: &Host,
+) -> Vec<Arc<DestinationRule>> {
+    covering_hosts(host).flat_map(|covering| cx.by(&by_host, &covering)).map(|(_, rule)| rule).collect()
+}
+
+/// The rule that a client follows for a service, out of all rules whose host covers the service's host.
 #[must_use]
 pub(crate) fn select_rule(
     rules: &[Arc<DestinationRule>],
@@ -73,7 +85,7 @@ pub(crate) fn select_rule(
 ) -> Option<DestinationRule> {
     let root = policy.root_namespace.as_str();
     let own = if client.namespace == root {
-        // The root namespace's rules are for everybody; only those that are for itself alone come first.
+        // Rules of the root namespace apply to the whole mesh; here only those that are private to it count.
         merge(rules.iter().filter(|rule| rule.namespace == *root && is_private(rule, policy)))
     } else if client.namespace.is_empty() {
         Vec::new()
@@ -90,10 +102,10 @@ pub(crate) fn select_rule(
     choose(candidates, client)
 }
 
-/// Of the rules of one host: the first that selects the client, else the last that selects nobody.
-fn choose(candidates: Vec<Merged>, client: RuleClient<'_>) -> Option<DestinationRule> {
+/// Of the rules of one host: the first that selects the client, else the last without a selector.
+fn choose(candidates: Vec<MergedRule>, client: RuleClient<'_>) -> Option<DestinationRule> {
     let mut of_all = None;
-    for Merged { rule, .. } in candidates {
+    for MergedRule { rule, .. } in candidates {
         match (&rule.workload_selector, client.labels) {
             (None, _) => of_all = Some(rule),
             (Some(selector), Some(labels)) if rule.namespace == *client.namespace && match_labels(selector, labels) => {
@@ -105,7 +117,7 @@ fn choose(candidates: Vec<Merged>, client: RuleClient<'_>) -> Option<Destination
     of_all
 }
 
-/// Namespaces whose clients may follow another rule than anybody else.
+/// Namespaces whose clients may follow another rule than the base.
 #[must_use]
 pub(crate) fn special_namespaces(rules: &[Arc<DestinationRule>]) -> BTreeSet<Text> {
     let named = |rule: &DestinationRule| {
@@ -115,7 +127,7 @@ pub(crate) fn special_namespaces(rules: &[Arc<DestinationRule>]) -> BTreeSet<Tex
     rules.iter().flat_map(|rule| named(rule).into_iter().chain([rule.namespace.clone()])).collect()
 }
 
-/// Whether some rule in a namespace is for selected clients only.
+/// Whether some rule in a namespace selects clients.
 #[must_use]
 pub(crate) fn selects_clients(rules: &[Arc<DestinationRule>], namespace: &str) -> bool {
     rules.iter().any(|rule| rule.namespace == *namespace && rule.workload_selector.is_some())
@@ -137,7 +149,7 @@ fn is_private(rule: &DestinationRule, policy: &RulePolicy) -> bool {
     }
 }
 
-fn is_exported(rule: &Merged, namespace: &str) -> bool {
+fn is_exported(rule: &MergedRule, namespace: &str) -> bool {
     let words = &rule.words;
     words.is_empty() || words.contains(EVERYWHERE) || (!namespace.is_empty() && words.contains(namespace))
 }

@@ -1,6 +1,7 @@
-//! What a client means by a host: the service it gets there, and the rule it follows for it.
+//! The service that a client reaches at a host, and the rule that it follows for it.
 //!
-//! Not a collection: a look-up that clusters and endpoint assignments share, so that both agree on the views of a host.
+//! This is a look-up, not a collection. Clusters, endpoint assignments and name tables share it, so that they have the
+//! same views of a host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,9 +9,10 @@ use std::sync::Arc;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, ServiceKey, SidecarScope, Text, View};
 
-use crate::host_patterns::covering_hosts;
-use crate::registry::services::{HostServices, Hosts};
-use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule, selects_clients, special_namespaces};
+use crate::registry::services::{HostServiceLookup, HostServices};
+use crate::traffic::destination_rules::{
+    RuleClient, RulePolicy, rules_covering, select_rule, selects_clients, special_namespaces,
+};
 use crate::traffic::sidecars::{SidecarHost, SidecarLookup, Sidecars};
 use crate::views::sidecar_view;
 
@@ -31,10 +33,10 @@ pub(crate) struct DestinationInputs<'a, 's> {
     pub(crate) sidecars: &'a Sidecars<'s>,
 }
 
-/// Looks up what clients mean by a host, inside a `derive` over hosts.
+/// Looks up services and rules of hosts, inside a `derive` over hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Destinations {
-    hosts: Hosts,
+    hosts: HostServiceLookup,
     rules: IndexDep<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
     selections: Dep<(Text, Labels), ()>,
@@ -45,7 +47,7 @@ impl Destinations {
     /// Declares the look-up.
     pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &DestinationInputs<'_, 's>) -> Self {
         Self {
-            hosts: Hosts::on(deps, inputs.services_by_host, inputs.services),
+            hosts: HostServiceLookup::on(deps, inputs.services_by_host, inputs.services),
             rules: deps.by(inputs.rules_by_host),
             policy: deps.on(inputs.rule_policy),
             selections: deps.on(inputs.selections),
@@ -53,15 +55,14 @@ impl Destinations {
         }
     }
 
-    /// All there is to know of a host.
+    /// The services, rules and views of a host.
     pub(crate) fn get(&self, cx: &Context, host: &Host) -> HostDestinations {
         let services = self.hosts.get(cx, host);
-        let rules: Vec<Arc<DestinationRule>> =
-            covering_hosts(host).flat_map(|covering| cx.by(&self.rules, &covering)).map(|(_, rule)| rule).collect();
+        let rules = rules_covering(cx, self.rules, host);
         let policy = cx.get(&self.policy, &()).map(|policy| (*policy).clone()).unwrap_or_default();
         let mut namespaces: BTreeSet<Text> = services.special_namespaces().cloned().collect();
         namespaces.extend(special_namespaces(&rules));
-        // Selections are only looked at for hosts with rules that select, so that no other host depends on them.
+        // Selections are only read for hosts with rules that select, so that other hosts do not depend on them.
         let selecting: BTreeSet<&Text> =
             namespaces.iter().filter(|namespace| selects_clients(&rules, namespace)).collect();
         let selected = if selecting.is_empty() { Vec::new() } else { cx.all(&self.selections) };
@@ -82,7 +83,7 @@ impl Destinations {
     }
 }
 
-/// A host as its clients see it.
+/// The services, rules and views of a host.
 pub(crate) struct HostDestinations {
     host: Host,
     services: HostServices,
@@ -93,12 +94,12 @@ pub(crate) struct HostDestinations {
 }
 
 impl HostDestinations {
-    /// Views from which the host may look otherwise than from the base.
+    /// Views in which the host may differ from the base.
     pub(crate) fn special_views(&self) -> impl Iterator<Item = View> {
         self.views.iter().cloned()
     }
 
-    /// The service a view has at the host, and the rule it follows for it.
+    /// The service of a view at the host, and the rule that the view follows for it.
     pub(crate) fn seen_from(&self, view: &View) -> Option<(Arc<Service>, Option<DestinationRule>)> {
         let service = match view.sidecar() {
             Some(scope) => self.sidecars.service(scope, self.services.iter())?,
@@ -109,13 +110,13 @@ impl HostDestinations {
         Some((service, rule))
     }
 
-    /// Whether the Sidecar of a view, if it is for one, names a service of the host.
+    /// Whether a listener of the view's Sidecar names a service of the host; true for views without a Sidecar.
     pub(crate) fn is_named_in(&self, view: &View) -> bool {
         let listed = |scope: &SidecarScope| self.sidecars.0.get(scope).is_some_and(|interest| interest.listed);
         view.sidecar().is_none_or(listed)
     }
 
-    /// Namespace of the mesh-wide configuration.
+    /// The root namespace of the mesh.
     pub(crate) fn root_namespace(&self) -> &Text {
         &self.policy.root_namespace
     }

@@ -1,4 +1,4 @@
-//! What a router listens for: the servers of all Gateways that select it, merged by port (N22).
+//! The servers of a router: those of all Gateways that select it, merged by port (N22).
 
 mod merge;
 pub(crate) mod reach;
@@ -11,14 +11,14 @@ use sluice_model::{GatewayServer, Text};
 
 pub(crate) use merge::{MergeOptions, SelectingGateway, merge_gateways};
 
-/// How a port of a Service of the router maps to a port of its pods.
+/// A port of a Service of the router, and the target port of its pods.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct PortTarget {
     /// Port of the Service.
     pub(crate) port: u16,
     /// Port of the pods.
     pub(crate) target: u16,
-    /// It takes datagrams.
+    /// It is a UDP port.
     pub(crate) udp: bool,
 }
 
@@ -29,24 +29,24 @@ pub(crate) struct BoundServer {
     pub(crate) gateway: Text,
     /// The server as declared; its port is the Service's.
     pub(crate) server: GatewayServer,
-    /// Route table of HTTP and of HTTPS that is terminated; empty for the rest.
+    /// Route table of HTTP and of terminated HTTPS; empty for other protocols.
     pub(crate) route_name: Text,
 }
 
-/// What the router listens for on one port and address.
+/// The servers of one port and address of a router.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct GatewayPort {
     /// Port the router listens on.
     pub(crate) port: u32,
-    /// Protocol of the first server, as written.
+    /// Protocol of the first server, as declared.
     pub(crate) protocol: Text,
     /// Address to listen on, empty for any.
     pub(crate) bind: Text,
-    /// Route table of plain HTTP, empty for the rest.
+    /// Route table of plain HTTP; empty for other protocols.
     pub(crate) route_name: Text,
     /// Servers in order of precedence.
     pub(crate) servers: Vec<BoundServer>,
-    /// Those of them that are served over HTTP/3 too.
+    /// Those that are also served over HTTP/3.
     pub(crate) http3: Vec<BoundServer>,
 }
 
@@ -57,11 +57,11 @@ pub(crate) struct GatewayTable {
     pub(crate) name: Text,
     /// Servers whose hosts it routes.
     pub(crate) servers: Vec<BoundServer>,
-    /// Its answers tell that the hosts are served over HTTP/3 too.
+    /// Responses advertise HTTP/3 (`alt-svc`).
     pub(crate) http3: bool,
 }
 
-/// All a router listens for.
+/// The merged Gateways of a router.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct MergedGateway {
     /// Namespace of the router.
@@ -70,7 +70,7 @@ pub(crate) struct MergedGateway {
     pub(crate) ports: Vec<GatewayPort>,
     /// Route tables by name.
     pub(crate) tables: Vec<GatewayTable>,
-    /// Secrets of other kinds than the router's own that its servers refer to, those that are left out included.
+    /// Secrets of other kinds than the router's own that its servers refer to, including servers that are omitted.
     pub(crate) references: BTreeSet<SecretReference>,
 }
 
@@ -81,12 +81,12 @@ pub(crate) struct SecretReference {
     pub(crate) gateway_namespace: Text,
     /// The SDS resource it refers to: `kubernetes-gateway://NAMESPACE/NAME`.
     pub(crate) resource: Text,
-    /// It refers to the roots beside it as well.
+    /// It also refers to the root certificates of the Secret.
     pub(crate) with_roots: bool,
 }
 
 impl MergedGateway {
-    /// Whether SNI is routed to the clusters it names.
+    /// Whether a server of TLS mode AUTO_PASSTHROUGH selects clusters by SNI.
     #[must_use]
     pub(crate) fn has_auto_passthrough(&self) -> bool {
         let mut servers = self.ports.iter().flat_map(|port| &port.servers);

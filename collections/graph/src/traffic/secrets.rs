@@ -1,8 +1,8 @@
-//! Who may have which certificates and keys (P17).
+//! The Secrets that each proxy may read (P17).
 //!
-//! Only a proxy whose identity is verified gets any. What it is given follows from that identity, never from what it says
-//! of itself: certificates and roots of the identity's namespace, roots in ConfigMaps, and what Gateways of its namespace
-//! that select it may refer to.
+//! Only a proxy whose identity is verified gets Secrets. What it may read follows from that identity, not from its node
+//! metadata: certificates and root certificates of the identity's namespace, root certificates in ConfigMaps, and the
+//! Secrets that Gateways which select it may refer to.
 
 use std::collections::BTreeSet;
 
@@ -16,36 +16,37 @@ use sluice_model::{
 
 use crate::content_names::content_hash;
 use crate::content_names::profile_text;
-use crate::inputs::Objects;
-use crate::inputs::Raw;
+use crate::inputs::ObjectCollections;
+use crate::inputs::RawInputs;
 use crate::options::GraphOptions;
+use crate::proxies::connected::cluster_of;
 use crate::traffic::gateways::SecretReference;
 use crate::traffic::gateways::routers::Routers;
 
 /// A set of secrets that proxies share.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) enum SecretLayer {
-    /// What a Gateway of another kind refers to.
+    /// Secrets that Gateways of the Gateway API refer to.
     Referenced {
         /// Names the resources.
         content: Text,
-        /// Hardware that is handed the keys.
+        /// Private key provider of the proxies.
         provider: Option<PrivateKeyProvider>,
     },
     /// Certificates in Secrets of a namespace.
     Certificates {
         /// The namespace.
         namespace: Text,
-        /// The cluster whose Secrets count first.
+        /// The cluster whose Secrets are looked up first.
         cluster: Text,
-        /// Hardware that is handed the keys.
+        /// Private key provider of the proxies.
         provider: Option<PrivateKeyProvider>,
     },
     /// Roots in Secrets of a namespace.
     Roots {
         /// The namespace.
         namespace: Text,
-        /// The cluster whose Secrets count first.
+        /// The cluster whose Secrets are looked up first.
         cluster: Text,
     },
     /// Roots in ConfigMaps.
@@ -53,7 +54,7 @@ pub(crate) enum SecretLayer {
 }
 
 impl SecretLayer {
-    /// Where its resources are.
+    /// The layer of its resources.
     #[must_use]
     pub(crate) fn layer(&self) -> Layer {
         let view = match self {
@@ -73,30 +74,30 @@ impl SecretLayer {
     }
 }
 
-/// What a proxy may have.
+/// The Secrets that a proxy may read.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SecretAccess {
-    /// The layers it sees; none if its identity is not verified.
+    /// Its layers; none if its identity is not verified.
     pub(crate) layers: Vec<SecretLayer>,
-    /// The resources of the first of them, if it is of references.
+    /// The resources of the first layer, if that is of references.
     pub(crate) references: BTreeSet<Text>,
 }
 
-/// Who may have which secrets.
+/// The Secrets that proxies may read.
 #[derive(Clone)]
 pub(crate) struct Secrets<'s> {
     /// ConfigMaps with roots.
     pub(crate) bundles: Collection<'s, ObjectKey, RootCertificates>,
-    /// What each proxy that asks for secrets may have.
+    /// The access of each proxy that subscribes to Secrets.
     pub(crate) access: Collection<'s, ProxyKey, SecretAccess>,
-    /// Who is to be asked about.
+    /// Service accounts whose access is to be reviewed.
     pub(crate) wanted_reviews: Collection<'s, SecretReader, ()>,
 }
 
 impl<'s> Secrets<'s> {
     pub(crate) fn new(
-        raw: &Raw<'s>,
-        objects: &Objects<'s>,
+        raw: &RawInputs<'s>,
+        objects: &ObjectCollections<'s>,
         bundles: Collection<'s, ObjectKey, RootCertificates>,
         mesh: &Collection<'s, (), MeshConfig>,
         proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -113,7 +114,7 @@ impl<'s> Secrets<'s> {
     }
 }
 
-/// As whom proxies that ask for secrets read them.
+/// The service account of each proxy that subscribes to Secrets.
 /// Key: `ProxyKey`. From: `secret_clients`, `proxies`. Changes when: a proxy with a verified identity asks for secrets for
 /// the first time, or leaves. Size: such proxies. Rejects: none.
 fn derive_readers<'s>(
@@ -127,20 +128,20 @@ fn derive_readers<'s>(
         move |cx, key, ()| {
             let proxy = cx.get(&proxies, key)?;
             let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
-            let cluster = if proxy.cluster.is_empty() { own.clone() } else { proxy.cluster.clone() };
+            let cluster = cluster_of(&proxy, &own).clone();
             Some(SecretReader { cluster, namespace, service_account })
         }
     })
 }
 
-/// What each proxy that asks for secrets may have; nothing is said of one whose cluster has not answered yet.
+/// The access of each proxy that subscribes to Secrets; a proxy whose access is not reviewed yet is absent.
 /// Key: `ProxyKey`. From: `secret_clients`, `secret_readers`, `secret_reviews`, `proxies`, `mesh_config` (hardware for
 /// keys), `merged_gateways` (what they refer to), `reference_grants`.
-/// Changes when: a proxy asks for secrets for the first time, its cluster says otherwise of it, or a Gateway that selects
-/// it refers to another Secret. Size: proxies that ask for secrets. Rejects: none.
+/// Changes when: a proxy first subscribes to Secrets, its access is reviewed with another result, or a Gateway that
+/// selects it refers to another Secret. Size: proxies that subscribe to Secrets. Rejects: none.
 fn derive_access<'s>(
-    raw: &Raw<'s>,
-    objects: &Objects<'s>,
+    raw: &RawInputs<'s>,
+    objects: &ObjectCollections<'s>,
     readers: &Collection<'s, ProxyKey, SecretReader>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -157,7 +158,7 @@ fn derive_access<'s>(
         let (proxies, readers, reviews) = (deps.on(proxies), deps.on(readers), deps.on(&raw.secret_reviews));
         let (routers, merged) = (deps.on(&routers.proxies), deps.on(&routers.merged));
         let provider = deps.on(&provider);
-        let grants = Grants { by_namespace: deps.by(&grants) };
+        let grants = SecretGrants { by_namespace: deps.by(&grants) };
         move |cx, key, ()| {
             let proxy = cx.get(&proxies, key)?;
             let Some(reader) = cx.get(&readers, key) else { return Some(SecretAccess::default()) };
@@ -194,7 +195,7 @@ fn derive_access<'s>(
 }
 
 impl SecretReference {
-    /// The SDS resources that are meant.
+    /// The SDS resources of the reference.
     fn resources(&self) -> impl Iterator<Item = Text> + use<> {
         let roots = self.with_roots.then(|| format!("{}{ROOTS_SUFFIX}", self.resource).into());
         [Some(self.resource.clone()), roots].into_iter().flatten()
@@ -203,13 +204,13 @@ impl SecretReference {
 
 /// Reads ReferenceGrants by namespace, inside a `derive`.
 #[derive(Clone, Copy)]
-struct Grants {
+struct SecretGrants {
     by_namespace: IndexDep<Text, ObjectKey, ReferenceGrant>,
 }
 
-impl Grants {
-    /// Whether a proxy of `namespace` may have what a Gateway that selects it refers to: all are of one namespace, or that of
-    /// the Secret grants it to Gateways of the proxy's.
+impl SecretGrants {
+    /// Whether a proxy of `namespace` may read what a Gateway that selects it refers to: Gateway, Secret and proxy are
+    /// in one namespace, or a ReferenceGrant in the Secret's namespace allows it for Gateways of the proxy's namespace.
     fn allow(self, cx: &Context, namespace: &Text, reference: &SecretReference) -> bool {
         let Some(CredentialName { namespace: Some(of), name, .. }) = CredentialName::parse(&reference.resource) else {
             return false;

@@ -1,9 +1,9 @@
-//! Sidecars: what of the mesh their proxies see (N21).
+//! Sidecar scopes: the services that the proxies of each Sidecar reach (N21).
 //!
-//! A Sidecar is in use when a connected proxy has it and it limits what the proxy sees. Then it is a view of its own, in
-//! the namespace of the proxy: complete, over nothing else. What a host is to the Sidecars in use is found from the host,
-//! by an index over the names they list; so a change of a host concerns only the Sidecars that name it, and a mesh without
-//! Sidecars pays one look-up a host.
+//! A Sidecar is in use when a connected proxy has it and it limits what the proxy reaches. It is then a view of its
+//! own, in the namespace of the proxy; it overlays nothing. The Sidecars that concern a host are found by an index of
+//! the hosts that they list. So a change of a host concerns only the Sidecars that list it, and a mesh without Sidecars
+//! pays one look-up for each host.
 
 mod egress;
 mod hosts;
@@ -19,23 +19,23 @@ use crate::proxies::selected_labels::SelectedLabels;
 pub(crate) use egress::with_ports;
 pub(crate) use egress::{EgressListener, EgressScope};
 pub(crate) use hosts::HostInputs;
-pub(crate) use hosts::SidecarHost;
+pub(crate) use hosts::{HostInterest, SidecarHost};
 pub(crate) use inbound::{SidecarInbound, has_socket, ingress_address, ingress_endpoint, synthetic_host};
 
 /// The Sidecars in use.
 #[derive(Clone)]
 pub(crate) struct Sidecars<'s> {
-    /// What each lets its proxies reach.
+    /// The compiled egress listeners of each.
     pub(crate) scopes: Collection<'s, SidecarScope, EgressScope>,
-    /// What each host is to them; hosts that none has to do with are absent.
+    /// The Sidecars that concern each host; a host that concerns none is absent.
     pub(crate) hosts: Collection<'s, Host, SidecarHost>,
-    /// What each Sidecar says of a workload's own ports.
+    /// The inbound settings of each Sidecar.
     pub(crate) inbound: Collection<'s, ObjectKey, SidecarInbound>,
     /// Combinations of selected labels in use, by Sidecar.
     pub(crate) labels: Index<'s, SidecarScope, (SidecarScope, Labels), ()>,
 }
 
-/// Everything of Sidecars that outputs read.
+/// Derives what outputs read of Sidecars.
 pub(crate) fn derive_sidecars<'s>(
     one: &Collection<'s, (), ()>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -44,7 +44,7 @@ pub(crate) fn derive_sidecars<'s>(
     inputs: &HostInputs<'_, 's>,
 ) -> Sidecars<'s> {
     let scopes = derive_scopes(proxies, sidecars);
-    let patterns = hosts::Patterns::new(&scopes, one);
+    let patterns = hosts::HostPatterns::new(&scopes, one);
     let routes = hosts::derive_routes(inputs.virtual_services, &scopes, &patterns);
     let hosts = hosts::derive_hosts(inputs, &scopes, &patterns, &routes);
     let with_labels = proxies.derive("sidecars/proxy-labels", |deps| {
@@ -64,7 +64,8 @@ pub(crate) fn derive_sidecars<'s>(
 
 /// The Sidecars in use, compiled.
 /// Key: `SidecarScope`. From: `proxies`, `sidecars`.
-/// Changes when: the first proxy of a Sidecar connects or the last leaves; its egress does, or its word on other traffic.
+/// Changes when: the first proxy of a Sidecar connects or the last leaves; its egress does, or its outbound traffic
+/// policy.
 /// Size: Sidecars × namespaces they are in use in. Rejects: none.
 fn derive_scopes<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -85,7 +86,7 @@ fn derive_scopes<'s>(
     })
 }
 
-/// Looks up what a host is to Sidecars, inside a `derive` over hosts.
+/// Looks up Sidecars by host, inside a `derive` over hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct SidecarLookup {
     hosts: Dep<Host, SidecarHost>,
@@ -94,21 +95,33 @@ pub(crate) struct SidecarLookup {
 }
 
 impl SidecarLookup {
-    /// Makes it available to a `derive`.
+    /// Declares the look-up.
     pub(crate) fn on<'s>(deps: &mut Deps<'s>, sidecars: &Sidecars<'s>) -> Self {
         Self { hosts: deps.on(&sidecars.hosts), scopes: deps.on(&sidecars.scopes), labels: deps.by(&sidecars.labels) }
     }
 
-    /// What a host is to the Sidecars in use.
+    /// The Sidecars in use that a host concerns.
     #[must_use]
     pub(crate) fn host(&self, cx: &Context, host: &Host) -> Arc<SidecarHost> {
         cx.get(&self.hosts, host).unwrap_or_default()
     }
 
-    /// What a Sidecar lets its proxies reach.
+    /// The compiled egress listeners of a Sidecar.
     #[must_use]
     pub(crate) fn scope(&self, cx: &Context, scope: &SidecarScope) -> Option<Arc<EgressScope>> {
         cx.get(&self.scopes, scope)
+    }
+
+    /// The Sidecars in use whose interest in a host satisfies `interest`.
+    pub(crate) fn scopes(
+        &self,
+        cx: &Context,
+        host: &Host,
+        interest: impl Fn(&HostInterest) -> bool,
+    ) -> Vec<Arc<EgressScope>> {
+        let sidecars = self.host(cx, host);
+        let scopes = sidecars.0.iter().filter(|(_, of_host)| interest(of_host));
+        scopes.filter_map(|(scope, _)| self.scope(cx, scope)).collect()
     }
 
     /// The views of a Sidecar for proxies with selected labels.
@@ -120,7 +133,7 @@ impl SidecarLookup {
 }
 
 impl SidecarHost {
-    /// The service the proxies of a Sidecar reach at the host, out of its services.
+    /// The service that the proxies of a Sidecar reach at the host, out of the services of the host.
     #[must_use]
     pub(crate) fn service<'a>(
         &self,

@@ -1,4 +1,4 @@
-//! VirtualServices as they apply: delegates merged in, visibility resolved, found by host and by gateway.
+//! VirtualServices with their delegates and with resolved visibility, indexed by host and by gateway.
 
 pub(crate) mod delegate;
 
@@ -9,10 +9,10 @@ use sluice_model::{
     Destination, ExportTo, Host, HttpRoute, MESH_GATEWAY, MeshConfig, ObjectKey, RouteSemantics, Text, VirtualService,
 };
 
-/// VirtualServices with the routes of their delegates in place and with `export_to` always set (C23, C25).
+/// VirtualServices with the routes of their delegates, and with `export_to` always set (C23, C25).
 /// Key: `ObjectKey`. From: `virtual_services` as declared, `mesh_config`.
 /// Changes when: a VirtualService or one of its delegates changes, or the mesh's default visibility.
-/// Size: VirtualServices that have hosts. Rejects: none, a delegate that cannot be found loses only its route.
+/// Size: VirtualServices that have hosts. Rejects: none; a route whose delegate is absent is omitted.
 pub(crate) fn derive_merged_virtual_services<'s>(
     declared: &Collection<'s, ObjectKey, VirtualService>,
     mesh_config: &Collection<'s, (), MeshConfig>,
@@ -41,7 +41,7 @@ pub(crate) fn derive_merged_virtual_services<'s>(
                     };
                     let delegate = ObjectKey::new(key.cluster.clone(), namespace.clone(), name.clone());
                     let found = cx.get(&declared, &delegate).filter(|vs| vs.is_delegate());
-                    // One that is missing or not exported here loses only this route.
+                    // A delegate that is absent or not exported to the namespace omits only this route.
                     if let Some(delegate) = found.filter(|vs| visibility(vs).allows(&root.namespace)) {
                         merged.http.extend(delegate::merge_routes(route, &delegate.http));
                     }
@@ -52,7 +52,7 @@ pub(crate) fn derive_merged_virtual_services<'s>(
     })
 }
 
-/// VirtualServices of sidecars by host as written, wildcards included.
+/// VirtualServices of sidecars by host as declared, wildcards included.
 pub(crate) fn index_by_host<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> Index<'s, Host, ObjectKey, ()> {
     merged.index("virtual_services/by-host", |_, vs| {
         let hosts = if vs.is_mesh() { vs.hosts.as_slice() } else { &[] };
@@ -86,20 +86,21 @@ pub(crate) fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destina
     vs.http.iter().flat_map(http_destinations).chain(other_destinations(vs))
 }
 
-/// Whether a route is for clients in a namespace.
+/// Whether a route applies to clients in a namespace.
 fn concerns(route: &HttpRoute, namespace: &str) -> bool {
     let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
     let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
     namespaces.peek().is_none() || namespaces.any(|wanted| *wanted == *namespace)
 }
 
-/// The hosts that requests of clients in `namespace` may be sent to; with an empty namespace those of all clients.
+/// The hosts that requests of clients in `namespace` may be sent to; for an empty namespace, those of all clients.
 pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> BTreeSet<&'a Host> {
     let http = vs.http.iter().filter(|route| namespace.is_empty() || concerns(route, namespace));
     http.flat_map(http_destinations).chain(other_destinations(vs)).map(|destination| &destination.host).collect()
 }
 
-/// The ports of a host that requests of clients in `namespace` may be sent to, 0 standing for any; `None` if none are.
+/// The ports of a host that requests of clients in `namespace` may be sent to, with 0 for any; `None` if there are
+/// none.
 #[must_use]
 pub(crate) fn destination_ports(vs: &VirtualService, host: &Host, namespace: &str) -> Option<BTreeSet<u32>> {
     let http = vs.http.iter().filter(|route| concerns(route, namespace)).flat_map(http_destinations);
@@ -108,14 +109,15 @@ pub(crate) fn destination_ports(vs: &VirtualService, host: &Host, namespace: &st
     (!ports.is_empty()).then_some(ports)
 }
 
-/// Whether a client in `namespace` sees it; with an empty namespace, whether every client does.
+/// Whether it is visible to clients in `namespace`; for an empty namespace, whether it is visible to all clients.
 #[must_use]
 pub(crate) fn is_visible(vs: &VirtualService, namespace: &str) -> bool {
     vs.export_to.as_ref().is_none_or(|export_to| export_to.allows(namespace))
 }
 
-/// Order of precedence for a client: what is private to its namespace, what is exported to it by name, what is public,
-/// of that routes of the Gateway API in its own namespace; within each the older, then by name.
+/// Order of precedence for a client: private to its namespace, exported to it by name, then public; of the public ones,
+/// routes of the Gateway API in the client's namespace come first. Within each class, older ones come first, then by
+/// name.
 #[must_use]
 pub(crate) fn precedence<'a>(vs: &'a VirtualService, namespace: &str) -> (u8, i64, &'a str, &'a str) {
     let is_own = vs.namespace.as_str() == namespace;

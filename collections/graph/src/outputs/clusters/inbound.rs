@@ -12,26 +12,26 @@ use sluice_model::{
 
 use super::{ClusterInputs, row};
 use crate::content_names::profile_text;
-use crate::host_patterns::covering_hosts;
 use crate::outputs::derive_profiles;
 use crate::proxies::workloads::{Workload, WorkloadName};
-use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule};
+use crate::traffic::destination_rules::{RuleClient, RulePolicy, rules_covering, select_rule};
 use crate::traffic::sidecars::{SidecarInbound, SidecarLookup, ingress_endpoint, synthetic_host};
 
-/// What of a profile changes clusters of a workload's own ports.
+/// The fields of a profile that change inbound clusters.
 pub(super) fn profile(proxy: &Proxy) -> ClusterProfile {
     let ClusterProfile { proxy_type, ip_families, preserve_header_case, .. } = ClusterProfile::of(proxy);
     ClusterProfile { proxy_type, ip_families, preserve_header_case, ..ClusterProfile::default() }
 }
 
-/// Clusters of the ports of workloads: one a port, whatever services stand before it, or what a Sidecar declares.
+/// Clusters of the ports of workloads: one for each port, for all services of the port, or those that a Sidecar
+/// declares.
 pub(super) fn derive_inbound<'s>(
     inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let profiles = derive_profiles(inputs.proxies, "inbound_cluster_profiles", profile);
     inputs.workloads.derive_many("clusters/inbound", |deps| {
-        let own = OwnPorts {
+        let own = WorkloadPorts {
             services: deps.on(inputs.destinations.services),
             sidecars: deps.on(&inputs.destinations.sidecars.inbound),
             lookup: SidecarLookup::on(deps, inputs.destinations.sidecars),
@@ -48,9 +48,9 @@ pub(super) fn derive_inbound<'s>(
     })
 }
 
-/// Looks up what stands before a workload's ports.
+/// Looks up the services of a workload's ports.
 #[derive(Clone, Copy)]
-struct OwnPorts {
+struct WorkloadPorts {
     services: Dep<ServiceKey, Service>,
     sidecars: Dep<ObjectKey, SidecarInbound>,
     lookup: SidecarLookup,
@@ -58,7 +58,7 @@ struct OwnPorts {
     policy: Dep<(), RulePolicy>,
 }
 
-impl OwnPorts {
+impl WorkloadPorts {
     fn rows(
         &self,
         cx: &Context,
@@ -75,7 +75,7 @@ impl OwnPorts {
             }
         }
         for targets in by_port.values_mut() {
-            // The oldest service decides what its port is.
+            // The oldest service decides the protocol of its port.
             targets.sort_by_key(|(service, _)| (service.created, service.host.clone()));
         }
         let own = workload.sidecar.as_ref();
@@ -131,14 +131,13 @@ impl OwnPorts {
         rows
     }
 
-    /// The rule the workload itself follows for a service it is part of.
+    /// The rule that the workload itself follows for one of its services.
     fn rule(&self, cx: &Context, workload: &Workload, service: &Service) -> Option<DestinationRule> {
-        let rules: Vec<_> =
-            covering_hosts(&service.host).flat_map(|host| cx.by(&self.rules, &host)).map(|(_, rule)| rule).collect();
+        let rules = rules_covering(cx, self.rules, &service.host);
         if rules.is_empty() {
             return None;
         }
-        // A workload that may not reach its own service does not know its rules either.
+        // A workload that cannot reach its own service does not follow its rules either.
         let limits = workload.sidecar.as_ref().filter(|sidecar| sidecar.limits);
         if limits.is_some_and(|sidecar| !self.lookup.host(cx, &service.host).reaches(&sidecar.scope)) {
             return None;
@@ -149,7 +148,7 @@ impl OwnPorts {
     }
 }
 
-/// Stands for the service of a port that only a Sidecar declares.
+/// Replaces the service of a port that only a Sidecar declares.
 fn stand_in(scope: &SidecarScope) -> Service {
     Service {
         namespace: scope.namespace.clone(),

@@ -1,4 +1,4 @@
-//! Chains of routers that pass mutual TLS on by its server name: one for each cluster they may be asked for.
+//! Filter chains of TLS mode AUTO_PASSTHROUGH: one for each cluster that a client may select by server name.
 
 use bytes::Bytes;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
@@ -9,14 +9,14 @@ use sluice_proto::envoy::config::listener::v3::Listener;
 
 use serde::Serialize;
 
-use super::router_sides::{Side, derive_sides};
+use super::profiled_routers::{ProfiledRouter, derive_profiled_routers};
 use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::traffic::gateways::routers::Routers;
 
 /// The chains of one host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) struct PassedKey {
-    side: Side,
+pub(super) struct PassthroughKey {
+    side: ProfiledRouter,
     host: Host,
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct PassthroughInputs<'a, 's> {
 /// Key: router, profile and host. From: `hosts`, `services`, `destination_rules`, `listener_settings`, routers with a
 /// server of TLS mode AUTO_PASSTHROUGH; not from policies, which are for the proxy behind.
 /// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
-pub(super) fn derive_passed_chains<'s>(
+pub(super) fn derive_passthrough_chains<'s>(
     inputs: &PassthroughInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
-) -> Index<'s, Side, PassedKey, Resource> {
+    settings: &Collection<'s, Text, Settings>,
+) -> Index<'s, ProfiledRouter, PassthroughKey, Resource> {
     let routers = inputs.routers.proxies.join(
         "listeners/passing-routers/of-proxies",
         &inputs.routers.auto_passthrough,
         |_, router, ()| Some(router.clone()),
     );
-    let sides = derive_sides("listeners/passing-routers", inputs.listener_facts, &routers);
+    let sides = derive_profiled_routers("listeners/passing-routers", inputs.listener_facts, &routers);
     let chains = inputs.hosts.derive_many("listeners/passed-chains", |deps| {
         let (settings, sides) = (deps.on(settings), deps.on(&sides));
         let (destinations, merged) = (Destinations::on(deps, &inputs.destinations), deps.on(&inputs.routers.merged));
@@ -56,7 +56,7 @@ pub(super) fn derive_passed_chains<'s>(
                 return Vec::new();
             }
             let destinations = destinations.get(cx, host);
-            let chains = |side: &Side| -> Option<Resource> {
+            let chains = |side: &ProfiledRouter| -> Option<Resource> {
                 let (settings, merged) = (cx.get(&settings, &side.profile)?, cx.get(&merged, &side.router)?);
                 let view = View::Selected { namespace: merged.namespace.clone(), labels: side.router.labels.clone() };
                 let (service, rule) = destinations.seen_from(&view)?;
@@ -64,25 +64,25 @@ pub(super) fn derive_passed_chains<'s>(
                 let listener = Listener { filter_chains, ..Listener::default() };
                 (!listener.filter_chains.is_empty()).then(|| Resource::Encoded(wire::encode(&listener)))
             };
-            let rows = sides
-                .iter()
-                .filter_map(|(side, _)| Some((PassedKey { side: side.clone(), host: host.clone() }, chains(side)?)));
+            let rows = sides.iter().filter_map(|(side, _)| {
+                Some((PassthroughKey { side: side.clone(), host: host.clone() }, chains(side)?))
+            });
             rows.collect()
         }
     });
     chains.index("listeners/passed-chains-by-router", |key, chains| [(key.side.clone(), chains.clone())])
 }
 
-/// Looks the chains of a router up, inside a `derive`.
-pub(super) struct Passing(IndexDep<Side, PassedKey, Resource>);
+/// Looks up the chains of a router, inside a `derive`.
+pub(super) struct PassthroughChains(IndexDep<ProfiledRouter, PassthroughKey, Resource>);
 
-impl Passing {
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, chains: &Index<'s, Side, PassedKey, Resource>) -> Self {
+impl PassthroughChains {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, chains: &Index<'s, ProfiledRouter, PassthroughKey, Resource>) -> Self {
         Self(deps.by(chains))
     }
 
-    /// The chains of the hosts that a server with these hosts passes on.
-    pub(super) fn chains(&self, cx: &Context, side: &Side, hosts: &[Text]) -> Vec<Bytes> {
+    /// The chains of the services that match one of a server's hosts.
+    pub(super) fn chains(&self, cx: &Context, side: &ProfiledRouter, hosts: &[Text]) -> Vec<Bytes> {
         let hosts: Vec<Host> = hosts.iter().map(|host| Host::new(host)).collect();
         let all = cx.by(&self.0, side).into_iter();
         all.filter(|(key, _)| hosts.iter().any(|host| host.contains(&key.host)))

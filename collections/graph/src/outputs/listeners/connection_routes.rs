@@ -1,4 +1,4 @@
-//! Servers that carry bytes: which routes of the VirtualServices bound to their Gateway they take (N32).
+//! Servers that forward TCP or TLS connections: their routes of the VirtualServices bound to their Gateway (N32).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,22 +8,21 @@ use sluice_model::{GatewayServer, RouteDestination, RouteSemantics, Text, Virtua
 use crate::outputs::routes::gateway_hosts::common_hosts;
 use crate::traffic::gateways::BoundServer;
 
-/// A route a server takes.
+/// A route of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ConnectionRoute {
-    /// Server names it is for; empty where only one route is taken.
+    /// Server names that the route matches; empty if the server has only one route.
     pub(crate) server_names: Vec<Text>,
-    /// Whose it is.
+    /// The VirtualService that declares it.
     pub(crate) virtual_service: Arc<VirtualService>,
     /// Weighted destinations.
     pub(crate) route: Vec<RouteDestination>,
 }
 
-/// Server names of routes that a port has already, with the address they are for.
+/// Server names that routes of a port already match, with the destination address.
 pub(crate) type TakenNames = BTreeSet<(Text, Text)>;
 
-/// The route of a server that sees opaque bytes, or what comes out of the TLS it terminates: the first TCP route that is
-/// for it.
+/// The route of a server of opaque TCP, or of TLS that it terminates: the first TCP route that matches.
 #[must_use]
 pub(crate) fn tcp_route(bound: &BoundServer, virtual_services: &[Arc<VirtualService>]) -> Option<ConnectionRoute> {
     over(&bound.server, virtual_services).find_map(|virtual_service| {
@@ -31,7 +30,7 @@ pub(crate) fn tcp_route(bound: &BoundServer, virtual_services: &[Arc<VirtualServ
             let any = route.matches.iter().any(|on| is_for(bound, on.port, &on.gateways));
             (route.matches.is_empty() || any) && !route.route.is_empty()
         });
-        // A TLSRoute may be for a listener that terminates: then the server name has been seen already.
+        // A TLSRoute may be bound to a listener that terminates TLS; the server name is matched before.
         let terminated = || {
             let routes = virtual_service.tls.iter().filter(|_| virtual_service.semantics == RouteSemantics::GatewayApi);
             routes
@@ -48,7 +47,8 @@ pub(crate) fn tcp_route(bound: &BoundServer, virtual_services: &[Arc<VirtualServ
     })
 }
 
-/// The routes of a server that passes TLS through, by server name; Envoy could not tell a name that comes twice apart.
+/// The routes of a server that passes TLS through, by server name. Envoy rejects a listener in which a server name
+/// occurs twice.
 #[must_use]
 pub(crate) fn tls_routes(
     bound: &BoundServer,
@@ -75,7 +75,7 @@ pub(crate) fn tls_routes(
     routes
 }
 
-/// Those that have a host in common with a server.
+/// The VirtualServices that have a host in common with a server.
 fn over<'a>(
     server: &'a GatewayServer,
     virtual_services: &'a [Arc<VirtualService>],
@@ -83,7 +83,7 @@ fn over<'a>(
     virtual_services.iter().filter(|virtual_service| !common_hosts(&server.hosts, virtual_service).is_empty())
 }
 
-/// Whether a condition holds for what a server gets; of addresses and clients a gateway does not ask.
+/// Whether a match applies to a server; a gateway ignores matches on addresses and clients.
 fn is_for(bound: &BoundServer, port: u32, gateways: &[Text]) -> bool {
     (port == 0 || port == bound.server.port) && (gateways.is_empty() || gateways.contains(&bound.gateway))
 }

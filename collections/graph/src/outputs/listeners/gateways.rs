@@ -1,4 +1,4 @@
-//! Listeners of routers (N22, N32): one a port and address, with a chain a server or route.
+//! Listeners of routers (N22, N32): one for each port and address, with a filter chain for each server or route.
 
 use std::sync::Arc;
 
@@ -11,39 +11,39 @@ use sluice_envoy::listener::{
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
 
-use super::auto_passthrough::{Passing, PassthroughInputs, derive_passed_chains};
+use super::auto_passthrough::{PassthroughChains, PassthroughInputs, derive_passthrough_chains};
 use super::connection_routes::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
 use super::key;
-use super::router_sides::{Side, derive_sides};
-use super::rules::{RuleInputs, Rules, index_connection_routes};
+use super::profiled_routers::{ProfiledRouter, derive_profiled_routers};
+use super::rules::{ConnectionRuleInputs, ConnectionRules, index_connection_routes};
 use crate::outputs::routes::gateway_hosts::visible;
 use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyInputs, PolicyKeys};
-use crate::registry::services::Hosts;
+use crate::registry::services::HostServiceLookup;
 use crate::traffic::gateways::routers::{Router, Routers};
 use crate::traffic::gateways::{BoundServer, GatewayPort, MergedGateway};
 use crate::traffic::virtual_services::index_by_gateway;
 
 /// A listener of a router.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Place {
-    side: Side,
+struct GatewayListenerKey {
+    side: ProfiledRouter,
     /// The listener's name.
     name: Text,
 }
 
-/// What a router listens for in one place.
+/// The servers of one listener of a router.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Listening {
+struct GatewayListenerPorts {
     /// Namespace of the router.
     namespace: Text,
-    /// Of several with the same address, all but the first are told apart by server names.
+    /// Ports with the same address; all but the first are selected by server name.
     ports: Vec<GatewayPort>,
     /// Over HTTP/3.
     quic: bool,
 }
 
 /// What listeners of routers are derived from.
-pub(crate) struct GatewayInputs<'a, 's> {
+pub(crate) struct GatewayListenerInputs<'a, 's> {
     /// Routers, and what chains of TLS mode AUTO_PASSTHROUGH are derived from.
     pub(crate) passthrough: PassthroughInputs<'a, 's>,
     /// VirtualServices with their delegates and with `export_to` resolved.
@@ -54,35 +54,36 @@ pub(crate) struct GatewayInputs<'a, 's> {
 
 /// Listeners of routers.
 /// Key: layer and name. From: `listeners/router-ports`, `listener_settings`, `router_policies`,
-/// `authorization_policies`, `request_authentications`, `jwks`; for servers that carry bytes also
-/// `virtual_services` bound to their Gateways and the services and rules these lead to, for those with TLS mode
-/// AUTO_PASSTHROUGH every service they have a host for.
-/// Changes when: a server of the port does, a policy for the router or keys it names; for servers that carry bytes, when their route or what it leads to does.
+/// `authorization_policies`, `request_authentications`, `jwks`; for servers of TCP and TLS also `virtual_services`
+/// bound to their Gateways and the services and rules of their destinations; for those of TLS mode AUTO_PASSTHROUGH
+/// every service that matches a host.
+/// Changes when: a server of the port does, a policy for the router or JWKS that it refers to; for servers of TCP and
+/// TLS, when their route or its destination does.
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
-    inputs: &GatewayInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
+    inputs: &GatewayListenerInputs<'_, 's>,
+    settings: &Collection<'s, Text, Settings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let Routers { proxies: routers, merged, .. } = inputs.passthrough.routers;
     let policies = derive_router_policies(merged, &inputs.policies);
-    let sides = derive_sides("listeners/routers", inputs.passthrough.listener_facts, routers);
+    let sides = derive_profiled_routers("listeners/routers", inputs.passthrough.listener_facts, routers);
     let ports = derive_ports(settings, merged, &sides);
     let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", inputs.virtual_services);
     let by_host = index_connection_routes(inputs.virtual_services);
-    let GatewayInputs { virtual_services, passthrough: PassthroughInputs { destinations, .. }, .. } = *inputs;
-    let rules = RuleInputs { destinations, virtual_services, connection_routes: &by_host };
-    let passed = derive_passed_chains(&inputs.passthrough, settings);
+    let GatewayListenerInputs { virtual_services, passthrough: PassthroughInputs { destinations, .. }, .. } = *inputs;
+    let rules = ConnectionRuleInputs { destinations, virtual_services, connection_routes: &by_host };
+    let passed = derive_passthrough_chains(&inputs.passthrough, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
         let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, &inputs.policies));
-        let passing = Passing::on(deps, &passed);
-        let routes = Routes {
+        let passing = PassthroughChains::on(deps, &passed);
+        let routes = ConnectionRouteLookup {
             virtual_services: deps.on(inputs.virtual_services),
             by_gateway: deps.by(&by_gateway),
-            hosts: Hosts::on(deps, destinations.services_by_host, destinations.services),
-            rules: Rules::on(deps, &rules),
+            hosts: HostServiceLookup::on(deps, destinations.services_by_host, destinations.services),
+            rules: ConnectionRules::on(deps, &rules),
         };
-        move |cx, place: &Place, listening: &Listening| {
+        move |cx, place: &GatewayListenerKey, listening: &GatewayListenerPorts| {
             let Some(settings) = cx.get(&settings, &place.side.profile) else { return Vec::new() };
             let Some(first) = listening.ports.first() else { return Vec::new() };
             let mut listener = GatewayListener {
@@ -112,7 +113,7 @@ pub(super) fn derive_gateways<'s>(
             let keys = cx.get(&policies, &place.side.router).unwrap_or_default();
             let filters = filters.build(cx, &settings, &keys, true);
             let Some(built) = build_gateway(&settings, &listener, &filters) else { return Vec::new() };
-            // Chains are a repeated field: messages that lie one behind the other are one.
+            // Chains are a repeated field: the concatenation of two encoded messages is their merge.
             let mut bytes = wire::encode(&built).to_vec();
             passed.iter().for_each(|chains: &bytes::Bytes| bytes.extend_from_slice(chains));
             vec![(key(place.side.router.view(), &place.side.profile, &built.name), template(bytes.into()))]
@@ -122,7 +123,7 @@ pub(super) fn derive_gateways<'s>(
 
 /// The policies for each router.
 /// Key: `Router`. From: `merged_gateways`, `authorization_policies`, `request_authentications`, `root_namespace`.
-/// Changes when: a policy for the router comes or goes, or their order does. Size: routers. Rejects: none.
+/// Changes when: a policy for the router is added or removed, or their order does. Size: routers. Rejects: none.
 fn derive_router_policies<'s>(
     merged: &Collection<'s, Router, MergedGateway>,
     policies: &PolicyInputs<'_, 's>,
@@ -133,29 +134,30 @@ fn derive_router_policies<'s>(
     })
 }
 
-/// What each router listens for, by listener.
-/// Key: `Place`. From: `listeners/routers`, `merged_gateways`, `listener_settings`.
-/// Changes when: a server of the port does. Size: routers × ports. Rejects: none; a port the router may not bind to is
-/// left out.
+/// The servers of each router, by listener.
+/// Key: `GatewayListenerKey`. From: `listeners/routers`, `merged_gateways`, `listener_settings`.
+/// Changes when: a server of the port does. Size: routers × ports. Rejects: none; a port that the router cannot bind to
+/// is omitted.
 fn derive_ports<'s>(
     settings: &Collection<'s, Text, ListenerSettings>,
     merged: &Collection<'s, Router, MergedGateway>,
-    sides: &Collection<'s, Side, ()>,
-) -> Collection<'s, Place, Listening> {
+    sides: &Collection<'s, ProfiledRouter, ()>,
+) -> Collection<'s, GatewayListenerKey, GatewayListenerPorts> {
     sides.derive_many("listeners/router-ports", |deps| {
         let (settings, merged) = (deps.on(settings), deps.on(merged));
-        move |cx, side: &Side, ()| {
+        move |cx, side: &ProfiledRouter, ()| {
             let (Some(settings), Some(merged)) = (cx.get(&settings, &side.profile), cx.get(&merged, &side.router))
             else {
                 return Vec::new();
             };
-            let mut places: Vec<(Place, Listening)> = Vec::new();
+            let mut places: Vec<(GatewayListenerKey, GatewayListenerPorts)> = Vec::new();
             let mut add = |name: String, port: GatewayPort, quic: bool| {
-                let place = Place { side: side.clone(), name: name.into() };
+                let place = GatewayListenerKey { side: side.clone(), name: name.into() };
                 match places.iter_mut().find(|(known, _)| *known == place) {
                     Some((_, listening)) => listening.ports.push(port),
                     None => {
-                        let listening = Listening { namespace: merged.namespace.clone(), ports: vec![port], quic };
+                        let listening =
+                            GatewayListenerPorts { namespace: merged.namespace.clone(), ports: vec![port], quic };
                         places.push((place, listening));
                     }
                 }
@@ -189,15 +191,15 @@ fn plain_http(port: &GatewayPort) -> Option<GatewayChain> {
     })
 }
 
-/// Looks up the routes of servers that carry bytes.
-struct Routes {
+/// Looks up the routes of servers of TCP and TLS.
+struct ConnectionRouteLookup {
     virtual_services: Dep<ObjectKey, VirtualService>,
     by_gateway: IndexDep<Text, ObjectKey, ()>,
-    hosts: Hosts,
-    rules: Rules,
+    hosts: HostServiceLookup,
+    rules: ConnectionRules,
 }
 
-impl Routes {
+impl ConnectionRouteLookup {
     fn chains(
         &self,
         cx: &Context,

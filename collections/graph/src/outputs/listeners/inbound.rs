@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    BindAddress, InboundInputs as BuildInputs, InboundPort, ListenerProfile, ListenerSettings, PeerPolicy,
-    build_inbound, can_bind, operation, take_names, wildcards,
+    Bind, Facts, InboundInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation, take_names,
+    wildcards,
 };
 use sluice_model::{
     InterceptionMode, ObjectKey, PeerAuthentication, ProxyKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,
@@ -20,31 +20,31 @@ use crate::proxies::targets::ServiceTarget;
 use crate::proxies::workloads::{Workload, WorkloadName, WorkloadSidecar};
 use crate::traffic::sidecars::{SidecarInbound, has_socket, ingress_address, synthetic_host};
 
-/// A workload as proxies of one profile see it.
+/// A workload whose proxies have one profile.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Side {
+struct ProfiledWorkload {
     workload: WorkloadName,
     profile: Text,
 }
 
-/// What the listeners of a workload depend on, without the names of its services: many workloads are alike in it.
+/// What the listeners of a workload depend on, except the names of its services: many workloads have the same shape.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Shape {
+struct ListenerShape {
     profile: Text,
     ports: Vec<InboundPort>,
     peers: PeerPolicy,
     policies: PolicyKeys,
 }
 
-/// A workload's shape, and the names that go into its slots.
+/// A workload's shape, and the names that fill its slots.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct ShapedSide {
-    shape: Arc<Shape>,
+struct ShapedWorkload {
+    shape: Arc<ListenerShape>,
     names: SlotValues,
 }
 
 /// What inbound listeners are derived from.
-pub(crate) struct InboundInputs<'a, 's> {
+pub(crate) struct InboundListenerInputs<'a, 's> {
     /// The workload of each proxy.
     pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
     /// Distinct workloads of connected proxies.
@@ -64,19 +64,19 @@ pub(crate) struct InboundInputs<'a, 's> {
 /// Inbound listeners.
 /// Key: layer and name. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`, `listener_settings`.
-/// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with
-/// sockets), of which those of one shape share all but their names. Rejects: none.
+/// Changes when: the workload's services or policies do, or JWKS that these refer to. Size: workloads × (1 + ports with
+/// sockets); those of one shape share everything but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
-    inputs: &InboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
+    inputs: &InboundListenerInputs<'_, 's>,
+    settings: &Collection<'s, Text, Settings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let sides = derive_sides(inputs, settings);
-    let shapes = sides.index("listeners/shapes-by-content", |_, side| [(Shape::clone(&side.shape), ())]);
+    let sides = derive_shaped_workloads(inputs, settings);
+    let shapes = sides.index("listeners/shapes-by-content", |_, side| [(ListenerShape::clone(&side.shape), ())]);
     let built = shapes.distinct("listeners/shapes").derive("listeners/inbound-shared", |deps| {
         let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, &inputs.policies));
-        move |cx, shape: &Shape, ()| {
+        move |cx, shape: &ListenerShape, ()| {
             let settings = cx.get(&settings, &shape.profile)?;
-            let listeners = build_inbound(&BuildInputs {
+            let listeners = build_inbound(&InboundInputs {
                 settings: &settings,
                 peers: &shape.peers,
                 ports: &shape.ports,
@@ -88,7 +88,7 @@ pub(super) fn derive_inbound<'s>(
     });
     sides.derive_many("listeners/inbound", |deps| {
         let built = deps.on(&built);
-        move |cx, side: &Side, shaped: &ShapedSide| {
+        move |cx, side: &ProfiledWorkload, shaped: &ShapedWorkload| {
             let Some(listeners) = cx.get(&built, &shaped.shape) else { return Vec::new() };
             let own = |listener: &Resource| match listener {
                 Resource::Template(template) => Resource::Template(template.with(&shaped.names)),
@@ -101,19 +101,20 @@ pub(super) fn derive_inbound<'s>(
     })
 }
 
-/// The inbound sides of the workloads that have a proxy.
+/// The shape of each workload with a connected proxy.
 /// Key: workload and profile. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
-/// `listener_settings`. Changes when: the workload's services do, or which policies it has. Size: workloads. Rejects: none.
-fn derive_sides<'s>(
-    inputs: &InboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
-) -> Collection<'s, Side, ShapedSide> {
+/// `listener_settings`. Changes when: the workload's services do, or which policies apply. Size: workloads. Rejects:
+/// none.
+fn derive_shaped_workloads<'s>(
+    inputs: &InboundListenerInputs<'_, 's>,
+    settings: &Collection<'s, Text, Settings>,
+) -> Collection<'s, ProfiledWorkload, ShapedWorkload> {
     let sides = inputs.workload_names.derive("listeners/proxy-sides", |deps| {
         let facts = deps.on(inputs.listener_facts);
         move |cx, proxy, workload| {
             let facts = cx.get(&facts, proxy)?;
             let sidecar = facts.proxy_type == ProxyType::Sidecar;
-            sidecar.then(|| Side { workload: workload.clone(), profile: facts.profile() })
+            sidecar.then(|| ProfiledWorkload { workload: workload.clone(), profile: facts.profile() })
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
@@ -123,7 +124,7 @@ fn derive_sides<'s>(
         let (workloads, services) = (deps.on(inputs.workloads), deps.on(inputs.services));
         let sidecars = deps.on(inputs.sidecars_inbound);
         let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, inputs.peer_authentications_by_namespace));
-        move |cx, side: &Side, ()| {
+        move |cx, side: &ProfiledWorkload, ()| {
             let workload = cx.get(&workloads, &side.workload)?;
             let settings = cx.get(&settings, &side.profile)?;
             let sidecar = workload.sidecar.as_ref();
@@ -139,25 +140,26 @@ fn derive_sides<'s>(
             let names = take_names(&settings, &mut ports);
             let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace).of_workload(&workload.labels);
             let policies = cx.get(&policies, &side.workload).unwrap_or_default();
-            let shape = Shape { profile: side.profile.clone(), ports, peers, policies: PolicyKeys::clone(&policies) };
-            Some(ShapedSide { shape: Arc::new(shape), names })
+            let shape =
+                ListenerShape { profile: side.profile.clone(), ports, peers, policies: PolicyKeys::clone(&policies) };
+            Some(ShapedWorkload { shape: Arc::new(shape), names })
         }
     })
 }
 
 /// The policies for each workload.
 /// Key: `WorkloadName`. From: `workloads`, `authorization_policies`, `request_authentications`, `root_namespace`.
-/// Changes when: a policy for the workload comes or goes, or their order does. Size: workloads. Rejects: none.
-fn derive_workload_policies<'s>(inputs: &InboundInputs<'_, 's>) -> Collection<'s, WorkloadName, PolicyKeys> {
+/// Changes when: a policy for the workload is added or removed, or their order does. Size: workloads. Rejects: none.
+fn derive_workload_policies<'s>(inputs: &InboundListenerInputs<'_, 's>) -> Collection<'s, WorkloadName, PolicyKeys> {
     inputs.workloads.derive("workload_policies", |deps| {
         let finder = PolicyFinder::on(deps, &inputs.policies);
         move |cx, _, workload| Some(finder.find(cx, &workload.namespace, &workload.labels))
     })
 }
 
-/// The ports of a workload, each number once: of several services behind one port the oldest counts.
-fn inbound_ports(settings: &ListenerSettings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
-    // Without redirection the application's own sockets are in the way; only a Sidecar can say what to do.
+/// The ports of a workload, each number once: of several services of one port the oldest counts.
+fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
+    // Without interception the application itself listens on its ports; only a Sidecar can declare listeners.
     if settings.facts.interception == InterceptionMode::None {
         return Vec::new();
     }

@@ -12,16 +12,18 @@ use sluice_model::{
     Text, View, VirtualService,
 };
 
-use super::rules::{RuleInputs, Rules, index_connection_routes};
-use super::slots::{Asked, Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
+use super::rules::{ConnectionRuleInputs, ConnectionRules, index_connection_routes};
+use super::slots::{
+    EgressBinding, Share, Slot, SlotContent, SlotKey, derive_first_http, index_others, overlay, shares_of,
+};
 use super::{key, own_address, resource};
 use crate::outputs::Outputs;
-use crate::registry::services::Hosts;
+use crate::registry::services::HostServiceLookup;
 use crate::traffic::destinations::DestinationInputs;
-use crate::traffic::sidecars::{EgressScope, SidecarLookup};
+use crate::traffic::sidecars::SidecarLookup;
 
 /// What outbound listeners are derived from.
-pub(crate) struct OutboundInputs<'a, 's> {
+pub(crate) struct OutboundListenerInputs<'a, 's> {
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
     /// The service and the DestinationRule of each host, for each client.
@@ -32,15 +34,15 @@ pub(crate) struct OutboundInputs<'a, 's> {
     pub(crate) endpoints: &'a Collection<'s, ServiceKey, Vec<Endpoint>>,
 }
 
-/// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
+/// Adds the outbound listeners, and hides from a pod the listeners for itself.
 pub(super) fn derive_outbound<'s>(
-    inputs: &OutboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
+    inputs: &OutboundListenerInputs<'_, 's>,
+    settings: &Collection<'s, Text, Settings>,
     outputs: &mut Outputs<'s>,
 ) {
     let by_host = index_connection_routes(inputs.virtual_services);
-    let OutboundInputs { destinations, virtual_services, .. } = *inputs;
-    let rules = RuleInputs { destinations, virtual_services, connection_routes: &by_host };
+    let OutboundListenerInputs { destinations, virtual_services, .. } = *inputs;
+    let rules = ConnectionRuleInputs { destinations, virtual_services, connection_routes: &by_host };
     let shares = derive_shares(inputs, settings, &rules);
     let first_http = derive_first_http(&shares);
     let others = index_others(&shares);
@@ -49,13 +51,13 @@ pub(super) fn derive_outbound<'s>(
         let builder = ListenerBuilder {
             settings: deps.on(settings),
             services: deps.on(destinations.services),
-            hosts: Hosts::on(deps, destinations.services_by_host, destinations.services),
-            rules: Rules::on(deps, &rules),
+            hosts: HostServiceLookup::on(deps, destinations.services_by_host, destinations.services),
+            rules: ConnectionRules::on(deps, &rules),
             sidecars: SidecarLookup::on(deps, destinations.sidecars),
         };
         let (first_http, others) = (deps.on(&first_http), deps.by(&others));
         move |cx, slot: &Slot, ()| {
-            let contents = |slot: &Slot| -> Vec<(Host, Content)> {
+            let contents = |slot: &Slot| -> Vec<(Host, SlotContent)> {
                 let http = cx.get(&first_http, slot).map(|first| (*first).clone()).unwrap_or_default();
                 let others = cx.by(&others, slot).into_iter().map(|(key, content)| (key.host, (*content).clone()));
                 http.into_iter().chain(others).collect()
@@ -83,11 +85,11 @@ fn name(slot: &Slot) -> String {
     sluice_envoy::name::listener(&slot.address, u32::from(slot.port))
 }
 
-/// A pod's own listeners of headless services: traffic to itself does not leave it.
+/// The listeners of headless services for a pod itself: traffic from the pod to itself is not intercepted.
 /// Key: layer and name. From: `listeners/shares`. Size: addresses of headless services that are not HTTP. Rejects: none.
-fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collection<'s, ResourceKey, Resource> {
+fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, SlotContent>) -> Collection<'s, ResourceKey, Resource> {
     let by_slot = shares.index("listeners/pods-by-slot", |key, content| {
-        let pod = matches!(content, Content::Share(share) if share.pod);
+        let pod = matches!(content, SlotContent::Share(share) if share.pod);
         pod.then(|| (key.slot.base(), ()))
     });
     by_slot.distinct("listeners/pod-slots").flat_map("listeners/own-pods", |slot, ()| {
@@ -95,35 +97,31 @@ fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collecti
     })
 }
 
-/// What services put into the slots of outbound listeners.
+/// The ports of services in the slots of outbound listeners.
 /// Key: `SlotKey`. From: `hosts`, `services`, `listener_settings`; `endpoints` of headless services; `virtual_services`
-/// and `destination_rules` over hosts with ports that are not HTTP, for the views they make special.
-/// Changes when: a service does; pods of a headless service come and go.
-/// Size: ports of services × profiles, plus those special views see otherwise. Rejects: none.
+/// and `destination_rules` for hosts with ports that are not HTTP, for the views that they make special.
+/// Changes when: a service does; pods of a headless service are added or removed.
+/// Size: ports of services × profiles, plus the differences of special views. Rejects: none.
 fn derive_shares<'s>(
-    inputs: &OutboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, ListenerSettings>,
-    rules: &RuleInputs<'_, 's>,
-) -> Collection<'s, SlotKey, Content> {
+    inputs: &OutboundListenerInputs<'_, 's>,
+    settings: &Collection<'s, Text, Settings>,
+    rules: &ConnectionRuleInputs<'_, 's>,
+) -> Collection<'s, SlotKey, SlotContent> {
     let destinations = inputs.destinations;
     inputs.hosts.derive_many("listeners/shares", |deps| {
-        let (hosts, rules) =
-            (Hosts::on(deps, destinations.services_by_host, destinations.services), Rules::on(deps, rules));
+        let (hosts, rules) = (
+            HostServiceLookup::on(deps, destinations.services_by_host, destinations.services),
+            ConnectionRules::on(deps, rules),
+        );
         let (settings, endpoints) = (deps.on(settings), deps.on(inputs.endpoints));
         let selections = deps.on(destinations.selections);
         let sidecars = SidecarLookup::on(deps, destinations.sidecars);
         move |cx, host, ()| {
             let services = hosts.get(cx, host);
-            let interests = sidecars.host(cx, host);
-            let scopes: Vec<Arc<EgressScope>> = interests
-                .0
-                .iter()
-                .filter(|(_, interest)| interest.listed)
-                .filter_map(|(scope, _)| sidecars.scope(cx, scope))
-                .collect();
+            let scopes = sidecars.scopes(cx, host, |interest| interest.listed);
             let mut labelled_scopes: BTreeMap<SidecarScope, Vec<View>> = BTreeMap::new();
             let mut views: BTreeSet<View> = services.special_namespaces().cloned().map(View::Namespace).collect();
-            // HTTP listeners are the same whatever the rules.
+            // Rules do not change HTTP listeners.
             let other = |service: &Arc<Service>| {
                 service.ports.iter().any(|port| {
                     sluice_envoy::listener::port_protocol(port.protocol).is_some_and(|k| k != PortProtocol::Http)
@@ -144,7 +142,7 @@ fn derive_shares<'s>(
                 if settings.facts.proxy_type != ProxyType::Sidecar {
                     continue;
                 }
-                let asked = |service: &Arc<Service>, ask: Asked<'_>| -> BTreeMap<(Text, u16), Share> {
+                let asked = |service: &Arc<Service>, ask: EgressBinding<'_>| -> BTreeMap<(Text, u16), Share> {
                     let pods = || -> Vec<Vec<Text>> {
                         let endpoints = cx.get(&endpoints, &service.key());
                         let addresses = endpoints.iter().flat_map(|found| found.iter().map(|e| e.addresses.clone()));
@@ -153,7 +151,7 @@ fn derive_shares<'s>(
                     shares_of(&settings, service, ask, &pods)
                 };
                 let shares = |service: Option<&Arc<Service>>| {
-                    service.map(|service| asked(service, Asked::default())).unwrap_or_default()
+                    service.map(|service| asked(service, EgressBinding::default())).unwrap_or_default()
                 };
                 let place = |view: &View, (address, port): &(Text, u16)| SlotKey {
                     slot: Slot { profile: profile.clone(), view: view.clone(), address: address.clone(), port: *port },
@@ -166,29 +164,32 @@ fn derive_shares<'s>(
                     let same = seen.map(|service| service.key()) == for_all.map(|service| service.key());
                     let own = if same { base.clone() } else { shares(seen) };
                     for (slot, share) in &own {
-                        // Of the service everybody sees, only what rules may change is looked at again.
-                        if !same || share.kind != PortProtocol::Http {
-                            rows.push((place(view, slot), Content::Share(share.clone())));
+                        // If the view has the same service as the base, only ports whose listener depends on rules are
+                        // written again.
+                        if !same || share.kind != Kind::Http {
+                            rows.push((place(view, slot), SlotContent::Share(share.clone())));
                         }
                     }
                     let gone = base.keys().filter(|slot| !own.contains_key(*slot));
-                    rows.extend(gone.map(|slot| (place(view, slot), Content::Nothing)));
+                    rows.extend(gone.map(|slot| (place(view, slot), SlotContent::Nothing)));
                 }
-                rows.extend(base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), Content::Share(share))));
+                rows.extend(
+                    base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), SlotContent::Share(share))),
+                );
                 for scope in scopes.iter().filter(|scope| scope.outbound == settings.facts.outbound) {
                     let mut own: BTreeMap<(Text, u16), Share> = BTreeMap::new();
                     for (at, listener) in scope.listeners.iter().enumerate() {
-                        let Some(service) = listener.service(services.as_slice(), scope.namespace()) else { continue };
-                        for (slot, share) in asked(&service, Asked { at, listener: Some(listener) }) {
+                        let Some(service) = listener.service(&services, scope.namespace()) else { continue };
+                        for (slot, share) in asked(&service, EgressBinding { at, listener: Some(listener) }) {
                             own.entry(slot).or_insert(share);
                         }
                     }
                     for view in labelled_scopes.get(&scope.scope).into_iter().flatten() {
-                        let others = own.iter().filter(|(_, share)| share.kind != PortProtocol::Http);
-                        rows.extend(others.map(|(slot, share)| (place(view, slot), Content::Share(share.clone()))));
+                        let others = own.iter().filter(|(_, share)| share.kind != Kind::Http);
+                        rows.extend(others.map(|(slot, share)| (place(view, slot), SlotContent::Share(share.clone()))));
                     }
                     let view = scope.view();
-                    rows.extend(own.into_iter().map(|(slot, share)| (place(&view, &slot), Content::Share(share))));
+                    rows.extend(own.into_iter().map(|(slot, share)| (place(&view, &slot), SlotContent::Share(share))));
                 }
             }
             rows
@@ -200,13 +201,13 @@ fn derive_shares<'s>(
 struct ListenerBuilder {
     settings: Dep<Text, ListenerSettings>,
     services: Dep<ServiceKey, Service>,
-    hosts: Hosts,
-    rules: Rules,
+    hosts: HostServiceLookup,
+    rules: ConnectionRules,
     sidecars: SidecarLookup,
 }
 
-/// A share with everything its chains are written from.
-struct Found {
+/// A share, and everything that its filter chains are built from.
+struct ResolvedShare {
     share: Share,
     service: Arc<Service>,
     rule: Option<Arc<DestinationRule>>,
@@ -217,7 +218,7 @@ struct Found {
 impl ListenerBuilder {
     fn build(&self, cx: &Context, slot: &Slot, shares: &[Share]) -> Option<Resource> {
         let settings = cx.get(&self.settings, &slot.profile)?;
-        let found: Vec<Found> = shares.iter().filter_map(|share| self.find(cx, slot, share)).collect();
+        let found: Vec<ResolvedShare> = shares.iter().filter_map(|share| self.find(cx, slot, share)).collect();
         let labels = slot.view.labels().cloned().unwrap_or_default();
         let client = ListenerClient { namespace: slot.view.namespace().into(), labels };
         let ports: Vec<OutboundPort<'_>> = found
@@ -235,9 +236,9 @@ impl ListenerBuilder {
         build_outbound(&settings, &ListenerKey { bind, port: slot.port }, &ports).map(|listener| resource(&listener))
     }
 
-    fn find(&self, cx: &Context, slot: &Slot, share: &Share) -> Option<Found> {
+    fn find(&self, cx: &Context, slot: &Slot, share: &Share) -> Option<ResolvedShare> {
         let service = cx.get(&self.services, &share.service)?;
-        let mut found = Found {
+        let mut found = ResolvedShare {
             share: share.clone(),
             service,
             rule: None,

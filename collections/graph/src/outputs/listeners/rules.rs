@@ -1,4 +1,4 @@
-//! Rules of clients for ports that are not HTTP: VirtualServices with TCP or TLS routes, and DestinationRules.
+//! The rules for ports that are not HTTP: VirtualServices with TCP or TLS routes, and DestinationRules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,11 +10,13 @@ use sluice_model::{
 };
 
 use crate::host_patterns::covering_hosts;
-use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule, selects_clients, special_namespaces};
+use crate::traffic::destination_rules::{
+    RuleClient, RulePolicy, rules_covering, select_rule, selects_clients, special_namespaces,
+};
 use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::virtual_services::{is_visible, precedence};
 
-/// VirtualServices of sidecars that route connections rather than requests, by host as written.
+/// VirtualServices of sidecars that route connections, by host as declared.
 pub(super) fn index_connection_routes<'s>(
     virtual_services: &Collection<'s, ObjectKey, VirtualService>,
 ) -> Index<'s, Host, ObjectKey, ()> {
@@ -25,25 +27,25 @@ pub(super) fn index_connection_routes<'s>(
     })
 }
 
-/// What [`Rules`] reads.
-pub(super) struct RuleInputs<'a, 's> {
+/// What [`ConnectionRules`] reads.
+pub(super) struct ConnectionRuleInputs<'a, 's> {
     pub(super) destinations: DestinationInputs<'a, 's>,
     pub(super) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     /// Those of them that route connections, by host.
     pub(super) connection_routes: &'a Index<'s, Host, ObjectKey, ()>,
 }
 
-/// Looks rules up, inside a `derive`.
+/// Looks up the rules, inside a `derive`.
 #[derive(Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct ConnectionRules {
     rules: IndexDep<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
     virtual_services: Dep<ObjectKey, VirtualService>,
     by_host: IndexDep<Host, ObjectKey, ()>,
 }
 
-impl Rules {
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &RuleInputs<'_, 's>) -> Self {
+impl ConnectionRules {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &ConnectionRuleInputs<'_, 's>) -> Self {
         Self {
             rules: deps.by(inputs.destinations.rules_by_host),
             policy: deps.on(inputs.destinations.rule_policy),
@@ -52,7 +54,7 @@ impl Rules {
         }
     }
 
-    /// VirtualServices of sidecars that route connections to the host, whoever sees them.
+    /// VirtualServices of sidecars that route connections to the host, for all clients.
     fn over(&self, cx: &Context, host: &Host) -> Vec<Arc<VirtualService>> {
         let mut keys: BTreeSet<ObjectKey> = BTreeSet::new();
         for covering in covering_hosts(host) {
@@ -61,7 +63,7 @@ impl Rules {
         keys.iter().filter_map(|key| cx.get(&self.virtual_services, key)).collect()
     }
 
-    /// Those a client in `namespace` follows, in order of precedence.
+    /// Those that a client in `namespace` follows, in order of precedence.
     pub(super) fn virtual_services(&self, cx: &Context, host: &Host, namespace: &str) -> Vec<Arc<VirtualService>> {
         let mut found = self.over(cx, host);
         found.retain(|service| is_visible(service, namespace));
@@ -70,10 +72,10 @@ impl Rules {
     }
 
     fn rules_over(&self, cx: &Context, host: &Host) -> Vec<Arc<DestinationRule>> {
-        covering_hosts(host).flat_map(|host| cx.by(&self.rules, &host)).map(|(_, rule)| rule).collect()
+        rules_covering(cx, self.rules, host)
     }
 
-    /// The rule a client follows for a service.
+    /// The rule that a client follows for a service.
     pub(super) fn rule(&self, cx: &Context, service: &Service, view: &View) -> Option<Arc<DestinationRule>> {
         let policy = cx.get(&self.policy, &())?;
         let rules = self.rules_over(cx, &service.host);
@@ -82,7 +84,7 @@ impl Rules {
         select_rule(&rules, &policy, &service.host, &service.namespace, client).map(Arc::new)
     }
 
-    /// The destinations of these VirtualServices, as clients of the view see them; `seen` finds their services.
+    /// The destinations of these VirtualServices, for clients of the view; `seen` gives the service of a host.
     pub(super) fn destinations(
         &self,
         cx: &Context,
@@ -98,7 +100,7 @@ impl Rules {
         destination_hosts(services).into_iter().map(|host| (host.clone(), facts(host))).collect()
     }
 
-    /// Namespaces whose clients may be treated otherwise than anybody, and those of them where labels may matter too.
+    /// Namespaces whose clients may follow other rules than the base, and whether labels of clients matter.
     pub(super) fn special(&self, cx: &Context, host: &Host) -> (BTreeSet<Text>, bool) {
         let virtual_services = self.over(cx, host);
         let mut namespaces = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Slots: the address and port of an outbound listener in one view, and what services put there.
+//! Slots: the address and port of an outbound listener in one view, and the ports of services that share it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use sluice_model::{
 use crate::traffic::sidecars::EgressListener;
 use crate::views::sidecar_view;
 
-/// Where an outbound listener is.
+/// The address, port, view and profile of an outbound listener.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct Slot {
     pub(super) profile: Text,
     pub(super) view: View,
-    /// Its primary address: two services that share it share the listener.
+    /// Its primary address: two services with the same primary address share the listener.
     pub(super) address: Text,
     pub(super) port: u16,
 }
 
 impl Slot {
-    /// The same place for anybody.
+    /// The same slot in the base view.
     pub(super) fn base(&self) -> Self {
         Self { view: View::Base, ..self.clone() }
     }
 
-    /// The same place in the view this one lies upon.
+    /// The same slot in the view below.
     pub(super) fn below(&self) -> Option<Self> {
         match &self.view {
             View::Base => None,
@@ -41,53 +41,54 @@ impl Slot {
     }
 }
 
-/// What one host puts into a slot.
+/// The key of the content that one host has in a slot.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct SlotKey {
     pub(super) slot: Slot,
     pub(super) host: Host,
 }
 
-/// The age of a service, as far as it decides who was there first: what is shown to some comes before what everyone sees.
-type Order = (bool, Timestamp, Text, Text);
+/// The precedence of a service: services exported to listed namespaces come before those exported to all, then older
+/// ones.
+type ServiceOrder = (bool, Timestamp, Text, Text);
 
-/// The hosts of a part of a slot, and what each puts there.
-type Hosts = Vec<(Host, Content)>;
+/// The content of several hosts in one slot.
+type HostContents = Vec<(Host, SlotContent)>;
 
-/// A service's port in a slot.
+/// A port of a service in a slot.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct Share {
-    /// The egress listener of a Sidecar that asks for it, by its place: the first has the address.
+    /// Index of the Sidecar's egress listener that declares it: the first one keeps the address.
     pub(super) listener: usize,
-    pub(super) order: Order,
-    pub(super) kind: PortProtocol,
+    pub(super) order: ServiceOrder,
+    pub(super) kind: Kind,
     pub(super) service: ServiceKey,
     pub(super) port: ServicePort,
-    /// All addresses it asks for.
-    pub(super) bind: BindAddress,
-    /// The address is a pod's own.
+    /// All its addresses.
+    pub(super) bind: Bind,
+    /// The address is the pod's own.
     pub(super) pod: bool,
 }
 
-/// A share, or the word that in this view the host has none where others see one.
+/// A share, or the absence of a share that the base view has.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) enum Content {
+pub(super) enum SlotContent {
     /// The share.
     Share(Share),
-    /// None.
+    /// The host has no share in this view.
     Nothing,
 }
 
-/// What an egress listener of a Sidecar asks for; without one, nothing in particular.
+/// The address and port that an egress listener of a Sidecar declares; the default declares nothing.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct EgressBinding<'a> {
     pub(super) at: usize,
     pub(super) listener: Option<&'a EgressListener>,
 }
 
-impl Asked<'_> {
-    fn bind(&self, settings: &ListenerSettings) -> BindAddress {
-        // Without redirection clients address the proxy itself.
+impl EgressBinding<'_> {
+    fn bind(&self, settings: &Settings) -> Bind {
+        // Without interception clients connect to the proxy itself.
         let to_port = settings.facts.interception == InterceptionMode::None
             || self.listener.is_some_and(|listener| listener.to_port);
         let declared = self.listener.map(|listener| &listener.bind).filter(|bind| !bind.is_empty());
@@ -99,7 +100,7 @@ impl Asked<'_> {
         BindAddress { addresses, to_port }
     }
 
-    /// The port that is listened on in place of the service's.
+    /// The declared port, which replaces the service's.
     fn port(&self) -> Option<ServicePort> {
         let declared = self.listener?.port.as_ref()?;
         Some(ServicePort {
@@ -115,7 +116,7 @@ impl Asked<'_> {
 pub(super) fn shares_of(
     settings: &ListenerSettings,
     service: &Service,
-    ask: Asked<'_>,
+    ask: EgressBinding<'_>,
     pods: &dyn Fn() -> Vec<Vec<Text>>,
 ) -> BTreeMap<(Text, u16), Share> {
     let mut shares = BTreeMap::new();
@@ -137,8 +138,8 @@ pub(super) fn shares_of(
         for key in listener_keys(settings, service, port, &asked, told_apart) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
-            if kind == PortProtocol::Http {
-                // Only what the listener is written from: most HTTP services of a port then look the same.
+            if kind == Kind::Http {
+                // Keep only the fields that the listener is built from, so that most HTTP services of a port are equal.
                 port.name = Text::default();
                 port.target_port = Text::default();
                 if port.protocol != Protocol::GrpcWeb && port.protocol != Protocol::HttpProxy {
@@ -162,63 +163,64 @@ pub(super) fn shares_of(
     shares
 }
 
-/// How many HTTP services of a slot are kept in order: the first decides, the next count where a view hides it.
+/// How many HTTP services of a slot are kept in order: the first decides, the next ones are used where a view hides it.
 const KEPT: usize = 4;
-/// Into how many groups the HTTP services of a slot are split, so that a change looks only at a part of them.
+/// Number of groups of the HTTP services of a slot: a change recomputes only one group.
 const GROUPS: u64 = 128;
 
 /// The first HTTP services of each slot, in order.
 /// Key: `Slot`. From: `listeners/shares`. Changes when: one of the first services of a port does.
 /// Size: HTTP ports × profiles. Rejects: none.
 pub(super) fn derive_first_http<'s>(
-    shares: &Collection<'s, SlotKey, Content>,
-) -> Collection<'s, Slot, Vec<(Host, Content)>> {
+    shares: &Collection<'s, SlotKey, SlotContent>,
+) -> Collection<'s, Slot, Vec<(Host, SlotContent)>> {
     let grouped = shares.index("listeners/http-by-group", |key, content| {
-        let http = matches!(content, Content::Share(share) if share.kind == PortProtocol::Http);
+        let http = matches!(content, SlotContent::Share(share) if share.kind == Kind::Http);
         let group = rapidhash::v3::rapidhash_v3(key.host.as_str().as_bytes()) % GROUPS;
-        (http || *content == Content::Nothing).then(|| ((key.slot.clone(), group), (key.host.clone(), content.clone())))
+        (http || *content == SlotContent::Nothing)
+            .then(|| ((key.slot.clone(), group), (key.host.clone(), content.clone())))
     });
-    let firsts = grouped.group("listeners/http-firsts", |_, rows: &[(&SlotKey, &(Host, Content))]| {
+    let firsts = grouped.group("listeners/http-firsts", |_, rows: &[(&SlotKey, &(Host, SlotContent))]| {
         Some(first(rows.iter().map(|(_, row)| (*row).clone()).collect()))
     });
     let by_slot = firsts.index("listeners/http-by-slot", |(slot, _), first| [(slot.clone(), first.clone())]);
-    by_slot.group("listeners/http", |_, rows: &[(&(Slot, u64), &Hosts)]| {
+    by_slot.group("listeners/http", |_, rows: &[(&(Slot, u64), &HostContents)]| {
         Some(first(rows.iter().flat_map(|(_, firsts)| (*firsts).clone()).collect()))
     })
 }
 
-/// The first shares in order, and every host that has none: those are few, and each hides a share of others.
-fn first(mut rows: Vec<(Host, Content)>) -> Vec<(Host, Content)> {
+/// The first shares in order, and every absence: absences are few, and each hides a share of the base view.
+fn first(mut rows: Vec<(Host, SlotContent)>) -> Vec<(Host, SlotContent)> {
     rows.sort_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
-    let shares = rows.iter().filter(|(_, content)| matches!(content, Content::Share(_))).count();
+    let shares = rows.iter().filter(|(_, content)| matches!(content, SlotContent::Share(_))).count();
     let nothing = rows.split_off(shares);
     rows.truncate(KEPT);
     rows.extend(nothing);
     rows
 }
 
-/// Shares that are not HTTP, and hosts without, by slot.
-pub(super) fn index_others<'s>(shares: &Collection<'s, SlotKey, Content>) -> Index<'s, Slot, SlotKey, Content> {
+/// Shares that are not HTTP, and absences, by slot.
+pub(super) fn index_others<'s>(shares: &Collection<'s, SlotKey, SlotContent>) -> Index<'s, Slot, SlotKey, SlotContent> {
     shares.index("listeners/others-by-slot", |key, content| {
-        let other = !matches!(content, Content::Share(share) if share.kind == PortProtocol::Http);
+        let other = !matches!(content, SlotContent::Share(share) if share.kind == Kind::Http);
         other.then(|| (key.slot.clone(), content.clone()))
     })
 }
 
-/// What is in a slot of a special view: its own shares, and those below it that it does not replace.
-pub(super) fn overlay(own: Vec<(Host, Content)>, base: Vec<(Host, Content)>) -> Vec<Share> {
+/// The content of a slot in a special view: its own shares, and those of the view below that it does not replace.
+pub(super) fn overlay(own: Vec<(Host, SlotContent)>, base: Vec<(Host, SlotContent)>) -> Vec<Share> {
     let replaced: BTreeSet<Host> = own.iter().map(|(host, _)| host.clone()).collect();
     let kept = base.into_iter().filter(|(host, _)| !replaced.contains(host));
     let mut shares: Vec<Share> = own
         .into_iter()
         .chain(kept)
         .filter_map(|(_, content)| match content {
-            Content::Share(share) => Some(share),
-            Content::Nothing => None,
+            SlotContent::Share(share) => Some(share),
+            SlotContent::Nothing => None,
         })
         .collect();
     shares.sort();
-    // An address that a listener claims is no other's.
+    // Only the first egress listener that declares an address keeps it.
     let first = shares.first().map(|share| share.listener);
     shares.retain(|share| Some(share.listener) == first);
     shares

@@ -1,4 +1,4 @@
-//! Route tables of routers: the VirtualServices bound to the Gateways of each table.
+//! Virtual hosts of routers: the VirtualServices bound to the Gateways of each route table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use sluice_envoy::route::{
 use sluice_model::{Destination, Host, HttpMatch, HttpRoute, ObjectKey, Resolution, Service, Text, VirtualService};
 use sluice_proto::envoy::config::route::v3::Route;
 
-use super::virtual_hosts::{Client, Mesh, RouteHeaders, RouteProfile, destination_hash, visible_service};
+use super::virtual_hosts::{RouteContext, RouteHeaders, RouteProfile, RouteScope, destination_hash};
 use crate::traffic::gateways::GatewayTable;
 use crate::traffic::virtual_services::{destinations, is_visible, precedence};
 
-/// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order: only what [`outline`] keeps is
-/// read.
-pub(crate) type BoundTo<'a> = &'a dyn Fn(&Text) -> Vec<Bound>;
+/// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order. Only the fields that
+/// [`outline`] keeps are read.
+pub(crate) type BoundLookup<'a> = &'a dyn Fn(&Text) -> Vec<BoundVirtualService>;
 
 /// A VirtualService and its key.
-pub(crate) type Bound = (ObjectKey, Arc<VirtualService>);
+pub(crate) type BoundVirtualService = (ObjectKey, Arc<VirtualService>);
 
-/// Where routes of a virtual host come from.
+/// The source of routes of a virtual host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RouteSource {
     /// The VirtualService.
@@ -32,9 +32,9 @@ pub(crate) struct RouteSource {
     pub(crate) gateway: Text,
     /// Port of the server.
     pub(crate) port: u32,
-    /// The server terminates TLS, or sends to HTTPS.
+    /// The server terminates TLS, or redirects to HTTPS.
     pub(crate) is_tls: bool,
-    /// Answers tell that the host is served over HTTP/3 too.
+    /// Responses advertise HTTP/3 (`alt-svc`).
     pub(crate) http3: bool,
 }
 
@@ -43,25 +43,25 @@ pub(crate) struct RouteSource {
 pub(crate) struct PlannedHost {
     /// Its name.
     pub(crate) name: Text,
-    /// Its domains; none if it is there because there is no other.
+    /// Its domains; none if it replaces the virtual hosts of an empty table.
     pub(crate) domains: Vec<Text>,
     /// Port of the first server.
     pub(crate) port: u32,
-    /// Plain requests are sent to HTTPS.
+    /// Plain requests are redirected to HTTPS.
     pub(crate) require_tls: bool,
-    /// What its routes are made of, in order.
+    /// The sources of its routes, in order.
     pub(crate) sources: Vec<RouteSource>,
 }
 
-/// A virtual host while it is gathered.
-struct Gathered {
+/// A virtual host under construction.
+struct VirtualHostDraft {
     port: u32,
     require_tls: bool,
     /// Positions in the list of all sources.
     sources: Vec<usize>,
 }
 
-/// What of a VirtualService decides which virtual hosts there are: everything else only changes their routes.
+/// The fields of a VirtualService that decide which virtual hosts exist; other fields change only the routes.
 #[must_use]
 pub(crate) fn outline(virtual_service: &VirtualService) -> VirtualService {
     let condition = |matched: &HttpMatch| HttpMatch {
@@ -90,12 +90,16 @@ pub(crate) fn outline(virtual_service: &VirtualService) -> VirtualService {
 
 /// The virtual hosts of a table.
 ///
-/// `client` is the router: its namespace and those of its labels that some rule asks for.
+/// `client` is the router: its namespace and the labels that rules select.
 #[must_use]
-pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, client: &Client) -> Vec<PlannedHost> {
+pub(crate) fn plan_virtual_hosts(
+    table: &GatewayTable,
+    bound_to: BoundLookup<'_>,
+    client: &RouteScope,
+) -> Vec<PlannedHost> {
     let mut sources: Vec<RouteSource> = Vec::new();
     let mut known: BTreeMap<(Text, ObjectKey), Option<usize>> = BTreeMap::new();
-    let mut hosts: BTreeMap<Host, Gathered> = BTreeMap::new();
+    let mut hosts: BTreeMap<Host, VirtualHostDraft> = BTreeMap::new();
     for bound in &table.servers {
         let server = &bound.server;
         for (key, virtual_service) in visible(bound_to(&bound.gateway), &client.namespace) {
@@ -103,7 +107,7 @@ pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, cl
             if common.is_empty() {
                 continue;
             }
-            // Where several servers have a VirtualService its routes are those for the first.
+            // If several servers have the VirtualService, its routes are those for the first one.
             let source = *known.entry((bound.gateway.clone(), key)).or_insert_with_key(|(_, key)| {
                 let of = RouteClient {
                     port: server.port,
@@ -124,7 +128,7 @@ pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, cl
             });
             let Some(source) = source else { continue };
             for host in common {
-                let new = Gathered { port: server.port, require_tls: false, sources: Vec::new() };
+                let new = VirtualHostDraft { port: server.port, require_tls: false, sources: Vec::new() };
                 let gathered = hosts.entry(host).or_insert(new);
                 gathered.sources.push(source);
                 gathered.require_tls |= server.redirects_to_https();
@@ -132,7 +136,7 @@ pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, cl
         }
         if server.redirects_to_https() {
             for host in &server.hosts {
-                let new = Gathered { port: server.port, require_tls: true, sources: Vec::new() };
+                let new = VirtualHostDraft { port: server.port, require_tls: true, sources: Vec::new() };
                 hosts.entry(Host::new(host)).or_insert(new).require_tls = true;
             }
         }
@@ -141,7 +145,7 @@ pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, cl
         let port = table.servers.first().map_or(0, |bound| bound.server.port);
         return vec![PlannedHost { name: build_not_found(port).name.into(), port, ..PlannedHost::default() }];
     }
-    let planned = collapse(hosts).into_iter().map(|Collapsed { first, port, domains, require_tls, routes }| {
+    let planned = collapse(hosts).into_iter().map(|HostGroup { first, port, domains, require_tls, routes }| {
         let name = virtual_host_name(first.as_str(), port).into();
         let sources = routes.into_iter().filter_map(|at| sources.get(at)).cloned().collect();
         PlannedHost { name, domains, port, require_tls, sources }
@@ -149,13 +153,13 @@ pub(crate) fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, cl
     planned.collect()
 }
 
-/// A planned virtual host, encoded. `find` gives the VirtualService of a source.
+/// Encodes a planned virtual host. `find` gives the VirtualService of a source.
 #[must_use]
 pub(crate) fn build_planned_host(
-    mesh: &dyn Mesh,
+    mesh: &dyn RouteContext,
     planned: &PlannedHost,
     find: &dyn Fn(&RouteSource) -> Option<Arc<VirtualService>>,
-    client: &Client,
+    client: &RouteScope,
     profile: &RouteProfile,
 ) -> Bytes {
     if planned.domains.is_empty() {
@@ -167,9 +171,10 @@ pub(crate) fn build_planned_host(
     let session = planned.domains.first().and_then(|domain| {
         let host = Host::new(domain);
         let leads = |source| find(source).is_some_and(|found| destinations(&found).any(|to| to.host == host));
-        // A host that is a service's own, and that routes lead to.
+        // The host of a service that the routes send to.
         planned.sources.first().filter(|source| leads(source))?;
-        let service = visible_service(&mesh.services(&host), &client.namespace)?;
+        let services = mesh.services(&host);
+        let service = services.visible_to(&client.namespace)?;
         mesh.sessions().session(&service.labels)
     });
     let virtual_host = build_virtual_host(VirtualHostInputs {
@@ -184,48 +189,48 @@ pub(crate) fn build_planned_host(
 }
 
 /// Hosts with the same routes.
-struct Collapsed {
+struct HostGroup {
     /// The most specific of them, which gives the name.
     first: Host,
     port: u32,
     domains: Vec<Text>,
     require_tls: bool,
-    /// See [`Gathered`].
+    /// See [`VirtualHostDraft`].
     routes: Vec<usize>,
 }
 
-/// Hosts with the same routes are one virtual host, named after the most specific of them.
-fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<Collapsed> {
-    let mut hosts: Vec<(Host, Gathered)> = hosts.into_iter().collect();
+/// Hosts with the same routes form one virtual host, named after the most specific of them.
+fn collapse(hosts: BTreeMap<Host, VirtualHostDraft>) -> Vec<HostGroup> {
+    let mut hosts: Vec<(Host, VirtualHostDraft)> = hosts.into_iter().collect();
     hosts.sort_by_cached_key(|(host, _)| {
         (host.is_wildcard(), std::cmp::Reverse(host.as_str().len()), host.as_str().to_owned())
     });
-    let mut collapsed: Vec<Collapsed> = Vec::new();
-    // The last virtual host with these routes: only that one is joined.
+    let mut collapsed: Vec<HostGroup> = Vec::new();
+    // Only the last virtual host with these routes is extended.
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
-    for (first, Gathered { port, require_tls, sources: routes }) in hosts {
+    for (first, VirtualHostDraft { port, require_tls, sources: routes }) in hosts {
         let domain = first.0.clone();
         let last = known.get(&routes).and_then(|at| collapsed.get_mut(*at));
         match last.filter(|last| last.require_tls == require_tls) {
             Some(same) => same.domains.push(domain),
             None => {
                 known.insert(routes.clone(), collapsed.len());
-                collapsed.push(Collapsed { first, port, domains: vec![domain], require_tls, routes });
+                collapsed.push(HostGroup { first, port, domains: vec![domain], require_tls, routes });
             }
         }
     }
     collapsed
 }
 
-/// Those of them a router in `namespace` sees, in order of precedence.
+/// Those that a router in `namespace` sees, in order of precedence.
 #[must_use]
-pub(crate) fn visible(mut bound: Vec<Bound>, namespace: &str) -> Vec<Bound> {
+pub(crate) fn visible(mut bound: Vec<BoundVirtualService>, namespace: &str) -> Vec<BoundVirtualService> {
     bound.retain(|(_, vs)| is_visible(vs, namespace));
     bound.sort_by(|(_, a), (_, b)| precedence(a, namespace).cmp(&precedence(b, namespace)));
     bound
 }
 
-/// Hosts that both a server and a VirtualService have, each the more special of the two.
+/// Hosts that both a server and a VirtualService have: of two overlapping hosts the more specific one.
 pub(crate) fn common_hosts(server_hosts: &[Text], virtual_service: &VirtualService) -> Vec<Host> {
     let mut common = Vec::new();
     for written in server_hosts {
@@ -252,19 +257,19 @@ pub(crate) fn common_hosts(server_hosts: &[Text], virtual_service: &VirtualServi
 }
 
 fn routes_of(
-    mesh: &dyn Mesh,
+    mesh: &dyn RouteContext,
     source: &RouteSource,
     virtual_service: &VirtualService,
-    client: &Client,
+    client: &RouteScope,
     headers: RouteHeaders,
 ) -> Vec<Route> {
     let service = |host: &Host| -> Option<DestinationService> {
         let services = mesh.services(host);
-        // The VirtualService's own namespace knows best which Service it means.
+        // The service in the VirtualService's own namespace has precedence.
         let own = services.iter().find(|service: &&Arc<Service>| {
             service.namespace == virtual_service.namespace && service.export_to.allows(&client.namespace)
         });
-        let service = own.cloned().or_else(|| visible_service(&services, &client.namespace))?;
+        let service = own.or_else(|| services.visible_to(&client.namespace))?;
         Some(DestinationService {
             only_port: match service.ports.as_slice() {
                 [only] => Some(u32::from(only.port)),

@@ -1,4 +1,4 @@
-//! Route tables of sidecars: virtual hosts by layer, the rest of each table, and what becomes of unknown hosts.
+//! Route tables of sidecars: virtual hosts by layer, the rest of each table, and the virtual host of unknown hosts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,15 +16,16 @@ use sluice_model::{
 
 use super::RouteInputs;
 use super::virtual_hosts::{
-    Client, HTTP_PROXY_TABLE, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces,
-    uses_labels, virtual_hosts, visible_service,
+    HTTP_PROXY_TABLE, RouteContext, RouteHeaders, RouteProfile, RouteScope, VirtualHosts, asks_for_hashing,
+    special_namespaces, uses_labels, virtual_hosts,
 };
 use crate::content_names::profile_text;
-use crate::host_patterns::covering_hosts;
-use crate::traffic::destination_rules::{self, RuleClient, RulePolicy, select_rule};
-use crate::traffic::sidecars::{EgressListener, EgressScope, SidecarLookup, Sidecars};
+use crate::registry::services::{HostServiceLookup, HostServices};
+use crate::traffic::destination_rules::{self, RuleClient, RulePolicy, rules_covering, select_rule};
+use crate::traffic::sidecars::{EgressListener, SidecarLookup, Sidecars};
+use crate::views::difference;
 
-/// What route tables of sidecars derive from.
+/// The collections that route tables are derived from, with indexes of services.
 pub(crate) struct RouteCollections<'s> {
     /// Services.
     pub(crate) services: Collection<'s, ServiceKey, Service>,
@@ -38,15 +39,15 @@ pub(crate) struct RouteCollections<'s> {
     pub(crate) destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
     /// Profiles of sidecars by their text.
     pub(crate) profiles: Collection<'s, Text, RouteProfile>,
-    /// Namespaces and labels of clients, as far as rules ask for them.
+    /// Namespaces and labels of clients that rules select.
     pub(crate) selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices of sidecars by host.
     routed: Index<'s, Host, ObjectKey, ()>,
-    /// Aliases by what they stand for.
+    /// Aliases by the host that they refer to.
     by_alias: Index<'s, Host, ServiceKey, ()>,
     /// Services by address and port.
     by_address: Index<'s, (Text, u16), ServiceKey, ()>,
-    /// What of the mesh config counts.
+    /// The fields of the mesh config that change routes.
     defaults: Collection<'s, (), RouteDefaults>,
     /// Sidecars in use.
     sidecars: Sidecars<'s>,
@@ -54,12 +55,12 @@ pub(crate) struct RouteCollections<'s> {
     pub(crate) domain: Text,
     /// Addresses of both families are used.
     pub(crate) dual_stack: bool,
-    /// How services ask for persistent sessions.
+    /// Labels by which services enable persistent sessions.
     pub(crate) sessions: SessionLabels,
 }
 
 impl<'s> RouteCollections<'s> {
-    /// From the collections outputs are made of.
+    /// Derives the indexes.
     pub(crate) fn new(inputs: &RouteInputs<'_, 's>) -> Self {
         let profiles = inputs.proxies.index("route_profiles/by-content", |_, proxy| {
             let profile = RouteProfile::of(proxy);
@@ -97,7 +98,7 @@ impl<'s> RouteCollections<'s> {
     }
 }
 
-/// What of the mesh config changes routes.
+/// The fields of the mesh config that change routes.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RouteDefaults {
     outbound: OutboundPolicy,
@@ -107,7 +108,7 @@ pub(crate) struct RouteDefaults {
     http_proxy: bool,
 }
 
-/// The settings of the mesh that routes read, so that no other change of it concerns them.
+/// The fields of the mesh config that change routes, so that no other change of it recomputes them.
 pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RouteDefaults> {
     mesh.map("route_defaults", |(), mesh| RouteDefaults {
         outbound: mesh.outbound_policy,
@@ -118,15 +119,15 @@ pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -
     })
 }
 
-/// Segments of the route tables of sidecars: virtual hosts, and of each table that has any the rest.
+/// Segments of the route tables of sidecars: virtual hosts, and the rest of each table that has any.
 /// Key: `SegmentKey`. From: `services`, `virtual_services`, `destination_rules`, `mesh_config`, the profiles of sidecars.
-/// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule over it changes.
-/// Size: HTTP ports of Services × (1 + namespaces that see them otherwise) × profiles. Rejects: none.
+/// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule for it changes.
+/// Size: HTTP ports of Services × (1 + special namespaces) × profiles. Rejects: none.
 pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteCollections<'s>) -> [Collection<'s, SegmentKey, Segment>; 2] {
     let routed = inputs.routed.distinct("routes/routed-hosts");
     let hosts = inputs.hosts.union("routes/hosts", &[routed]);
     let hosts_with_segments = hosts.derive_many("routes/virtual-hosts", |d| {
-        let reads = MeshReads::on(d, inputs);
+        let reads = RouteReads::on(d, inputs);
         let profiles = d.on(&inputs.profiles);
         let selections = d.on(&inputs.selections);
         move |cx, host, ()| {
@@ -134,27 +135,21 @@ pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteCollections<'s>) -> [Col
             let namespaces = special_namespaces(&mesh, host);
             let labelled = uses_labels(&mesh, host);
             let selections = if labelled { cx.all(&selections) } else { Vec::new() };
-            let interests = mesh.reads.sidecars.host(cx, host);
-            let scopes: Vec<Arc<EgressScope>> = interests
-                .0
-                .iter()
-                .filter(|(_, interest)| interest.listed || interest.routed)
-                .filter_map(|(scope, _)| mesh.reads.sidecars.scope(cx, scope))
-                .collect();
+            let scopes = mesh.reads.sidecars.scopes(cx, host, |interest| interest.listed || interest.routed);
             let mut segments = Vec::new();
             for (name, profile) in cx.all(&profiles) {
-                let write = |client: &Client| virtual_hosts(&mesh, host, client, &profile);
-                let base = write(&Client::default());
+                let write = |client: &RouteScope| virtual_hosts(&mesh, host, client, &profile);
+                let base = write(&RouteScope::default());
                 let mut own_of = BTreeMap::new();
                 for namespace in &namespaces {
-                    let client = Client { namespace: namespace.clone(), ..Client::default() };
+                    let client = RouteScope { namespace: namespace.clone(), ..RouteScope::default() };
                     let own = write(&client);
                     let view = View::Namespace(namespace.clone());
                     put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &base);
                     own_of.insert(namespace.clone(), own);
                 }
                 for ((namespace, labels), _) in &selections {
-                    let client = Client { namespace: namespace.clone(), labels: labels.clone(), scope: None };
+                    let client = RouteScope { namespace: namespace.clone(), labels: labels.clone(), scope: None };
                     let own = write(&client);
                     let view = View::Selected { namespace: namespace.clone(), labels: labels.clone() };
                     let below = own_of.get(namespace).unwrap_or(&base);
@@ -163,7 +158,7 @@ pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteCollections<'s>) -> [Col
                 for scope in scopes.iter().filter(|scope| scope.outbound == profile.outbound) {
                     let of = |labels: &Labels| {
                         let (namespace, labels) = (scope.namespace().clone(), labels.clone());
-                        write(&Client { namespace, labels, scope: Some(scope.clone()) })
+                        write(&RouteScope { namespace, labels, scope: Some(scope.clone()) })
                     };
                     let all = of(&Labels::new());
                     let nothing = VirtualHosts::new();
@@ -184,7 +179,7 @@ pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteCollections<'s>) -> [Col
     [hosts_with_segments, rest]
 }
 
-/// What a layer has otherwise than the layers below it, and what it hides of them.
+/// Writes what a layer has otherwise than the layers below, and what it hides of them.
 pub(crate) fn put_difference(
     out: &mut Vec<(SegmentKey, Segment)>,
     layer: &Layer,
@@ -192,12 +187,10 @@ pub(crate) fn put_difference(
     below: &VirtualHosts,
 ) {
     let key = |(table, name): &(Text, Text)| segment_key(layer, table, name);
-    for (at, bytes) in own {
-        if below.get(at) != Some(bytes) {
-            out.push((key(at), Resource::Encoded(bytes.clone())));
-        }
-    }
-    out.extend(below.keys().filter(|at| !own.contains_key(*at)).map(|at| (key(at), Resource::Hidden)));
+    out.extend(
+        difference(below, own)
+            .map(|(at, bytes)| (key(at), bytes.map_or(Resource::Hidden, |bytes| Resource::Encoded(bytes.clone())))),
+    );
 }
 
 pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> SegmentKey {
@@ -209,7 +202,7 @@ pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> Segmen
     }
 }
 
-/// The rest of every table that has a virtual host in a layer, and its virtual host of unknown hosts.
+/// The rest of every table that has a virtual host in a layer, and the virtual host of unknown hosts.
 fn derive_tables<'s>(
     virtual_hosts: &Collection<'s, SegmentKey, Segment>,
     inputs: &RouteCollections<'s>,
@@ -247,7 +240,7 @@ fn derive_tables<'s>(
     })
 }
 
-/// Tables of the listeners that Sidecars declare: they are there even if nothing is found in them.
+/// Tables of the listeners that Sidecars declare: they exist even without virtual hosts.
 fn derive_declared_tables<'s>(inputs: &RouteCollections<'s>) -> Collection<'s, (Layer, Text), ()> {
     inputs.sidecars.scopes.derive_many("routes/declared-tables", |d| {
         let (profiles, defaults) = (d.on(&inputs.profiles), d.on(&inputs.defaults));
@@ -270,10 +263,10 @@ pub(crate) fn encoded<M: prost::Message + prost::Name>(message: &M) -> Segment {
     Resource::Encoded(sluice_proto::wire::encode(message).into())
 }
 
-/// Everything virtual hosts read, as dependencies of a `derive`.
-pub(crate) struct MeshReads {
+/// The collections that virtual hosts read, as dependencies of a `derive`.
+pub(crate) struct RouteReads {
     services: Dep<ServiceKey, Service>,
-    by_host: IndexDep<Host, ServiceKey, ()>,
+    host_services: HostServiceLookup,
     hosts: Dep<Host, ()>,
     by_alias: IndexDep<Host, ServiceKey, ()>,
     by_address: IndexDep<(Text, u16), ServiceKey, ()>,
@@ -287,11 +280,11 @@ pub(crate) struct MeshReads {
     sessions: SessionLabels,
 }
 
-impl MeshReads {
+impl RouteReads {
     pub(crate) fn on<'s>(d: &mut Deps<'s>, inputs: &RouteCollections<'s>) -> Self {
         Self {
             services: d.on(&inputs.services),
-            by_host: d.by(&inputs.services_by_host),
+            host_services: HostServiceLookup::on(d, &inputs.services_by_host, &inputs.services),
             hosts: d.on(&inputs.hosts),
             by_alias: d.by(&inputs.by_alias),
             by_address: d.by(&inputs.by_address),
@@ -306,16 +299,23 @@ impl MeshReads {
         }
     }
 
-    pub(crate) fn at<'a>(&'a self, cx: &'a Context) -> MeshAt<'a> {
+    pub(crate) fn at<'a>(&'a self, cx: &'a Context) -> RouteReader<'a> {
         let defaults = cx.get(&self.defaults, &());
-        MeshAt { reads: self, cx, defaults, services: Memo::default(), routed: Memo::default(), rules: Memo::default() }
+        RouteReader {
+            reads: self,
+            cx,
+            defaults,
+            services: RefCell::default(),
+            routed: HostMemo::default(),
+            rules: HostMemo::default(),
+        }
     }
 }
 
-/// What was looked up by host: the same hosts are asked for once a client and port.
-type Memo<V> = RefCell<BTreeMap<Host, Vec<Arc<V>>>>;
+/// Results of look-ups by host: the same hosts are looked up for each client and port.
+type HostMemo<V> = RefCell<BTreeMap<Host, Vec<Arc<V>>>>;
 
-fn memoised<V>(memo: &Memo<V>, host: &Host, find: impl FnOnce() -> Vec<Arc<V>>) -> Vec<Arc<V>> {
+fn memoised<V: Clone>(memo: &RefCell<BTreeMap<Host, V>>, host: &Host, find: impl FnOnce() -> V) -> V {
     if let Some(found) = memo.borrow().get(host) {
         return found.clone();
     }
@@ -324,23 +324,22 @@ fn memoised<V>(memo: &Memo<V>, host: &Host, find: impl FnOnce() -> Vec<Arc<V>>) 
     found
 }
 
-/// [`MeshReads`] within one run of a closure.
-pub(crate) struct MeshAt<'a> {
-    reads: &'a MeshReads,
+/// [`RouteReads`] within one run of a closure.
+pub(crate) struct RouteReader<'a> {
+    reads: &'a RouteReads,
     cx: &'a Context,
     defaults: Option<Arc<RouteDefaults>>,
-    services: Memo<Service>,
-    routed: Memo<VirtualService>,
-    rules: Memo<DestinationRule>,
+    services: RefCell<BTreeMap<Host, HostServices>>,
+    routed: HostMemo<VirtualService>,
+    rules: HostMemo<DestinationRule>,
 }
 
-impl MeshAt<'_> {
-    /// All rules over a host, or none if no rule asks for hashing: nothing else of a rule is seen in routes.
+impl RouteReader<'_> {
+    /// All rules that cover a host, or none if no rule sets consistent hashing: routes depend on no other field of a
+    /// rule.
     fn hashing_rules(&self, host: &Host) -> Vec<Arc<DestinationRule>> {
         memoised(&self.rules, host, || {
-            let covering = covering_hosts(host);
-            let rules = covering.flat_map(|host| self.cx.by(&self.reads.rules, &host)).map(|(_, rule)| rule);
-            let rules: Vec<Arc<DestinationRule>> = rules.collect();
+            let rules = rules_covering(self.cx, self.reads.rules, host);
             if rules.iter().any(|rule| asks_for_hashing(rule)) { rules } else { Vec::new() }
         })
     }
@@ -350,13 +349,13 @@ impl MeshAt<'_> {
     }
 }
 
-impl Mesh for MeshAt<'_> {
-    fn services(&self, host: &Host) -> Vec<Arc<Service>> {
-        memoised(&self.services, host, || self.services_of(self.cx.by(&self.reads.by_host, host)))
+impl RouteContext for RouteReader<'_> {
+    fn services(&self, host: &Host) -> HostServices {
+        memoised(&self.services, host, || self.reads.host_services.get(self.cx, host))
     }
 
     fn aliases(&self, host: &Host) -> Vec<Arc<Service>> {
-        // An alias may stand for another; a circle of them stands for nothing.
+        // An alias may refer to another alias; aliases in a circle refer to nothing.
         let (mut found, mut open, mut seen) = (Vec::new(), vec![host.clone()], BTreeSet::from([host.clone()]));
         while let Some(target) = open.pop() {
             for alias in self.services_of(self.cx.by(&self.reads.by_alias, &target)) {
@@ -386,15 +385,15 @@ impl Mesh for MeshAt<'_> {
         })
     }
 
-    fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule> {
+    fn destination_rule(&self, client: &RouteScope, host: &Host) -> Option<DestinationRule> {
         let rules = self.hashing_rules(host);
         if rules.is_empty() {
             return None;
         }
         let services = self.services(host);
         let service = match &client.scope {
-            Some(scope) => self.reads.sidecars.host(self.cx, host).service(&scope.scope, &services)?,
-            None => visible_service(&services, &client.namespace)?,
+            Some(scope) => self.reads.sidecars.host(self.cx, host).service(&scope.scope, services.iter())?,
+            None => services.visible_to(&client.namespace)?.clone(),
         };
         let labels = Some(&client.labels).filter(|labels| !labels.is_empty());
         let follower = RuleClient { namespace: &client.namespace, labels };

@@ -1,11 +1,11 @@
-//! The virtual hosts of one host, as one client sees them (N18, N20).
+//! The virtual hosts of one host for one client (N18, N20).
 //!
-//! Everything is a function of the host and the client: which Service has the host, which VirtualService speaks of it, and
-//! under which names it is addressed. What sidecars of a namespace share is decided by the collections that call this.
+//! Everything is a function of the host and the client: the service of the host, the VirtualServices that match, and
+//! the domains. The calling collections decide what the sidecars of a namespace share.
 
 mod addresses;
-mod place;
 mod special;
+mod table_scope;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +22,12 @@ use sluice_model::{
 };
 use sluice_proto::envoy::config::route::v3::Route;
 
+use crate::host_patterns::covering_hosts;
+use crate::registry::services::HostServices;
 use crate::traffic::sidecars::EgressScope;
 use crate::traffic::virtual_services::precedence;
 
-use place::Place;
+use table_scope::TableScope;
 
 pub(crate) use addresses::{RouteHeaders, RouteProfile, addresses_for};
 pub(crate) use special::{special_namespaces, uses_labels};
@@ -33,46 +35,46 @@ pub(crate) use special::{special_namespaces, uses_labels};
 /// Route table of the HTTP proxy listener, which has the hosts of all ports.
 pub(crate) const HTTP_PROXY_TABLE: &str = "http_proxy";
 
-/// A client as far as routes depend on it; the empty namespace is any client nothing special is written for.
+/// The client of routes; the empty namespace is any client without rules of its own.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct Client {
+pub(crate) struct RouteScope {
     /// Its namespace.
     pub(crate) namespace: Text,
-    /// Those of its labels that some rule asks for.
+    /// Its labels that rules select.
     pub(crate) labels: Labels,
-    /// What it reaches, if a Sidecar limits that.
+    /// What it reaches, if a Sidecar limits it.
     pub(crate) scope: Option<Arc<EgressScope>>,
 }
 
 /// What virtual hosts depend on besides the host and the client.
-pub(crate) trait Mesh {
-    /// All Services of a host, in any order.
-    fn services(&self, host: &Host) -> Vec<Arc<Service>>;
-    /// All Services that stand for a host (N27).
+pub(crate) trait RouteContext {
+    /// All services of a host.
+    fn services(&self, host: &Host) -> HostServices;
+    /// All services that are aliases of a host (N27).
     fn aliases(&self, host: &Host) -> Vec<Arc<Service>>;
-    /// Hosts of Services that share an address and port.
+    /// Hosts of services with an address and port.
     fn hosts_at(&self, address: &Text, port: u16) -> Vec<Host>;
-    /// Hosts of Services that a wildcard covers or that cover it.
+    /// Hosts of services that a wildcard covers or that cover it.
     fn hosts_matching(&self, wildcard: &Host) -> Vec<Host>;
-    /// VirtualServices of sidecars with exactly this host, wildcards as written, in any order.
+    /// VirtualServices of sidecars with exactly this host, wildcards as declared, in any order.
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>>;
-    /// The DestinationRule that holds for a client and host.
-    fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule>;
-    /// Namespaces whose clients may have another DestinationRule for the host than everyone.
+    /// The DestinationRule that a client follows for a host.
+    fn destination_rule(&self, client: &RouteScope, host: &Host) -> Option<DestinationRule>;
+    /// Namespaces whose clients may follow another DestinationRule for the host than the base.
     fn destination_rule_namespaces(&self, host: &Host) -> BTreeSet<Text>;
-    /// Whether such a DestinationRule is only for clients with some labels.
+    /// Whether such a DestinationRule selects clients by label.
     fn rules_use_labels(&self, host: &Host) -> bool;
     /// Domain of the mesh, such as `cluster.local`.
     fn domain(&self) -> &str;
-    /// Retries of routes that say nothing.
+    /// The retry policy of routes without one.
     fn default_retry(&self) -> Option<&HttpRetry>;
-    /// Headers of proxies that say nothing themselves.
+    /// The headers of proxies without a header configuration of their own.
     fn default_headers(&self) -> RouteHeaders;
     /// Addresses of both families are used.
     fn dual_stack(&self) -> bool;
     /// Every sidecar has an HTTP proxy listener.
     fn has_http_proxy(&self) -> bool;
-    /// How services ask for persistent sessions.
+    /// Labels by which services enable persistent sessions.
     fn sessions(&self) -> &SessionLabels;
 }
 
@@ -81,18 +83,23 @@ pub(crate) type VirtualHosts = BTreeMap<(Text, Text), Bytes>;
 
 /// All virtual hosts of `host` in all tables of sidecars.
 #[must_use]
-pub(crate) fn virtual_hosts(mesh: &dyn Mesh, host: &Host, client: &Client, profile: &RouteProfile) -> VirtualHosts {
+pub(crate) fn virtual_hosts(
+    mesh: &dyn RouteContext,
+    host: &Host,
+    client: &RouteScope,
+    profile: &RouteProfile,
+) -> VirtualHosts {
     let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
     let http_proxy = profile.http_proxy || mesh.has_http_proxy();
     let mut out = VirtualHosts::new();
-    for place in Place::all(client) {
-        let evaluation = Evaluation { mesh, client, profile, headers, http_proxy, place };
+    for table_scope in TableScope::all(client) {
+        let evaluation = VirtualHostBuilder { mesh, client, profile, headers, http_proxy, table_scope };
         let service = evaluation.service(host);
         let declared = evaluation.virtual_services(host);
         if let Some(service) = &service {
             evaluation.of_service(service, &declared, &mut out);
         }
-        // A route of the Gateway API is for ports of the Service only.
+        // A route of the Gateway API applies only to ports of the service.
         for virtual_service in declared.iter().filter(|vs| vs.semantics != RouteSemantics::GatewayApi) {
             evaluation.of_virtual_service(virtual_service, host, service.as_deref(), &mut out);
         }
@@ -100,73 +107,48 @@ pub(crate) fn virtual_hosts(mesh: &dyn Mesh, host: &Host, client: &Client, profi
     out
 }
 
-/// The Service of a host that a client in `namespace` sees: its own namespace's, else Kubernetes' before others', else
-/// what is exported to it by name, else the oldest.
-#[must_use]
-pub(crate) fn visible_service(services: &[Arc<Service>], namespace: &str) -> Option<Arc<Service>> {
-    let rank = |service: &Service| {
-        let exported_by_name = !matches!(service.export_to, sluice_model::ExportTo::All);
-        (
-            service.namespace.as_str() != namespace,
-            service.source != sluice_model::ServiceSource::Kubernetes,
-            !exported_by_name,
-            service.created,
-            service.namespace.clone(),
-        )
-    };
-    let visible = services.iter().filter(|service| service.export_to.allows(namespace));
-    visible.min_by_key(|service| rank(service)).cloned()
-}
-
-/// Whether requests on the port are routed by HTTP, or may be.
+/// Whether requests on the port are routed by HTTP, or may be after protocol detection.
 fn is_http_or_sniffed(port: &ServicePort) -> bool {
     port.protocol.is_http() || port.protocol == Protocol::Unsupported
 }
 
-/// Wildcards that cover a host, the most specific first.
-fn wildcards_over(host: &Host) -> impl Iterator<Item = Host> {
-    let name = host.as_str();
-    let suffixes = name.char_indices().filter(|(at, c)| *at > 0 && (*c == '.' || *c == '-'));
-    let covering: Vec<Host> = suffixes.map(|(at, _)| Host::new(&format!("*{}", &name[at..]))).collect();
-    covering.into_iter().filter(|wildcard| wildcard.as_str() != "*").chain([Host::from("*")])
-}
-
-/// What a virtual host is for.
+/// The host and port of a virtual host.
 #[derive(Clone, Copy)]
-struct Addressed<'a> {
+struct VirtualHostTarget<'a> {
     host: &'a Host,
     port: u32,
-    /// The Service there, if its port is meant.
+    /// The service, if it has the port.
     service: Option<&'a Service>,
 }
 
-impl<'a> Addressed<'a> {
+impl<'a> VirtualHostTarget<'a> {
     fn service(service: &'a Service, port: u32) -> Self {
         Self { host: &service.host, port, service: Some(service) }
     }
 }
 
-struct Evaluation<'a> {
-    mesh: &'a dyn Mesh,
-    client: &'a Client,
+struct VirtualHostBuilder<'a> {
+    mesh: &'a dyn RouteContext,
+    client: &'a RouteScope,
     profile: &'a RouteProfile,
     headers: RouteHeaders,
     http_proxy: bool,
-    place: Place<'a>,
+    table_scope: TableScope<'a>,
 }
 
-impl Evaluation<'_> {
+impl VirtualHostBuilder<'_> {
     fn service(&self, host: &Host) -> Option<Arc<Service>> {
-        self.place.service(&self.mesh.services(host), &self.client.namespace)
+        self.table_scope.service(&self.mesh.services(host), &self.client.namespace)
     }
 
-    /// VirtualServices with exactly this host that the client sees, in order of precedence.
+    /// VirtualServices with exactly this host that apply to the client, in order of precedence.
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
         let namespace = self.client.namespace.as_str();
         let mut visible = self.mesh.virtual_services(host);
-        visible.retain(|vs| self.place.follows(vs, namespace));
+        visible.retain(|vs| self.table_scope.follows(vs, namespace));
         if visible.iter().any(|vs| vs.semantics == RouteSemantics::GatewayApi) {
-            // A route of the Gateway API is for clients of its own namespace, or it is that of the Service's owner.
+            // A route of the Gateway API applies to clients of its own namespace, or is in the namespace of the
+            // service.
             let service = self.service(host);
             visible.retain(|vs| {
                 let of_owner = || service.as_ref().is_some_and(|service| service.namespace == vs.namespace);
@@ -178,12 +160,13 @@ impl Evaluation<'_> {
         visible
     }
 
-    /// The VirtualServices that may route a host: those that name it, else the first of the most specific wildcard.
+    /// The VirtualServices that may route a host: those with the host, else the first of the most specific wildcard.
     fn candidates(&self, host: &Host, declared: &[Arc<VirtualService>]) -> Vec<Arc<VirtualService>> {
         if !declared.is_empty() {
             return declared.to_vec();
         }
-        wildcards_over(host)
+        covering_hosts(host)
+            .skip(1)
             .find_map(|wildcard| self.virtual_services(&wildcard).into_iter().next())
             .into_iter()
             .collect()
@@ -218,7 +201,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Consistent hashing towards a destination: port of the subset, subset, port, then the rule as a whole.
+    /// Consistent hashing for a destination: that of the subset's port, the subset, the port, then the rule as a whole.
     fn hash(&self, destination: &Destination) -> Option<ConsistentHash> {
         let rule = self.mesh.destination_rule(self.client, &destination.host)?;
         destination_hash(&rule, destination)
@@ -228,31 +211,32 @@ impl Evaluation<'_> {
         let candidates = self.candidates(&service.host, declared);
         for port in service.ports.iter().filter(|port| is_http_or_sniffed(port)) {
             let number = u32::from(port.port);
-            if self.place.has_table(port.port)
+            if self.table_scope.has_table(port.port)
                 && let Some(routes) = self.service_routes(service, &candidates, number, number)
             {
                 let table = Text::from(number.to_string());
                 let domains = self.domains(service, port.port, None);
-                self.emit(out, &table, Addressed::service(service, number), domains, routes.clone());
-                if self.place.is_sniffed(port) {
-                    // The listener of a sniffed port is this Service's alone, whatever the client calls it.
+                self.emit(out, &table, VirtualHostTarget::service(service, number), domains, routes.clone());
+                if self.table_scope.is_sniffed(port) {
+                    // The listener of a port with protocol detection belongs to this service, so the table matches
+                    // every domain.
                     let own = Text::from(virtual_host_name(service.host.as_str(), number));
-                    self.emit(out, &own, Addressed::service(service, number), vec!["*".into()], routes);
+                    self.emit(out, &own, VirtualHostTarget::service(service, number), vec!["*".into()], routes);
                 }
             }
-            if let Some(table) = self.place.common_table(self.http_proxy)
+            if let Some(table) = self.table_scope.common_table(self.http_proxy)
                 && let Some(routes) = self.service_routes(service, &candidates, 0, number)
             {
                 let mut domains = self.domains(service, port.port, Some(port.port));
                 if port.port != 80 {
                     domains.retain(|domain| domain.contains(':'));
                 }
-                self.emit(out, &table, Addressed::service(service, number), domains, routes);
+                self.emit(out, &table, VirtualHostTarget::service(service, number), domains, routes);
             }
         }
     }
 
-    /// Routes to a Service: those of the first VirtualService that has any, else the plain one.
+    /// Routes to a service: those of the first VirtualService that has any, else the default route.
     fn service_routes(
         &self,
         service: &Service,
@@ -264,7 +248,7 @@ impl Evaluation<'_> {
         if routed.is_some() {
             return routed;
         }
-        // An alias is found under the names of what it stands for.
+        // An alias has no virtual host of its own: its names are domains of the service that it refers to.
         if service.resolution == Resolution::Alias {
             return None;
         }
@@ -273,13 +257,13 @@ impl Evaluation<'_> {
         Some(vec![build_default_route(service.host.as_str(), port, hash.as_ref(), self.mesh.default_retry())])
     }
 
-    /// The domains of a Service, less those that are another's by right.
+    /// The domains of a service, without those that belong to another host.
     fn domains(&self, service: &Service, port: u16, with_port: Option<u16>) -> Vec<String> {
         let mut aliases: Vec<Host> = Vec::new();
         for alias in self.mesh.aliases(&service.host) {
             let own_routes = self.candidates(&alias.host, &self.virtual_services(&alias.host));
             if alias.export_to.allows(&self.client.namespace)
-                && self.place.has_alias(service, &alias.host)
+                && self.table_scope.has_alias(service, &alias.host)
                 && own_routes.iter().all(|vs| self.routes(vs, u32::from(port)).is_empty())
             {
                 aliases.push(alias.host.clone());
@@ -310,14 +294,14 @@ impl Evaluation<'_> {
         domains
     }
 
-    /// Whether a name that is short for another host is also a host of its own in this table.
+    /// Whether a short name of another host is itself a host of this table.
     fn is_host_itself(&self, host: &Host, port: u16) -> bool {
         let service = self.service(host);
         let has_service = service.is_some_and(|s| s.port(port).is_some_and(is_http_or_sniffed));
         has_service || (port == 80 && !self.virtual_services(host).is_empty())
     }
 
-    /// Of several Services with one address and port, the oldest has it.
+    /// Of several services with one address and port, the oldest has the address.
     fn owns_address(&self, service: &Service, address: &Text, port: u16) -> bool {
         let rivals = self.mesh.hosts_at(address, port).into_iter().filter(|host| *host != service.host);
         let mut rivals = rivals.filter_map(|host| self.service(&host));
@@ -328,7 +312,7 @@ impl Evaluation<'_> {
         })
     }
 
-    /// Virtual hosts of a host in the tables where no Service has it.
+    /// Virtual hosts of a host in the tables in which no service has it.
     fn of_virtual_service(
         &self,
         virtual_service: &VirtualService,
@@ -336,11 +320,11 @@ impl Evaluation<'_> {
         service: Option<&Service>,
         out: &mut VirtualHosts,
     ) {
-        // Port 80 has all hosts; other ports those that share a VirtualService with a Service's.
+        // Port 80 has all hosts; other ports have those whose VirtualService also routes a service of the port.
         let mut ports = self.ports_of(virtual_service);
-        let common = self.place.common_table(self.http_proxy).filter(|_| ports.contains(&80));
+        let common = self.table_scope.common_table(self.http_proxy).filter(|_| ports.contains(&80));
         ports.insert(80);
-        ports.retain(|port| self.place.has_table(*port));
+        ports.retain(|port| self.table_scope.has_table(*port));
         let matching = if host.is_wildcard() { self.mesh.hosts_matching(host) } else { Vec::new() };
         let has_service = |port: u16| {
             let listed = |service: &Service| service.port(port).is_some();
@@ -352,7 +336,13 @@ impl Evaluation<'_> {
             if !out.contains_key(&(table.clone(), key_name(host, port))) {
                 let routes = self.routes(virtual_service, u32::from(port));
                 if !routes.is_empty() {
-                    self.emit(out, &table, Addressed { host, port: u32::from(port), service: None }, domains(), routes);
+                    self.emit(
+                        out,
+                        &table,
+                        VirtualHostTarget { host, port: u32::from(port), service: None },
+                        domains(),
+                        routes,
+                    );
                 }
             }
         }
@@ -363,12 +353,12 @@ impl Evaluation<'_> {
         {
             let routes = self.routes(virtual_service, 0);
             if !routes.is_empty() {
-                self.emit(out, &table, Addressed { host, port: 80, service: None }, domains(), routes);
+                self.emit(out, &table, VirtualHostTarget { host, port: 80, service: None }, domains(), routes);
             }
         }
     }
 
-    /// HTTP ports of the Services whose hosts a VirtualService routes.
+    /// HTTP ports of the services whose hosts a VirtualService routes.
     fn ports_of(&self, virtual_service: &VirtualService) -> BTreeSet<u16> {
         let mut ports = BTreeSet::new();
         for host in &virtual_service.hosts {
@@ -392,7 +382,7 @@ impl Evaluation<'_> {
         &self,
         out: &mut VirtualHosts,
         table: &Text,
-        Addressed { host, port, service }: Addressed<'_>,
+        VirtualHostTarget { host, port, service }: VirtualHostTarget<'_>,
         domains: Vec<String>,
         routes: Vec<Route>,
     ) {
@@ -426,7 +416,7 @@ fn port_hash(policy: Option<&TrafficPolicy>, port: u32) -> Option<&ConsistentHas
     level.load_balancer.as_ref()?.consistent_hash.as_ref()
 }
 
-/// Whether a rule asks for consistent hashing anywhere.
+/// Whether any part of a rule sets consistent hashing.
 #[must_use]
 pub(crate) fn asks_for_hashing(rule: &DestinationRule) -> bool {
     let policies = rule.traffic_policy.iter().chain(rule.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
@@ -436,7 +426,7 @@ pub(crate) fn asks_for_hashing(rule: &DestinationRule) -> bool {
     balancers.any(|balancer| balancer.consistent_hash.is_some())
 }
 
-/// Consistent hashing a rule asks for at a destination.
+/// The consistent hashing of a rule for a destination.
 #[must_use]
 pub(crate) fn destination_hash(rule: &DestinationRule, destination: &Destination) -> Option<ConsistentHash> {
     let subset = rule.subsets.iter().find(|subset| subset.name == destination.subset);
@@ -446,7 +436,7 @@ pub(crate) fn destination_hash(rule: &DestinationRule, destination: &Destination
     at_port(subset).or_else(|| hash_of(subset)).or_else(|| at_port(policy)).or_else(|| hash_of(policy)).cloned()
 }
 
-/// Consistent hashing a rule asks for at a port of its service.
+/// The consistent hashing of a rule for a port of its service.
 fn service_hash(rule: &DestinationRule, port: u32) -> Option<ConsistentHash> {
     let policy = rule.traffic_policy.as_ref();
     port_hash(policy, port).or_else(|| hash_of(policy)).cloned()

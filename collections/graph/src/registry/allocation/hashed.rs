@@ -1,28 +1,30 @@
-//! Addresses by hash of the name, which no status tells: those of the reference where it does not write any
-//! (`PILOT_ENABLE_IP_AUTOALLOCATE=false`), for proxies that ask for them (`ISTIO_META_DNS_AUTO_ALLOCATE`).
+//! Addresses by hash of the host, which are not written to a status. The reference allocates them if it does not write
+//! statuses (`PILOT_ENABLE_IP_AUTOALLOCATE=false`), for proxies with `ISTIO_META_DNS_AUTO_ALLOCATE`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use sluice_model::{ServiceEntry, Text};
 
-use super::{AllocationKey, Claim, distinct_hosts};
+use super::{AddressClaim, AllocationKey, distinct_hosts};
 
 /// Number of addresses.
 const PLACES: u32 = 256 * 254;
-/// The highest prime below.
+/// The highest prime below that number.
 const PRIME: u32 = 65_011;
 
-/// The hosts of an entry that get addresses: names that DNS is asked for, whose traffic need not tell where it went.
-pub(super) fn claim(entry: &ServiceEntry) -> Option<Claim> {
+/// The hosts of an entry that get addresses: names that clients resolve, whose traffic need not carry the host.
+pub(super) fn claim(entry: &ServiceEntry) -> Option<AddressClaim> {
     let open = entry.addresses.is_empty() && entry.resolution != sluice_model::Resolution::Passthrough;
     let hosts = distinct_hosts(entry).filter(|host| open && !host.is_wildcard());
     let hosts: Vec<_> = hosts.map(|host| (host.clone(), Vec::new())).collect();
-    (!hosts.is_empty()).then(|| Claim { created: entry.meta.created, declared: Vec::new(), hosts })
+    (!hosts.is_empty()).then(|| AddressClaim { created: entry.meta.created, declared: Vec::new(), hosts })
 }
 
-/// `claims` by age: of names with one place the older has it.
-pub(super) fn allocate<C: AsRef<Claim>>(claims: &[(sluice_model::ObjectKey, C)]) -> Vec<(AllocationKey, Vec<Text>)> {
+/// `claims`, the oldest first: of two hosts with one position the older host has it.
+pub(super) fn allocate<C: AsRef<AddressClaim>>(
+    claims: &[(sluice_model::ObjectKey, C)],
+) -> Vec<(AllocationKey, Vec<Text>)> {
     let mut places: BTreeMap<u32, AllocationKey> = BTreeMap::new();
     let keys = claims.iter().flat_map(|(entry, claim)| {
         claim.as_ref().hosts.iter().map(|(host, _)| AllocationKey { entry: entry.clone(), host: host.clone() })
@@ -36,7 +38,8 @@ pub(super) fn allocate<C: AsRef<Claim>>(claims: &[(sluice_model::ObjectKey, C)])
             places.insert(place, key);
         }
     }
-    // One name has one address, however many declare it; addresses that end in 0 and 255 are stepped over.
+    // A host has one address, whatever the number of entries that declare it. Addresses that end in 0 or 255 are
+    // skipped.
     let mut skipped = 0;
     let mut known: BTreeMap<(Text, Text), Vec<Text>> = BTreeMap::new();
     let mut given = Vec::new();
@@ -73,7 +76,7 @@ mod tests {
     use crate::registry::allocation::tests::entry;
 
     fn given(entries: &[(&str, ServiceEntry)]) -> Vec<(String, String)> {
-        let claims: Vec<(ObjectKey, Box<Claim>)> = entries
+        let claims: Vec<(ObjectKey, Box<AddressClaim>)> = entries
             .iter()
             .filter_map(|(name, entry)| Some((ObjectKey::new("c", "ns", *name), Box::new(claim(entry)?))))
             .collect();
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_those_that_everybody_has() {
+    fn hashes_are_fnv_1a() {
         assert_eq!([fnv(b""), fnv(b"a"), fnv(b"foobar")], [0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968]);
     }
 

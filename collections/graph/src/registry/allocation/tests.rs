@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use sluice_model::{Host, ObjectKey, ObjectMeta, Resolution, ServiceEntry, Text};
 
-use super::{Claim, allocate, claim, in_status};
+use super::{AddressClaim, allocate, claim, in_status};
 use crate::options::AddressPools;
 
 pub(super) fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
@@ -17,7 +17,7 @@ pub(super) fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
 
 /// The first address of each host, of entries by name.
 fn given(pools: &AddressPools, entries: &[(&str, ServiceEntry)]) -> BTreeMap<String, Text> {
-    let mut claims: Vec<(ObjectKey, Box<Claim>)> = entries
+    let mut claims: Vec<(ObjectKey, Box<AddressClaim>)> = entries
         .iter()
         .filter_map(|(name, entry)| Some((ObjectKey::new("c", "ns", *name), Box::new(claim(entry)?))))
         .collect();
@@ -44,7 +44,7 @@ fn hosts_get_an_address_of_each_family() {
 }
 
 #[test]
-fn a_newcomer_moves_nobody() {
+fn a_new_entry_moves_no_other() {
     let names: Vec<String> = (0..7).map(|number| format!("h{number}.example")).collect();
     let all: Vec<(&str, ServiceEntry)> =
         names.iter().zip(1..).map(|(name, created)| (name.as_str(), entry(created, &[name]))).collect();
@@ -66,7 +66,7 @@ fn a_newcomer_moves_nobody() {
 }
 
 #[test]
-fn what_a_status_says_stays_unless_somebody_older_has_it() {
+fn an_address_in_a_status_is_kept_unless_an_older_entry_has_it() {
     let written = |created, host: &str, address: &str| ServiceEntry {
         allocated_addresses: vec![(Host::new(host), address.into())],
         ..entry(created, &[host])
@@ -75,7 +75,7 @@ fn what_a_status_says_stays_unless_somebody_older_has_it() {
     let all = given(&small(), &entries);
     assert_eq!(all["b.example"], *"10.0.0.3");
     assert_ne!(all["a.example"], *"10.0.0.3");
-    // What a user declares is nobody else's, however old.
+    // An address that a user declares is not allocated, not even to an older entry.
     let declared = ServiceEntry { addresses: vec!["10.0.0.3/32".into()], ..entry(9, &["c.example"]) };
     let all = given(&small(), &[entries[1].clone(), ("c", declared)]);
     assert_ne!(all["b.example"], *"10.0.0.3");

@@ -7,36 +7,38 @@ use sluice_model::{
     Endpoint, Kind, MeshConfig, Resolution, Service, ServiceEntry, ServicePort, Text, TlsMode, match_labels,
 };
 
-use super::Declared;
-use crate::inputs::Objects;
+use super::DeclaredEndpoints;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
 use crate::registry::services::DeclaredKey;
-use crate::registry::workloads::{Instance, InstanceKey, Instances, address_endpoint, selector_key, trust_domain};
+use crate::registry::workloads::{
+    WorkloadInstance, WorkloadInstanceKey, WorkloadInstances, address_endpoint, selector_key, trust_domain,
+};
 
-/// Marks an address that is a path.
+/// Prefix of an address that is a path.
 const UNIX: &str = "unix://";
 
-/// Endpoints a declaration has of itself: those a ServiceEntry lists or selects, its host if that is to be resolved, and
+/// Endpoints of each declaration: those that a ServiceEntry lists or selects, its host if that is to be resolved, and
 /// the WorkloadEntries that a Service selects.
 /// Key: `DeclaredKey`. From: `declared_services`, `service_entries`, `workload_instances`, `mesh_config`, `networks`.
 /// Changes when: the declaration does, or a workload it selects.
-/// Size: declarations that have any, for a ServiceEntry times its addresses. Rejects: none.
+/// Size: declarations that have any; for a ServiceEntry, multiplied by its addresses. Rejects: none.
 pub(crate) fn derive_declared_endpoints<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     declared: &Collection<'s, DeclaredKey, Service>,
-    instances: &Instances<'s>,
+    instances: &WorkloadInstances<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     networks: &Collection<'s, (), NetworkRules>,
     options: &GraphOptions,
-) -> Declared<'s> {
+) -> DeclaredEndpoints<'s> {
     let services_select_entries = options.services_select_entries;
     let trust_domain = trust_domain(mesh);
     let endpoints = declared.derive("declared_endpoints", |deps| {
         let (entries, by_label) = (deps.on(&objects.service_entries), deps.by(&instances.by_label));
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
         move |cx, key, service| {
-            let select = |selector| -> Vec<(InstanceKey, std::sync::Arc<Instance>)> {
+            let select = |selector| -> Vec<(WorkloadInstanceKey, std::sync::Arc<WorkloadInstance>)> {
                 let mut found = cx.by(&by_label, &selector_key(&key.object.namespace, selector));
                 found.retain(|(_, instance)| match_labels(selector, &instance.endpoint.labels));
                 found
@@ -85,17 +87,17 @@ pub(crate) fn derive_declared_endpoints<'s>(
                 }
             };
             if service.resolution == Resolution::DnsRoundRobinLb {
-                // Envoy resolves one name for such a cluster.
+                // Envoy resolves one host name for such a cluster.
                 let mut ports = BTreeSet::new();
                 found.retain(|endpoint| ports.insert(endpoint.port_name.clone()));
             }
             (!found.is_empty()).then_some(found)
         }
     });
-    // A ServiceEntry is as many services as it has addresses, each with all of the endpoints.
+    // A ServiceEntry declares one service for each of its addresses, each with all of the endpoints.
     let repeated = endpoints.join("declared_endpoints/repeated", declared, |key, endpoints, service| {
         let addresses = service.addresses.values().next().filter(|_| key.kind == Kind::ServiceEntry);
-        // Envoy resolves one name for each port of a round-robin cluster.
+        // Envoy resolves one host name for each port of a round-robin cluster.
         let once = service.resolution == Resolution::DnsRoundRobinLb;
         let times = addresses.filter(|_| !once).map_or(1, Vec::len).max(1);
         Some(endpoints.iter().flat_map(|endpoint| std::iter::repeat_n(endpoint.clone(), times)).collect::<Vec<_>>())
@@ -104,7 +106,7 @@ pub(crate) fn derive_declared_endpoints<'s>(
         let service = sluice_model::ServiceKey { namespace: key.object.namespace.clone(), host: key.host.clone() };
         [(service, endpoints.clone())]
     });
-    Declared { endpoints, by_service }
+    DeclaredEndpoints { endpoints, by_service }
 }
 
 fn is_dns(service: &Service) -> bool {
@@ -116,7 +118,7 @@ fn is_ip(endpoint: &Endpoint) -> bool {
     address.is_empty() || address.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// The host itself, once for each port: it is resolved by Envoy.
+/// The host itself, once for each port: Envoy resolves it.
 fn of_host(key: &DeclaredKey, service: &Service, entry: &ServiceEntry) -> Vec<Endpoint> {
     let ports = service.ports.iter();
     ports
@@ -143,7 +145,7 @@ fn of_host(key: &DeclaredKey, service: &Service, entry: &ServiceEntry) -> Vec<En
         .collect()
 }
 
-/// The target port a ServiceEntry names, which is always a number.
+/// The target port of a ServiceEntry, which is always a number.
 fn target(port: &ServicePort) -> Option<u32> {
     port.target_port.parse().ok().filter(|number| *number > 0)
 }
@@ -157,7 +159,7 @@ fn of_entry<'a>(
         for port in &service.ports {
             let mut made = Endpoint { port_name: port.name.clone(), ..endpoint.clone() };
             let path = endpoint.addresses.first().and_then(|address| address.strip_prefix(UNIX)).map(Text::from);
-            // A path has no port; else the workload's own word counts before the ServiceEntry's.
+            // A path has no port; otherwise the port of the workload has precedence over that of the ServiceEntry.
             if let Some(path) = path {
                 made.addresses = vec![path];
             } else {
@@ -170,7 +172,10 @@ fn of_entry<'a>(
     found
 }
 
-fn of_service(service: &Service, selected: &[(InstanceKey, std::sync::Arc<Instance>)]) -> Vec<Endpoint> {
+fn of_service(
+    service: &Service,
+    selected: &[(WorkloadInstanceKey, std::sync::Arc<WorkloadInstance>)],
+) -> Vec<Endpoint> {
     let mut found = Vec::new();
     for (_, instance) in selected.iter().filter(|(_, instance)| is_ip(&instance.endpoint)) {
         for port in &service.ports {
@@ -182,8 +187,8 @@ fn of_service(service: &Service, selected: &[(InstanceKey, std::sync::Arc<Instan
     found
 }
 
-/// Where a WorkloadEntry listens for a Service's port: a target port that is named must be among the workload's; a
-/// number is only what the workload does not say otherwise under the port's name.
+/// The port at which a WorkloadEntry listens for a Service's port. A named target port must be one of the workload's
+/// ports. A number is used unless the workload declares another number under the port's name.
 pub(crate) fn workload_port(port: &ServicePort, ports: &std::collections::BTreeMap<Text, u32>) -> Option<u32> {
     let own = |name: &Text| ports.get(name).copied().filter(|number| *number > 0);
     match port.target_port.as_str() {

@@ -8,33 +8,33 @@ use sluice_model::{
     Endpoint, EndpointSlice, Health, MeshConfig, ObjectKey, Pod, ServiceKey, SliceEndpoint, Text, TlsMode,
 };
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
 use crate::registry::services::service_host;
 use crate::registry::workloads::{pod_endpoint, trust_domain, with_topology};
 
-/// What of a Service changes how its slices are read.
+/// The fields of a Service that change how its slices are read.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
-struct Reading {
+struct SliceServiceFacts {
     drains: bool,
     dual_stack: bool,
     unselected: bool,
 }
 
-/// What a slice comes to.
+/// The endpoints of a slice, and what they are indexed by.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
 struct SliceEndpoints {
     service: Text,
     unselected: bool,
-    /// Shared by what it is indexed by.
+    /// Shared by the entries of all indexes.
     endpoints: Arc<[Endpoint]>,
 }
 
-/// Where an address is looked for: cluster, namespace, address.
+/// The key of an address: cluster, namespace, address.
 pub(crate) type AddressKey = (Text, Text, Text);
 
-/// Name of a Service, and the endpoints one of its slices has.
+/// Name of a Service, and the endpoints of one of its slices.
 pub(crate) type ServiceSlice = (Text, Arc<[Endpoint]>);
 
 /// Endpoints of slices.
@@ -46,30 +46,30 @@ pub(crate) struct Slices<'s> {
     pub(crate) by_address: Index<'s, AddressKey, ObjectKey, ServiceSlice>,
 }
 
-/// Endpoints of each slice, by service. An endpoint whose pod has not arrived yet waits for it (S05).
+/// Endpoints of each slice, by service. An endpoint whose pod is not read yet is omitted until the pod is read (S05).
 /// Key: slice. From: `endpoint_slices`, `pods`, `nodes`, `kubernetes_services`, `mesh_config`, `networks`.
 /// Changes when: the slice does, or the identity, labels, locality or network of one of its pods.
 /// Size: slices of Services. Rejects: none.
 pub(crate) fn derive_slice_endpoints<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     networks: &Collection<'s, (), NetworkRules>,
     options: &GraphOptions,
 ) -> Slices<'s> {
     let trust_domain = trust_domain(mesh);
     let pods_by_address = objects.pods.index("pods/by-address", |key, pod| {
-        // Addresses of the node are shared by many pods, so they tell nothing.
-        let address = pod.ips.first().filter(|_| pod.ready && !pod.is_stopping() && !pod.host_network);
+        // Many pods share the addresses of their node, so such an address does not identify a pod.
+        let address = pod.ips.first().filter(|_| pod.ready && !pod.gone() && !pod.host_network);
         address.map(|address| ((key.cluster.clone(), key.namespace.clone(), address.clone()), ()))
     });
     let (dual_stack, sessions) = (options.dual_stack, options.sessions.clone());
     let readings = objects.kubernetes_services.filter_map("slice_readings", move |_, service| {
-        let reading = Reading {
-            drains: sessions.enabled_for(&service.meta.labels),
+        let reading = SliceServiceFacts {
+            drains: sessions.asked_for(&service.meta.labels),
             dual_stack: dual_stack && service.cluster_ips.len() > 1,
             unselected: service.selector.is_empty(),
         };
-        (reading != Reading::default()).then_some(reading)
+        (reading != SliceServiceFacts::default()).then_some(reading)
     });
     let endpoints = objects.endpoint_slices.derive("slice_endpoints", |deps| {
         let (pods, nodes) = (deps.on(&objects.pods), deps.on(&objects.nodes));
@@ -146,7 +146,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
     Slices { by_service, by_address }
 }
 
-/// An address that is no pod's: nothing is known of it.
+/// An address that does not belong to a pod: its workload is unknown.
 fn bare_endpoint(cluster: &Text, address: &Text, networks: &NetworkRules) -> Endpoint {
     let network = networks.network(cluster, address, &sluice_model::Labels::new());
     Endpoint {
@@ -171,7 +171,7 @@ fn bare_endpoint(cluster: &Text, address: &Text, networks: &NetworkRules) -> End
     }
 }
 
-fn health(endpoint: &SliceEndpoint, reading: Reading) -> Health {
+fn health(endpoint: &SliceEndpoint, reading: SliceServiceFacts) -> Health {
     match () {
         () if endpoint.ready => Health::Healthy,
         () if reading.drains && endpoint.serving && endpoint.terminating => Health::Draining,

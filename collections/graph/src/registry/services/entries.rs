@@ -1,4 +1,4 @@
-//! ServiceEntries to services (S09, S10).
+//! Converts ServiceEntries to services (S09, S10).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use sluice_model::{
 
 use super::kubernetes::{TRAFFIC_DISTRIBUTION, annotated_distribution};
 use super::{DeclaredKey, ServiceDefaults};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::allocation::{AllocationKey, allocates, in_status};
 
-/// How the addresses of a host that DNS resolves are dialled.
+/// Annotation: how Envoy connects to the addresses of a host that it resolves by DNS.
 const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
 
-/// What services of ServiceEntries derive from.
+/// What services of ServiceEntries are derived from.
 pub(super) struct EntryInputs<'a, 's> {
-    pub(super) objects: &'a Objects<'s>,
+    pub(super) objects: &'a ObjectCollections<'s>,
     pub(super) defaults: &'a Collection<'s, (), ServiceDefaults>,
     pub(super) traffic: &'a Collection<'s, ObjectKey, Text>,
     pub(super) allocations: &'a Collection<'s, AllocationKey, Vec<Text>>,
@@ -59,7 +59,7 @@ pub(super) fn derive<'s>(inputs: &EntryInputs<'_, 's>, options: &GraphOptions) -
                 service.auto_allocated_addresses = allocated(host);
                 (DeclaredKey { kind: Kind::ServiceEntry, object: key.clone(), host: host.clone() }, service)
             });
-            // A host that is named twice counts once.
+            // A host that is listed twice counts once.
             services.collect::<BTreeMap<_, _>>().into_iter().collect()
         }
     })
@@ -121,7 +121,7 @@ fn convert(
     }
 }
 
-/// An address, or a block of them; a block of one is an address.
+/// An address or a block of addresses; a block of one address is that address.
 fn virtual_address(text: &Text) -> Option<Text> {
     if text.parse::<IpAddr>().is_ok() {
         return Some(text.clone());

@@ -1,4 +1,4 @@
-//! Kubernetes Services to services (S01 to S03).
+//! Converts Kubernetes Services to services (S01 to S03).
 
 use sluice_engine::Collection;
 use sluice_model::{
@@ -9,7 +9,7 @@ use sluice_model::{
 use super::{DeclaredKey, ServiceDefaults};
 use crate::options::GraphOptions;
 
-/// On a Service or a Namespace.
+/// Annotation of a Service or a Namespace.
 pub(super) const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
@@ -131,7 +131,8 @@ fn traffic_distribution(object: &KubernetesService, namespace_traffic: &str) -> 
     annotated_distribution(object.meta.annotations.get(TRAFFIC_DISTRIBUTION).map(Text::as_str), namespace_traffic)
 }
 
-/// By the object's annotation, else that of its namespace. An unknown word of the object hides its namespace's.
+/// By the object's annotation, else by that of its namespace. An unknown value at the object hides the value of its
+/// namespace.
 pub(super) fn annotated_distribution(own: Option<&str>, namespace: &str) -> TrafficDistribution {
     let word = own.filter(|word| !word.is_empty()).unwrap_or(namespace).to_ascii_lowercase();
     match word.as_str() {

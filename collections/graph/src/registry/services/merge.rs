@@ -1,14 +1,14 @@
-//! One service of all that declare it (S23).
+//! Merges the declarations of one service (S23).
 
 use sluice_model::{Service, ServiceSource};
 
 use super::DeclaredKey;
 
-/// The service that declarations of one namespace and host make.
+/// The service that the declarations of one namespace and host make.
 ///
-/// Kubernetes Services come before ServiceEntries, that of the config cluster before other clusters'; among ServiceEntries
-/// the oldest counts. Addresses and identities of further clusters are added; a further ServiceEntry adds its ports and
-/// addresses if it is alike in everything else.
+/// Kubernetes Services have precedence over ServiceEntries, and the config cluster has precedence over other clusters.
+/// Of several ServiceEntries the oldest counts. Addresses and identities of other clusters are added. Another
+/// ServiceEntry adds its ports and addresses if all its other fields are equal.
 pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> Option<Service> {
     let mut rows: Vec<_> = rows.to_vec();
     rows.sort_by_key(|(key, service)| {
@@ -43,7 +43,7 @@ fn add_cluster(merged: &mut Service, other: &Service) {
     merged.subject_alt_names.dedup();
 }
 
-/// The youngest declaration is the one that routes are made of.
+/// Routes are built from the youngest declaration.
 fn cover(merged: &mut Service, other: &Service) {
     let age = |service: &Service| (service.created, service.name.clone());
     let youngest = merged.covered_by.as_deref().map_or_else(|| age(merged), age);

@@ -1,4 +1,4 @@
-//! Workloads that are WorkloadEntries, or addresses that ServiceEntries list.
+//! Workloads of WorkloadEntries, and of addresses that ServiceEntries list.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use sluice_model::{
 };
 
 use super::waypoints::WorkloadWaypoint;
-use super::{AmbientInputs, AmbientSettings, AmbientWorkload, Reads, Surroundings};
+use super::{AmbientInputs, AmbientSettings, AmbientWorkload, WorkloadContext, WorkloadReads};
 use crate::options::GraphOptions;
 use crate::registry::workloads::entry_workload_name;
 
@@ -22,7 +22,7 @@ use crate::registry::workloads::entry_workload_name;
 /// Size: WorkloadEntries. Rejects: none.
 pub(super) fn derive_workload_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &Surroundings<'s>,
+    around: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
     let services_select_entries = options.services_select_entries;
@@ -36,7 +36,7 @@ pub(super) fn derive_workload_entries<'s>(
             let services: Vec<Arc<AmbientService>> = services.into_values().collect();
             let uid = format!("{}/networking.istio.io/WorkloadEntry/{}/{}", key.cluster, key.namespace, key.name);
             let through = reads.waypoints.of_workload(cx, key, labels);
-            let declared = Declared {
+            let declared = DeclaredAddress {
                 key,
                 labels,
                 annotations: &entry.meta.annotations,
@@ -49,13 +49,13 @@ pub(super) fn derive_workload_entries<'s>(
     })
 }
 
-/// Workloads of the addresses that ServiceEntries list, and of hosts that are resolved where none are listed.
+/// Workloads of the addresses that ServiceEntries list, or of hosts that are resolved if none are listed.
 /// Key: uid. From: `service_entries`, `ambient_services`, `ambient_policies`, `waypoints`, `ambient_gateways`, `namespaces`, `mesh_config`.
 /// Changes when: the ServiceEntry does, a policy that selects it, or the waypoint of an address.
 /// Size: such addresses. Rejects: none.
 pub(super) fn derive_service_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &Surroundings<'s>,
+    around: &WorkloadContext<'s>,
     _: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
     let by_entry = around.services.all.index("ambient_services/by-entry", |_, service| {
@@ -84,7 +84,7 @@ pub(super) fn derive_service_entries<'s>(
                     key.cluster, key.namespace, key.name, address.address
                 );
                 let ObjectMeta { labels, annotations, name, .. } = &entry.meta;
-                let declared = Declared { key, labels, annotations, workload_name: name, address, services };
+                let declared = DeclaredAddress { key, labels, annotations, workload_name: name, address, services };
                 made.insert(Text::from(uid.as_str()), workload(cx, &reads, &settings, &uid, &declared, &through));
             };
             if implied {
@@ -103,9 +103,9 @@ pub(super) fn derive_service_entries<'s>(
 }
 
 /// An address that an object declares.
-struct Declared<'a> {
+struct DeclaredAddress<'a> {
     key: &'a ObjectKey,
-    /// Of the object, as policies select them.
+    /// Labels of the object, which policies select.
     labels: &'a Labels,
     annotations: &'a Labels,
     workload_name: &'a Text,
@@ -115,13 +115,13 @@ struct Declared<'a> {
 
 fn workload(
     cx: &Context,
-    reads: &Reads,
+    reads: &WorkloadReads,
     settings: &AmbientSettings,
     uid: &str,
-    declared: &Declared<'_>,
+    declared: &DeclaredAddress<'_>,
     through: &WorkloadWaypoint,
 ) -> AmbientWorkload {
-    let Declared { key, labels, address, .. } = declared;
+    let DeclaredAddress { key, labels, address, .. } = declared;
     let mut policies = reads.policies.of_workload(cx, &settings.root_namespace, &key.namespace, labels);
     let services = declared.services.iter().map(AsRef::as_ref);
     policies.extend(reads.policies.of_waypoints(cx, &reads.waypoints, through.waypoint.as_ref(), services));

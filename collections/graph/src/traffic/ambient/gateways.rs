@@ -13,19 +13,19 @@ use super::{AmbientInputs, AmbientSettings, AmbientWorkload};
 use crate::options::GraphOptions;
 use crate::registry::networks::NETWORK_LABEL;
 
-/// Class of Gateways that stand for those of another network.
+/// Class of Gateways of another network.
 const REMOTE: &str = "istio-remote";
-/// Annotation: the service account a gateway runs as.
+/// Annotation: the service account of a gateway.
 const ACCOUNT: &str = "gateway.istio.io/service-account";
 
 /// An address of a gateway to another network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct RemoteGateway {
-    /// The network behind it.
+    /// The network that it leads into.
     network: Text,
     address: Text,
     port: u32,
-    /// Namespace and name of the service account it runs as.
+    /// Namespace and name of its service account.
     namespace: Text,
     account: Text,
 }
@@ -46,16 +46,16 @@ impl RemoteGateway {
         HboneAddress { destination, port: self.port }
     }
 
-    /// What it is known by as a workload.
+    /// Its uid as a workload.
     fn uid(&self) -> Text {
         format!("NetworkGateway/{}/{}/{}", self.network, self.address, self.port).into()
     }
 }
 
 /// Gateways to other networks.
-pub(super) struct Gateways<'s> {
+pub(super) struct RemoteGateways<'s> {
     by_network: Index<'s, Text, (ObjectKey, Text), HboneAddress>,
-    /// Each as a workload, so that node proxies know who answers.
+    /// Each as a workload, so that node proxies know its identity.
     pub(super) workloads: Collection<'s, Text, AmbientWorkload>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn derive_gateways<'s>(
     inputs: &AmbientInputs<'_, 's>,
     settings: &Collection<'s, (), AmbientSettings>,
     options: &GraphOptions,
-) -> Gateways<'s> {
+) -> RemoteGateways<'s> {
     let cluster = options.cluster.clone();
     let gateways = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways", move |key, gateway| {
         let found = if key.cluster == cluster { addresses(gateway) } else { Vec::new() };
@@ -96,7 +96,7 @@ pub(super) fn derive_gateways<'s>(
             Some(made.into())
         }
     });
-    Gateways { by_network, workloads }
+    RemoteGateways { by_network, workloads }
 }
 
 fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
@@ -117,15 +117,15 @@ fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
     made.collect()
 }
 
-/// Looks gateways up, inside a `derive`.
+/// Looks up gateways, inside a `derive`.
 pub(super) struct GatewayReads(IndexDep<Text, (ObjectKey, Text), HboneAddress>);
 
 impl GatewayReads {
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, gateways: &Gateways<'s>) -> Self {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, gateways: &RemoteGateways<'s>) -> Self {
         Self(deps.by(&gateways.by_network))
     }
 
-    /// How a network is reached from others.
+    /// The address at which a network is reached from others.
     pub(super) fn to(&self, cx: &Context, network: &Text) -> Option<Arc<HboneAddress>> {
         if network.is_empty() {
             return None;

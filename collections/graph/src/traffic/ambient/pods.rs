@@ -7,21 +7,21 @@ use sluice_engine::Collection;
 use sluice_envoy::ztunnel::{WorkloadDetails, WorkloadInputs, build_workload, pod_ports};
 use sluice_model::{AmbientService, Pod, ServiceKey, ServiceSource, Text};
 
-use super::{AmbientInputs, AmbientWorkload, Surroundings};
+use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
 /// Workloads of pods that have an address and have not finished.
 /// Key: uid. From: `pods`, `ambient_services`, `endpoint_slices` (which Services without a selector name the pod),
 /// `nodes`, `ambient_policies`, `waypoints`, `ambient_gateways`, `namespaces`, `mesh_config`.
-/// Changes when: the pod does, a service that selects it, a policy that does, its waypoint, or the place of its node.
+/// Changes when: the pod does, a service or policy that selects it, its waypoint, or the locality of its node.
 /// Size: pods. Rejects: none.
 pub(super) fn derive_pods<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &Surroundings<'s>,
+    around: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
-    // Only who is named, so that no other edit of a slice concerns its pods.
+    // Only the pods in a slice, so that no other edit of the slice recomputes them.
     let slices = inputs.objects.endpoint_slices.index("ambient_pods/slices", |key, slice| {
         let counts = !slice.service.is_empty() && slice.address_type != "FQDN";
         let pods = slice.endpoints.iter().filter(|_| counts).filter_map(|endpoint| endpoint.target_pod.clone());

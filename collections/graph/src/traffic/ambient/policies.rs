@@ -1,4 +1,4 @@
-//! Policies of node proxies, and which are for a workload (A04).
+//! Policies of node proxies, and the policies of each workload (A04).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::{AmbientInputs, AmbientSettings, LabelKey, first_labels, label_keys};
 use crate::options::AmbientOptions;
 use crate::registry::workloads::selector_key;
 
-/// Policies, and how those for a workload are found.
-pub(super) struct Policies<'s> {
-    /// All that are sent, by name.
+/// Policies, and the indexes by which those of a workload are found.
+pub(super) struct AmbientPolicies<'s> {
+    /// All policies that are sent, by name.
     pub(super) all: Collection<'s, Text, Resource>,
     by_label: Index<'s, LabelKey, ObjectKey, Labels>,
     labels: Collection<'s, (), BTreeSet<Text>>,
@@ -30,29 +30,29 @@ pub(super) struct Policies<'s> {
 
 /// An AuthorizationPolicy that node proxies enforce.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Enforced {
+struct EnforcedPolicy {
     selector: Labels,
     message: Resource,
 }
 
-/// Policies by name (`NAMESPACE/NAME`): AuthorizationPolicies as far as connections go; PeerAuthentications that tell
-/// ports apart; with any PeerAuthentication the policy for workloads that take mutual TLS only; and, where that is
-/// asked for, one for each waypoint.
+/// Policies by name (`NAMESPACE/NAME`): the parts of AuthorizationPolicies that apply to connections;
+/// PeerAuthentications with settings for ports; if there is any PeerAuthentication, the policy for workloads that
+/// accept only mutual TLS; and, if enabled, one for each waypoint.
 /// Key: the name. From: `authorization_policies`, `peer_authentications`, `waypoints`, `mesh_config`.
-/// Changes when: the policy does; that of a PeerAuthentication also with those above it, that of a waypoint with the
-/// accounts of its instances. Size: policies. Rejects: none.
+/// Changes when: the policy does; for a PeerAuthentication also those of its namespace and the mesh; for a waypoint
+/// also the service accounts of its instances. Size: policies. Rejects: none.
 pub(super) fn derive_policies<'s>(
     inputs: &AmbientInputs<'_, 's>,
     settings: &Collection<'s, (), AmbientSettings>,
     waypoints: &Waypoints<'s>,
     switches: AmbientOptions,
-) -> Policies<'s> {
+) -> AmbientPolicies<'s> {
     let root = settings.map("ambient_root_namespace", |(), settings| settings.root_namespace.clone());
     let authorization = inputs.objects.authorization_policies.derive("ambient_policies/authorization", |deps| {
         let root = deps.on(&root);
         move |cx, _, policy| {
             let message = build_authorization(policy, &cx.get(&root, &())?, switches.dry_run_policies)?;
-            Some(Enforced { selector: policy.attachment.selector.clone(), message: Resource::Encoded(message) })
+            Some(EnforcedPolicy { selector: policy.attachment.selector.clone(), message: Resource::Encoded(message) })
         }
     });
     let by_label = authorization.index("ambient_policies/by-label", |key, policy| {
@@ -74,8 +74,9 @@ pub(super) fn derive_policies<'s>(
             if key.namespace == *root || policy.selector.is_empty() || policy.ports.is_empty() {
                 return Vec::new();
             }
-            let wide = |namespace: &Text| Peers::of(cx, &peers, namespace).wide().map(|policy| policy.mtls);
-            let above = InheritedModes { namespace: wide(&key.namespace), mesh: wide(&root) };
+            let wide =
+                |namespace: &Text| PeerAuthentications::of(cx, &peers, namespace).wide().map(|policy| policy.mtls);
+            let above = Above { namespace: wide(&key.namespace), mesh: wide(&root) };
             let message = build_peer_authorization(policy, above);
             let row = |message| (name(&key.namespace, &peer_policy_name(&key.name)), Resource::Encoded(message));
             message.map(row).into_iter().collect()
@@ -106,7 +107,7 @@ pub(super) fn derive_policies<'s>(
         }
     });
     let all = enforced.union("ambient_policies", &[by_port, strict, implied]);
-    Policies { all, by_label, labels, peers, allows_waypoints: switches.allows_waypoints }
+    AmbientPolicies { all, by_label, labels, peers, allows_waypoints: switches.allows_waypoints }
 }
 
 /// The name of a policy as workloads refer to it.
@@ -119,7 +120,7 @@ fn waypoint_policy(waypoint: &Waypoint) -> String {
     format!("istio_allow_waypoint_{}_{}", waypoint.key.namespace, waypoint.key.name)
 }
 
-/// Looks policies up, inside a `derive`.
+/// Looks up policies, inside a `derive`.
 pub(super) struct PolicyReads {
     by_label: IndexDep<LabelKey, ObjectKey, Labels>,
     labels: Dep<(), BTreeSet<Text>>,
@@ -128,7 +129,7 @@ pub(super) struct PolicyReads {
 }
 
 impl PolicyReads {
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, policies: &Policies<'s>) -> Self {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, policies: &AmbientPolicies<'s>) -> Self {
         Self {
             by_label: deps.by(&policies.by_label),
             labels: deps.on(&policies.labels),
@@ -137,7 +138,8 @@ impl PolicyReads {
         }
     }
 
-    /// Names of the policies for a workload with these labels. Those for a whole namespace or mesh need no mention.
+    /// Names of the policies for a workload with these labels. Those for a whole namespace or the mesh need no
+    /// reference.
     pub(super) fn of_workload(&self, cx: &Context, root: &Text, namespace: &Text, labels: &Labels) -> Vec<Text> {
         let mut names = BTreeSet::new();
         let elsewhere = Some(root).filter(|root| *root != namespace);
@@ -148,8 +150,8 @@ impl PolicyReads {
                 names.extend(found.map(|(key, _)| name(&key.namespace, &key.name)));
             }
         }
-        let own = Peers::of(cx, &self.peers, namespace);
-        let mesh = elsewhere.map(|root| Peers::of(cx, &self.peers, root));
+        let own = PeerAuthentications::of(cx, &self.peers, namespace);
+        let mesh = elsewhere.map(|root| PeerAuthentications::of(cx, &self.peers, root));
         let peer = match &mesh {
             Some(mesh) => peer_policy(root, mesh.wide(), own.wide(), own.selecting(labels)),
             None => peer_policy(root, own.wide(), None, None),
@@ -157,7 +159,7 @@ impl PolicyReads {
         names.into_iter().chain(peer).collect()
     }
 
-    /// Names of the policies that let waypoints pass which something reaches the workload through.
+    /// Names of the policies that allow the waypoints through which the workload is reached.
     pub(super) fn of_waypoints<'a>(
         &self,
         cx: &Context,
@@ -180,28 +182,28 @@ impl PolicyReads {
 }
 
 /// The PeerAuthentications of a namespace, the oldest first.
-struct Peers(Vec<Arc<PeerAuthentication>>);
+struct PeerAuthentications(Vec<Arc<PeerAuthentication>>);
 
-impl Peers {
+impl PeerAuthentications {
     fn of(cx: &Context, peers: &IndexDep<Text, ObjectKey, PeerAuthentication>, namespace: &Text) -> Self {
         let mut policies: Vec<_> = cx.by(peers, namespace).into_iter().map(|(_, policy)| policy).collect();
         policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
         Self(policies)
     }
 
-    /// The one for all of the namespace.
+    /// The policy for the whole namespace.
     fn wide(&self) -> Option<&PeerAuthentication> {
         self.0.iter().map(AsRef::as_ref).find(|policy| policy.selector.is_empty())
     }
 
-    /// The one for workloads with these labels.
+    /// The policy for workloads with these labels.
     fn selecting(&self, labels: &Labels) -> Option<&PeerAuthentication> {
         let mut all = self.0.iter().map(AsRef::as_ref);
         all.find(|policy| !policy.selector.is_empty() && match_labels(&policy.selector, labels))
     }
 }
 
-/// The policy that enforces what PeerAuthentications of the mesh, the namespace and the workload come to.
+/// The policy that enforces the PeerAuthentications of the mesh, the namespace and the workload.
 fn peer_policy(
     root: &str,
     mesh: Option<&PeerAuthentication>,
@@ -215,7 +217,8 @@ fn peer_policy(
     let exception = workload.filter(|policy| {
         let mut ports = policy.ports.values();
         match (strict, policy.mtls) {
-            // Without a mode of its own, a port that takes plain text only is left to the mode above.
+            // Without a mode of the workload, a port that accepts only plain text follows the mode of the namespace or
+            // mesh.
             (true, PeerMtls::Unset) => ports.any(|mode| *mode == PeerMtls::Permissive),
             (true, _) => ports.any(|mode| matches!(mode, PeerMtls::Permissive | PeerMtls::Disable)),
             (false, _) => ports.any(|mode| *mode == PeerMtls::Strict),

@@ -1,4 +1,4 @@
-//! Services as node proxies know them (A03).
+//! Services of node proxies (A03).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,26 +16,26 @@ use super::{AmbientInputs, namespace_labels};
 use crate::options::GraphOptions;
 use crate::registry::services::{DeclaredKey, visibility};
 
-/// What decides which object's word on a host counts.
+/// The precedence of an object that declares a host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Claim {
-    /// A ServiceEntry yields to a Service.
+struct ServiceClaim {
+    /// A Service has precedence over a ServiceEntry.
     source: ServiceSource,
     created: Timestamp,
     private: bool,
 }
 
-/// The object that has the say of a service.
+/// The object that declares a service.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Chosen {
+struct ChosenObject {
     declared: DeclaredKey,
     canonical: bool,
 }
 
-/// Services, one a namespace and host.
+/// Services, one for each namespace and host.
 /// Key: `ServiceKey`. From: `declared_services`, `kubernetes_services`, `service_entries`, `waypoints`, `namespaces`,
 /// `mesh_config`.
-/// Changes when: the object that declares it does, its waypoint, or another object claims its host.
+/// Changes when: the object that declares it does, its waypoint, or another object that declares its host.
 /// Size: Services and hosts of ServiceEntries. Rejects: none.
 pub(super) fn derive_services<'s>(
     inputs: &AmbientInputs<'_, 's>,
@@ -80,32 +80,32 @@ pub(super) fn derive_services<'s>(
         }
     });
     let claims = candidates.index("ambient_services/by-host", |_, service| {
-        let claim = Claim { source: service.source, created: service.created, private: service.private };
+        let claim = ServiceClaim { source: service.source, created: service.created, private: service.private };
         [(service.host.clone(), claim)]
     });
     let chosen = claims.group("ambient_services/chosen-by-host", |_, claims| Some(choose(claims)));
     let chosen = chosen.flat_map("ambient_services/chosen", |host: &Host, chosen| {
-        let service = |chosen: &Chosen| {
+        let service = |chosen: &ChosenObject| {
             (ServiceKey { namespace: chosen.declared.object.namespace.clone(), host: host.clone() }, chosen.clone())
         };
         chosen.iter().map(service).collect::<Vec<_>>()
     });
     chosen.derive("ambient_services", |deps| {
         let candidates = deps.on(&candidates);
-        move |cx, _, chosen: &Chosen| {
+        move |cx, _, chosen: &ChosenObject| {
             let service = cx.get(&candidates, &chosen.declared)?;
             Some(AmbientService { canonical: chosen.canonical, ..(*service).clone() })
         }
     })
 }
 
-/// Of the objects that declare one host: one a namespace, a Service before the oldest ServiceEntry; and of those the one
-/// that is meant elsewhere, which is not one that only its namespace may know.
-fn choose(claims: &[(&DeclaredKey, &Claim)]) -> Vec<Chosen> {
-    let rank = |(key, claim): &(&DeclaredKey, &Claim)| {
+/// Of the objects that declare one host: one for each namespace, a Service before the oldest ServiceEntry; and of those
+/// the one that other namespaces use, which must be visible to them.
+fn choose(claims: &[(&DeclaredKey, &ServiceClaim)]) -> Vec<ChosenObject> {
+    let rank = |(key, claim): &(&DeclaredKey, &ServiceClaim)| {
         (claim.source == ServiceSource::ServiceEntry, claim.created, (*key).clone())
     };
-    let mut best: BTreeMap<&Text, (&DeclaredKey, &Claim)> = BTreeMap::new();
+    let mut best: BTreeMap<&Text, (&DeclaredKey, &ServiceClaim)> = BTreeMap::new();
     for claim in claims {
         let of_namespace = best.entry(&claim.0.object.namespace).or_insert(*claim);
         if rank(claim) < rank(of_namespace) {
@@ -114,7 +114,7 @@ fn choose(claims: &[(&DeclaredKey, &Claim)]) -> Vec<Chosen> {
     }
     let public = best.values().filter(|(_, claim)| !claim.private);
     let canonical = public.min_by_key(|claim| rank(claim)).map(|(key, _)| (*key).clone());
-    let chosen = |(key, _): &(&DeclaredKey, &Claim)| Chosen {
+    let chosen = |(key, _): &(&DeclaredKey, &ServiceClaim)| ChosenObject {
         declared: (*key).clone(),
         canonical: canonical.as_ref() == Some(*key),
     };
@@ -123,7 +123,7 @@ fn choose(claims: &[(&DeclaredKey, &Claim)]) -> Vec<Chosen> {
 
 fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -> Option<AmbientService> {
     if object.service_type == ServiceType::ExternalName {
-        // The name behind it is looked up as any other.
+        // Node proxies resolve the name of an ExternalName Service like any other.
         return None;
     }
     let addresses = object.cluster_ips.iter().map(|address| address.parse::<IpAddr>().map(IpNet::from));
@@ -163,7 +163,7 @@ fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -
 
 fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option<AmbientService> {
     let declares: Vec<IpNet> = entry.addresses.iter().map(|text| block(text)).collect::<Option<_>>()?;
-    // A wildcard is no name that is looked up, unless each of its names is resolved by itself.
+    // A wildcard is not resolved, unless each of its names is resolved by itself.
     let looked_up = !declared.host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
     let allocated = declared.auto_allocated_addresses.iter().filter(|_| looked_up).filter_map(|text| block(text));
     let ports = entry.ports.iter().map(|port| AmbientPort {
@@ -196,7 +196,7 @@ fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option
     })
 }
 
-/// An address, or a block of them by its first one.
+/// An address, or the first address of a block.
 fn block(text: &str) -> Option<IpNet> {
     let address = text.parse::<IpAddr>().ok().map(IpNet::from);
     address.or_else(|| text.parse::<IpNet>().ok().map(|block| block.trunc()))

@@ -1,4 +1,4 @@
-//! Workloads that are nothing but an address of an EndpointSlice.
+//! Workloads of addresses in EndpointSlices that are not pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,20 +7,20 @@ use sluice_engine::Collection;
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload, slice_ports};
 use sluice_model::{EndpointSlice, ServiceKey, ServiceSource, Text};
 
-use super::{AmbientInputs, AmbientWorkload, Surroundings};
+use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Workloads of addresses in slices of Services that are no pods': nobody knows more of them.
+/// Workloads of addresses in slices that do not belong to pods: nothing else is known of them.
 /// Key: uid. From: `endpoint_slices`, `ambient_services`, `mesh_config`.
 /// Changes when: the slice does, or the ports of its Service.
 /// Size: such addresses. Rejects: none.
 pub(super) fn derive_slices<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &Surroundings<'s>,
+    around: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
-    // Most slices hold pods only, and change often.
+    // Most slices hold only pods, and change often.
     let bare = inputs.objects.endpoint_slices.filter_map("ambient_workloads/bare", |_, slice| {
         let mut slice = slice.clone();
         slice.endpoints.retain(|endpoint| endpoint.target_pod.is_none() && !endpoint.addresses.is_empty());
@@ -58,7 +58,7 @@ pub(super) fn derive_slices<'s>(
                     trust_domain: &settings.trust_domain,
                     services: services.clone(),
                     unhealthy: !endpoint.ready,
-                    // It may be anybody's.
+                    // The address may belong to any host.
                     shared_address: true,
                     ..WorkloadInputs::default()
                 });

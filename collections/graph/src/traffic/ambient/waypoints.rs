@@ -1,4 +1,4 @@
-//! Waypoints, and through which of them something is reached (A05).
+//! Waypoints, and the waypoint through which a workload or service is reached (A05).
 
 use std::net::IpAddr;
 
@@ -19,32 +19,32 @@ const CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
 /// Annotation: share of the traffic for the other waypoint, in percent.
 const CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weight";
 const FOR_INGRESS: &str = "istio.io/ingress-use-waypoint";
-/// Label of what a controller made for a Gateway.
+/// Label of the objects that a controller creates for a Gateway.
 const MANAGED: &str = "gateway.istio.io/managed";
-/// What it says of gateways that have no waypoint: waypoints themselves, and those between networks.
+/// Its value for gateways without a waypoint: waypoints themselves, and east-west gateways.
 const WITHOUT_WAYPOINT: [&str; 2] = ["istio.io-mesh-controller", "istio.io-eastwest-controller"];
-/// Label of a Gateway or its class: for what traffic it is.
+/// Label of a Gateway or its class: the traffic that it processes.
 const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 const SERVICES: &str = "service";
-/// Annotation of a Gateway or its class: how its instances are given connections.
+/// Annotation of a Gateway or its class: how node proxies connect to its instances.
 const BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
-/// Protocol of a listener that connections come to with the PROXY protocol.
+/// Protocol of a listener that accepts the PROXY protocol.
 const PROXY_PROTOCOL: &str = "istio.io/PROXY";
 const HBONE_PORT: u16 = 15008;
-/// Name that stands for no waypoint.
+/// Name for "no waypoint".
 const NONE: &str = "none";
 
-/// Waypoints, and what namespaces say about them.
+/// Waypoints, and the labels of namespaces that refer to them.
 #[derive(Clone)]
 pub(super) struct Waypoints<'s> {
     all: Collection<'s, ObjectKey, Waypoint>,
-    /// Of each namespace that says anything: the labels and annotations that concern waypoints.
-    declared: Collection<'s, ObjectKey, Declared>,
+    /// The labels and annotations of each namespace that concern waypoints, if it has any.
+    declared: Collection<'s, ObjectKey, WaypointMarks>,
     namespaces: Collection<'s, ObjectKey, Namespace>,
 }
 
 /// Labels and annotations that concern waypoints.
-type Declared = (Labels, Labels);
+type WaypointMarks = (Labels, Labels);
 
 impl<'s> Waypoints<'s> {
     pub(super) fn new(
@@ -71,9 +71,9 @@ impl<'s> Waypoints<'s> {
     }
 }
 
-/// Waypoints: Gateways of the Gateway API that have addresses, whatever their class.
+/// Waypoints: Gateways of the Gateway API with addresses, of any class.
 /// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
-/// Changes when: the Gateway does, its class, or the accounts of its instances.
+/// Changes when: the Gateway does, its class, or the service accounts of its instances.
 /// Size: such Gateways. Rejects: none.
 fn derive_waypoints<'s>(
     inputs: &AmbientInputs<'_, 's>,
@@ -134,7 +134,7 @@ fn inbound_binding(word: &str) -> Option<InboundBinding> {
     Some(InboundBinding { proxy_protocol, port: port.parse().unwrap_or_default() })
 }
 
-/// Where it listens: by its host name if it has one, since addresses come and go.
+/// Its address: the host name if it has one, because addresses change.
 fn address(key: &ObjectKey, gateway: &Gateway, network: Text) -> Option<HboneAddress> {
     let all = || gateway.assigned_addresses.iter();
     let named = all().find(|address| address.kind == AddressKind::Hostname).map(|address| {
@@ -147,7 +147,7 @@ fn address(key: &ObjectKey, gateway: &Gateway, network: Text) -> Option<HboneAdd
     Some(HboneAddress { destination, port: u32::from(HBONE_PORT) })
 }
 
-/// Who may use it: by the listener that it is bound to, else by the one for HBONE.
+/// The namespaces that may use it: those that its listener allows, else those of the HBONE listener.
 fn clients(gateway: &Gateway, binding: Option<InboundBinding>) -> WaypointClients {
     let find = |fits: &dyn Fn(&Listener) -> bool| gateway.listeners.iter().find(|listener| fits(listener));
     let bound = match binding {
@@ -159,36 +159,36 @@ fn clients(gateway: &Gateway, binding: Option<InboundBinding>) -> WaypointClient
     let Some(listener) = bound.or_else(hbone) else { return WaypointClients::Same };
     match &listener.allowed_routes.namespaces {
         NamespaceSelection::All => WaypointClients::All,
-        // A selector that is missing selects nothing.
+        // An absent selector selects nothing.
         NamespaceSelection::Selected(Some(selector)) => WaypointClients::Selected(selector.clone()),
         NamespaceSelection::Selected(None) => WaypointClients::NoNamespace,
         NamespaceSelection::Unset | NamespaceSelection::None | NamespaceSelection::Same => WaypointClients::Same,
     }
 }
 
-/// Looks waypoints up, inside a `derive`.
+/// Looks up waypoints, inside a `derive`.
 pub(super) struct WaypointReads {
     all: Dep<ObjectKey, Waypoint>,
-    declared: Dep<ObjectKey, Declared>,
+    declared: Dep<ObjectKey, WaypointMarks>,
     namespaces: Dep<ObjectKey, Namespace>,
 }
 
-/// What a label says.
-enum Wish {
-    /// Nothing.
+/// The value of a label that refers to a waypoint.
+enum WaypointLabel {
+    /// The label is absent.
     Unsaid,
     /// No waypoint.
     None,
-    /// This one.
+    /// This waypoint.
     Named(ObjectKey),
 }
 
 /// How a workload is reached.
 #[derive(Debug, Default)]
 pub(super) struct WorkloadWaypoint {
-    /// Through this one.
+    /// Through this waypoint.
     pub(super) waypoint: Option<std::sync::Arc<Waypoint>>,
-    /// It is an instance of one, and is handed connections like this.
+    /// It is an instance of a waypoint, and accepts connections in this form.
     pub(super) binding: Option<InboundBinding>,
 }
 
@@ -217,8 +217,8 @@ impl WaypointReads {
         WorkloadWaypoint { waypoint, binding: None }
     }
 
-    /// The waypoints of a service; `key` is the declaring object, with these labels and annotations. A service that only
-    /// its namespace may know has none elsewhere.
+    /// The waypoints of a service; `key` is the declaring object, with these labels and annotations. A service that is
+    /// visible only in its namespace has none elsewhere.
     pub(super) fn of_service(
         &self,
         cx: &Context,
@@ -244,24 +244,26 @@ impl WaypointReads {
         }
     }
 
-    /// The shares of two waypoints, if some of the traffic goes to another. What of it is wrong leaves all with the first.
+    /// The shares of two waypoints, if some traffic goes to the second one. With an invalid share all traffic goes to
+    /// the first.
     fn weighted(
         &self,
         cx: &Context,
         key: &ObjectKey,
         (labels, annotations): (&Labels, &Labels),
-        of_namespace: Option<&Declared>,
+        of_namespace: Option<&WaypointMarks>,
         primary: &Waypoint,
     ) -> Vec<(HboneAddress, u32)> {
-        // The namespace's word counts only where its waypoint does.
-        let inherited = of_namespace.filter(|_| !matches!(wish(labels, key, USE, USE_NAMESPACE), Wish::Named(_)));
+        // The share of the namespace counts only if its waypoint is used.
+        let inherited =
+            of_namespace.filter(|_| !matches!(wish(labels, key, USE, USE_NAMESPACE), WaypointLabel::Named(_)));
         let declaring = match inherited {
             Some((of_namespace, _)) if !labels.contains_key(CANARY) && of_namespace.contains_key(CANARY) => {
                 of_namespace
             }
             _ => labels,
         };
-        let Wish::Named(named) = wish(declaring, key, CANARY, CANARY_NAMESPACE) else { return Vec::new() };
+        let WaypointLabel::Named(named) = wish(declaring, key, CANARY, CANARY_NAMESPACE) else { return Vec::new() };
         let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
         let share = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100));
         let canary = cx.get(&self.all, &named).filter(|canary| self.allows(cx, canary, key) && canary.serves_services);
@@ -272,15 +274,16 @@ impl WaypointReads {
         }
     }
 
-    /// The waypoint that an object names or, if it names none, its namespace; one that is not there or does not let it
+    /// The waypoint that an object refers to or, if it refers to none, that of its namespace. A reference to an absent
+    /// or forbidden waypoint is not replaced by another.
     /// use it is no reason to take another.
     fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
         let named = match wish(labels, key, USE, USE_NAMESPACE) {
-            Wish::None => return None,
-            Wish::Named(named) => named,
-            Wish::Unsaid => {
+            WaypointLabel::None => return None,
+            WaypointLabel::Named(named) => named,
+            WaypointLabel::Unsaid => {
                 let declared = cx.get(&self.declared, &namespace_of(key))?;
-                let Wish::Named(named) = wish(&declared.0, key, USE, USE_NAMESPACE) else { return None };
+                let WaypointLabel::Named(named) = wish(&declared.0, key, USE, USE_NAMESPACE) else { return None };
                 named
             }
         };
@@ -294,13 +297,13 @@ impl WaypointReads {
     }
 }
 
-fn wish(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> Wish {
+fn wish(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> WaypointLabel {
     match labels.get(name) {
-        None => Wish::Unsaid,
-        Some(value) if value.is_empty() || *value == *NONE => Wish::None,
+        None => WaypointLabel::Unsaid,
+        Some(value) if value.is_empty() || *value == *NONE => WaypointLabel::None,
         Some(value) => {
             let namespace: &Text = labels.get(namespace).unwrap_or(&key.namespace);
-            Wish::Named(ObjectKey::new(key.cluster.clone(), namespace.clone(), value.clone()))
+            WaypointLabel::Named(ObjectKey::new(key.cluster.clone(), namespace.clone(), value.clone()))
         }
     }
 }

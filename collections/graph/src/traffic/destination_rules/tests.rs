@@ -7,9 +7,9 @@ use crate::host_patterns::covering_hosts;
 
 const HOST: &str = "cart.shop.svc.cluster.local";
 
-struct Rules(Vec<Arc<DestinationRule>>);
+struct TestRules(Vec<Arc<DestinationRule>>);
 
-impl Rules {
+impl TestRules {
     fn new() -> Self {
         Self(Vec::new())
     }
@@ -46,56 +46,54 @@ impl Rules {
 
 #[test]
 fn the_clients_namespace_comes_before_the_services_before_the_root() {
-    let rules = Rules::new().add("root", "r", HOST, &[]).add("shop", "s", HOST, &[]).add("app", "a", HOST, &[]);
+    let rules = TestRules::new().add("root", "r", HOST, &[]).add("shop", "s", HOST, &[]).add("app", "a", HOST, &[]);
     rules.check("app", &[], &["a"]);
     rules.check("shop", &[], &["s"]);
     rules.check("other", &[], &["s"]);
     rules.check("", &[], &["s"]);
-    // Clients in the root namespace do not follow its rules for everybody before the service's own.
+    // Clients in the root namespace follow the service's own rules before those for the whole mesh.
     rules.check("root", &[], &["s"]);
-    Rules::new().add("root", "r", HOST, &[]).check("other", &[], &["r"]);
-    Rules::new().add("root", "r", HOST, &["."]).add("shop", "s", HOST, &[]).check("root", &[], &["r"]);
-    Rules::new().add("stranger", "x", HOST, &[]).check("other", &[], &[]);
+    TestRules::new().add("root", "r", HOST, &[]).check("other", &[], &["r"]);
+    TestRules::new().add("root", "r", HOST, &["."]).add("shop", "s", HOST, &[]).check("root", &[], &["r"]);
+    TestRules::new().add("stranger", "x", HOST, &[]).check("other", &[], &[]);
 }
 
 #[test]
 fn the_most_specific_host_wins_within_a_namespace() {
-    let rules = Rules::new().add("shop", "all", "*", &[]).add("shop", "domain", "*.shop.svc.cluster.local", &[]).add(
-        "shop",
-        "exact",
-        HOST,
-        &["."],
-    );
+    let rules = TestRules::new()
+        .add("shop", "all", "*", &[])
+        .add("shop", "domain", "*.shop.svc.cluster.local", &[])
+        .add("shop", "exact", HOST, &["."]);
     rules.check("shop", &[], &["exact"]);
     // The exact rule is not exported, so it does not hide the wildcard from others.
     rules.check("other", &[], &["domain"]);
 }
 
 #[test]
-fn visibility_is_by_the_words_of_export_to() {
-    let rules = Rules::new().add("shop", "s", HOST, &["app", "."]).add("root", "r", HOST, &[]);
+fn visibility_follows_export_to() {
+    let rules = TestRules::new().add("shop", "s", HOST, &["app", "."]).add("root", "r", HOST, &[]);
     rules.check("app", &[], &["s"]);
     rules.check("shop", &[], &["s"]);
     rules.check("other", &[], &["r"]);
-    Rules::new().add("app", "a", HOST, &["other"]).add("shop", "s", HOST, &[]).check("app", &[], &["s"]);
+    TestRules::new().add("app", "a", HOST, &["other"]).add("shop", "s", HOST, &[]).check("app", &[], &["s"]);
 }
 
 #[test]
 fn rules_of_one_host_are_merged_if_they_are_for_the_same_clients() {
-    let rules = Rules::new().add("shop", "one", HOST, &[]).add("shop", "two", HOST, &[]);
+    let rules = TestRules::new().add("shop", "one", HOST, &[]).add("shop", "two", HOST, &[]);
     rules.check("other", &[], &["one", "two"]);
-    let rules = Rules::new().add("shop", "few", HOST, &["app"]).add("shop", "more", HOST, &["app", "web"]);
+    let rules = TestRules::new().add("shop", "few", HOST, &["app"]).add("shop", "more", HOST, &["app", "web"]);
     // The wider rule adds to the narrower and is gone: the reference does so, and configurations rely on it.
     rules.check("app", &[], &["few", "more"]);
     rules.check("web", &[], &[]);
-    let rules = Rules::new().add("shop", "private", HOST, &["."]).add("shop", "public", HOST, &["*"]);
+    let rules = TestRules::new().add("shop", "private", HOST, &["."]).add("shop", "public", HOST, &["*"]);
     rules.check("other", &[], &["public"]);
     rules.check("shop", &[], &["public"]);
 }
 
 #[test]
-fn a_rule_for_selected_clients_is_theirs_alone() {
-    let rules = Rules::new()
+fn a_rule_that_selects_clients_is_for_them_alone() {
+    let rules = TestRules::new()
         .add("app", "all", HOST, &[])
         .add("app", "chosen", HOST, &[])
         .selecting("role", "edge")
@@ -118,8 +116,8 @@ fn covering_hosts_are_the_wildcards_over_a_name() {
 }
 
 #[test]
-fn namespaces_are_special_that_have_rules_or_are_named_by_them() {
-    let rules = Rules::new().add("shop", "s", HOST, &["app", ".", "~"]).add("root", "r", HOST, &["*"]);
+fn namespaces_with_rules_or_in_export_to_are_special() {
+    let rules = TestRules::new().add("shop", "s", HOST, &["app", ".", "~"]).add("root", "r", HOST, &["*"]);
     let special = special_namespaces(&rules.0);
     assert_eq!(special.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["app", "root", "shop"]);
 }

@@ -9,26 +9,26 @@ use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
 use sluice_model::{Host, MESH_GATEWAY, ObjectKey, ServiceEntry, Text};
 
 use super::listeners::{BoundListener, ListenerKey, ParentKey};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
 /// API group of ServiceEntries.
 const ISTIO: &str = "networking.istio.io";
 
-/// What routes can be attached to.
+/// The indexes of objects that routes can be attached to.
 pub(super) struct RouteParents<'s> {
     listeners: Index<'s, ParentKey, ListenerKey, BoundListener>,
-    /// Services of Kubernetes, whatever is in them.
+    /// Services of Kubernetes, by key only.
     pub(super) services: Collection<'s, ObjectKey, ()>,
     entries: Collection<'s, ObjectKey, Vec<Host>>,
     domain: Text,
 }
 
 impl<'s> RouteParents<'s> {
-    /// Of all listeners, Services and ServiceEntries.
+    /// Indexes all listeners, Services and ServiceEntries.
     pub(super) fn new(
-        objects: &Objects<'s>,
+        objects: &ObjectCollections<'s>,
         listeners: &Collection<'s, ListenerKey, BoundListener>,
         options: &GraphOptions,
     ) -> Self {
@@ -43,39 +43,39 @@ impl<'s> RouteParents<'s> {
     }
 }
 
-/// Looks parents up.
+/// Looks up parents.
 #[derive(Clone)]
-pub(super) struct Parents {
+pub(super) struct ParentLookup {
     listeners: IndexDep<ParentKey, ListenerKey, BoundListener>,
     services: Dep<ObjectKey, ()>,
     entries: Dep<ObjectKey, Vec<Host>>,
     domain: Text,
 }
 
-/// What a route is attached to.
+/// A listener or service that a route is attached to.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) struct Attached {
+pub(super) struct AttachedListeners {
     /// The Gateway as `namespace/name`, or [`MESH_GATEWAY`].
     pub(super) gateway: Text,
-    /// Place of the reference in the route.
+    /// Index of the reference in the route.
     pub(super) reference: usize,
-    /// Port the reference names, 0 if none.
+    /// Port in the reference, 0 if none.
     pub(super) port: u16,
-    /// For the mesh: the hosts of the Service or ServiceEntry.
+    /// For a Service or ServiceEntry: its hosts.
     pub(super) hosts: Vec<Host>,
     /// Host of the listener as declared, empty for any.
     pub(super) hostname: Text,
-    /// Hosts of other listeners of the same port, which get what is theirs.
+    /// Hosts of other listeners of the same port, which have precedence for their hosts.
     banned: BTreeSet<Text>,
 }
 
-impl Attached {
-    /// Whether sidecars are meant.
+impl AttachedListeners {
+    /// Whether the route is for sidecars.
     pub(super) fn is_mesh(&self) -> bool {
         self.gateway == *MESH_GATEWAY
     }
 
-    /// Whether requests for a host of the route come to this listener and to none that is more special.
+    /// Whether requests for a host of the route are routed by this listener, and not by a more specific one.
     pub(super) fn gets(&self, host: &str) -> bool {
         let (host, own) = (Host::new(host), Host::new(&self.hostname));
         let own_length = self.hostname.len();
@@ -89,11 +89,11 @@ impl Attached {
     }
 }
 
-/// What is to be known of a route to attach it.
-pub(super) struct Attaching<'a> {
+/// The fields of a route that attachment depends on.
+pub(super) struct AttachingRoute<'a> {
     /// Its kind.
     pub(super) kind: &'a GroupKind,
-    /// Where it lives.
+    /// Its cluster and namespace.
     pub(super) key: &'a ObjectKey,
     /// Its parents.
     pub(super) parents: &'a [ParentRef],
@@ -101,7 +101,7 @@ pub(super) struct Attaching<'a> {
     pub(super) hostnames: &'a [Text],
 }
 
-impl Parents {
+impl ParentLookup {
     /// Declares the look-ups.
     pub(super) fn on<'s>(deps: &mut Deps<'s>, parents: &RouteParents<'s>) -> Self {
         Self {
@@ -112,14 +112,14 @@ impl Parents {
         }
     }
 
-    /// What a route is attached to, by name of the gateway; what is wrong with a reference goes to `problem`, by its
-    /// place.
+    /// The listeners and services that a route is attached to, by gateway name. Findings in a reference go to
+    /// `problem`, with its index.
     pub(super) fn attach(
         &self,
         cx: &Context,
-        route: &Attaching<'_>,
+        route: &AttachingRoute<'_>,
         mut problem: impl FnMut(usize, &str),
-    ) -> Vec<Attached> {
+    ) -> Vec<AttachedListeners> {
         let mut order: Vec<(usize, &ParentRef)> = route.parents.iter().enumerate().collect();
         order.sort_by_key(|(_, parent)| {
             let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace } = parent;
@@ -144,11 +144,11 @@ impl Parents {
                         problem(place, reason);
                     }
                 }
-                // A reference to another kind is for another controller.
+                // A parent of another kind belongs to another controller.
                 continue;
             };
             match found {
-                Ok(hosts) => attached.push(Attached {
+                Ok(hosts) => attached.push(AttachedListeners {
                     gateway: MESH_GATEWAY.into(),
                     reference: place,
                     port: parent.port,
@@ -163,14 +163,14 @@ impl Parents {
         attached
     }
 
-    /// Attaches a route to the listeners of an object that take it; gives why one of them does not.
+    /// Attaches a route to the listeners of an object that accept it; returns the reason if one of them does not.
     fn attach_to_listeners(
         &self,
         cx: &Context,
-        route: &Attaching<'_>,
+        route: &AttachingRoute<'_>,
         (place, reference): (usize, &ParentRef),
         key: &ParentKey,
-        attached: &mut Vec<Attached>,
+        attached: &mut Vec<AttachedListeners>,
     ) -> Option<&'static str> {
         let listeners: Vec<(ListenerKey, Arc<BoundListener>)> = cx.by(&self.listeners, key);
         let mut reason = None;
@@ -184,7 +184,7 @@ impl Parents {
             });
             let mut banned: BTreeSet<Text> = rivals.map(|(_, rival)| rival.hostname.clone()).collect();
             banned.remove(&bound.hostname);
-            attached.push(Attached {
+            attached.push(AttachedListeners {
                 gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),
                 reference: place,
                 port: reference.port,
@@ -197,9 +197,9 @@ impl Parents {
     }
 }
 
-/// Whether a listener takes a route, and if not, why.
+/// Whether a listener accepts a route; if not, the reason.
 fn allowed(
-    route: &Attaching<'_>,
+    route: &AttachingRoute<'_>,
     reference: &ParentRef,
     section: &Text,
     bound: &BoundListener,

@@ -1,15 +1,15 @@
-//! Backends: where a route leads, and whether it may (G02, G03).
+//! Backends: the destination of a reference, and whether it is permitted (G02, G03).
 
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind};
 use sluice_model::{Destination, Host, ObjectKey, ServiceKey, Text};
 
-use super::grants::{GrantIndex, Grants};
-use crate::inputs::Objects;
+use super::grants::{GrantIndex, GrantLookup};
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// What backends are looked up in.
+/// The indexes of backends.
 pub(super) struct BackendIndex<'a, 's> {
     services: Collection<'s, ObjectKey, ()>,
     backends: Collection<'s, ObjectKey, Backend>,
@@ -19,9 +19,9 @@ pub(super) struct BackendIndex<'a, 's> {
 }
 
 impl<'a, 's> BackendIndex<'a, 's> {
-    /// Of all objects that can be backends.
+    /// Indexes all objects that can be backends.
     pub(super) fn new(
-        objects: &Objects<'s>,
+        objects: &ObjectCollections<'s>,
         grants: &'a GrantIndex<'s>,
         by_host: &'a Index<'s, Host, ServiceKey, ()>,
         options: &'a GraphOptions,
@@ -36,43 +36,43 @@ impl<'a, 's> BackendIndex<'a, 's> {
     }
 }
 
-/// Looks backends up.
+/// Looks up backends.
 #[derive(Clone)]
-pub(super) struct Backends {
+pub(super) struct BackendLookup {
     services: Dep<ObjectKey, ()>,
     backends: Dep<ObjectKey, Backend>,
     by_host: IndexDep<Host, ServiceKey, ()>,
-    grants: Grants,
+    grants: GrantLookup,
     domain: Text,
     experimental: bool,
 }
 
-/// Who refers to a backend.
+/// The route that refers to a backend.
 #[derive(Clone, Copy)]
 pub(super) struct Referrer<'a> {
     /// Kind of the route.
     pub(super) kind: &'a GroupKind,
-    /// Where it lives.
+    /// Its cluster and namespace.
     pub(super) key: &'a ObjectKey,
-    /// It is for sidecars, which reach other namespaces without being granted it.
+    /// It is for sidecars, which need no ReferenceGrant for other namespaces.
     pub(super) is_mesh: bool,
 }
 
-impl Backends {
+impl BackendLookup {
     /// Declares the look-ups.
     pub(super) fn on<'s>(deps: &mut Deps<'s>, index: &BackendIndex<'_, 's>) -> Self {
         Self {
             services: deps.on(&index.services),
             backends: deps.on(&index.backends),
             by_host: deps.by(index.by_host),
-            grants: Grants::on(deps, index.grants),
+            grants: GrantLookup::on(deps, index.grants),
             domain: index.options.domain.clone(),
             experimental: index.options.gateway_api.experimental,
         }
     }
 
-    /// Where a reference leads, and what is wrong with it if something is. What cannot be reached has a destination all
-    /// the same: its share of requests is lost.
+    /// The destination of a reference, and the finding if there is one. A backend that is absent or not permitted also
+    /// has a destination: its share of requests fails.
     pub(super) fn resolve(
         &self,
         cx: &Context,

@@ -1,4 +1,4 @@
-//! Classes: whose Gateways are ours, and how they are served (G01).
+//! GatewayClasses: the Gateways of our controllers (G01).
 
 use sluice_engine::{Context, Dep};
 use sluice_model::gateway_api::GatewayClass;
@@ -6,27 +6,27 @@ use sluice_model::{ObjectKey, Text};
 
 use crate::options::GatewayApiOptions;
 
-/// How the Gateways of a class are served.
+/// Which proxies serve the Gateways of a class.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum GatewayController {
-    /// By routers.
+    /// Routers.
     Router,
-    /// By somebody else: they are only known.
+    /// Gateways of other networks: they are only read.
     Remote,
-    /// By waypoints.
+    /// Waypoints.
     Waypoint,
-    /// By waypoints between networks.
+    /// East-west waypoints.
     EastWest,
 }
 
 impl GatewayController {
-    /// Whether the names of what is deployed for a Gateway end with its class.
+    /// Whether the names of deployed objects end with the class.
     #[must_use]
     pub(crate) fn has_name_suffix(self) -> bool {
         matches!(self, Self::Router | Self::Remote)
     }
 
-    /// Whether others may add listeners to its Gateways.
+    /// Whether ListenerSets may add listeners to its Gateways.
     #[must_use]
     pub(crate) fn takes_listener_sets(self) -> bool {
         self == Self::Router
@@ -34,7 +34,7 @@ impl GatewayController {
 }
 
 impl GatewayApiOptions {
-    /// The classes that are known without being there, with the names of their controllers.
+    /// The classes that need no object, with the names of their controllers.
     fn known(&self) -> [(&str, &str, GatewayController, bool); 4] {
         [
             (&self.default_class, &self.controller, GatewayController::Router, true),
@@ -44,7 +44,7 @@ impl GatewayApiOptions {
         ]
     }
 
-    /// Who serves Gateways of a class, which may be there as an object; `None` if we do not.
+    /// The controller of a class, with the object of the class if there is one; `None` if it is not ours.
     #[must_use]
     pub(crate) fn controller_of(&self, class: &str, object: Option<&GatewayClass>) -> Option<GatewayController> {
         let find = |wanted: &dyn Fn(&str, &str) -> bool| {
@@ -56,7 +56,7 @@ impl GatewayApiOptions {
     }
 }
 
-/// Who serves a Gateway of a class.
+/// The controller of a Gateway's class.
 pub(super) fn find_controller(
     cx: &Context,
     classes: &Dep<ObjectKey, GatewayClass>,
@@ -73,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_is_known_by_its_controller_or_by_its_name() {
+    fn a_class_is_ours_by_its_controller_or_by_its_name() {
         let options = GatewayApiOptions::default();
         let class = |controller: &str| GatewayClass { controller: controller.into(), ..GatewayClass::default() };
         assert_eq!(options.controller_of("istio", None), Some(GatewayController::Router));
         assert_eq!(options.controller_of("mine", None), None);
         let mine = class("istio.io/gateway-controller");
         assert_eq!(options.controller_of("mine", Some(&mine)), Some(GatewayController::Router));
-        // As the reference has it, a name of ours stays ours.
+        // As in the reference, one of our class names stays ours.
         assert_eq!(options.controller_of("istio", Some(&class("other"))), Some(GatewayController::Router));
         assert_eq!(options.controller_of("istio-waypoint", None), None, "without ambient mode");
         let ambient = GatewayApiOptions { waypoints: true, ..options };

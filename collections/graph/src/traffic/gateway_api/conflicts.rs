@@ -1,8 +1,8 @@
-//! Conflicts: of listeners that cannot be told apart the first wins (G06).
+//! Conflicts: of two listeners that cannot be distinguished the first is served (G06).
 
 use sluice_model::gateway_api::Listener;
 
-/// Which of the listeners of a Gateway, in order of precedence, are lost to one before them.
+/// Which of the listeners of a Gateway, in order of precedence, conflict with an earlier one.
 pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, u16)>) -> Vec<bool> {
     let mut accepted: Vec<(&Listener, u16)> = Vec::new();
     let mut lost = Vec::new();
@@ -16,7 +16,7 @@ pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, 
     lost
 }
 
-/// Whether two listeners of one port can be told apart.
+/// Whether two listeners of one port are distinguished by protocol or host.
 fn are_distinct(a: &Listener, b: &Listener) -> bool {
     let is_l4 = |listener: &Listener| matches!(listener.protocol.as_str(), "TCP" | "UDP");
     let is_named = |listener: &Listener| matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS");

@@ -1,11 +1,11 @@
-//! Certificates and roots of listeners: whether there are any of a name (G02).
+//! Certificates and root certificates of listeners: whether an object has any (G02).
 
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_model::{ObjectKey, RootCertificates};
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 
-/// What there is, without what it is: a certificate that is renewed changes no listener.
+/// Presence only: a renewed certificate changes no listener.
 pub(super) struct CredentialIndex<'s> {
     certificates: Collection<'s, ObjectKey, ()>,
     roots: Collection<'s, ObjectKey, ()>,
@@ -13,8 +13,8 @@ pub(super) struct CredentialIndex<'s> {
 }
 
 impl<'s> CredentialIndex<'s> {
-    /// Of Secrets, and of ConfigMaps with roots.
-    pub(super) fn new(objects: &Objects<'s>, bundles: &Collection<'s, ObjectKey, RootCertificates>) -> Self {
+    /// Indexes Secrets, and ConfigMaps with root certificates.
+    pub(super) fn new(objects: &ObjectCollections<'s>, bundles: &Collection<'s, ObjectKey, RootCertificates>) -> Self {
         let secrets = &objects.secrets;
         Self {
             certificates: secrets.filter_map("gateway_api/certificates", |_, secret| {
@@ -26,15 +26,15 @@ impl<'s> CredentialIndex<'s> {
     }
 }
 
-/// Looks them up.
+/// Looks up credentials.
 #[derive(Clone, Copy)]
-pub(super) struct Credentials {
+pub(super) struct CredentialLookup {
     certificates: Dep<ObjectKey, ()>,
     roots: Dep<ObjectKey, ()>,
     bundles: Dep<ObjectKey, ()>,
 }
 
-impl Credentials {
+impl CredentialLookup {
     /// Declares the look-up.
     pub(super) fn on<'s>(deps: &mut Deps<'s>, index: &CredentialIndex<'s>) -> Self {
         Self {
@@ -44,17 +44,17 @@ impl Credentials {
         }
     }
 
-    /// Whether a Secret holds a certificate that Envoy can read, and its key.
+    /// Whether a Secret has a certificate that Envoy can read, and its key.
     pub(super) fn has_certificate(self, cx: &Context, secret: &ObjectKey) -> bool {
         cx.get(&self.certificates, secret).is_some()
     }
 
-    /// Whether a Secret holds roots.
+    /// Whether a Secret has root certificates.
     pub(super) fn has_roots(self, cx: &Context, secret: &ObjectKey) -> bool {
         cx.get(&self.roots, secret).is_some()
     }
 
-    /// Whether a ConfigMap holds roots.
+    /// Whether a ConfigMap has root certificates.
     pub(super) fn has_bundle(self, cx: &Context, config_map: &ObjectKey) -> bool {
         cx.get(&self.bundles, config_map).is_some()
     }

@@ -1,17 +1,17 @@
-//! ReferenceGrants: whether an object may refer to one of another namespace (G03).
+//! ReferenceGrants: whether an object may refer to one in another namespace (G03).
 
 use sluice_engine::{Context, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GroupKind, ReferenceGrant};
 use sluice_model::{ObjectKey, Text};
 
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 
-/// Grants by the namespace of what they grant.
+/// Grants by their namespace.
 pub(crate) struct GrantIndex<'s>(Index<'s, Text, ObjectKey, ReferenceGrant>);
 
 impl<'s> GrantIndex<'s> {
-    /// Of all grants.
-    pub(crate) fn new(objects: &Objects<'s>) -> Self {
+    /// Indexes all grants.
+    pub(crate) fn new(objects: &ObjectCollections<'s>) -> Self {
         Self(
             objects
                 .reference_grants
@@ -20,11 +20,11 @@ impl<'s> GrantIndex<'s> {
     }
 }
 
-/// Looks grants up.
+/// Looks up grants.
 #[derive(Clone, Copy)]
-pub(crate) struct Grants(IndexDep<Text, ObjectKey, ReferenceGrant>);
+pub(crate) struct GrantLookup(IndexDep<Text, ObjectKey, ReferenceGrant>);
 
-impl Grants {
+impl GrantLookup {
     /// Declares the look-up.
     pub(crate) fn on<'s>(deps: &mut Deps<'s>, index: &GrantIndex<'s>) -> Self {
         Self(deps.by(&index.0))

@@ -1,4 +1,4 @@
-//! HTTPRoutes and GRPCRoutes as VirtualServices, one a parent and host (G02).
+//! HTTPRoutes and GRPCRoutes as VirtualServices, one for each parent and host (G02).
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -11,18 +11,18 @@ use sluice_model::{
     RouteSemantics, Severity, StringMatch, Text, Timestamp, VirtualService,
 };
 
-use super::attachment::{Attached, Attaching, Parents, RouteParents};
-use super::backends::{BackendIndex, Backends, Referrer};
-use crate::inputs::{Objects, RejectKey};
+use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
+use super::backends::{BackendIndex, BackendLookup, Referrer};
+use crate::inputs::{ObjectCollections, RejectKey};
 
-/// A route for one host of one parent: those with the same place are one VirtualService.
+/// A route for one host of one parent: routes with the same parent and host are merged into one VirtualService.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct PlacedRoute {
     /// The parent and host: `GATEWAY/HOST`, or `NAMESPACE[/PORT]/HOST` for sidecars.
     pub(super) place: Text,
     /// Creation time of the route; older comes first.
     pub(super) created: Timestamp,
-    /// What it stands for alone.
+    /// The VirtualService of this route alone.
     pub(super) virtual_service: VirtualService,
 }
 
@@ -34,32 +34,33 @@ pub(super) struct PlacedKey {
     number: usize,
 }
 
-/// What a route comes to.
+/// The VirtualServices of a route, and its findings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Bound {
+struct BoundHttpRoute {
     placed: Vec<PlacedRoute>,
-    /// What is wrong with its references: path and reason.
+    /// Findings in its references: path and reason.
     problems: Vec<(Text, Text)>,
 }
 
-/// The rejects of the routes of each kind.
+/// The findings in the routes of each kind.
 pub(super) type RouteRejects<'s> = [Collection<'s, RejectKey, Vec<Reject>>; 2];
 
-/// Routes of requests, by parent and host, and what is wrong with their references.
+/// Routes of requests, by parent and host, and findings in their references.
 /// Key: `PlacedKey`. From: `http_routes`, `grpc_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
-/// Changes when: the route, a listener of a parent, a grant of a namespace it refers to do; a Service it refers to comes
-/// or goes. Size: routes × their parents × their hosts. Rejects: references that lead nowhere.
+/// Changes when: the route does, a listener of a parent, or a grant in a namespace that it refers to; a Service that it
+/// refers to is added or removed. Size: routes × their parents × their hosts. Rejects: references to absent or
+/// forbidden objects.
 pub(super) fn derive_http_routes<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     parents: &RouteParents<'s>,
     backends: &BackendIndex<'_, 's>,
 ) -> (Collection<'s, PlacedKey, PlacedRoute>, RouteRejects<'s>) {
     let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, HttpRoute>| {
         let name = kind.name();
         let bound = routes.derive(&format!("gateway_api/{name}"), |deps| {
-            let binder = Binder {
-                parents: Parents::on(deps, parents),
-                backends: Backends::on(deps, backends),
+            let binder = HttpRouteBinder {
+                parents: ParentLookup::on(deps, parents),
+                backends: BackendLookup::on(deps, backends),
                 kind: GroupKind { group: GROUP.into(), kind: name.clone().into() },
             };
             move |cx, key, route| Some(binder.bind(cx, key, route))
@@ -79,7 +80,7 @@ pub(super) fn derive_http_routes<'s>(
     (http.union("gateway_api/http", &[grpc]), [http_rejects, grpc_rejects])
 }
 
-/// What is wrong with an object, if anything is.
+/// The findings of each object that has any.
 pub(super) fn rejects(kind: Kind, key: &ObjectKey, problems: &[(Text, Text)]) -> Option<(RejectKey, Vec<Reject>)> {
     let reject = |(path, reason): &(Text, Text)| Reject {
         kind,
@@ -92,17 +93,17 @@ pub(super) fn rejects(kind: Kind, key: &ObjectKey, problems: &[(Text, Text)]) ->
     (!problems.is_empty()).then(|| (key, problems.iter().map(reject).collect()))
 }
 
-struct Binder {
-    parents: Parents,
-    backends: Backends,
+struct HttpRouteBinder {
+    parents: ParentLookup,
+    backends: BackendLookup,
     kind: GroupKind,
 }
 
-impl Binder {
-    fn bind(&self, cx: &Context, key: &ObjectKey, route: &HttpRoute) -> Bound {
+impl HttpRouteBinder {
+    fn bind(&self, cx: &Context, key: &ObjectKey, route: &HttpRoute) -> BoundHttpRoute {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
-        let attaching = Attaching { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
         let attached =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
         let convert = |is_mesh: bool| {
@@ -121,10 +122,10 @@ impl Binder {
         let mut problems = problems.into_inner();
         problems.sort();
         problems.dedup();
-        Bound { placed, problems }
+        BoundHttpRoute { placed, problems }
     }
 
-    /// The routes of all rules, each with one condition at most.
+    /// The routes of all rules, each with one match at most.
     fn convert(
         &self,
         cx: &Context,
@@ -146,7 +147,7 @@ impl Binder {
         routes
     }
 
-    /// What a rule does; `None` if that loses the route.
+    /// The action of a rule; `None` if the route is omitted because of it.
     fn action(
         &self,
         cx: &Context,
@@ -162,7 +163,7 @@ impl Binder {
                 None => action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage }),
                 Some(problem) => {
                     note(format!("spec.rules[{n}].filters"), problem);
-                    // A call that cannot be mirrored is not made, as the reference has it.
+                    // A request that cannot be mirrored is only routed, as in the reference.
                     if *self.kind.kind == *"GRPCRoute" {
                         return None;
                     }
@@ -189,7 +190,7 @@ impl Binder {
 }
 
 /// Adds the VirtualServices of a route for the hosts of a parent.
-fn place(route: &HttpRoute, attached: &Attached, routes: &[VirtualRoute], placed: &mut Vec<PlacedRoute>) {
+fn place(route: &HttpRoute, attached: &AttachedListeners, routes: &[VirtualRoute], placed: &mut Vec<PlacedRoute>) {
     let any = [Text::from("*")];
     let (place, hosts): (String, Vec<Text>) = if attached.is_mesh() {
         let port = if attached.port == 0 { String::new() } else { format!("/{}", attached.port) };
@@ -231,7 +232,7 @@ fn on_port(routes: &[VirtualRoute], port: u16) -> Vec<VirtualRoute> {
     routes
 }
 
-/// Where a route stands among others of its host: the more special comes first, whatever the order they were written in.
+/// The precedence of a route among others of its host: the more specific comes first, in any declared order.
 pub(super) fn precedence(route: &VirtualRoute) -> impl Ord + use<> {
     let condition = route.matches.first();
     let uri = condition.and_then(|condition| condition.uri.as_ref());

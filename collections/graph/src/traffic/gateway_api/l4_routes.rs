@@ -10,27 +10,28 @@ use sluice_model::{
     VirtualService,
 };
 
-use super::attachment::{Attached, Attaching, Parents, RouteParents};
-use super::backends::{BackendIndex, Backends, Referrer};
+use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
+use super::backends::{BackendIndex, BackendLookup, Referrer};
 use super::http_routes::{RouteRejects, rejects};
 use super::{GENERATED, generated};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 
-/// What a route comes to.
+/// The VirtualServices of a route, and its findings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Bound {
+struct BoundL4Route {
     virtual_services: Vec<VirtualService>,
-    /// What is wrong with its references: path and reason.
+    /// Findings in its references: path and reason.
     problems: Vec<(Text, Text)>,
 }
 
-/// VirtualServices of routes of connections, one a parent and host, and what is wrong with their references.
+/// VirtualServices of TCPRoutes and TLSRoutes, one for each parent and host, and findings in their references.
 /// Key: `ObjectKey`. From: `tls_routes`, `tcp_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
-/// Changes when: the route, a listener of a parent, a grant of a namespace it refers to do; a Service it refers to comes
-/// or goes. Size: routes × their parents × their hosts. Rejects: references that lead nowhere.
+/// Changes when: the route does, a listener of a parent, or a grant in a namespace that it refers to; a Service that it
+/// refers to is added or removed. Size: routes × their parents × their hosts. Rejects: references to absent or
+/// forbidden objects.
 pub(super) fn derive_l4_routes<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     parents: &RouteParents<'s>,
     backends: &BackendIndex<'_, 's>,
     options: &GraphOptions,
@@ -39,9 +40,9 @@ pub(super) fn derive_l4_routes<'s>(
         let name = kind.name();
         let cluster = options.cluster.clone();
         let bound = routes.derive(&format!("gateway_api/{name}"), |deps| {
-            let binder = Binder {
-                parents: Parents::on(deps, parents),
-                backends: Backends::on(deps, backends),
+            let binder = L4RouteBinder {
+                parents: ParentLookup::on(deps, parents),
+                backends: BackendLookup::on(deps, backends),
                 kind: GroupKind { group: GROUP.into(), kind: name.clone().into() },
                 named: kind == Kind::TLSRoute,
             };
@@ -60,19 +61,19 @@ pub(super) fn derive_l4_routes<'s>(
     (tls.union("gateway_api/l4", &[tcp]), [tls_rejects, tcp_rejects])
 }
 
-struct Binder {
-    parents: Parents,
-    backends: Backends,
+struct L4RouteBinder {
+    parents: ParentLookup,
+    backends: BackendLookup,
     kind: GroupKind,
-    /// Connections are told apart by server name.
+    /// Connections are routed by server name.
     named: bool,
 }
 
-impl Binder {
-    fn bind(&self, cx: &Context, key: &ObjectKey, route: &L4Route) -> Bound {
+impl L4RouteBinder {
+    fn bind(&self, cx: &Context, key: &ObjectKey, route: &L4Route) -> BoundL4Route {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
-        let attaching = Attaching { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
         let attached =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
         let mut made: Vec<VirtualService> = Vec::new();
@@ -105,10 +106,10 @@ impl Binder {
         let mut problems = problems.into_inner();
         problems.sort();
         problems.dedup();
-        Bound { virtual_services: made, problems }
+        BoundL4Route { virtual_services: made, problems }
     }
 
-    /// Where the connections of a rule go; without a share for anything, nowhere.
+    /// The destinations of a rule; without any weight, a destination that fails.
     fn destinations(
         &self,
         cx: &Context,
@@ -135,7 +136,7 @@ impl Binder {
 }
 
 /// The rules of a TCPRoute for a parent: there is one host for all connections of a listener.
-fn tcp(attached: &Attached, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
+fn tcp(attached: &AttachedListeners, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
     let port = if attached.is_mesh() { u32::from(attached.port) } else { 0 };
     let route = |route: &Vec<RouteDestination>| TcpRoute {
         matches: if port == 0 { Vec::new() } else { vec![L4Match { port, ..L4Match::default() }] },
@@ -146,8 +147,8 @@ fn tcp(attached: &Attached, rules: &[Vec<RouteDestination>]) -> Vec<(Host, Virtu
     hosts.into_iter().map(|host| (host, routes.clone())).collect()
 }
 
-/// The rules of a TLSRoute for a parent, by host: server names are those both have.
-fn tls(route: &L4Route, attached: &Attached, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
+/// The rules of a TLSRoute for a parent, by host: server names are those that both have.
+fn tls(route: &L4Route, attached: &AttachedListeners, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
     let any = [Text::from("*")];
     let written = if route.hostnames.is_empty() { &any[..] } else { &route.hostnames };
     let with_names = |names: &[Text], port: u16| {
@@ -164,7 +165,7 @@ fn tls(route: &L4Route, attached: &Attached, rules: &[Vec<RouteDestination>]) ->
                 [all] if *all == *"*" => attached.hosts.iter().map(|host| host.0.clone()).collect(),
                 names => names.to_vec(),
             };
-            // Of several names those that can be of the host count.
+            // Of several names only those that the host covers count.
             let fits = |name: &&Text| names.len() == 1 || host.overlaps(&Host::new(name));
             let names: Vec<Text> = names.iter().filter(fits).cloned().collect();
             (host.clone(), with_names(&names, attached.port))
@@ -175,7 +176,7 @@ fn tls(route: &L4Route, attached: &Attached, rules: &[Vec<RouteDestination>]) ->
     names.iter().map(|name| (Host::new(name), with_names(&names, 0))).collect()
 }
 
-/// Names that both have, each the more special of the two.
+/// Names that both have: of two overlapping names the more specific one.
 fn common(names: &[Text], hostname: &Text) -> Vec<Text> {
     let listener = Host::new(hostname);
     let mut common: Vec<Text> = Vec::new();

@@ -1,4 +1,4 @@
-//! Listeners: each is a Gateway with one server, so that a route can be bound to it alone (G02).
+//! Listeners: each becomes a Gateway with one server, so that a route can be bound to it alone (G02).
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use sluice_model::{
 
 use super::classes::{GatewayController, find_controller};
 use super::conflicts::find_conflicts;
-use super::credentials::{CredentialIndex, Credentials};
-use super::grants::{GrantIndex, Grants};
+use super::credentials::{CredentialIndex, CredentialLookup};
+use super::grants::{GrantIndex, GrantLookup};
 use super::tls::{TlsOwner, TlsReads, server_tls};
 use super::{GENERATED, generated};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Annotation with another name for what is deployed.
+/// Annotation: the name of the deployed objects.
 const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
-/// Annotation with another ServiceAccount for what is deployed.
+/// Annotation: the ServiceAccount of the deployed objects.
 const SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
-/// Label every namespace has.
+/// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Port of HBONE.
 const HBONE_PORT: u16 = 15008;
@@ -36,7 +36,7 @@ const HBONE_PORT: u16 = 15008;
 pub(super) struct ParentKey {
     /// It is a ListenerSet, not a Gateway.
     pub(super) is_set: bool,
-    /// Where it lives.
+    /// Its cluster and namespace.
     pub(super) object: ObjectKey,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct ListenerKey {
     pub(super) section: Text,
 }
 
-/// A listener as routes see it, and what it stands for.
+/// A listener, and its generated Gateway.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct BoundListener {
     /// The Gateway with its one server.
     pub(super) gateway: IstioGateway,
-    /// It can be served. Routes are attached to it all the same.
+    /// It can be served. Routes are attached to it in any case.
     pub(super) valid: bool,
-    /// Kinds of routes it takes.
+    /// Kinds of routes that it accepts.
     pub(super) kinds: Vec<GroupKind>,
     /// Its host as declared, empty for any.
     pub(super) hostname: Text,
@@ -66,13 +66,14 @@ pub(super) struct BoundListener {
     pub(super) protocol: Text,
 }
 
-/// Listeners of the Gateways that are ours, and those that others add to them.
+/// Listeners of the Gateways of our classes, and those that ListenerSets add to them.
 /// Key: `ListenerKey`. From: `kubernetes_gateways`, `listener_sets`, `gateway_classes`, `reference_grants`,
-/// `namespaces` (those listeners select by label), `secrets` and `root_bundles` (whether they hold what is named).
-/// Changes when: the Gateway, a ListenerSet of it or its class does; a grant in a namespace it has certificates of, or
-/// whether there are these certificates; a namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that is lost to another is left out.
+/// `namespaces` (of listeners that select namespaces by label), `secrets` and `root_bundles` (their presence).
+/// Changes when: the Gateway does, a ListenerSet of it or its class; a grant in a namespace of its certificates, or the
+/// presence of these; a namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that conflicts
+/// with another is omitted.
 pub(super) fn derive_listeners<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     grants: &GrantIndex<'s>,
     credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
@@ -84,17 +85,20 @@ pub(super) fn derive_listeners<'s>(
     });
     let options = options.clone();
     objects.kubernetes_gateways.derive_many("gateway_api/listeners", |deps| {
-        let reads = Reads {
+        let reads = ListenerReads {
             classes: deps.on(&objects.gateway_classes),
             namespaces: deps.on(&objects.namespaces),
             sets: deps.by(&sets),
-            tls: TlsReads { grants: Grants::on(deps, grants), credentials: Credentials::on(deps, credentials) },
+            tls: TlsReads {
+                grants: GrantLookup::on(deps, grants),
+                credentials: CredentialLookup::on(deps, credentials),
+            },
         };
         move |cx, key, gateway| reads.listeners(cx, key, gateway, &options)
     })
 }
 
-/// The Gateways that listeners stand for.
+/// The generated Gateways of listeners.
 /// Key: `ObjectKey`. From: `gateway_api/listeners`. Changes when: the listener does. Size: listeners that can be served.
 /// Rejects: none.
 pub(super) fn derive_gateways<'s>(
@@ -109,7 +113,7 @@ pub(super) fn derive_gateways<'s>(
     })
 }
 
-struct Reads {
+struct ListenerReads {
     classes: Dep<ObjectKey, GatewayClass>,
     namespaces: Dep<ObjectKey, Namespace>,
     sets: IndexDep<ObjectKey, ObjectKey, ListenerSet>,
@@ -117,7 +121,7 @@ struct Reads {
 }
 
 /// An object with listeners, and the Gateway it is or belongs to.
-struct Parent<'a> {
+struct ListenerOwner<'a> {
     key: ParentKey,
     meta: &'a ObjectMeta,
     gateway: &'a Gateway,
@@ -125,7 +129,7 @@ struct Parent<'a> {
     owner: GatewayOwner,
 }
 
-impl Reads {
+impl ListenerReads {
     fn listeners(
         &self,
         cx: &Context,
@@ -138,7 +142,7 @@ impl Reads {
             return Vec::new();
         };
         let hosts = services(gateway, controller, options);
-        // Without a Service nobody serves it.
+        // Without a Service no router serves it.
         if hosts.is_empty() {
             return Vec::new();
         }
@@ -151,15 +155,15 @@ impl Reads {
         let sets = if controller.takes_listener_sets() { self.eligible_sets(cx, key, gateway) } else { Vec::new() };
         let own = ParentKey { is_set: false, object: key.clone() };
         let mut parents =
-            vec![(Parent { key: own, meta: &gateway.meta, gateway, controller, owner }, &gateway.listeners)];
+            vec![(ListenerOwner { key: own, meta: &gateway.meta, gateway, controller, owner }, &gateway.listeners)];
         for (set_key, set) in &sets {
             let key = ParentKey { is_set: true, object: set_key.clone() };
             let owner = GatewayOwner { is_set: true, ..parents[0].0.owner.clone() };
-            parents.push((Parent { key, meta: &set.meta, gateway, controller, owner }, &set.listeners));
+            parents.push((ListenerOwner { key, meta: &set.meta, gateway, controller, owner }, &set.listeners));
         }
         let all =
             parents.iter().flat_map(|(parent, listeners)| listeners.iter().map(move |listener| (parent, listener)));
-        let all: Vec<(&Parent<'_>, &Listener)> = all.collect();
+        let all: Vec<(&ListenerOwner<'_>, &Listener)> = all.collect();
         let lost = if controller.takes_listener_sets() {
             find_conflicts(all.iter().map(|(parent, listener)| (*listener, port_of(parent, listener))))
         } else {
@@ -178,7 +182,7 @@ impl Reads {
         rows
     }
 
-    /// ListenerSets that may add to a Gateway, the oldest first.
+    /// ListenerSets that may add listeners to a Gateway, the oldest first.
     fn eligible_sets(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway) -> Vec<(ObjectKey, Arc<ListenerSet>)> {
         let mut sets = cx.by(&self.sets, key);
         sets.retain(|(set, _)| match &gateway.allowed_listeners {
@@ -197,8 +201,8 @@ impl Reads {
         sets
     }
 
-    /// The listener as a Gateway; `None` if no routes are bound to it.
-    fn bind(&self, cx: &Context, parent: &Parent<'_>, listener: &Listener) -> Option<BoundListener> {
+    /// The Gateway of a listener; `None` if no routes can be bound to it.
+    fn bind(&self, cx: &Context, parent: &ListenerOwner<'_>, listener: &Listener) -> Option<BoundListener> {
         let port = port_of(parent, listener);
         let routed = match parent.controller {
             GatewayController::Router => true,
@@ -248,7 +252,7 @@ impl Reads {
         })
     }
 
-    /// Hosts of the server: those of the listener, in the namespaces routes may come from.
+    /// Hosts of the server: those of the listener, in the namespaces from which routes are accepted.
     fn hosts(&self, cx: &Context, object: &ObjectKey, listener: &Listener) -> Vec<Text> {
         let host = if listener.hostname.is_empty() { "*" } else { listener.hostname.as_str() };
         match &listener.allowed_routes.namespaces {
@@ -273,8 +277,8 @@ fn selects(selector: &LabelSelector, name: &Text, labels: &Labels) -> bool {
     selector.matches(&labels)
 }
 
-/// The port of a listener: a ListenerSet may leave the usual one out.
-fn port_of(parent: &Parent<'_>, listener: &Listener) -> u16 {
+/// The port of a listener: in a ListenerSet it may be absent, then it is the default of the protocol.
+fn port_of(parent: &ListenerOwner<'_>, listener: &Listener) -> u16 {
     match (listener.port, listener.protocol.as_str()) {
         (0, "HTTP") if parent.key.is_set => 80,
         (0, "HTTPS") if parent.key.is_set => 443,
@@ -296,7 +300,7 @@ fn protocol(controller: GatewayController, written: &str) -> Option<Protocol> {
     }
 }
 
-/// Kinds of routes a listener takes.
+/// Kinds of routes that a listener accepts.
 fn kinds(listener: &Listener) -> Vec<GroupKind> {
     let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Terminate));
     let suitable: &[&str] = match listener.protocol.as_str() {
@@ -311,7 +315,7 @@ fn kinds(listener: &Listener) -> Vec<GroupKind> {
     suitable.filter(|kind| allowed.is_empty() || allowed.contains(kind)).collect()
 }
 
-/// Whether routers are deployed for a Gateway, rather than run by somebody who names their Service.
+/// Whether routers are deployed for a Gateway, or it names the Service of routers that are deployed manually.
 fn is_managed(gateway: &Gateway, options: &GraphOptions) -> bool {
     !options.gateway_api.manual_deployment
         || match gateway.addresses.as_slice() {
@@ -321,7 +325,7 @@ fn is_managed(gateway: &Gateway, options: &GraphOptions) -> bool {
         }
 }
 
-/// Name of what is deployed for a Gateway, unless it says another.
+/// Name of the objects deployed for a Gateway, unless it sets another.
 fn default_name(gateway: &Gateway, controller: GatewayController) -> Text {
     let name = &gateway.meta.name;
     if controller.has_name_suffix() { format!("{name}-{}", gateway.class).into() } else { name.clone() }
@@ -338,7 +342,7 @@ fn services(gateway: &Gateway, controller: GatewayController, options: &GraphOpt
     named.map(|it| if it.value.contains('.') { Host::new(&it.value) } else { host(&it.value) }).collect()
 }
 
-/// The ServiceAccount of its routers; empty if that is not known.
+/// The ServiceAccount of its routers; empty if it is unknown.
 fn service_account(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Text {
     if !is_managed(gateway, options) {
         return Text::default();

@@ -1,4 +1,4 @@
-//! Routes of one parent and host are one VirtualService (G02).
+//! Merges the routes of one parent and host into one VirtualService (G02).
 
 use sluice_engine::Collection;
 use sluice_model::{ObjectKey, VirtualService};
@@ -7,7 +7,7 @@ use super::generated;
 use super::http_routes::{PlacedKey, PlacedRoute, precedence};
 use crate::options::GraphOptions;
 
-/// VirtualServices of routes of requests: one a parent and host.
+/// VirtualServices of HTTPRoutes and GRPCRoutes: one for each parent and host.
 /// Key: `ObjectKey`. From: `gateway_api/http`.
 /// Changes when: a route for the parent and host does. Size: hosts of parents. Rejects: none.
 pub(super) fn derive_merged<'s>(

@@ -1,4 +1,4 @@
-//! Policies for backends as DestinationRules: what a user's own rule says counts before them (G06).
+//! Policies for backends as DestinationRules; a user's own DestinationRule has precedence (G06).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use sluice_model::{
 };
 
 use super::{GENERATED, generated};
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Annotation of policies that are for somebody else.
+/// Annotation of policies that belong to another controller.
 const IGNORED: &str = "istio.io/ignore-policy-attachment";
 /// API group of ServiceEntries.
 const ISTIO: &str = "networking.istio.io";
-/// Name of roots nobody has: connections fail.
+/// Name of root certificates that do not exist: connections fail.
 const INVALID: &str = "invalid://";
 
-/// What a policy is for: an object and one of its hosts.
+/// The target of a policy: an object and one of its hosts.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Target {
+struct TargetHost {
     kind: TargetKind,
     object: ObjectKey,
     host: Host,
@@ -41,25 +41,25 @@ enum TargetKind {
     Backend,
 }
 
-/// What one policy says of a target.
+/// The settings of one policy for a target.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Said {
+struct TargetSetting {
     created: i64,
     namespace: Text,
     name: Text,
-    /// The only port meant; 0 is all.
+    /// The port they apply to; 0 is all.
     port: u16,
     tls: Option<ClientTls>,
     retry_budget: Option<RetryBudget>,
     load_balancer: Option<LoadBalancer>,
 }
 
-/// DestinationRules of policies, one a target and host.
+/// DestinationRules of policies, one for each target and host.
 /// Key: `ObjectKey`. From: `backend_tls_policies`, `backend_traffic_policies`, `backends`, `kubernetes_services`,
 /// `service_entries`. Changes when: a policy of the target does, or the ports and hosts of the target.
-/// Size: targets of policies. Rejects: none; a policy whose target is not there has no effect.
+/// Size: targets of policies. Rejects: none; a policy whose target is absent has no effect.
 pub(super) fn derive_destination_rules<'s>(
-    objects: &Objects<'s>,
+    objects: &ObjectCollections<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, DestinationRule> {
     let targets = derive_targets(objects, options);
@@ -67,37 +67,38 @@ pub(super) fn derive_destination_rules<'s>(
         [derive_tls(objects, &targets), derive_traffic(objects, &targets), derive_external(objects, options)];
     let [tls, traffic, external] = by_target;
     let all = tls.union("gateway_api/policies", &[traffic, external]);
-    let by_target: Index<'s, Target, SaidKey, Said> =
+    let by_target: Index<'s, TargetHost, TargetSettingKey, TargetSetting> =
         all.index("gateway_api/policies-by-target", |key, said| [(key.target.clone(), said.clone())]);
-    let rules = by_target.group("gateway_api/destination_rules", |target, rows: &[(&SaidKey, &Said)]| {
-        let mut rows: Vec<&Said> = rows.iter().map(|(_, said)| *said).collect();
-        rows.sort_by_key(|said| (said.created, &said.namespace, &said.name));
-        Some(rule(target, &rows))
-    });
+    let rules =
+        by_target.group("gateway_api/destination_rules", |target, rows: &[(&TargetSettingKey, &TargetSetting)]| {
+            let mut rows: Vec<&TargetSetting> = rows.iter().map(|(_, said)| *said).collect();
+            rows.sort_by_key(|said| (said.created, &said.namespace, &said.name));
+            Some(rule(target, &rows))
+        });
     rules.flat_map("destination_rules/of-gateway-api", |target, rule| {
         [(generated(&target.object.cluster, &rule.namespace, &rule.name), rule.clone())]
     })
 }
 
-/// A policy and the place of the target in it.
+/// A policy and the index of the target in it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct SaidKey {
+struct TargetSettingKey {
     kind: &'static str,
     policy: ObjectKey,
     place: usize,
-    target: Target,
+    target: TargetHost,
 }
 
-/// Hosts and named ports of what can be a target.
+/// Hosts and named ports of the objects that can be targets.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct TargetObject {
     hosts: Vec<Host>,
     ports: BTreeMap<Text, u16>,
 }
 
-type Targets<'s> = Collection<'s, (TargetKind, ObjectKey), TargetObject>;
+type TargetObjects<'s> = Collection<'s, (TargetKind, ObjectKey), TargetObject>;
 
-fn derive_targets<'s>(objects: &Objects<'s>, options: &GraphOptions) -> Targets<'s> {
+fn derive_targets<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -> TargetObjects<'s> {
     let domain = options.domain.clone();
     let services =
         objects.kubernetes_services.flat_map("gateway_api/target-services", move |key, service: &KubernetesService| {
@@ -127,8 +128,11 @@ fn is_ignored(meta: &ObjectMeta) -> bool {
     meta.annotations.get(IGNORED).is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// What BackendTLSPolicies say; of two for one port of a target the older counts.
-fn derive_tls<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s, SaidKey, Said> {
+/// The settings of BackendTLSPolicies; of two for one port of a target the older is used.
+fn derive_tls<'s>(
+    objects: &ObjectCollections<'s>,
+    targets: &TargetObjects<'s>,
+) -> Collection<'s, TargetSettingKey, TargetSetting> {
     let counted =
         objects.backend_tls_policies.filter("backend_tls_policies/counted", |_, policy| !is_ignored(&policy.meta));
     let rivals = counted.index("backend_tls_policies/by-target", |key, policy| {
@@ -157,7 +161,7 @@ fn derive_tls<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s
                 if older {
                     continue;
                 }
-                let said = Said {
+                let said = TargetSetting {
                     port,
                     tls: Some(client_tls(&policy.validation, &key.namespace)),
                     ..said_by(key, &policy.meta)
@@ -169,8 +173,11 @@ fn derive_tls<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s
     })
 }
 
-/// What XBackendTrafficPolicies say.
-fn derive_traffic<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s, SaidKey, Said> {
+/// The settings of XBackendTrafficPolicies.
+fn derive_traffic<'s>(
+    objects: &ObjectCollections<'s>,
+    targets: &TargetObjects<'s>,
+) -> Collection<'s, TargetSettingKey, TargetSetting> {
     objects.backend_traffic_policies.derive_many("gateway_api/backend_traffic_policies", |deps| {
         let targets = deps.on(targets);
         move |cx, key, policy: &BackendTrafficPolicy| {
@@ -185,7 +192,7 @@ fn derive_traffic<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collectio
                     min_retry_concurrency: constraint.minimum.unwrap_or(10),
                     budget_interval: Some(constraint.interval.unwrap_or(Duration::from_secs(10))),
                 });
-                let said = Said {
+                let said = TargetSetting {
                     retry_budget: budget,
                     load_balancer: Some(LoadBalancer::default()),
                     ..said_by(key, &policy.meta)
@@ -197,8 +204,11 @@ fn derive_traffic<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collectio
     })
 }
 
-/// What XBackends say of themselves.
-fn derive_external<'s>(objects: &Objects<'s>, options: &GraphOptions) -> Collection<'s, SaidKey, Said> {
+/// The settings of XBackends.
+fn derive_external<'s>(
+    objects: &ObjectCollections<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, TargetSettingKey, TargetSetting> {
     let experimental = options.gateway_api.experimental;
     objects.backends.flat_map("gateway_api/external-backends", move |key, backend: &Backend| {
         let hostname = backend.hostname.as_ref().filter(|_| experimental);
@@ -208,15 +218,20 @@ fn derive_external<'s>(objects: &Objects<'s>, options: &GraphOptions) -> Collect
             if settings.sni.is_empty() {
                 settings.sni = hostname.clone();
             }
-            let said = Said { port: backend.port, tls: Some(settings), ..said_by(key, &backend.meta) };
+            let said = TargetSetting { port: backend.port, tls: Some(settings), ..said_by(key, &backend.meta) };
             for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &said)
         });
         said.unwrap_or_default()
     })
 }
 
-fn said_by(key: &ObjectKey, meta: &ObjectMeta) -> Said {
-    Said { created: meta.created, namespace: key.namespace.clone(), name: key.name.clone(), ..Said::default() }
+fn said_by(key: &ObjectKey, meta: &ObjectMeta) -> TargetSetting {
+    TargetSetting {
+        created: meta.created,
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        ..TargetSetting::default()
+    }
 }
 
 fn for_hosts(
@@ -225,16 +240,16 @@ fn for_hosts(
     place: usize,
     (target_kind, object): &(TargetKind, ObjectKey),
     hosts: &[Host],
-    said: &Said,
-) -> Vec<(SaidKey, Said)> {
+    said: &TargetSetting,
+) -> Vec<(TargetSettingKey, TargetSetting)> {
     let row = |host: &Host| {
-        let target = Target { kind: *target_kind, object: object.clone(), host: host.clone() };
-        (SaidKey { kind, policy: policy.clone(), place, target }, said.clone())
+        let target = TargetHost { kind: *target_kind, object: object.clone(), host: host.clone() };
+        (TargetSettingKey { kind, policy: policy.clone(), place, target }, said.clone())
     };
     hosts.iter().map(row).collect()
 }
 
-/// How a backend is verified. Roots that cannot be used let nothing through.
+/// How the certificate of a backend is verified. With unusable root certificates every connection fails.
 fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
     let credential_name = match (validation.roots.first(), &validation.well_known_roots) {
         (_, Some(_)) | (None, None) => Text::default(),
@@ -250,8 +265,8 @@ fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
     }
 }
 
-/// The rule of a target; of what two policies say the older's counts.
-fn rule(target: &Target, rows: &[&Said]) -> DestinationRule {
+/// The rule of a target; of two policies with the same setting the older is used.
+fn rule(target: &TargetHost, rows: &[&TargetSetting]) -> DestinationRule {
     let mut policy = TrafficPolicy::default();
     let mut ports: BTreeMap<u16, ClientTls> = BTreeMap::new();
     for said in rows {

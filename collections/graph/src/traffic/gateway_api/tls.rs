@@ -1,4 +1,4 @@
-//! TLS of a listener as that of a server (G02).
+//! The TLS settings of a listener, as those of a server (G02).
 
 use sluice_engine::Context;
 use sluice_model::gateway_api::{
@@ -6,33 +6,33 @@ use sluice_model::gateway_api::{
 };
 use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite};
 
-use super::credentials::Credentials;
-use super::grants::Grants;
+use super::credentials::CredentialLookup;
+use super::grants::GrantLookup;
 
-/// Option that says how clients are asked for certificates.
+/// Option: how client certificates are requested.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
-/// Option with cipher suites.
+/// Option: cipher suites.
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
-/// Option that says what a listener of a gateway between networks does.
+/// Option: the TLS mode of a listener of an east-west gateway.
 const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
-/// Label of gateways between networks.
+/// Label of east-west gateways.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// Label with their port.
 const NETWORK_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 const NETWORK_PORT: &str = "15443";
-/// Name of the certificate every workload has.
+/// Name of the certificate that every workload has.
 const BUILTIN: &str = "builtin://";
 
-/// What TLS is checked by.
+/// The look-ups that TLS settings depend on.
 #[derive(Clone, Copy)]
 pub(super) struct TlsReads {
-    /// Who may refer to what.
-    pub(super) grants: Grants,
-    /// What there is.
-    pub(super) credentials: Credentials,
+    /// ReferenceGrants.
+    pub(super) grants: GrantLookup,
+    /// Certificates and root certificates.
+    pub(super) credentials: CredentialLookup,
 }
 
-/// Whose TLS is read.
+/// The object with the listener.
 pub(super) struct TlsOwner<'a> {
     /// Kind of the object with the listener.
     pub(super) kind: GroupKind,
@@ -46,7 +46,7 @@ pub(super) struct TlsOwner<'a> {
     pub(super) gateway: &'a Gateway,
 }
 
-/// TLS of a server, and whether it can be served: not with certificates that may not be used.
+/// TLS settings of a server, and whether it can be served: its certificates must exist and be permitted.
 pub(super) fn server_tls(
     cx: &Context,
     reads: TlsReads,
@@ -104,7 +104,7 @@ fn cipher_suites(written: &str) -> Vec<Text> {
     known
 }
 
-/// Names the certificates, and says whether there is one that may be used.
+/// Sets the names of the certificates, and returns whether one of them may be used.
 fn terminate(
     cx: &Context,
     TlsReads { grants, credentials }: TlsReads,

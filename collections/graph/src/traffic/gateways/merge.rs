@@ -1,4 +1,4 @@
-//! Merging: who gets a port when several servers want it.
+//! Merges the servers of Gateways: decides which server gets a port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use sluice_model::{CredentialKind, CredentialName, Gateway, GatewayServer, Proto
 
 use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget, SecretReference};
 
-/// What merging depends on beside Gateways.
+/// Settings of merging.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MergeOptions {
-    /// HTTPS is served over HTTP/3 too, where the router's service takes datagrams.
+    /// HTTPS is also served over HTTP/3, where the router's service has a UDP port.
     pub(crate) http3: bool,
 }
 
@@ -19,21 +19,21 @@ pub(crate) struct MergeOptions {
 pub(crate) struct SelectingGateway<'a> {
     /// The Gateway.
     pub(crate) gateway: &'a Gateway,
-    /// Ports of the router's Services, as far as they are the Gateway's.
+    /// Ports of those Services of the router that the Gateway may use.
     pub(crate) targets: Vec<PortTarget>,
 }
 
-/// Merges the Gateways that select a router of `namespace`; they are given in order of precedence.
+/// Merges the Gateways that select a router of `namespace`, which are in order of precedence.
 ///
-/// Plain HTTP servers of a port share one route table. TLS servers of a port are told apart by server name. Everything
-/// else that wants a port that is taken is left out.
+/// Plain HTTP servers of a port share one route table. TLS servers of a port are selected by server name. Any other
+/// server of a port that is taken is omitted.
 #[must_use]
 pub(crate) fn merge_gateways<'a>(
     namespace: &str,
     gateways: impl IntoIterator<Item = SelectingGateway<'a>>,
     options: MergeOptions,
 ) -> MergedGateway {
-    let mut merging = Merging::default();
+    let mut merging = GatewayMerger::default();
     let mut references = BTreeSet::new();
     for SelectingGateway { gateway, targets } in gateways {
         let tls = gateway.servers.iter().filter_map(|server| server.tls.as_ref());
@@ -58,7 +58,7 @@ pub(crate) fn merge_gateways<'a>(
     MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports, references }
 }
 
-/// The Secrets a server of a Gateway refers to that the Gateway has to be allowed to.
+/// The Secrets that a server of a Gateway refers to and that the Gateway needs a permission for.
 fn references_of<'a>(gateway: &'a Gateway, tls: &'a ServerTls) -> impl Iterator<Item = SecretReference> + 'a {
     let own = std::slice::from_ref(&tls.credential_name);
     let names = if tls.credential_names.is_empty() { own } else { tls.credential_names.as_slice() };
@@ -76,8 +76,8 @@ fn references_of<'a>(gateway: &'a Gateway, tls: &'a ServerTls) -> impl Iterator<
     })
 }
 
-/// The ports of the router's pods behind a port of its Services. To a Gateway that selects by label a port no Service has
-/// stands for itself, and of several the first counts.
+/// The target ports of a port of the router's Services. For a Gateway that selects by label, a port that no Service has
+/// is its own target port, and of several target ports the first is used.
 fn resolve_ports(port: u32, targets: &[PortTarget], by_label: bool) -> BTreeSet<u32> {
     let mut found = targets.iter().filter(|target| u32::from(target.port) == port).map(|target| target.target.into());
     if by_label { [found.next().unwrap_or(port)].into() } else { found.collect() }
@@ -97,19 +97,19 @@ fn route_name(gateway: &Gateway, server: &GatewayServer, port: u32) -> Text {
 }
 
 #[derive(Default)]
-struct Merging {
+struct GatewayMerger {
     ports: Vec<GatewayPort>,
     tables: BTreeMap<Text, Vec<BoundServer>>,
-    /// Where in `ports` the plain server of a port is.
+    /// Index in `ports` of the plain server of a port.
     plain: BTreeMap<u32, usize>,
-    /// Tables of servers that are served over HTTP/3 too.
+    /// Tables of servers that are also served over HTTP/3.
     http3: BTreeSet<Text>,
     /// Hosts of TLS servers, by port and address.
     tls_hosts: BTreeSet<(u32, Text, Text)>,
 }
 
-impl Merging {
-    /// Adds a server to the ports and gives the one it is on; nothing if it is left out.
+impl GatewayMerger {
+    /// Adds a server and returns the port it is added to; `None` if it is omitted.
     fn add(&mut self, gateway: &Gateway, server: &GatewayServer, port: u32) -> Option<(usize, BoundServer)> {
         let route_name = route_name(gateway, server, port);
         if server.tls.is_some() && !self.claim_hosts(server, port) {
@@ -125,7 +125,7 @@ impl Merging {
             Some(current) => self.beside_plain(bound.clone(), port, current)?,
             None if taken && server.is_tls() => {
                 if server.is_http() {
-                    // Two tables of one name could not be told apart.
+                    // Two route tables cannot have one name.
                     if route_name.is_empty() || self.tables.contains_key(&route_name) {
                         return None;
                     }
@@ -144,7 +144,8 @@ impl Merging {
         Some((at, bound))
     }
 
-    /// A server on a port with a plain one: plain HTTP joins it, and another address is another listener.
+    /// Adds a server to a port with a plain server: plain HTTP is merged; a server with another address has a listener
+    /// of its own.
     fn beside_plain(&mut self, bound: BoundServer, port: u32, current: usize) -> Option<usize> {
         let existing = &self.ports[current];
         let existing_protocol = existing.servers.first().map_or(Protocol::Unsupported, |first| first.server.protocol);
@@ -196,7 +197,7 @@ impl Merging {
         })
     }
 
-    /// Takes the hosts of a TLS server; a host that is taken makes all of them unavailable.
+    /// Reserves the hosts of a TLS server; if one of them is taken, the server is omitted.
     fn claim_hosts(&mut self, server: &GatewayServer, port: u32) -> bool {
         let keys: Vec<_> = server.hosts.iter().map(|host| (port, server.bind.clone(), host.clone())).collect();
         let free = !keys.iter().any(|key| self.tls_hosts.contains(key));

@@ -1,6 +1,7 @@
-//! What routers send to, where they are given the clusters of that only (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
+//! The hosts that routers send to, where routers get only the clusters of those
+//! (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
 //!
-//! Routers that lead to the same and see it alike share the view of those clusters, which lies over nothing.
+//! Routers that send to the same hosts in the same view share the view of these clusters, which overlays nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,23 +14,23 @@ use sluice_model::{
 
 use super::routers::{Router, Routers};
 use crate::content_names::content_hash;
-use crate::inputs::Objects;
+use crate::inputs::ObjectCollections;
 use crate::options::{GraphOptions, JwksFetch};
 use crate::proxies::envoy_filters::Patches;
 use crate::proxies::selected_labels::SelectedLabels;
 use crate::traffic::virtual_services::destination_hosts;
 
-/// Hosts, each with the namespaces in which its service is meant; none is any.
-type Reached = BTreeMap<Host, BTreeSet<Text>>;
+/// Hosts, each with the namespaces of its services; an empty set is any namespace.
+type ReachedHosts = BTreeMap<Host, BTreeSet<Text>>;
 
-/// A router as far as the clusters it gets depend on it.
+/// The facts of a router that its clusters depend on.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct ReachClient {
     router: Router,
     namespace: Text,
-    /// Its labels, as far as a rule for clients selects on them.
+    /// Its labels that rules for clients select.
     labels: Labels,
-    /// Services that EnvoyFilters for it name.
+    /// Hosts that EnvoyFilters for it refer to.
     patched: BTreeSet<Text>,
 }
 
@@ -39,7 +40,7 @@ impl ReachClient {
         View::Workload(format!("reach#{}", content_hash(self)).into())
     }
 
-    /// The view it has of services and rules.
+    /// The view in which services and rules are looked up.
     pub(crate) fn sees_as(&self) -> View {
         let namespace = self.namespace.clone();
         if self.labels.is_empty() {
@@ -50,18 +51,18 @@ impl ReachClient {
     }
 }
 
-/// What routers send to.
+/// The hosts that routers send to.
 #[derive(Clone)]
 pub(crate) struct Reach<'s> {
     /// The view of the clusters of each router.
     pub(crate) views: Collection<'s, ProxyKey, View>,
-    /// Who sends to a host, and in which namespaces it means its services; none is any.
+    /// The routers that send to a host, and the namespaces of the services that they send to; an empty set is any.
     pub(crate) by_host: Index<'s, Host, (ReachClient, Host), BTreeSet<Text>>,
 }
 
-/// What is looked up.
+/// What this is derived from.
 pub(crate) struct ReachInputs<'a, 's> {
-    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     pub(crate) routers: &'a Routers<'s>,
@@ -70,7 +71,7 @@ pub(crate) struct ReachInputs<'a, 's> {
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
 }
 
-/// What routers send to.
+/// Derives the hosts that routers send to.
 pub(crate) fn derive_reach<'s>(inputs: &ReachInputs<'_, 's>, options: &GraphOptions) -> Reach<'s> {
     let clients = derive_clients(inputs);
     let reached = derive_reached(inputs, &clients, options);
@@ -78,9 +79,9 @@ pub(crate) fn derive_reach<'s>(inputs: &ReachInputs<'_, 's>, options: &GraphOpti
     Reach { views: clients.map("reach/views", |_, client| client.view()), by_host }
 }
 
-/// Routers, as far as the clusters they get depend on them.
+/// The facts of routers that their clusters depend on.
 /// Key: `ProxyKey`. From: `routers`, `proxies`, `selected_labels`, `proxy_patches`, `envoy_filters`.
-/// Changes when: a router connects or leaves, its labels change, or what EnvoyFilters for it name.
+/// Changes when: a router connects or leaves, its labels change, or the hosts in EnvoyFilters for it.
 /// Size: connected routers. Rejects: none.
 fn derive_clients<'s>(inputs: &ReachInputs<'_, 's>) -> Collection<'s, ProxyKey, ReachClient> {
     let named = inputs.objects.envoy_filters.filter_map("reach/patched", |_, filter| {
@@ -101,10 +102,11 @@ fn derive_clients<'s>(inputs: &ReachInputs<'_, 's>) -> Collection<'s, ProxyKey, 
     })
 }
 
-/// The hosts that routers send to: destinations of the VirtualServices of their Gateways, services of the mesh's providers,
-/// servers of keys that proxies fetch themselves, and what EnvoyFilters name.
+/// The hosts that routers send to: destinations of the VirtualServices of their Gateways, services of the mesh's
+/// extension providers, JWKS servers that proxies fetch from, and hosts in EnvoyFilters.
 /// Key: router and host. From: `reach/clients`, `merged_gateways`, `virtual_services`, `mesh_config`,
-/// `request_authentications`. Changes when: a destination comes or goes. Size: what distinct routers send to. Rejects: none.
+/// `request_authentications`. Changes when: a destination is added or removed. Size: destinations of distinct routers.
+/// Rejects: none.
 fn derive_reached<'s>(
     inputs: &ReachInputs<'_, 's>,
     clients: &Collection<'s, ProxyKey, ReachClient>,
@@ -141,7 +143,7 @@ fn derive_reached<'s>(
         let destinations = deps.by::<Text, ObjectKey, BTreeSet<Host>>(&destinations);
         let servers = deps.by::<Text, ObjectKey, (Attachment, BTreeSet<Host>)>(&servers);
         move |cx, client: &ReachClient, ()| {
-            let mut reached = Reached::new();
+            let mut reached = ReachedHosts::new();
             let gateways = cx.get(&merged, &client.router).map(|merged| merged.gateways()).unwrap_or_default();
             let mut hosts: BTreeSet<Host> = BTreeSet::new();
             for gateway in &gateways {

@@ -1,4 +1,4 @@
-//! Routers: which Gateways select each, and what that makes it listen for.
+//! Routers: the Gateways that select each, and their merged servers.
 
 use serde::Serialize;
 use sluice_engine::Collection;
@@ -12,10 +12,10 @@ use crate::options::GraphOptions;
 use crate::proxies::targets::ServiceTarget;
 use crate::proxies::workloads::{Workload, WorkloadName};
 
-/// Services with this label are only meant by the numbers of their target ports.
+/// Label of a Service: a Gateway refers to its ports only by target port.
 const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
 
-/// Labels that tell replicas and revisions of a deployment apart, which no Gateway means.
+/// Labels that differ between replicas or revisions of a deployment; no Gateway selects them.
 const REPLICA_LABELS: [&str; 6] = [
     "apps.kubernetes.io/pod-index",
     "controller-revision-hash",
@@ -25,17 +25,17 @@ const REPLICA_LABELS: [&str; 6] = [
     "statefulset.kubernetes.io/pod-name",
 ];
 
-/// A router as far as its servers and routes depend on it: replicas are one.
+/// The facts of a router that its servers and routes depend on: replicas are equal.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct Router {
-    /// The services it stands behind.
+    /// Its workload.
     pub(crate) workload: WorkloadName,
-    /// Its labels, less those that tell replicas and revisions of a deployment apart.
+    /// Its labels, without those that differ between replicas or revisions of a deployment.
     pub(crate) labels: Labels,
 }
 
 impl Router {
-    /// The router a proxy is a replica of.
+    /// The router that a proxy is a replica of.
     #[must_use]
     pub(crate) fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
         let tells_replicas_apart =
@@ -44,7 +44,7 @@ impl Router {
         Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
     }
 
-    /// The view of what is written for this router.
+    /// The view of the resources of this router.
     #[must_use]
     pub(crate) fn view(&self) -> View {
         let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -52,22 +52,22 @@ impl Router {
     }
 }
 
-/// Connected routers, and what they listen for.
+/// Connected routers, and their merged Gateways.
 #[derive(Clone)]
 pub(crate) struct Routers<'s> {
-    /// Which router each proxy is a replica of.
+    /// The router of each proxy.
     pub(crate) proxies: Collection<'s, ProxyKey, Router>,
-    /// What each distinct router listens for.
+    /// The merged Gateways of each distinct router.
     pub(crate) merged: Collection<'s, Router, MergedGateway>,
-    /// Those that route to clusters by server name.
+    /// Those with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: Collection<'s, ProxyKey, ()>,
 }
 
-/// What routers depend on.
+/// What routers are derived from.
 pub(crate) struct RouterInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
-    /// Which workload each is.
+    /// The workload of each.
     pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
     /// Workloads.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
@@ -77,7 +77,7 @@ pub(crate) struct RouterInputs<'a, 's> {
     pub(crate) gateways: &'a Collection<'s, ObjectKey, Gateway>,
 }
 
-/// Connected routers and what they listen for.
+/// Derives connected routers and their merged Gateways.
 #[must_use]
 pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Routers<'s> {
     let proxies = derive_proxies(inputs);
@@ -91,7 +91,7 @@ pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphO
 
 /// Connected routers.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`.
-/// Changes when: a router connects or leaves, its labels or the services it stands behind change.
+/// Changes when: a router connects or leaves, its labels or its services change.
 /// Size: connected routers. Rejects: none.
 fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
     let workloads = inputs.workload_names;
@@ -102,15 +102,15 @@ fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey,
     })
 }
 
-/// Whether a workload's place behind a Service makes it a router of a Gateway of the Gateway API.
+/// Whether a workload's service makes it a router of a Gateway of the Gateway API.
 fn is_of(owner: &GatewayOwner, target: &ServiceTarget) -> bool {
     target.service.namespace == owner.namespace && owner.services.contains(&target.service.host)
 }
 
-/// What each distinct router listens for.
+/// The merged Gateways of each distinct router.
 /// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
 /// Changes when: any Gateway does, or the ports of a service of the router.
-/// Size: distinct routers. Rejects: none; servers that cannot be merged are left out.
+/// Size: distinct routers. Rejects: none; servers that cannot be merged are omitted.
 fn derive_merged_gateways<'s>(
     inputs: &RouterInputs<'_, 's>,
     routers: &Collection<'s, ProxyKey, Router>,

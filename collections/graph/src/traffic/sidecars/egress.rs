@@ -1,23 +1,24 @@
-//! What a Sidecar lets its proxies reach: its egress listeners, compiled for a namespace.
+//! The egress listeners of a Sidecar, compiled for a namespace: the hosts that its proxies reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_model::{
-    CaptureMode, Host, OutboundTraffic, Protocol, RouteSemantics, Service, ServiceSource, SidecarEgress, SidecarPort,
-    SidecarScope, Text, View, VirtualService,
+    CaptureMode, Host, OutboundTraffic, Protocol, RouteSemantics, Service, SidecarEgress, SidecarPort, SidecarScope,
+    Text, View, VirtualService,
 };
 
+use crate::registry::services::{HostServices, preferred};
 use crate::traffic::virtual_services::is_visible;
 use crate::views::sidecar_view;
 
-/// Namespace of entries for every namespace, and the host that is every host.
+/// The namespace of entries for all namespaces, and the host that matches all hosts.
 const ANY: &str = "*";
-/// How sockets in the file system are written.
+/// Prefix of a bind address that is a socket in the file system.
 const SOCKET: &str = "unix://";
 
-/// The hosts a listener names in a namespace.
+/// The hosts that a listener lists for a namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct HostSet {
     exact: BTreeSet<Host>,
@@ -30,7 +31,7 @@ impl HostSet {
         self.exact.contains(host) || self.wildcards.iter().any(|wildcard| wildcard.contains(host))
     }
 
-    /// A VirtualService is also found by a host that its wildcard covers.
+    /// A VirtualService also matches if its wildcard host covers a listed host.
     fn has_route(&self, host: &Host) -> bool {
         self.has(host)
             || (host.is_wildcard()
@@ -45,14 +46,14 @@ impl HostSet {
 /// An egress listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct EgressListener {
-    /// Its port; `None` is every port no other listener claims.
+    /// Its port; `None` is every port that no other listener declares.
     pub(crate) port: Option<SidecarPort>,
-    /// Address it listens at, empty where the services are.
+    /// The address it listens at; empty for the addresses of the services.
     pub(crate) bind: Text,
-    /// Clients connect to it, whatever else is redirected.
+    /// Clients connect to it directly, whatever the interception mode.
     pub(crate) to_port: bool,
     hosts: BTreeMap<Text, HostSet>,
-    /// Every host is named exactly: then the oldest service counts, whoever else sees it.
+    /// Every host is listed exactly: then the oldest service is reached, also if it is exported to all.
     pub(crate) only_exact: bool,
 }
 
@@ -93,16 +94,16 @@ impl EgressListener {
         [self.hosts.get(namespace), self.hosts.get(ANY)].into_iter().flatten()
     }
 
-    /// Whether it names a host of a namespace.
+    /// Whether it lists a host of a namespace.
     #[must_use]
     pub(crate) fn imports(&self, namespace: &str, host: &Host) -> bool {
         self.sets(namespace).any(|set| set.has(host)) && !self.sets(namespace).any(|set| set.excludes(host))
     }
 
-    /// Whether a name that stands for a service of a namespace may be used for it.
+    /// Whether an alias of a service may be used for it.
     #[must_use]
     pub(crate) fn imports_alias(&self, service: &Service, alias: &Host) -> bool {
-        // Only the entries that brought the service count.
+        // Only the first entry that lists the service counts.
         self.sets(&service.namespace).find(|set| set.has(&service.host)).is_some_and(|set| set.has(alias))
     }
 
@@ -118,15 +119,14 @@ impl EgressListener {
             })
     }
 
-    /// The one port of services that counts: a listener of a port is for that of its services. A proxy for HTTP and a
-    /// socket are for all of them.
+    /// The only port of services that is reached: that of the listener. An HTTP proxy and a socket reach all ports.
     #[must_use]
     pub(crate) fn only_port(&self) -> Option<u16> {
         let port = self.port.as_ref().filter(|port| port.number != 0 && port.protocol != Protocol::HttpProxy)?;
         Some(port.number)
     }
 
-    /// The table of its requests, if that has the hosts of all ports: a proxy for HTTP has, and a socket.
+    /// The route table, if it has the hosts of all ports: that of an HTTP proxy or of a socket.
     #[must_use]
     pub(crate) fn shared_table(&self) -> Option<Text> {
         let port = self.port.as_ref()?;
@@ -136,16 +136,16 @@ impl EgressListener {
         }
     }
 
-    /// The table of its requests, if it is for a port and takes any.
+    /// The route table, if the listener has a port and routes requests.
     #[must_use]
     pub(crate) fn table(&self) -> Option<Text> {
         let port = self.port.as_ref().filter(|port| port.protocol.is_http() || port.protocol.is_unsupported())?;
         Some(self.shared_table().unwrap_or_else(|| port.number.to_string().into()))
     }
 
-    /// The service a client means by the host of `services`, which are in order of precedence, with the ports it reaches.
+    /// The service that a client reaches at the host of `services`, with the ports it reaches.
     #[must_use]
-    pub(crate) fn service(&self, services: &[Arc<Service>], client: &str) -> Option<Arc<Service>> {
+    pub(crate) fn service(&self, services: &HostServices, client: &str) -> Option<Arc<Service>> {
         let imported = |service: &&Arc<Service>| {
             service.export_to.allows(client)
                 && self.imports(&service.namespace, &service.host)
@@ -155,13 +155,11 @@ impl EgressListener {
         if self.only_exact {
             candidates.sort_by_key(|service| (service.created, &service.name, &service.namespace));
         }
-        let own = candidates.iter().find(|service| *service.namespace == *client);
-        let kubernetes = || candidates.iter().find(|service| service.source == ServiceSource::Kubernetes);
-        let found = own.or_else(kubernetes).or(candidates.first())?;
-        Some(self.only_port().map_or_else(|| (*found).clone(), |port| with_ports(found, &[port].into())))
+        let found = preferred(candidates.into_iter(), client)?;
+        Some(self.only_port().map_or_else(|| found.clone(), |port| with_ports(found, &[port].into())))
     }
 
-    /// The entries that name hosts to take, with their namespace.
+    /// The entries that list hosts, without exclusions, with their namespace.
     fn patterns(&self) -> impl Iterator<Item = (&Text, &Host)> {
         self.hosts
             .iter()
@@ -169,7 +167,7 @@ impl EgressListener {
     }
 }
 
-/// A service as if it had these of its ports only.
+/// The service with only these ports.
 pub(crate) fn with_ports(service: &Arc<Service>, ports: &BTreeSet<u16>) -> Arc<Service> {
     if service.ports.iter().all(|port| ports.contains(&port.port)) {
         return service.clone();
@@ -179,14 +177,14 @@ pub(crate) fn with_ports(service: &Arc<Service>, ports: &BTreeSet<u16>) -> Arc<S
     Arc::new(trimmed)
 }
 
-/// What the proxies of a namespace reach by their Sidecar.
+/// The egress listeners of a Sidecar, for the proxies of a namespace.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct EgressScope {
-    /// Which this is.
+    /// The Sidecar and the namespace.
     pub(crate) scope: SidecarScope,
-    /// In declared order; the last may be for every port.
+    /// In declared order; the last one may be for every port.
     pub(crate) listeners: Vec<EgressListener>,
-    /// What becomes of other traffic, where that is not as the mesh says.
+    /// The outbound traffic policy, where it differs from that of the mesh.
     pub(crate) outbound: Option<OutboundTraffic>,
 }
 
@@ -202,13 +200,13 @@ impl EgressScope {
         &self.scope.namespace
     }
 
-    /// The view of these proxies, whatever their labels.
+    /// The view of these proxies, with any labels.
     #[must_use]
     pub(crate) fn view(&self) -> View {
         sidecar_view(&self.scope)
     }
 
-    /// The listener that routes requests to a port, by its place.
+    /// Index of the listener that routes requests to a port.
     #[must_use]
     pub(crate) fn listener_for(&self, port: u16) -> Option<usize> {
         let claims = |listener: &EgressListener| listener.port.as_ref().is_none_or(|declared| declared.number == port);
@@ -221,7 +219,7 @@ impl EgressScope {
         self.listeners.iter().any(|listener| listener.imports_route(virtual_service, self.namespace()))
     }
 
-    /// The entries that name hosts to take, with their namespace, each once.
+    /// The entries that list hosts, without exclusions, with their namespace, each once.
     pub(super) fn patterns(&self) -> BTreeSet<(&Text, &Host)> {
         self.listeners.iter().flat_map(EgressListener::patterns).collect()
     }

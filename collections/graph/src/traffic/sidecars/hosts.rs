@@ -1,4 +1,4 @@
-//! What a host is to the Sidecars in use.
+//! The Sidecars in use that each host concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use sluice_model::{Host, ObjectKey, Service, ServiceKey, ServiceSource, SidecarS
 
 use super::egress::{EgressListener, EgressScope};
 use crate::host_patterns::covering_hosts;
-use crate::registry::services::Hosts;
+use crate::registry::services::{HostServiceLookup, HostServices};
 use crate::traffic::virtual_services::{destination_ports, destinations, precedence};
 
-/// The service a Sidecar's proxies reach at a host.
+/// The service that a Sidecar's proxies reach at a host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct SeenService {
+pub(crate) struct ReachedService {
     /// The service.
     pub(crate) service: ServiceKey,
-    /// The ports of it; `None` is all.
+    /// Its ports; `None` is all.
     pub(crate) ports: Option<BTreeSet<u16>>,
 }
 
-impl SeenService {
-    /// Takes another listener's service in: of one service the ports add up, of several the first counts, unless only a
-    /// later one is Kubernetes'.
+impl ReachedService {
+    /// Merges the service of another listener: the ports of one service are united; of two services the first is kept,
+    /// unless only the second one is from Kubernetes.
     fn merge(&mut self, other: Self, kubernetes: impl Fn(&ServiceKey) -> bool) {
         if self.service == other.service {
             self.ports = match (self.ports.take(), other.ports) {
@@ -39,31 +39,31 @@ impl SeenService {
     }
 }
 
-/// What a host is to one Sidecar.
+/// The interest of one Sidecar in a host.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct HostInterest {
-    /// A listener names a service of the host.
+    /// A listener lists a service of the host.
     pub(crate) listed: bool,
     /// A VirtualService that applies has the host.
     pub(crate) routed: bool,
-    /// The service that is reached there, named by a listener or the destination of a VirtualService that applies.
-    pub(crate) seen: Option<SeenService>,
+    /// The service that is reached, because a listener lists it or a VirtualService that applies has it as destination.
+    pub(crate) seen: Option<ReachedService>,
 }
 
-/// What a host is to the Sidecars that have to do with it.
+/// The interests of Sidecars in a host.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SidecarHost(pub(crate) BTreeMap<SidecarScope, HostInterest>);
 
-/// Sidecars in use by what they name: (namespace or `*`, host as written).
-pub(super) struct Patterns<'s> {
+/// Sidecars in use by the hosts that they list: (namespace or `*`, host as declared).
+pub(super) struct HostPatterns<'s> {
     exact: Index<'s, (Text, Host), SidecarScope, ()>,
-    /// By every wildcard over what they name: a VirtualService with such a host may be meant.
+    /// By every wildcard that covers a listed host: a VirtualService with such a wildcard host may apply.
     below: Index<'s, (Text, Host), SidecarScope, ()>,
-    /// Whether there is any at all, so that without one a host costs one look-up.
+    /// Whether any Sidecar is in use: without one, a host costs one look-up.
     any: Collection<'s, (), bool>,
 }
 
-impl<'s> Patterns<'s> {
+impl<'s> HostPatterns<'s> {
     pub(super) fn new(scopes: &Collection<'s, SidecarScope, EgressScope>, one: &Collection<'s, (), ()>) -> Self {
         let exact = scopes.index("sidecars/by-pattern", |_, scope| {
             let patterns = scope.patterns().into_iter();
@@ -86,7 +86,7 @@ impl<'s> Patterns<'s> {
     }
 }
 
-/// Finds Sidecars by what they name, inside a `derive`.
+/// Finds Sidecars by the hosts that they list, inside a `derive`.
 #[derive(Clone, Copy)]
 struct PatternLookup {
     exact: IndexDep<(Text, Host), SidecarScope, ()>,
@@ -95,7 +95,7 @@ struct PatternLookup {
 }
 
 impl PatternLookup {
-    fn on<'s>(deps: &mut Deps<'s>, patterns: &Patterns<'s>) -> Self {
+    fn on<'s>(deps: &mut Deps<'s>, patterns: &HostPatterns<'s>) -> Self {
         Self { exact: deps.by(&patterns.exact), below: deps.by(&patterns.below), any: deps.on(&patterns.any) }
     }
 
@@ -103,7 +103,7 @@ impl PatternLookup {
         cx.get(&self.any, &()).is_some_and(|any| *any)
     }
 
-    /// The Sidecars that may name a host of a namespace; with `wider`, also those that name hosts below it.
+    /// The Sidecars that may list a host of a namespace; with `wider`, also those that list hosts that `host` covers.
     fn get(&self, cx: &Context, namespace: &Text, host: &Host, wider: bool, out: &mut BTreeSet<SidecarScope>) {
         for namespace in [namespace.clone(), Text::from("*")] {
             for covering in covering_hosts(host) {
@@ -116,14 +116,15 @@ impl PatternLookup {
     }
 }
 
-/// VirtualServices of sidecars and the Sidecars in use that they apply for.
+/// The Sidecars in use for which a VirtualService of sidecars applies.
 /// Key: `ObjectKey`. From: `virtual_services`, `sidecars/scopes`.
-/// Changes when: the hosts or the visibility of a VirtualService do, or what a Sidecar names; never its routes.
-/// Size: VirtualServices that some Sidecar in use names. Rejects: none.
+/// Changes when: the hosts or the visibility of a VirtualService do, or the hosts that a Sidecar lists; not when routes
+/// do.
+/// Size: VirtualServices that apply for some Sidecar in use. Rejects: none.
 pub(super) fn derive_routes<'s>(
     virtual_services: &Collection<'s, ObjectKey, VirtualService>,
     scopes: &Collection<'s, SidecarScope, EgressScope>,
-    patterns: &Patterns<'s>,
+    patterns: &HostPatterns<'s>,
 ) -> Collection<'s, ObjectKey, BTreeSet<SidecarScope>> {
     virtual_services.derive("sidecars/routes", |deps| {
         let (patterns, scopes) = (PatternLookup::on(deps, patterns), deps.on(scopes));
@@ -141,7 +142,7 @@ pub(super) fn derive_routes<'s>(
     })
 }
 
-/// What hosts are looked up in.
+/// The collections that hosts are derived from.
 pub(crate) struct HostInputs<'a, 's> {
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
@@ -150,14 +151,15 @@ pub(crate) struct HostInputs<'a, 's> {
     pub(crate) routed: &'a Index<'s, Host, ObjectKey, ()>,
 }
 
-/// What each host is to the Sidecars in use.
+/// The interests of the Sidecars in use in each host.
 /// Key: `Host`. From: `hosts`, `services`, `virtual_services`, `sidecars/scopes`.
-/// Changes when: the services of a host do, a Sidecar that names it, or a VirtualService that routes it or to it.
-/// Size: hosts that some Sidecar in use has to do with, and for each those Sidecars. Rejects: none.
+/// Changes when: the services of a host do, a Sidecar that lists it, or a VirtualService with the host or with it as
+/// destination.
+/// Size: hosts that concern some Sidecar in use, with those Sidecars. Rejects: none.
 pub(super) fn derive_hosts<'s>(
     inputs: &HostInputs<'_, 's>,
     scopes: &Collection<'s, SidecarScope, EgressScope>,
-    patterns: &Patterns<'s>,
+    patterns: &HostPatterns<'s>,
     routes: &Collection<'s, ObjectKey, BTreeSet<SidecarScope>>,
 ) -> Collection<'s, Host, SidecarHost> {
     let by_destination = inputs.virtual_services.index("sidecars/routes-by-destination", |_, virtual_service| {
@@ -171,7 +173,7 @@ pub(super) fn derive_hosts<'s>(
     let hosts = inputs.hosts.union("sidecars/all-hosts", &[routed]);
     hosts.derive("sidecars/hosts", |deps| {
         let (patterns, scopes) = (PatternLookup::on(deps, patterns), deps.on(scopes));
-        let services = Hosts::on(deps, inputs.services_by_host, inputs.services);
+        let services = HostServiceLookup::on(deps, inputs.services_by_host, inputs.services);
         let (routes, virtual_services) = (deps.on(routes), deps.on(inputs.virtual_services));
         let (routed, by_destination) = (deps.by(inputs.routed), deps.by(&by_destination));
         move |cx, host, ()| {
@@ -179,9 +181,8 @@ pub(super) fn derive_hosts<'s>(
                 return None;
             }
             let services = services.get(cx, host);
-            let services = services.as_slice();
             let mut named = BTreeSet::new();
-            for service in services {
+            for service in services.iter() {
                 patterns.get(cx, &service.namespace, host, false, &mut named);
             }
             let applied = |key: &ObjectKey| cx.get(&routes, key).map(|scopes| (*scopes).clone()).unwrap_or_default();
@@ -201,7 +202,7 @@ pub(super) fn derive_hosts<'s>(
             for key in all {
                 let Some(scope) = cx.get(&scopes, key) else { continue };
                 let mut listed = false;
-                let seen = seen_service(&scope, host, services, &towards, &mut listed);
+                let seen = reached_service(&scope, host, &services, &towards, &mut listed);
                 let interest = HostInterest { listed, routed: routed.contains(key), seen };
                 if interest != HostInterest::default() {
                     found.insert(key.clone(), interest);
@@ -213,26 +214,26 @@ pub(super) fn derive_hosts<'s>(
 }
 
 /// The service of a host that the proxies of a Sidecar reach.
-fn seen_service(
+fn reached_service(
     scope: &EgressScope,
     host: &Host,
-    services: &[Arc<Service>],
+    services: &HostServices,
     towards: &[Arc<VirtualService>],
     listed: &mut bool,
-) -> Option<SeenService> {
+) -> Option<ReachedService> {
     let client = scope.namespace();
     let kubernetes = |key: &ServiceKey| {
         services.iter().any(|service| service.key() == *key && service.source == ServiceSource::Kubernetes)
     };
-    let mut seen: Option<SeenService> = None;
-    let mut add = |found: SeenService| match &mut seen {
+    let mut seen: Option<ReachedService> = None;
+    let mut add = |found: ReachedService| match &mut seen {
         None => seen = Some(found),
         Some(seen) => seen.merge(found, kubernetes),
     };
     for listener in &scope.listeners {
         if let Some(service) = listener.service(services, client) {
             *listed = true;
-            add(SeenService { service: service.key(), ports: trimmed(&service, services) });
+            add(ReachedService { service: service.key(), ports: trimmed(&service, services) });
         }
         let mut routes: Vec<&Arc<VirtualService>> =
             towards.iter().filter(|route| listener.imports_route(route, client)).collect();
@@ -244,21 +245,21 @@ fn seen_service(
     seen
 }
 
-/// The ports a listener left of a service, if not all.
-fn trimmed(service: &Arc<Service>, services: &[Arc<Service>]) -> Option<BTreeSet<u16>> {
+/// The ports of a service that a listener reaches, if not all.
+fn trimmed(service: &Arc<Service>, services: &HostServices) -> Option<BTreeSet<u16>> {
     let whole = services.iter().any(|other| Arc::ptr_eq(service, other));
     (!whole).then(|| service.ports.iter().map(|port| port.port).collect())
 }
 
-/// What a VirtualService makes reachable at a host: the service of the client's namespace, else one of Kubernetes, else
-/// the oldest that the client sees.
+/// The service that a VirtualService makes reachable at a host: that of the client's namespace, else one of Kubernetes,
+/// else the oldest that is visible to the client.
 fn destination(
     route: &VirtualService,
     listener: &EgressListener,
     host: &Host,
-    services: &[Arc<Service>],
+    services: &HostServices,
     client: &str,
-) -> Option<SeenService> {
+) -> Option<ReachedService> {
     let ports = destination_ports(route, host, client)?;
     let visible = || services.iter().filter(|service| service.export_to.allows(client));
     let service = services
@@ -269,7 +270,7 @@ fn destination(
     let all: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
     let wanted: BTreeSet<u16> = match listener.only_port() {
         Some(port) => [port].into(),
-        // A destination without a port may be any of them.
+        // A destination without a port may be any port.
         None if ports.contains(&0) => all.clone(),
         None => ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect(),
     };
@@ -278,5 +279,5 @@ fn destination(
         return None;
     }
     let ports = (kept.len() < all.len()).then_some(kept);
-    Some(SeenService { service: service.key(), ports })
+    Some(ReachedService { service: service.key(), ports })
 }

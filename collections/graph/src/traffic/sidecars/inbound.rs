@@ -1,4 +1,4 @@
-//! What a Sidecar says of a workload's own ports.
+//! The inbound settings of a Sidecar.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use sluice_model::{
 
 use crate::proxies::workloads::WorkloadSidecar;
 
-/// What a Sidecar says of a workload's own ports.
+/// The inbound settings of a Sidecar.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SidecarInbound {
-    /// Its listeners; empty is those of the workload's services.
+    /// Its ingress listeners; if empty, the ports of the workload's services are used.
     pub(crate) ingress: Vec<SidecarIngress>,
     connection_pool: Option<ConnectionPool>,
 }
@@ -23,7 +23,7 @@ impl SidecarInbound {
         Self { ingress: sidecar.ingress.clone(), connection_pool: sidecar.inbound_connection_pool.clone() }
     }
 
-    /// The limits of connections to a port: its listener's, else those of all.
+    /// The connection pool of a port: that of its listener, else that of the Sidecar.
     #[must_use]
     pub(crate) fn connection_pool(&self, port: u32) -> Option<&ConnectionPool> {
         let listener = self.ingress.iter().find(|listener| u32::from(listener.port.number) == port);
@@ -31,7 +31,7 @@ impl SidecarInbound {
     }
 }
 
-/// The host that stands for a Sidecar's proxies in telemetry, where they have no service.
+/// The host of a Sidecar's proxies in telemetry, if they have no service.
 #[must_use]
 pub(crate) fn synthetic_host(scope: &SidecarScope) -> Text {
     format!("{}.{}", scope.sidecar.name, scope.namespace).into()
@@ -47,7 +47,7 @@ pub(crate) fn has_socket(listener: &SidecarIngress, interception: InterceptionMo
     }
 }
 
-/// Where a listener is, if it says or the workload has an address that others reach; the address alone is never a guess.
+/// The address of a listener: the declared one, else the proxy's own if only that is reachable; `None` is the wildcard.
 #[must_use]
 pub(crate) fn ingress_address(listener: &SidecarIngress, workload: &WorkloadSidecar) -> Option<Text> {
     if !listener.bind.is_empty() {
@@ -64,8 +64,8 @@ fn is_global(address: IpAddr) -> bool {
     !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// The address and port of the application behind a listener; port 0 is a socket in the file system. Nothing sends to
-/// what the client dialled.
+/// The address and port of the application of a listener; port 0 is a socket in the file system. `None` keeps the
+/// original destination.
 #[must_use]
 pub(crate) fn ingress_endpoint(
     listener: &SidecarIngress,

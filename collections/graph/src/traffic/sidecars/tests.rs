@@ -10,6 +10,7 @@ use super::egress::EgressScope;
 use super::{SidecarInbound, ingress_address, ingress_endpoint};
 use crate::proxies::sidecar_choice::is_everything;
 use crate::proxies::workloads::WorkloadSidecar;
+use crate::registry::services::HostServices;
 
 fn scope(listeners: &[SidecarEgress]) -> EgressScope {
     let sidecar = ObjectKey::new("c", "shop", "own");
@@ -45,7 +46,8 @@ fn seen_ports(scope: &EgressScope, services: &[Arc<Service>]) -> Vec<Option<(Str
     let found = |service: Arc<Service>| {
         (service.namespace.to_string(), service.ports.iter().map(|port| port.port).collect::<Vec<_>>())
     };
-    scope.listeners.iter().map(|listener| listener.service(services, "shop").map(found)).collect()
+    let services = HostServices::new(services.to_vec());
+    scope.listeners.iter().map(|listener| listener.service(&services, "shop").map(found)).collect()
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn a_listener_of_a_port_has_that_port_of_its_services() {
 }
 
 #[test]
-fn of_several_services_the_own_then_kubernetes_counts() {
+fn the_service_of_the_own_namespace_then_of_kubernetes_is_reached() {
     let entry = |namespace| service(namespace, "a.example.com", &[80], ServiceSource::ServiceEntry);
     let of = |services: &[Arc<Service>], hosts: &[&str]| {
         seen_ports(&scope(&[egress(hosts)]), services).remove(0).map(|(namespace, _)| namespace)
@@ -125,7 +127,7 @@ fn of_several_services_the_own_then_kubernetes_counts() {
 }
 
 #[test]
-fn what_lets_everything_through_limits_nothing() {
+fn a_listener_for_all_hosts_limits_nothing() {
     assert!(is_everything(&[]));
     assert!(is_everything(&[egress(&["*/*"])]));
     assert!(is_everything(&[egress(&["./*", "*/*"])]));
@@ -137,7 +139,7 @@ fn what_lets_everything_through_limits_nothing() {
 }
 
 #[test]
-fn an_endpoint_is_of_a_family_the_workload_has() {
+fn the_endpoint_has_an_address_family_of_the_workload() {
     let sidecar = ObjectKey::new("c", "shop", "own");
     let workload = WorkloadSidecar {
         scope: SidecarScope { namespace: "shop".into(), sidecar },
@@ -162,7 +164,7 @@ fn an_endpoint_is_of_a_family_the_workload_has() {
 }
 
 #[test]
-fn a_listener_s_own_limits_come_before_those_of_all() {
+fn the_connection_pool_of_a_listener_precedes_that_of_the_sidecar() {
     let pool = |most| {
         let tcp = sluice_model::TcpSettings { max_connections: most, ..sluice_model::TcpSettings::default() };
         ConnectionPool { tcp: Some(tcp), http: None }

@@ -1,10 +1,10 @@
-//! Routes handed to a delegate: each route of the delegate narrowed by the route that hands on.
+//! Delegates: the routes of a delegate, restricted by the route that refers to it.
 
 use std::collections::BTreeMap;
 
 use sluice_model::{HttpMatch, HttpRoute, StringMatch};
 
-/// The delegate's routes under the conditions of `root`; those that contradict them are left out.
+/// The delegate's routes with the matches of `root`; those that contradict them are omitted.
 #[must_use]
 pub(crate) fn merge_routes(root: &HttpRoute, delegate: &[HttpRoute]) -> Vec<HttpRoute> {
     delegate.iter().filter_map(|route| merge_route(root, route)).collect()
@@ -17,7 +17,7 @@ fn merge_route(root: &HttpRoute, delegate: &HttpRoute) -> Option<HttpRoute> {
         ("", delegate) => delegate.into(),
         (root, delegate) => format!("{root}-{delegate}").into(),
     };
-    // What the delegate leaves open is taken from the root.
+    // Fields that the delegate does not set are those of the root.
     Some(HttpRoute {
         name,
         matches,
@@ -38,7 +38,7 @@ fn merge_route(root: &HttpRoute, delegate: &HttpRoute) -> Option<HttpRoute> {
     })
 }
 
-/// Every pair of conditions that can hold together; `None` if one of the delegate's fits none of the root's.
+/// Every pair of matches that can both hold; `None` if a match of the delegate fits no match of the root.
 fn merge_matches(root: &[HttpMatch], delegate: &[HttpMatch]) -> Option<Vec<HttpMatch>> {
     if root.is_empty() {
         return Some(delegate.to_vec());
@@ -94,7 +94,7 @@ fn merge_match(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
     }
 }
 
-/// Whether the delegate's condition is not within the root's.
+/// Whether the delegate's match exceeds the root's.
 fn conflicts(root: &HttpMatch, leaf: &HttpMatch) -> bool {
     let texts = [
         (&root.uri, &leaf.uri),
@@ -122,7 +122,7 @@ fn conflicts(root: &HttpMatch, leaf: &HttpMatch) -> bool {
         || (!root.source_namespace.is_empty() && root.source_namespace != leaf.source_namespace)
 }
 
-/// Whether `leaf` matches texts that `root` does not; expressions are never compared.
+/// Whether `leaf` matches texts that `root` does not; regular expressions are never compared.
 fn is_wider(root: Option<&StringMatch>, leaf: Option<&StringMatch>) -> bool {
     let (Some(root), Some(leaf)) = (root, leaf) else { return false };
     match (root, leaf) {

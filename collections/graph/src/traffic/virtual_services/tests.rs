@@ -21,7 +21,7 @@ fn virtual_service(namespace: &str, name: &str, hosts: &[&str], http: Vec<HttpRo
 }
 
 #[test]
-fn delegates_come_and_go() {
+fn delegates_are_merged_while_they_exist() {
     let (engine, (declared, mesh, merged)) = Engine::start(EngineOptions::default(), |b| {
         b.dataflow("config", |g| {
             let (declared_in, declared) = g.input("virtual_services");
@@ -48,7 +48,7 @@ fn delegates_come_and_go() {
 }
 
 #[test]
-fn the_own_namespace_goes_first() {
+fn virtual_services_of_the_own_namespace_come_first() {
     let in_namespaces = |names: &[&str]| Some(ExportTo::Namespaces(names.iter().map(|n| Text::from(*n)).collect()));
     let mut public = virtual_service("shop", "public", &["a"], Vec::new());
     public.export_to = Some(ExportTo::All);

@@ -3,7 +3,7 @@ use sluice_model::{Gateway, GatewayServer, Protocol, ServerTls};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
 use super::*;
-use crate::outputs::routes::virtual_hosts::tests::{Fake, client, profile, service, virtual_service};
+use crate::outputs::routes::virtual_hosts::tests::{FakeRouteContext, client, profile, service, virtual_service};
 use crate::traffic::gateways::{MergeOptions, SelectingGateway, merge_gateways};
 
 const A: &str = "a.shop.svc.cluster.local";
@@ -33,7 +33,10 @@ fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec
     let gateway = Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
     let merged =
         merge_gateways("edge", [SelectingGateway { gateway: &gateway, targets: Vec::new() }], MergeOptions::default());
-    let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], ..Fake::default() };
+    let fake = FakeRouteContext {
+        services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])],
+        ..FakeRouteContext::default()
+    };
     let bound_to = |gateway: &Text| {
         let bound = virtual_services.iter().filter(|vs| vs.gateways.contains(gateway));
         bound.map(|vs| (key(vs), Arc::new(vs.clone()))).collect::<Vec<_>>()
@@ -95,7 +98,7 @@ fn a_virtual_service_without_a_route_for_the_port_is_none() {
 }
 
 #[test]
-fn an_outline_plans_what_the_whole_does() {
+fn an_outline_plans_the_same_virtual_hosts() {
     let mut whole = bound("vs", &["a.example", "b.example"]);
     whole.http[0].matches = vec![HttpMatch { port: 80, ignore_uri_case: true, ..HttpMatch::default() }];
     let gateway = Gateway {

@@ -1,33 +1,33 @@
-//! The addresses of a Service, as a kind of client reaches it.
+//! The addresses of a service, by route profile.
 
 use std::net::IpAddr;
 
 use serde::Serialize;
 use sluice_model::{IpFamilies, OutboundTraffic, Proxy, ProxyConfig, Service, ServiceSource, Text};
 
-/// The facts of a proxy that change how its routes are written.
+/// The facts of a proxy that change its routes.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RouteProfile {
-    /// Cluster it runs in: Services may have an address in each.
+    /// The cluster it runs in: a service may have an address in each.
     pub(crate) cluster: Text,
     /// Address families it can use.
     pub(crate) ip_families: IpFamilies,
-    /// It reaches Services without an address at addresses that were allocated.
+    /// It uses the allocated addresses of services without addresses.
     pub(crate) auto_allocated: bool,
-    /// What its own configuration says of headers; `None` is as the mesh says.
+    /// The header configuration of the proxy; `None` is that of the mesh.
     pub(crate) headers: Option<RouteHeaders>,
     /// It has an HTTP proxy listener of its own.
     pub(crate) http_proxy: bool,
-    /// What its Sidecar makes of requests to hosts nobody declared; `None` is as the mesh says.
+    /// The policy of its Sidecar for unknown hosts; `None` is that of the mesh.
     pub(crate) outbound: Option<OutboundTraffic>,
-    /// It takes virtual hosts one by one.
+    /// It gets virtual hosts by VHDS.
     pub(crate) virtual_hosts: bool,
 }
 
 /// Headers proxies add to requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RouteHeaders {
-    /// The number of tries is not told upstream.
+    /// The attempt count is not sent upstream.
     pub(crate) attempt_count_disabled: bool,
     /// `x-forwarded-host` is appended when the authority is rewritten.
     pub(crate) append_x_forwarded_host: bool,
@@ -61,9 +61,9 @@ impl RouteProfile {
     }
 }
 
-/// The addresses a client of that profile reaches a Service at, the primary one first; none if it has none.
+/// The addresses at which a client of that profile reaches a service, the primary one first; none if it has none.
 ///
-/// Unless `dual_stack` is on, a client with both families keeps to that of the Service's first address.
+/// Unless `dual_stack` is on, a client with both families uses only the family of the service's first address.
 #[must_use]
 pub(crate) fn addresses_for(service: &Service, profile: &RouteProfile, dual_stack: bool) -> Vec<Text> {
     let own = service.addresses.get(&profile.cluster).filter(|addresses| !addresses.is_empty());
@@ -89,7 +89,7 @@ pub(crate) fn addresses_for(service: &Service, profile: &RouteProfile, dual_stac
     }
     let declared = service.addresses.get(&service.cluster).or_else(|| service.addresses.values().next());
     let Some(first) = declared.and_then(|addresses| addresses.first()) else { return Vec::new() };
-    // A ServiceEntry's address is only a name for it; a Service's must be reachable.
+    // The address of a ServiceEntry need not be reachable; that of a Service must be.
     let is_fit = service.source == ServiceSource::ServiceEntry || usable(&first);
     if is_fit { vec![first.clone()] } else { Vec::new() }
 }

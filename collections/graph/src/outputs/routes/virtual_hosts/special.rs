@@ -1,15 +1,16 @@
-//! Which clients see a host in a way of their own.
+//! The clients for which a host may have other virtual hosts than for the base.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_model::{ExportTo, Host, RouteSemantics, Text, VirtualService};
 
-use super::{Mesh, wildcards_over};
+use super::RouteContext;
+use crate::host_patterns::covering_hosts;
 
-/// Namespaces whose clients may see the host otherwise than a client of no namespace in particular.
+/// Namespaces whose clients may have other virtual hosts than the base.
 #[must_use]
-pub(crate) fn special_namespaces(mesh: &dyn Mesh, host: &Host) -> BTreeSet<Text> {
+pub(crate) fn special_namespaces(mesh: &dyn RouteContext, host: &Host) -> BTreeSet<Text> {
     let mut namespaces = BTreeSet::new();
     let mut add = |export_to: &ExportTo| {
         if let ExportTo::Namespaces(exported) = export_to {
@@ -44,9 +45,9 @@ pub(crate) fn special_namespaces(mesh: &dyn Mesh, host: &Host) -> BTreeSet<Text>
     namespaces
 }
 
-/// Whether some rule over the host asks for labels of the client.
+/// Whether some rule for the host matches labels of the client.
 #[must_use]
-pub(crate) fn uses_labels(mesh: &dyn Mesh, host: &Host) -> bool {
+pub(crate) fn uses_labels(mesh: &dyn RouteContext, host: &Host) -> bool {
     let virtual_services = virtual_services_over(mesh, host);
     let mut destinations = virtual_services.iter().flat_map(|vs| vs.http.iter()).flat_map(|route| route.route.iter());
     if mesh.rules_use_labels(host) || destinations.any(|to| mesh.rules_use_labels(&to.destination.host)) {
@@ -56,11 +57,7 @@ pub(crate) fn uses_labels(mesh: &dyn Mesh, host: &Host) -> bool {
     matches.any(|matched| !matched.source_labels.is_empty())
 }
 
-/// VirtualServices that may route the host: those that name it, or a wildcard over it.
-fn virtual_services_over(mesh: &dyn Mesh, host: &Host) -> Vec<Arc<VirtualService>> {
-    let mut all = mesh.virtual_services(host);
-    for wildcard in wildcards_over(host).filter(|wildcard| wildcard != host) {
-        all.extend(mesh.virtual_services(&wildcard));
-    }
-    all
+/// VirtualServices that may route the host: those with the host or with a wildcard that covers it.
+fn virtual_services_over(mesh: &dyn RouteContext, host: &Host) -> Vec<Arc<VirtualService>> {
+    covering_hosts(host).flat_map(|covering| mesh.virtual_services(&covering)).collect()
 }

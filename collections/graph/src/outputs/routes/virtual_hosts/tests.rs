@@ -5,15 +5,15 @@ use sluice_proto::envoy::config::route::v3::VirtualHost;
 use super::*;
 
 #[derive(Default)]
-pub(crate) struct Fake {
+pub(crate) struct FakeRouteContext {
     pub(crate) services: Vec<Service>,
     pub(crate) virtual_services: Vec<VirtualService>,
     pub(crate) sessions: SessionLabels,
 }
 
-impl Mesh for Fake {
-    fn services(&self, host: &Host) -> Vec<Arc<Service>> {
-        self.services.iter().filter(|service| service.host == *host).cloned().map(Arc::new).collect()
+impl RouteContext for FakeRouteContext {
+    fn services(&self, host: &Host) -> HostServices {
+        HostServices::new(self.services.iter().filter(|service| service.host == *host).cloned().map(Arc::new).collect())
     }
     fn aliases(&self, host: &Host) -> Vec<Arc<Service>> {
         let aliases = self.services.iter().filter(|service| service.external_name.as_ref() == Some(host));
@@ -29,7 +29,7 @@ impl Mesh for Fake {
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
         self.virtual_services.iter().filter(|vs| vs.hosts.contains(host)).cloned().map(Arc::new).collect()
     }
-    fn destination_rule(&self, _: &Client, _: &Host) -> Option<DestinationRule> {
+    fn destination_rule(&self, _: &RouteScope, _: &Host) -> Option<DestinationRule> {
         None
     }
     fn destination_rule_namespaces(&self, _: &Host) -> BTreeSet<Text> {
@@ -107,8 +107,8 @@ pub(crate) fn virtual_service(namespace: &str, name: &str, hosts: &[&str], to: &
     }
 }
 
-pub(crate) fn client(namespace: &str) -> Client {
-    Client { namespace: namespace.into(), ..Client::default() }
+pub(crate) fn client(namespace: &str) -> RouteScope {
+    RouteScope { namespace: namespace.into(), ..RouteScope::default() }
 }
 
 pub(crate) fn profile() -> RouteProfile {
@@ -116,7 +116,7 @@ pub(crate) fn profile() -> RouteProfile {
 }
 
 /// Tables, names, domains and the cluster of the first route.
-fn show(fake: &Fake, host: &str, namespace: &str) -> Vec<String> {
+fn show(fake: &FakeRouteContext, host: &str, namespace: &str) -> Vec<String> {
     let all = virtual_hosts(fake, &Host::from(host), &client(namespace), &profile());
     let line = |((table, name), bytes): (&(Text, Text), &Bytes)| {
         let decoded = VirtualHost::decode(bytes.clone()).expect("a virtual host");
@@ -132,7 +132,8 @@ const A: &str = "a.shop.svc.cluster.local";
 #[test]
 fn a_service_is_in_the_tables_of_its_http_ports() {
     let ports = [(80, Protocol::Http), (9000, Protocol::Tcp), (81, Protocol::Unsupported)];
-    let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &ports)], ..Fake::default() };
+    let fake =
+        FakeRouteContext { services: vec![service("shop", A, "10.0.0.1", &ports)], ..FakeRouteContext::default() };
     let names = "a.shop.svc.cluster.local a.shop.svc.cluster.local. a.shop.svc a.shop 10.0.0.1";
     let expect = [
         format!("80 {A}:80 [{names}] {A}:80/*"),
@@ -145,10 +146,10 @@ fn a_service_is_in_the_tables_of_its_http_ports() {
 
 #[test]
 fn a_host_without_a_service_is_in_table_80_and_where_its_neighbours_are() {
-    let fake = Fake {
+    let fake = FakeRouteContext {
         services: vec![service("shop", A, "10.0.0.1", &[(8080, Protocol::Http)])],
         virtual_services: vec![virtual_service("shop", "vs", &[A, "x.example"], A)],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     let expect =
         [format!("80 x.example:80 [x.example] {A}:80/*"), format!("8080 x.example:8080 [x.example] {A}:8080/*")];
@@ -160,13 +161,13 @@ fn a_host_without_a_service_is_in_table_80_and_where_its_neighbours_are() {
 
 #[test]
 fn the_most_specific_wildcard_routes_a_service() {
-    let mut fake = Fake {
+    let mut fake = FakeRouteContext {
         services: vec![service("shop", "a.b.example", "10.0.0.1", &[(80, Protocol::Http)])],
         virtual_services: vec![
             virtual_service("shop", "wide", &["*.example"], "wide"),
             virtual_service("shop", "narrow", &["*.b.example"], "narrow"),
         ],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     assert!(show(&fake, "a.b.example", "")[0].ends_with(" narrow:80/*"));
     assert_eq!(show(&fake, "*.b.example", ""), [""; 0]);
@@ -178,10 +179,10 @@ fn the_most_specific_wildcard_routes_a_service() {
 fn private_virtual_services_are_for_their_namespaces() {
     let mut private = virtual_service("other", "vs", &[A], "elsewhere");
     private.export_to = Some(ExportTo::Namespaces(BTreeSet::from(["other".into()])));
-    let fake = Fake {
+    let fake = FakeRouteContext {
         services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])],
         virtual_services: vec![private],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     assert!(show(&fake, A, "other")[0].ends_with(" elsewhere:80/*"));
     assert!(show(&fake, A, "")[0].ends_with(&format!(" {A}:80/*")));
@@ -191,12 +192,12 @@ fn private_virtual_services_are_for_their_namespaces() {
 
 #[test]
 fn names_that_are_hosts_of_their_own_are_not_short_for_others() {
-    let fake = Fake {
+    let fake = FakeRouteContext {
         services: vec![
             service("shop", A, "10.0.0.1", &[(80, Protocol::Http)]),
             service("x", "a.shop", "10.0.0.2", &[(80, Protocol::Http)]),
         ],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     assert_eq!(show(&fake, A, ""), [format!("80 {A}:80 [{A} {A}. a.shop.svc 10.0.0.1] {A}:80/*")]);
 }
@@ -205,9 +206,9 @@ fn names_that_are_hosts_of_their_own_are_not_short_for_others() {
 fn an_address_belongs_to_one_service_of_a_port() {
     let mut younger = service("x", "b.example", "10.0.0.1", &[(80, Protocol::Http)]);
     younger.created = 5;
-    let fake = Fake {
+    let fake = FakeRouteContext {
         services: vec![service("x", "a.example", "10.0.0.1", &[(80, Protocol::Http)]), younger],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     assert!(show(&fake, "a.example", "")[0].contains("10.0.0.1"));
     assert!(!show(&fake, "b.example", "")[0].contains("10.0.0.1"));
@@ -221,10 +222,10 @@ fn routes_for_other_clients_leave_the_service_as_it_is() {
         source_namespace: "other".into(),
         ..HttpMatch::default()
     }];
-    let fake = Fake {
+    let fake = FakeRouteContext {
         services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])],
         virtual_services: vec![picky],
-        ..Fake::default()
+        ..FakeRouteContext::default()
     };
     assert!(show(&fake, A, "")[0].ends_with(&format!(" {A}:80/*")));
     assert!(show(&fake, A, "other")[0].ends_with(" elsewhere:80/*"));

@@ -1,4 +1,4 @@
-//! Routers by listener profile: replicas of one router with one profile share their listeners.
+//! Routers by listener profile: replicas of one router with the same profile share their listeners.
 
 use serde::Serialize;
 use sluice_engine::Collection;
@@ -7,22 +7,22 @@ use sluice_model::{ProxyKey, Text};
 
 use crate::traffic::gateways::routers::Router;
 
-/// A router as proxies of one profile are.
+/// A router whose proxies have one profile.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) struct Side {
+pub(super) struct ProfiledRouter {
     pub(super) router: Router,
     pub(super) profile: Text,
 }
 
-/// Distinct routers, a profile each.
-pub(super) fn derive_sides<'s>(
+/// The distinct routers of each profile.
+pub(super) fn derive_profiled_routers<'s>(
     collection: &str,
     listener_facts: &Collection<'s, ProxyKey, ListenerProfile>,
     routers: &Collection<'s, ProxyKey, Router>,
-) -> Collection<'s, Side, ()> {
+) -> Collection<'s, ProfiledRouter, ()> {
     let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {
         let facts = deps.on(listener_facts);
-        move |cx, key, router| Some(Side { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
+        move |cx, key, router| Some(ProfiledRouter { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
     });
     sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
 }

@@ -1,34 +1,35 @@
-//! The route tables that are written at once: all, or those of one egress listener of a Sidecar.
+//! The route tables that are written together: all, or those of one egress listener of a Sidecar.
 
 use std::sync::Arc;
 
 use sluice_model::{Host, Protocol, Service, ServicePort, Text, VirtualService};
 
-use super::{Client, HTTP_PROXY_TABLE, visible_service};
+use super::{HTTP_PROXY_TABLE, RouteScope};
+use crate::registry::services::HostServices;
 use crate::traffic::sidecars::{EgressListener, EgressScope};
 use crate::traffic::virtual_services::is_visible;
 
-/// Which tables, and what is found in them.
+/// Which tables are written, and which hosts are in them.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum TableScope<'a> {
     /// All tables of a client without a Sidecar.
     Everywhere,
-    /// Those of one listener.
+    /// The tables of one listener.
     Listener { scope: &'a EgressScope, listener: &'a EgressListener, at: usize },
 }
 
-impl<'a> Place<'a> {
-    /// All of a client's.
-    pub(super) fn all(client: &'a Client) -> Vec<Self> {
+impl<'a> TableScope<'a> {
+    /// All scopes of a client.
+    pub(super) fn all(client: &'a RouteScope) -> Vec<Self> {
         let Some(scope) = client.scope.as_deref() else { return vec![Self::Everywhere] };
         let listeners = scope.listeners.iter().enumerate();
         listeners.map(|(at, listener)| Self::Listener { scope, listener, at }).collect()
     }
 
-    /// The service a client means by the host of these services.
-    pub(super) fn service(self, services: &[Arc<Service>], namespace: &str) -> Option<Arc<Service>> {
+    /// The service that a client reaches at the host of these services.
+    pub(super) fn service(self, services: &HostServices, namespace: &str) -> Option<Arc<Service>> {
         match self {
-            Self::Everywhere => visible_service(services, namespace),
+            Self::Everywhere => services.visible_to(namespace).cloned(),
             Self::Listener { listener, .. } => listener.service(services, namespace),
         }
     }
@@ -41,7 +42,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether a name that stands for the service may be used.
+    /// Whether an alias of the service may be used.
     pub(super) fn has_alias(self, service: &Service, alias: &Host) -> bool {
         match self {
             Self::Everywhere => true,
@@ -49,7 +50,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether the table of a port is one of these.
+    /// Whether the table of a port is among these.
     pub(super) fn has_table(self, port: u16) -> bool {
         match self {
             Self::Everywhere => true,
@@ -69,7 +70,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether requests to a port of a service have a table of their own, as what is sniffed has.
+    /// Whether the port of a service has a table of its own, because its protocol is detected.
     pub(super) fn is_sniffed(self, port: &ServicePort) -> bool {
         let declared = match self {
             Self::Everywhere => None,
