@@ -20,7 +20,7 @@ pub(crate) struct LayerFacts<'a> {
     /// The workload it is a replica of.
     pub(crate) workload: &'a WorkloadName,
     /// The facts that its listeners are built from.
-    pub(crate) facts: &'a Facts,
+    pub(crate) facts: &'a ListenerProfile,
     /// Its labels that rules for clients select.
     pub(crate) labels: &'a Labels,
     /// The tiers of clients that services need.

@@ -79,7 +79,7 @@ pub(crate) struct ListenerInputs<'a, 's> {
 
 /// What the settings of listeners are derived from.
 pub(crate) struct SettingInputs<'a, 's> {
-    /// Settings fixed at start-up.
+    /// ListenerSettings fixed at start-up.
     pub(crate) options: &'a GraphOptions,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
@@ -104,10 +104,10 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
     outputs.resources.push(gateways::derive_gateways(&inputs.gateways, &settings));
 }
 
-/// Settings of the profiles in use.
+/// ListenerSettings of the profiles in use.
 /// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
 /// Changes when: the mesh config does, or a service of a provider is added or removed. Size: a handful. Rejects: none.
-fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, Settings> {
+fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, ListenerSettings> {
     let profiles = inputs.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
     let collectors = inputs.mesh.derive("listeners/collectors", |deps| {

@@ -33,11 +33,11 @@ pub(crate) struct Subject {
 #[derive(Clone)]
 pub(crate) struct Attachments<'s> {
     /// What is attached to proxies without a Telemetry or extension of their own: one record.
-    pub(crate) default: Collection<'s, (), Arc<Attached>>,
-    /// What is attached to other proxies, by [`Facts::attached`].
-    pub(crate) by_name: Collection<'s, Text, Arc<Attached>>,
+    pub(crate) default: Collection<'s, (), Arc<ListenerAttachments>>,
+    /// What is attached to other proxies, by [`ListenerProfile::attached`].
+    pub(crate) by_name: Collection<'s, Text, Arc<ListenerAttachments>>,
     /// The facts of each proxy that its listeners are built from.
-    pub(crate) facts: Collection<'s, ProxyKey, Facts>,
+    pub(crate) facts: Collection<'s, ProxyKey, ListenerProfile>,
     /// TrafficExtensions, and WasmPlugins converted to extensions.
     pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
     /// Namespace whose Telemetries and extensions are for the whole mesh: one record.
@@ -145,7 +145,7 @@ fn derive_contents<'s>(
     subjects: &Collection<'s, Subject, ()>,
     defaults: &Collection<'s, (), AttachDefaults>,
     objected: &AttachmentIndex<'s>,
-) -> Collection<'s, Subject, Arc<Attached>> {
+) -> Collection<'s, Subject, Arc<ListenerAttachments>> {
     subjects.derive("attached/contents", |deps| {
         let (lookup, defaults) = (SubjectLookup::on(deps, objected), deps.on(defaults));
         move |cx, subject: &Subject, ()| {

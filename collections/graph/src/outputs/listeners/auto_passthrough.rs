@@ -39,7 +39,7 @@ pub(crate) struct PassthroughInputs<'a, 's> {
 /// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
 pub(super) fn derive_passthrough_chains<'s>(
     inputs: &PassthroughInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Index<'s, ProfiledRouter, PassthroughKey, Resource> {
     let routers = inputs.routers.proxies.join(
         "listeners/passing-routers/of-proxies",

@@ -62,7 +62,7 @@ pub(crate) struct GatewayListenerInputs<'a, 's> {
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
     inputs: &GatewayListenerInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let Routers { proxies: routers, merged, .. } = inputs.passthrough.routers;
     let policies = derive_router_policies(merged, &inputs.policies);

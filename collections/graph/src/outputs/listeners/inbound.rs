@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    Bind, Facts, InboundInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation, take_names,
-    wildcards,
+    BindAddress, InboundInputs, InboundPort, ListenerProfile, ListenerSettings, PeerPolicy, build_inbound, can_bind,
+    operation, take_names, wildcards,
 };
 use sluice_model::{
     InterceptionMode, ObjectKey, PeerAuthentication, ProxyKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,
@@ -68,7 +68,7 @@ pub(crate) struct InboundListenerInputs<'a, 's> {
 /// sockets); those of one shape share everything but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
     inputs: &InboundListenerInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let sides = derive_shaped_workloads(inputs, settings);
     let shapes = sides.index("listeners/shapes-by-content", |_, side| [(ListenerShape::clone(&side.shape), ())]);
@@ -107,7 +107,7 @@ pub(super) fn derive_inbound<'s>(
 /// none.
 fn derive_shaped_workloads<'s>(
     inputs: &InboundListenerInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, ProfiledWorkload, ShapedWorkload> {
     let sides = inputs.workload_names.derive("listeners/proxy-sides", |deps| {
         let facts = deps.on(inputs.listener_facts);
@@ -158,7 +158,7 @@ fn derive_workload_policies<'s>(inputs: &InboundListenerInputs<'_, 's>) -> Colle
 }
 
 /// The ports of a workload, each number once: of several services of one port the oldest counts.
-fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
+fn inbound_ports(settings: &ListenerSettings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
     // Without interception the application itself listens on its ports; only a Sidecar can declare listeners.
     if settings.facts.interception == InterceptionMode::None {
         return Vec::new();

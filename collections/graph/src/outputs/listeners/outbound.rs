@@ -37,7 +37,7 @@ pub(crate) struct OutboundListenerInputs<'a, 's> {
 /// Adds the outbound listeners, and hides from a pod the listeners for itself.
 pub(super) fn derive_outbound<'s>(
     inputs: &OutboundListenerInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     outputs: &mut Outputs<'s>,
 ) {
     let by_host = index_connection_routes(inputs.virtual_services);
@@ -104,7 +104,7 @@ fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, SlotContent>) -> Coll
 /// Size: ports of services × profiles, plus the differences of special views. Rejects: none.
 fn derive_shares<'s>(
     inputs: &OutboundListenerInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     rules: &ConnectionRuleInputs<'_, 's>,
 ) -> Collection<'s, SlotKey, SlotContent> {
     let destinations = inputs.destinations;
@@ -166,7 +166,7 @@ fn derive_shares<'s>(
                     for (slot, share) in &own {
                         // If the view has the same service as the base, only ports whose listener depends on rules are
                         // written again.
-                        if !same || share.kind != Kind::Http {
+                        if !same || share.kind != PortProtocol::Http {
                             rows.push((place(view, slot), SlotContent::Share(share.clone())));
                         }
                     }
@@ -185,7 +185,7 @@ fn derive_shares<'s>(
                         }
                     }
                     for view in labelled_scopes.get(&scope.scope).into_iter().flatten() {
-                        let others = own.iter().filter(|(_, share)| share.kind != Kind::Http);
+                        let others = own.iter().filter(|(_, share)| share.kind != PortProtocol::Http);
                         rows.extend(others.map(|(slot, share)| (place(view, slot), SlotContent::Share(share.clone()))));
                     }
                     let view = scope.view();

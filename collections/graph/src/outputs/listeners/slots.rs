@@ -61,11 +61,11 @@ pub(super) struct Share {
     /// Index of the Sidecar's egress listener that declares it: the first one keeps the address.
     pub(super) listener: usize,
     pub(super) order: ServiceOrder,
-    pub(super) kind: Kind,
+    pub(super) kind: PortProtocol,
     pub(super) service: ServiceKey,
     pub(super) port: ServicePort,
     /// All its addresses.
-    pub(super) bind: Bind,
+    pub(super) bind: BindAddress,
     /// The address is the pod's own.
     pub(super) pod: bool,
 }
@@ -87,7 +87,7 @@ pub(super) struct EgressBinding<'a> {
 }
 
 impl EgressBinding<'_> {
-    fn bind(&self, settings: &Settings) -> Bind {
+    fn bind(&self, settings: &ListenerSettings) -> BindAddress {
         // Without interception clients connect to the proxy itself.
         let to_port = settings.facts.interception == InterceptionMode::None
             || self.listener.is_some_and(|listener| listener.to_port);
@@ -138,7 +138,7 @@ pub(super) fn shares_of(
         for key in listener_keys(settings, service, port, &asked, told_apart) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
-            if kind == Kind::Http {
+            if kind == PortProtocol::Http {
                 // Keep only the fields that the listener is built from, so that most HTTP services of a port are equal.
                 port.name = Text::default();
                 port.target_port = Text::default();
@@ -175,7 +175,7 @@ pub(super) fn derive_first_http<'s>(
     shares: &Collection<'s, SlotKey, SlotContent>,
 ) -> Collection<'s, Slot, Vec<(Host, SlotContent)>> {
     let grouped = shares.index("listeners/http-by-group", |key, content| {
-        let http = matches!(content, SlotContent::Share(share) if share.kind == Kind::Http);
+        let http = matches!(content, SlotContent::Share(share) if share.kind == PortProtocol::Http);
         let group = rapidhash::v3::rapidhash_v3(key.host.as_str().as_bytes()) % GROUPS;
         (http || *content == SlotContent::Nothing)
             .then(|| ((key.slot.clone(), group), (key.host.clone(), content.clone())))
@@ -202,7 +202,7 @@ fn first(mut rows: Vec<(Host, SlotContent)>) -> Vec<(Host, SlotContent)> {
 /// Shares that are not HTTP, and absences, by slot.
 pub(super) fn index_others<'s>(shares: &Collection<'s, SlotKey, SlotContent>) -> Index<'s, Slot, SlotKey, SlotContent> {
     shares.index("listeners/others-by-slot", |key, content| {
-        let other = !matches!(content, SlotContent::Share(share) if share.kind == Kind::Http);
+        let other = !matches!(content, SlotContent::Share(share) if share.kind == PortProtocol::Http);
         other.then(|| (key.slot.clone(), content.clone()))
     })
 }

@@ -59,13 +59,13 @@ pub(crate) fn derive_slice_endpoints<'s>(
     let trust_domain = trust_domain(mesh);
     let pods_by_address = objects.pods.index("pods/by-address", |key, pod| {
         // Many pods share the addresses of their node, so such an address does not identify a pod.
-        let address = pod.ips.first().filter(|_| pod.ready && !pod.gone() && !pod.host_network);
+        let address = pod.ips.first().filter(|_| pod.ready && !pod.is_stopping() && !pod.host_network);
         address.map(|address| ((key.cluster.clone(), key.namespace.clone(), address.clone()), ()))
     });
     let (dual_stack, sessions) = (options.dual_stack, options.sessions.clone());
     let readings = objects.kubernetes_services.filter_map("slice_readings", move |_, service| {
         let reading = SliceServiceFacts {
-            drains: sessions.asked_for(&service.meta.labels),
+            drains: sessions.enabled_for(&service.meta.labels),
             dual_stack: dual_stack && service.cluster_ips.len() > 1,
             unselected: service.selector.is_empty(),
         };

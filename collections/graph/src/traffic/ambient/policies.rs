@@ -76,7 +76,7 @@ pub(super) fn derive_policies<'s>(
             }
             let wide =
                 |namespace: &Text| PeerAuthentications::of(cx, &peers, namespace).wide().map(|policy| policy.mtls);
-            let above = Above { namespace: wide(&key.namespace), mesh: wide(&root) };
+            let above = InheritedModes { namespace: wide(&key.namespace), mesh: wide(&root) };
             let message = build_peer_authorization(policy, above);
             let row = |message| (name(&key.namespace, &peer_policy_name(&key.name)), Resource::Encoded(message));
             message.map(row).into_iter().collect()
