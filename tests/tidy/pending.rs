@@ -9,7 +9,7 @@ use super::root;
 ///
 /// A key with more findings than allowed fails the test, and so does a count that can be lowered when `TIDY_EXACT` is
 /// set. `TIDY_UPDATE` writes the file anew. Without the file nothing is allowed; an empty list removes it.
-pub fn check(name: &str, findings: &BTreeMap<String, Vec<String>>) {
+pub(crate) fn check(name: &str, findings: &BTreeMap<String, Vec<String>>) {
     let path = root().join("tests/tidy").join(name);
     if std::env::var_os("TIDY_UPDATE").is_some() {
         let mut text = String::new();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{added, patch_cluster};
+use crate::{added_resources, patch_cluster};
 
 fn named(fields: ClusterMatch, operation: PatchOperation, context: PatchContext) -> EnvoyPatch {
     let value = if operation == PatchOperation::Remove { Value::Null } else { json!({"altStatName": "x"}) };

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use sluice_model::{ResourceType, Text};
-use sluice_proto::wire::{Record, contents, fields};
+use sluice_proto::wire::{WireField, contents, fields};
 
 use super::entry::LayerEntry;
 use crate::chunked_map::ChunkedMap;
@@ -85,7 +85,7 @@ pub(crate) fn change(
     rows.into_iter().collect()
 }
 
-fn text(record: &Record<'_>) -> Text {
+fn text(record: &WireField<'_>) -> Text {
     record.content().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default().into()
 }
 
