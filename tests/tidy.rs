@@ -140,7 +140,17 @@ fn crates_depend_on_each_other_as_architecture_says() {
             "sluice-agent",
             vec!["sluice-crypto", "sluice-http-client", "sluice-parse", "sluice-proto", "sluice-telemetry"],
         ),
-        ("sluicectl", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        (
+            "sluicectl",
+            vec![
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-xds-protocol",
+            ],
+        ),
         (
             "sluice-fuzz",
             vec![

@@ -1,8 +1,8 @@
 //! `preview`: the configuration that a proxy would get for the objects of files.
 
-mod assembly;
 mod objects;
 mod proxy;
+mod served;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use sluice_model::{ProxyKey, ResourceType};
 
 use crate::args::{Output, PreviewArgs, PreviewResourceType};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE};
-use assembly::{ResourceSet, assemble};
 use objects::PreviewObjects;
+use served::ResourceSet;
 
 impl PreviewResourceType {
     const ALL: [Self; 6] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Ecds, Self::Nds];
@@ -75,8 +75,7 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
         handles.inputs.mark_all_synced(tx);
     });
     engine.flush();
-    let snapshot = engine.snapshot();
-    let Some(scope) = snapshot.get(&handles.scopes, &key) else {
+    let Some(scope) = served::scope_of(&engine.snapshot(), &handles, &key) else {
         writeln!(errors, "sluicectl: the proxy would get no configuration")?;
         return Ok(EXIT_FINDINGS);
     };
@@ -84,7 +83,7 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     let mut found = BTreeMap::new();
     for kind in PreviewResourceType::ALL {
         if args.resource_types.is_empty() || args.resource_types.contains(&kind) {
-            let mut resources = assemble(&snapshot, &handles, &scope, kind.resource_type());
+            let mut resources = served::resources(&scope, kind.resource_type());
             resources.retain(|name, _| args.name.as_ref().is_none_or(|only| only == name.as_str()));
             found.insert(kind.label(), (kind, resources));
         }
