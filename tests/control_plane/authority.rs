@@ -297,6 +297,6 @@ async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
     }
     own.forbid("tokenreviews", true);
     assert!(
-        matches!(ask("own-token", "").await, Verdict::Rejected(reason) if reason.contains("cannot have the token"))
+        matches!(ask("own-token", "").await, Verdict::Rejected(reason) if reason.contains("cannot review the token"))
     );
 }

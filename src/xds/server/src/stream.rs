@@ -196,7 +196,7 @@ impl AdsStream {
         let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
         tracing::warn!(
             target: "ads", peer = %self.caller.address(), authenticator = self.caller.authenticator, ?identities,
-            "refused to show a debug page: {error}"
+            "rejected a request for a debug page: {error}"
         );
     }
 
