@@ -1,6 +1,8 @@
 //! What issuing a certificate costs, by the kind of the root's key: the request verified, the certificate signed and encoded.
 //! `cargo bench -p sluice-ca`.
 
+#![expect(clippy::disallowed_methods, reason = "a bench reads the clock for the crate it measures")]
+
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};
 

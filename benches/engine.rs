@@ -3,6 +3,8 @@
 //! `cargo bench -p sluice-engine`; `-- --quick` uses smaller shapes and shorter runs. Times are CPU time of the
 //! dataflow thread (the engine's clock is set to it), so that other load on the machine matters less. Sizes are the
 //! growth of resident memory under jemalloc, with inputs, arrangements and snapshots.
+
+#![expect(clippy::disallowed_methods, reason = "a bench reads the clock, its arguments and its own memory")]
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 use std::hint::black_box;

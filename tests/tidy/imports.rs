@@ -11,6 +11,9 @@ use super::{files, pending, root};
 /// A module as its path from the crate's root.
 type Module = Vec<String>;
 
+/// Imports between the children of a module, each with an example: (importing child, imported child).
+type SiblingImports = BTreeMap<(String, String), (Module, Module)>;
+
 /// Modules below `parent` that reach each other, and the imports between them.
 #[derive(Debug, PartialEq)]
 struct Circle {
@@ -156,7 +159,7 @@ impl Crate {
     }
 
     fn circles(&self) -> Vec<Circle> {
-        let mut levels: BTreeMap<Module, BTreeMap<(String, String), (Module, Module)>> = BTreeMap::new();
+        let mut levels: BTreeMap<Module, SiblingImports> = BTreeMap::new();
         for (from, to) in self.dependencies() {
             let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
             let edge = (from[shared].clone(), to[shared].clone());

@@ -2,10 +2,10 @@
 //!
 //! An output module has
 //! - a *profile*: a struct of the facts of a proxy that change the resource, and a function that reads them from a
-//! proxy;
+//!   proxy;
 //! - `layers(&LayerFacts) -> Vec<Layer>`: the layers of the type that a proxy gets, in order (see [`LAYERS`]);
 //! - an inputs struct, and `derive_…(inputs, outputs)`, which adds whole resources, or segments of assembled resources,
-//! for every profile in use.
+//!   for every profile in use.
 
 pub(crate) mod addresses;
 pub(crate) mod clusters;

@@ -37,7 +37,10 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
     // Another root is not taken, or workloads would not trust each other any more.
     let root = mesh.root();
     plug_in(&Authority::new().expect("a root"), &mesh.authority(), "third");
-    until("the third is refused", async || mesh.logged("changed certificate authority is invalid, the previous one stays in use").pop()).await;
+    until("the third is refused", async || {
+        mesh.logged("changed certificate authority is invalid, the previous one stays in use").pop()
+    })
+    .await;
     let address = mesh.server.secure.expect("the port is open");
     let channel = sluice_testkit::secure::connect(address, "localhost", &root, &ClientTls::default()).await;
     let (_, csr) = signing_request().expect("a request");

@@ -4,7 +4,7 @@
 //! - `classes.rs`: the Gateways of our controllers.
 //! - `listeners.rs`, `conflicts.rs`, `tls.rs`, `credentials.rs`: every listener becomes a Gateway with one server.
 //! - `attachment.rs`: the listeners that a route is attached to. `backends.rs`: its backends, and whether it may refer
-//! to them.
+//!   to them.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`: routes become VirtualServices, one for each host.
 //! - `policies.rs`: policies for backends become DestinationRules.
 

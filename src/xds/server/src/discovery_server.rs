@@ -118,7 +118,7 @@ impl DiscoveryServer {
         let _ = self.debug_pages.set(pages);
     }
 
-    /// Removes proxies from the mesh whose last stream ended more than [`PROXY_LINGER`] ago; to be called regularly.
+    /// Removes proxies from the mesh whose last stream ended more than 30 s ago; to be called regularly.
     pub fn remove_expired_proxies(&self, now: Instant) {
         self.proxies.remove_expired(now);
     }
