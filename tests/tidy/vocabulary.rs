@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{files, pending, root};
+use super::{files, root};
 
 /// Words that name a machine or a caller as a person. They are compared without regard to case, and parts of
 /// identifiers count as words.
@@ -61,7 +61,7 @@ fn words_are_those_of_the_field() {
         }
     }
     findings.retain(|_, found| !found.is_empty());
-    pending::check("vocabulary-pending.txt", &findings);
+    assert!(findings.is_empty(), "{findings:#?}");
 }
 
 /// The key of a file's count: its top directory.
@@ -80,7 +80,9 @@ fn banned(line: &str, rust: bool) -> Vec<&'static str> {
         let code = line.split("//").next().unwrap_or_default();
         let quoted = |index: usize| code[..index].matches('"').count() % 2 == 1;
         for (index, word) in words(code) {
-            out.extend(TYPE_NAMES.iter().filter(|name| word == **name && !quoted(index)));
+            // Envoy's name of status 302.
+            let envoys = code[..index].ends_with("RedirectResponseCode::");
+            out.extend(TYPE_NAMES.iter().filter(|name| word == **name && !quoted(index) && !envoys));
         }
     }
     out

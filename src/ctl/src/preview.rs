@@ -99,9 +99,9 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     Ok(if is_empty { EXIT_FINDINGS } else { EXIT_OK })
 }
 
-type Found = BTreeMap<&'static str, (PreviewResourceType, ResourceSet)>;
+type PreviewedResources = BTreeMap<&'static str, (PreviewResourceType, ResourceSet)>;
 
-fn print_names(found: &Found, out: &mut dyn Write) -> io::Result<()> {
+fn print_names(found: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
     for kind in PreviewResourceType::ALL {
         let Some((_, resources)) = found.get(kind.label()) else { continue };
         writeln!(out, "{}: {}", kind.label(), resources.len())?;
@@ -114,7 +114,7 @@ fn print_names(found: &Found, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn print_json(found: &Found, out: &mut dyn Write) -> io::Result<()> {
+fn print_json(found: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
     let mut document = Map::new();
     for (label, (kind, resources)) in found {
         let type_url = kind.resource_type().type_url();

@@ -31,7 +31,7 @@ pub enum Tier {
     /// Also the cluster.
     Cluster,
     /// Also the locality, for failover and distribution.
-    Place,
+    Locality,
     /// Also the node.
     Node,
     /// Also labels, for failover by labels.
@@ -40,7 +40,7 @@ pub enum Tier {
 
 impl Tier {
     /// All tiers, from the fewest properties to the most.
-    pub const ALL: [Self; 5] = [Self::Network, Self::Cluster, Self::Place, Self::Node, Self::Labels];
+    pub const ALL: [Self; 5] = [Self::Network, Self::Cluster, Self::Locality, Self::Node, Self::Labels];
 
     /// Whether the number of distinct clients is about that of nodes or workloads.
     #[must_use]
@@ -89,7 +89,7 @@ impl EndpointClient {
         if tier >= Tier::Cluster {
             client.cluster.clone_from(&proxy.cluster);
         }
-        if tier >= Tier::Place {
+        if tier >= Tier::Locality {
             client.locality.clone_from(&proxy.locality);
         }
         if tier >= Tier::Node {
@@ -139,7 +139,7 @@ pub fn tier(
     let lb = policy.as_ref().and_then(|policy| policy.load_balancer.as_ref());
     let mode = locality_mode(lb, service, settings);
     let order = match &mode {
-        LocalityMode::Locality { setting, .. } if !setting.distribute.is_empty() => return tier.max(Tier::Place),
+        LocalityMode::Locality { setting, .. } if !setting.distribute.is_empty() => return tier.max(Tier::Locality),
         LocalityMode::Locality { setting, .. } => &setting.failover_priority,
         LocalityMode::ZoneAware(setting) => &setting.failover_priority,
         LocalityMode::Off => return tier,
@@ -162,13 +162,13 @@ fn own_tier(service: &Service) -> Tier {
 /// The tier of failover by labels.
 fn tier_of_order(order: &[Text]) -> Tier {
     let of_label = |entry: &Text| match entry.split('=').next().unwrap_or_default() {
-        REGION | ZONE | SUBZONE | CLUSTER => Tier::Place,
+        REGION | ZONE | SUBZONE | CLUSTER => Tier::Locality,
         NODE => Tier::Node,
         // All clients have a network. The workload label may override it.
-        NETWORK => Tier::Place,
+        NETWORK => Tier::Locality,
         _ => Tier::Labels,
     };
-    order.iter().map(of_label).fold(Tier::Place, Tier::max)
+    order.iter().map(of_label).fold(Tier::Locality, Tier::max)
 }
 
 /// The highest tier that a service has by its own settings. A [`tier`] is always at most this one, or one of

@@ -157,7 +157,7 @@ fn tier_is_the_lowest_that_a_service_needs() {
     let settings = ClusterSettings::new(&MeshConfig::default(), false);
     let of = |service: &Service, rule: Option<&DestinationRule>| tier(&settings, service, 80, "", rule);
     assert_eq!(of(&service(), None), Tier::Network);
-    assert_eq!(of(&service(), Some(&rule(None, true))), Tier::Place);
+    assert_eq!(of(&service(), Some(&rule(None, true))), Tier::Locality);
     let labelled = LocalityLb { failover_priority: vec!["rack".into()], ..LocalityLb::default() };
     assert_eq!(of(&service(), Some(&rule(Some(labelled.clone()), false))), Tier::Network);
     assert_eq!(of(&service(), Some(&rule(Some(labelled), true))), Tier::Labels);

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use sluice_model::{HboneAddress, InboundBinding, Labels, Locality, Text};
 use sluice_proto::istio::workload::application_tunnel::Protocol;
 use sluice_proto::istio::workload::{
-    ApplicationTunnel, Locality as Place, NetworkMode, Port, PortList, TunnelProtocol, Workload, WorkloadStatus,
-    WorkloadType,
+    ApplicationTunnel, Locality as WorkloadLocality, NetworkMode, Port, PortList, TunnelProtocol, Workload,
+    WorkloadStatus, WorkloadType,
 };
 
 use super::{PortPair, WorkloadAddress, gateway, octets, workload_address};
@@ -103,7 +103,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         status: if inputs.unhealthy { WorkloadStatus::Unhealthy } else { WorkloadStatus::Healthy }.into(),
         waypoint: inputs.waypoint.map(gateway),
         application_tunnel: inputs.binding.map(tunnel),
-        locality: (!inputs.locality.is_empty()).then(|| Place {
+        locality: (!inputs.locality.is_empty()).then(|| WorkloadLocality {
             region: inputs.locality.region.to_string(),
             zone: inputs.locality.zone.to_string(),
             subzone: inputs.locality.subzone.to_string(),

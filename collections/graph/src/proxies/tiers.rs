@@ -35,7 +35,7 @@ impl<'s> RareTiers<'s> {
         tier: Tier,
     ) -> &'a Collection<'s, ProxyKey, Proxy> {
         match tier {
-            Tier::Network | Tier::Cluster | Tier::Place => proxies,
+            Tier::Network | Tier::Cluster | Tier::Locality => proxies,
             Tier::Node => &self.of_nodes,
             Tier::Labels => &self.of_labels,
         }

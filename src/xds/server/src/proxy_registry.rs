@@ -117,13 +117,23 @@ impl ProxyRegistry {
 
     /// Removes the proxies that have not reconnected within [`PROXY_LINGER`].
     pub(crate) fn remove_expired(&self, now: Instant) {
-        self.proxies.retain(|key, known| {
-            let expired = known.disconnected.is_some_and(|at| now.saturating_duration_since(at) >= PROXY_LINGER);
-            if expired {
-                self.input.remove(key.clone());
-            }
-            !expired
-        });
+        let is_expired = |known: &RegisteredProxy| {
+            known.disconnected.is_some_and(|at| now.saturating_duration_since(at) >= PROXY_LINGER)
+        };
+        let mut expired: Vec<ProxyKey> =
+            self.proxies.iter().filter(|entry| is_expired(entry.value())).map(|entry| entry.key().clone()).collect();
+        // The input sees the same order in every run.
+        expired.sort_unstable();
+        for key in expired {
+            // The entry stays locked, so that the input sees the changes of a proxy in order.
+            self.proxies.remove_if(&key, |key, known| {
+                let expired = is_expired(known);
+                if expired {
+                    self.input.remove(key.clone());
+                }
+                expired
+            });
+        }
     }
 }
 
