@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kube::Client;
+use sluice_admin::{AdminState, PagesOverXds, Readiness, ReadinessGuard};
+use sluice_config::Config;
 use sluice_kube::Clients;
 use sluice_sources::kube::RemoteStates;
 use sluice_sources::{MeshFiles, Reporter};
@@ -24,13 +26,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, PagesOverXds, Readiness, ReadinessGuard};
-use crate::config::Config;
 use engine::GraphEngine;
 use ports::Listeners;
 use tasks::Tasks;
 
-pub use error::AppError;
+pub(crate) use error::AppError;
 
 /// Time that tasks have beyond `--shutdownDuration` to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The reason why the process cannot start or go on; see [`AppError::exit_code`].
-pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
+pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
@@ -130,8 +130,7 @@ impl App {
             metrics: Mutex::new(std::mem::take(&mut graph.metrics.registry)),
             reporter: Reporter::default(),
             log,
-            identity: config.identity.clone(),
-            features: config.features.clone(),
+            options: options::admin_options(&config),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
             callers: OnceLock::new(),
             refusals: graph.metrics.refusals.clone(),
@@ -156,12 +155,13 @@ impl App {
     fn serve_admin(&mut self, listeners: Listeners) -> (Option<TcpListener>, Option<TcpListener>) {
         let Listeners { http, grpc, secure_grpc, monitoring } = listeners;
         if let Some(listener) = http {
-            let router = admin::http_router(self.admin.clone());
-            self.tasks.spawn_fallible("http port", admin::serve(listener, router, self.admin_stop.clone()));
+            let router = sluice_admin::http_router(self.admin.clone());
+            self.tasks.spawn_fallible("http port", sluice_admin::serve(listener, router, self.admin_stop.clone()));
         }
         if let Some(listener) = monitoring {
-            let router = admin::monitoring_router(self.admin.clone());
-            self.tasks.spawn_fallible("monitoring port", admin::serve(listener, router, self.admin_stop.clone()));
+            let router = sluice_admin::monitoring_router(self.admin.clone());
+            self.tasks
+                .spawn_fallible("monitoring port", sluice_admin::serve(listener, router, self.admin_stop.clone()));
         }
         (grpc, secure_grpc)
     }

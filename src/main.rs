@@ -1,9 +1,11 @@
-//! `sluiced`: the control plane.
+//! `sluiced`: the control plane. `app` builds all components in order.
+
+mod app;
 
 use std::process::ExitCode;
 
-use sluice::app::{self, AppError};
-use sluice::config::{Command, CommandLine, Config};
+use app::AppError;
+use sluice_config::{Command, CommandLine, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::error;

@@ -114,19 +114,45 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         (
-            "sluice",
+            "sluice-config",
             vec![
-                "sluice-auth",
                 "sluice-authority",
                 "sluice-ca",
+                "sluice-graph",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-telemetry",
+                "sluice-tls",
+            ],
+        ),
+        (
+            "sluice-admin",
+            vec![
+                "sluice-auth",
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-sources",
+                "sluice-telemetry",
+                "sluice-xds",
+                "sluice-xds-protocol",
+            ],
+        ),
+        (
+            "sluice",
+            vec![
+                "sluice-admin",
+                "sluice-auth",
+                "sluice-authority",
+                "sluice-config",
                 "sluice-crypto",
                 "sluice-engine",
                 "sluice-graph",
                 "sluice-jwks",
                 "sluice-kube",
                 "sluice-model",
-                "sluice-parse",
-                "sluice-proto",
                 "sluice-sources",
                 "sluice-telemetry",
                 "sluice-tls",
@@ -166,10 +192,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-xds-protocol",
             ],
         ),
-        (
-            "sluice-testkit",
-            vec!["sluice", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"],
-        ),
+        ("sluice-testkit", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
     ]);
     let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];
     let pure = [

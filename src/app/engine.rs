@@ -1,7 +1,9 @@
 //! The engine with the graph, and the metrics of all components.
 
 use prometheus_client::registry::Registry;
+use sluice_admin::{AdminMetrics, Refusals};
 use sluice_authority::AuthorityMetrics;
+use sluice_config::Config;
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::Handles;
 use sluice_jwks::JwksMetrics;
@@ -10,8 +12,6 @@ use sluice_sources::SourceMetrics;
 use sluice_sources::kube::ClusterMetrics;
 
 use super::options;
-use crate::admin::{AdminMetrics, Refusals};
-use crate::config::Config;
 
 /// The running engine.
 pub(super) struct GraphEngine {

@@ -4,15 +4,14 @@ use std::io;
 use std::process::ExitCode;
 
 use sluice_authority::AuthorityError;
+use sluice_config::ConfigError;
 use sluice_kube::ConnectError;
 use sluice_sources::MeshFileError;
 use sluice_sources::files::FilesError;
 
-use crate::config::ConfigError;
-
 /// A failure that ends the process.
 #[derive(Debug, thiserror::Error)]
-pub enum AppError {
+pub(crate) enum AppError {
     /// A flag cannot be used. Exit code 2.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -54,7 +53,7 @@ pub enum AppError {
 impl AppError {
     /// The exit code, as `--help` lists them.
     #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Runtime(_) | Self::Task { .. } | Self::Mesh(MeshFileError::Watch(_) | MeshFileError::Thread(_)) => 1,
             Self::Config(_) => 2,

@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use kube::Client;
+use sluice_admin::AdminOptions;
 use sluice_auth::{Authenticators, ForwardedCertificates};
+use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features};
 use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, SecurityOptions};
 use sluice_jwks::{JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
@@ -13,8 +15,6 @@ use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
 use sluice_sources::kube::RemoteOptions;
 use sluice_xds::ServerOptions;
-
-use crate::config::{ClusterSource, Config, Features, Identity};
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
     GraphOptions {
@@ -58,6 +58,16 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
         virtual_hosts: config.features.virtual_hosts,
+    }
+}
+
+pub(super) fn admin_options(config: &Config) -> AdminOptions {
+    AdminOptions {
+        cluster: config.identity.cluster.clone(),
+        namespace: config.identity.namespace.clone(),
+        debug_namespaces: config.features.debug_namespaces.clone(),
+        debug_auth: config.features.debug_auth,
+        debug_on_http: config.features.debug_on_http,
     }
 }
 
@@ -105,7 +115,7 @@ pub(super) fn plaintext_authenticators(features: &Features) -> Authenticators {
 }
 
 /// ConfigMap `istio`, or `istio-REVISION`.
-pub(super) fn mesh_config_map(identity: &Identity) -> ObjectKey {
+pub(super) fn mesh_config_map(identity: &ControlPlaneIdentity) -> ObjectKey {
     let name = match identity.revision.as_str() {
         "default" | "" => "istio".to_owned(),
         revision => format!("istio-{revision}"),
@@ -113,7 +123,7 @@ pub(super) fn mesh_config_map(identity: &Identity) -> ObjectKey {
     system_object(identity, &name)
 }
 
-pub(super) fn system_object(identity: &Identity, name: &str) -> ObjectKey {
+pub(super) fn system_object(identity: &ControlPlaneIdentity, name: &str) -> ObjectKey {
     ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
 }
 

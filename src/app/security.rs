@@ -14,6 +14,7 @@ use sluice_authority::{
     IssuingOptions, KubernetesSigner, NodePods, PROTO, RemoteRoots, RootsOptions, ServerCertificateKeeper,
     ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
 };
+use sluice_config::{CertProvider, ClusterSource, Config};
 use sluice_jwks::{JwksClient, JwksOptions};
 use sluice_kube::{Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 use sluice_model::{MeshConfig, Text};
@@ -26,7 +27,6 @@ use tracing::{error, info, warn};
 use super::engine::GraphEngine;
 use super::tasks::Tasks;
 use super::{AppError, options};
-use crate::config::{CertProvider, ClusterSource, Config};
 
 /// Lifetime of the server certificate without a built-in authority.
 const SERVER_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);

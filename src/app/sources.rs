@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kube::Client;
+use sluice_config::ClusterSource;
 use sluice_jwks::JwksFetcher;
 use sluice_kube::{ADDRESSES_LEASE, KubeOptions};
 use sluice_sources::files::FileSource;
@@ -16,7 +17,6 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::{App, AppError, options};
-use crate::config::ClusterSource;
 
 /// Longest wait for keys of token issuers before proxies are served.
 const TOKEN_KEYS_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! The long-running tasks of the process, by name.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
@@ -28,12 +29,12 @@ impl Tasks {
     }
 
     /// Runs a task that can fail. It has to end once the process stops.
-    pub(super) fn spawn_fallible(
+    pub(super) fn spawn_fallible<E: Into<anyhow::Error>>(
         &mut self,
         name: &'static str,
-        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+        task: impl Future<Output = Result<(), E>> + Send + 'static,
     ) {
-        let handle = self.running.spawn(task);
+        let handle = self.running.spawn(async move { task.await.map_err(Into::into) });
         self.names.insert(handle.id(), name);
     }
 
@@ -41,7 +42,7 @@ impl Tasks {
     pub(super) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.spawn_fallible(name, async move {
             task.await;
-            Ok(())
+            Ok::<_, Infallible>(())
         });
     }
 

@@ -12,7 +12,7 @@ use tracing_subscriber::layer::Context;
 
 /// Scopes and their modules; the longest matching module wins.
 pub const SCOPES: &[(&str, &[&str])] = &[
-    ("admin", &["sluice::admin", "sluice_admin"]),
+    ("admin", &["sluice_admin"]),
     ("ads", &["sluice_xds", "sluice_xds_protocol"]),
     ("delta", &["sluice_xds_protocol::delta"]),
     ("files", &["sluice_sources::files", "sluice_watch"]),
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(scope_of("sluice_xds_protocol::delta::codec"), "delta");
         assert_eq!(scope_of("sluice_xds::stream"), "ads");
         assert_eq!(scope_of("sluice_xdsomething"), "default");
-        assert_eq!(scope_of("sluice::app"), "default");
+        assert_eq!(scope_of("sluiced::app"), "default");
         assert_eq!(scope_of("delta"), "delta");
     }
 

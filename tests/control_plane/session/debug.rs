@@ -11,9 +11,9 @@ use axum::http::{Method, Request, StatusCode};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
-use sluice::admin::{AdminState, Readiness, Refusals, http_router, monitoring_router};
-use sluice::config::{CommandLine, Config};
+use sluice_admin::{AdminOptions, AdminState, Readiness, Refusals, http_router, monitoring_router};
 use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
+use sluice_config::{CommandLine, Config};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::ResourceType;
@@ -97,8 +97,13 @@ impl DebugPages {
             metrics: Mutex::new(registry),
             reporter: Reporter::default(),
             log: log(),
-            identity: config.identity,
-            features: config.features,
+            options: AdminOptions {
+                cluster: config.identity.cluster,
+                namespace: config.identity.namespace,
+                debug_namespaces: config.features.debug_namespaces,
+                debug_auth: config.features.debug_auth,
+                debug_on_http: config.features.debug_on_http,
+            },
             remotes: RemoteStates::default(),
             callers: OnceLock::new(),
             refusals,

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sluice_authority::{AuthorityConfig, SignerConfig};
 use sluice_ca::{LifetimeLimits, NewKey, RsaBits};
 use sluice_model::{CompliancePolicy, Text};
-use sluice_parse::parse_duration;
 use sluice_tls::{TlsFiles, TlsVersions};
 
-use super::ConfigError;
-use super::args::SecurityArgs;
+use crate::ConfigError;
+use crate::args::SecurityArgs;
+use crate::values::{read_duration, read_flag};
 
 /// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
 const KUBERNETES_RA: &str = "ISTIOD_RA_KUBERNETES_API";
@@ -108,7 +107,7 @@ pub struct JwtRule {
 }
 
 impl SecurityConfig {
-    pub(super) fn new(
+    pub(crate) fn new(
         args: &SecurityArgs,
         variable: &impl Fn(&str) -> Option<String>,
         warnings: &mut Vec<String>,
@@ -139,8 +138,8 @@ impl SecurityConfig {
             directory: get("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
             create: args.create_ca,
             root_key: root_key(&get)?,
-            root_lifetime: duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime, warnings),
-            check_interval: duration(
+            root_lifetime: read_duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime, warnings),
+            check_interval: read_duration(
                 variable,
                 "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL",
                 or.check_interval,
@@ -153,17 +152,17 @@ impl SecurityConfig {
                     reason: format!("{text:?} is not a number from 0 to 100"),
                 })?,
             },
-            jitter: flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter, warnings),
-            in_cacerts: flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts, warnings),
-            remote_certs: flag(variable, "USE_REMOTE_CERTS", or.remote_certs, warnings),
-            multi_root: flag(variable, "ISTIO_MULTIROOT_MESH", or.multi_root, warnings),
-            revocations: flag(variable, "PILOT_ENABLE_CA_CRL", or.revocations, warnings),
+            jitter: read_flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter, warnings),
+            in_cacerts: read_flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts, warnings),
+            remote_certs: read_flag(variable, "USE_REMOTE_CERTS", or.remote_certs, warnings),
+            multi_root: read_flag(variable, "ISTIO_MULTIROOT_MESH", or.multi_root, warnings),
+            revocations: read_flag(variable, "PILOT_ENABLE_CA_CRL", or.revocations, warnings),
             roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
             revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
-            cluster_trust_bundle: flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings),
+            cluster_trust_bundle: read_flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings),
             terms: LifetimeLimits {
-                default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
-                max: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.max, warnings),
+                default: read_duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
+                max: read_duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.max, warnings),
             },
         };
         let compliance = get("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;
@@ -184,7 +183,7 @@ impl SecurityConfig {
             }
         }
         Ok(Self {
-            authority: flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
+            authority: read_flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
             files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
             provider,
             external,
@@ -246,35 +245,4 @@ fn compliance(name: &str) -> Result<CompliancePolicy, ConfigError> {
         let known = CompliancePolicy::NAMES.map(|(known, _)| known).join(", ");
         ConfigError { flag: "COMPLIANCE_POLICY", reason: format!("{name:?} is not supported: use {known}") }
     })
-}
-
-fn duration(
-    variable: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    default: Duration,
-    warnings: &mut Vec<String>,
-) -> Duration {
-    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
-    parse_duration(&text).unwrap_or_else(|| {
-        warnings.push(format!("variable {name}: {text:?} is not a duration such as 24h, {default:?} is used"));
-        default
-    })
-}
-
-/// Parses a boolean as Go's ParseBool does.
-pub(super) fn flag(
-    variable: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    default: bool,
-    warnings: &mut Vec<String>,
-) -> bool {
-    match variable(name).as_deref() {
-        None | Some("") => default,
-        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
-        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-        Some(other) => {
-            warnings.push(format!("variable {name}: {other:?} is not supported: use true or false; {default} is used"));
-            default
-        }
-    }
 }

@@ -12,13 +12,13 @@ use sluice_auth::Viewer;
 use sluice_model::ResourceType;
 use sluice_xds_protocol::ResolvedResource;
 
-use crate::admin::answer::{self, Parameters};
-use crate::admin::{AdminState, proxies};
+use crate::answer::{self, Parameters};
+use crate::{AdminState, proxies};
 
 /// Prefix of the types of the parts of Envoy's dump.
 const ADMIN: &str = "type.googleapis.com/envoy.admin.v3.";
 
-pub(super) async fn serve(
+pub(crate) async fn serve(
     State(state): State<Arc<AdminState>>,
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
@@ -40,7 +40,7 @@ pub(super) async fn serve(
 }
 
 /// `edsz`: the dump of endpoints only.
-pub(super) async fn endpoints(
+pub(crate) async fn endpoints(
     state: State<Arc<AdminState>>,
     viewer: Extension<Viewer>,
     Query(parameters): Query<Parameters>,
@@ -49,7 +49,7 @@ pub(super) async fn endpoints(
 }
 
 /// `ecdsz`: the dump of extensions only.
-pub(super) async fn extensions(
+pub(crate) async fn extensions(
     state: State<Arc<AdminState>>,
     viewer: Extension<Viewer>,
     Query(parameters): Query<Parameters>,
@@ -63,12 +63,12 @@ fn of_type(mut parameters: Parameters, kind: &str) -> Query<Parameters> {
 }
 
 /// The parts of a proxy's dump, in JSON with their types.
-pub(super) fn parts(state: &AdminState, proxy: &str, viewer: &Viewer) -> Option<Vec<Value>> {
+pub(crate) fn parts(state: &AdminState, proxy: &str, viewer: &Viewer) -> Option<Vec<Value>> {
     state.status.config_dump(proxy, viewer).map(|held| sections(&held, false))
 }
 
 /// The name table of a proxy, whether or not it subscribes to it.
-pub(super) async fn name_table(
+pub(crate) async fn name_table(
     State(state): State<Arc<AdminState>>,
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,

@@ -1,18 +1,35 @@
 //! What the handlers read.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus_client::registry::Registry;
 use sluice_auth::{Authenticators, Viewer, ViewerRules};
 use sluice_engine::Engine;
 use sluice_graph::Handles;
+use sluice_model::{Identity, Text};
 use sluice_sources::Reporter;
 use sluice_sources::kube::RemoteStates;
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
-use crate::admin::{Readiness, Refusals};
-use crate::config::{Features, Identity};
+use crate::readiness::Readiness;
+use crate::refusals::Refusals;
+
+/// What the configuration says about the pages.
+#[derive(Clone, Debug)]
+pub struct AdminOptions {
+    /// The cluster of the control plane.
+    pub cluster: Text,
+    /// The namespace of the control plane. Its service accounts see all pages.
+    pub namespace: Text,
+    /// Further namespaces whose service accounts see all pages (`DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`).
+    pub debug_namespaces: BTreeSet<Text>,
+    /// Which pages a caller sees depends on its identity (`ENABLE_DEBUG_ENDPOINT_AUTH`).
+    pub debug_auth: bool,
+    /// The HTTP and the monitoring port serve `/debug` (`ENABLE_DEBUG_ON_HTTP`).
+    pub debug_on_http: bool,
+}
 
 /// Handles to everything that the pages show.
 pub struct AdminState {
@@ -30,10 +47,8 @@ pub struct AdminState {
     pub reporter: Reporter,
     /// The log.
     pub log: LogControl,
-    /// The identity of the control plane.
-    pub identity: Identity,
-    /// Switches of the environment.
-    pub features: Features,
+    /// What the configuration says about the pages.
+    pub options: AdminOptions,
     /// Remote clusters.
     pub remotes: RemoteStates,
     /// Authenticators of callers that are not on the loopback; such callers are rejected before it is set.
@@ -44,10 +59,10 @@ pub struct AdminState {
 
 impl AdminState {
     /// The access to the debug pages of a caller with these identities.
-    pub(super) fn viewer(&self, identities: &[sluice_model::Identity]) -> Option<Viewer> {
-        let mut namespaces = self.features.debug_namespaces.clone();
-        namespaces.insert(self.identity.namespace.clone());
-        let rules = ViewerRules { by_identity: self.features.debug_auth, namespaces };
+    pub(crate) fn viewer(&self, identities: &[Identity]) -> Option<Viewer> {
+        let mut namespaces = self.options.debug_namespaces.clone();
+        namespaces.insert(self.options.namespace.clone());
+        let rules = ViewerRules { by_identity: self.options.debug_auth, namespaces };
         let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).unwrap_or_default();
         rules.viewer(identities, &mesh.trust_domain, &mesh.root_namespace)
     }

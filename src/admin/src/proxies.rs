@@ -9,15 +9,15 @@ use axum::http::{Response, StatusCode};
 use serde_json::json;
 use sluice_model::ResourceType;
 
-use crate::admin::AdminState;
-use crate::admin::answer::{self, Parameters};
+use crate::AdminState;
+use crate::answer::{self, Parameters};
 use sluice_xds::short_name;
 
-pub(super) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+pub(crate) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
     answer::json(&state.status.adsz(), &parameters)
 }
 
-pub(super) async fn syncz(
+pub(crate) async fn syncz(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
@@ -25,7 +25,7 @@ pub(super) async fn syncz(
     answer::json(&state.status.syncz(namespace.map(String::as_str)), &parameters)
 }
 
-pub(super) async fn connections(
+pub(crate) async fn connections(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
@@ -44,7 +44,7 @@ pub(super) async fn connections(
     answer::json(&json!({"totalClients": clients.len(), "clients": clients}), &parameters)
 }
 
-pub(super) async fn frontier(
+pub(crate) async fn frontier(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
@@ -58,7 +58,7 @@ pub(super) async fn frontier(
 }
 
 /// A type by its short name or its URL.
-pub(super) fn resource_type(text: &str) -> Option<ResourceType> {
+pub(crate) fn resource_type(text: &str) -> Option<ResourceType> {
     let by_name = || ResourceType::ALL.into_iter().find(|kind| short_name(*kind).eq_ignore_ascii_case(text));
     ResourceType::from_type_url(text).or_else(by_name)
 }

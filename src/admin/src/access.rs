@@ -7,42 +7,16 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use sluice_auth::{Call, Viewer};
-use sluice_telemetry::Count;
 use tracing::warn;
 
-use crate::admin::AdminState;
-
-/// Label `reason` of rejected requests.
-#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-/// Counts rejected requests. A clone is another handle.
-#[derive(Clone, Debug, Default)]
-pub struct Refusals(Family<ReasonLabel, Count>);
-
-impl Refusals {
-    /// Adds the count to the registry.
-    pub fn register(&self, registry: &mut Registry) {
-        let help = "Requests for debug pages refused, by reason: unauthenticated, forbidden, origin";
-        registry.register("sluice_debug_refused", help, self.0.clone());
-    }
-
-    fn count(&self, reason: &'static str) {
-        self.0.get_or_create(&ReasonLabel { reason }).inc();
-    }
-}
+use crate::AdminState;
 
 /// Gives the loopback access to everything. Other callers authenticate as for xDS and see what their identity may see.
 ///
 /// A web page in a browser of the same machine can also reach the loopback. A request from the loopback that names another
 /// host or comes from another origin is therefore rejected.
-pub(super) async fn check(
+pub(crate) async fn check(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,

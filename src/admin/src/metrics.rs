@@ -14,9 +14,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sluice_engine::Engine;
 
-use crate::admin::{AdminState, answer, process};
+use crate::{AdminState, answer, process};
 
-pub(super) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body> {
+pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body> {
     let mut text = String::new();
     let registry = state.metrics.lock().unwrap_or_else(PoisonError::into_inner);
     match prometheus_client::encoding::text::encode(&mut text, &registry) {

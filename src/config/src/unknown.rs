@@ -78,12 +78,12 @@ const PREFIXES: &[&str] = &["AMBIENT_", "CITADEL_", "ENABLE_", "ISTIO", "PILOT_"
 const FOREIGN_PREFIXES: &[&str] = &["ISTIOD_PORT", "ISTIOD_SERVICE_", "ISTIO_AGENT_", "ISTIO_META_", "ISTIO_METAJSON_"];
 
 /// The flag that a misspelt one is close to, without dashes. None for a flag of istiod.
-pub(super) fn similar_flag<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn similar_flag<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if ISTIOD_FLAGS.contains(&name) { None } else { nearest(name, known) }
 }
 
 /// Warnings about variables that are set and not read: `known` are those that are read or warned of elsewhere.
-pub(super) fn variable_warnings(set: impl IntoIterator<Item = String>, known: &BTreeSet<String>) -> Vec<String> {
+pub(crate) fn variable_warnings(set: impl IntoIterator<Item = String>, known: &BTreeSet<String>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in set {
         let has_prefix = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));

@@ -1,9 +1,6 @@
 //! Addresses to listen on.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::{fmt, io};
-
-use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use std::fmt;
 
 /// An address to listen on: `HOST:PORT` or `:PORT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -35,41 +32,17 @@ impl ListenAddress {
         Ok(Some(Self { host: host.to_owned(), port }))
     }
 
-    /// Binds it. Every interface means IPv6 and IPv4 where there is IPv6, else IPv4.
-    ///
-    /// # Errors
-    /// The operating system refuses, or the name has no address.
-    pub async fn bind(&self) -> io::Result<TcpListener> {
-        if self.host.is_empty() {
-            let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port));
-            return match listen(wildcard) {
-                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                    listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.port)))
-                }
-                bound => bound,
-            };
-        }
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        for address in lookup_host((self.host.as_str(), self.port)).await? {
-            match listen(address) {
-                Ok(listener) => return Ok(listener),
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
+    /// The name or address; empty for every interface.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
     }
-}
 
-/// Length of the accept queue: all proxies of a mesh can connect at once. The kernel limits it to `net.core.somaxconn`;
-/// further connections are retried by their clients after a second.
-const BACKLOG: u32 = 65_535;
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As in std: a restarted server can bind the port of its predecessor.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    /// The port; 0 picks a free one.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
 }
 
 impl fmt::Display for ListenAddress {
@@ -97,15 +70,5 @@ mod tests {
         assert!(shown("::1:80").is_err());
         assert!(shown("localhost:http").is_err());
         assert!(shown(":70000").is_err());
-    }
-
-    #[tokio::test]
-    async fn more_connect_at_once_than_std_lets_wait() {
-        let address = ListenAddress::parse("127.0.0.1:0").expect("an address").expect("one");
-        let listener = address.bind().await.expect("bound");
-        let to = listener.local_addr().expect("an address");
-        let waiting =
-            (0..200).map(|_| std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(500)));
-        assert_eq!(waiting.filter_map(Result::ok).count(), 200, "no connection is accepted, and all wait");
     }
 }

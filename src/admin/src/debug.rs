@@ -15,8 +15,8 @@ use sluice_engine::Engine;
 use sluice_model::Text;
 use sluice_sources::kube::{ClusterInfo, SyncStatus};
 
-use crate::admin::answer::{self, Parameters};
-use crate::admin::{AdminState, access, config_dump, proxies};
+use crate::answer::{self, Parameters};
+use crate::{AdminState, access, config_dump, proxies};
 
 /// A page: path, description, handler.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
@@ -51,13 +51,13 @@ fn pages() -> Vec<Page> {
 }
 
 /// The pages, with access control.
-pub(super) fn router(state: Arc<AdminState>) -> Router {
+pub(crate) fn router(state: Arc<AdminState>) -> Router {
     let checked = axum::middleware::from_fn_with_state(state.clone(), access::check);
     open_router(state).layer(checked)
 }
 
 /// The pages. Each request carries a [`Viewer`](sluice_auth::Viewer).
-pub(super) fn open_router(state: Arc<AdminState>) -> Router {
+pub(crate) fn open_router(state: Arc<AdminState>) -> Router {
     let mut router = Router::new().route("/debug", get(index));
     for (path, _, handler) in pages() {
         router = router.route(path, handler);
@@ -172,7 +172,7 @@ async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
 async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let is_synced = state.engine.snapshot().all_synced();
     let own = ClusterInfo {
-        id: state.identity.cluster.clone(),
+        id: state.options.cluster.clone(),
         secret_name: Text::default(),
         sync_status: if is_synced { SyncStatus::Synced } else { SyncStatus::Syncing },
     };

@@ -8,10 +8,10 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 
 /// Parameters of a query.
-pub(super) type Parameters = BTreeMap<String, String>;
+pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// A value as JSON, indented if the query has `pretty`.
-pub(super) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<Body> {
+pub(crate) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<Body> {
     let text =
         if parameters.contains_key("pretty") { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
     match text {
@@ -24,6 +24,6 @@ pub(super) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
 }
 
 /// A response with an error.
-pub(super) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
+pub(crate) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
     (status, format!("{reason}\n")).into_response()
 }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{unknown, variables};
+use crate::{unknown, variables};
 
 /// Default of `--meshConfig`.
-pub(super) const DEFAULT_MESH_CONFIG: &str = "./etc/istio/config/mesh";
+pub(crate) const DEFAULT_MESH_CONFIG: &str = "./etc/istio/config/mesh";
 /// Default of `--networksConfig`.
-pub(super) const DEFAULT_NETWORKS_CONFIG: &str = "./etc/istio/config/meshNetworks";
+pub(crate) const DEFAULT_NETWORKS_CONFIG: &str = "./etc/istio/config/meshNetworks";
 
 /// The end of the help text.
 const AFTER_HELP: &str = "\
@@ -413,7 +413,7 @@ impl CommandLine {
     }
 
     /// Variables of the environment that set flags.
-    pub(super) fn variables() -> Vec<String> {
+    pub(crate) fn variables() -> Vec<String> {
         let command = <Self as clap::CommandFactory>::command();
         let names = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned));
         names.collect()

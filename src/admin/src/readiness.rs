@@ -3,11 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::State;
-use axum::http::StatusCode;
-
-use crate::admin::AdminState;
-
 /// The reasons why proxies cannot be served yet. Ready without any.
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<BTreeSet<&'static str>>);
@@ -46,12 +41,5 @@ impl Readiness {
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-pub(super) async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {
-    match state.readiness.pending().as_slice() {
-        [] => (StatusCode::OK, "ready\n".to_owned()),
-        pending => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", pending.join(", "))),
     }
 }

@@ -3,17 +3,17 @@
 use std::fs;
 
 /// Figures under the names Prometheus clients have for them.
-pub(super) struct Process {
-    pub(super) cpu_seconds: f64,
-    pub(super) resident_bytes: f64,
-    pub(super) virtual_bytes: f64,
-    pub(super) open_files: f64,
-    pub(super) max_files: f64,
-    pub(super) threads: f64,
+pub(crate) struct Process {
+    pub(crate) cpu_seconds: f64,
+    pub(crate) resident_bytes: f64,
+    pub(crate) virtual_bytes: f64,
+    pub(crate) open_files: f64,
+    pub(crate) max_files: f64,
+    pub(crate) threads: f64,
 }
 
 /// Reads them; `None` where there is no `/proc`.
-pub(super) fn read() -> Option<Process> {
+pub(crate) fn read() -> Option<Process> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name of the program may hold anything; what follows its bracket does not.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use super::environment::NOT_FOLLOWED;
-
 /// A variable: its name, what it is if it is not set, and what it says.
 type Variable = (&'static str, &'static str, &'static str);
 
@@ -191,6 +189,52 @@ const CERTIFICATES: &[Variable] = &[
     ("CERT_SIGNER_DOMAIN", "", "Domain of signers that workloads may name"),
 ];
 
+/// Switches of istiod that change its output and are not supported, with the only value that is followed.
+pub(crate) const NOT_FOLLOWED: &[(&str, &str)] = &[
+    ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
+    ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
+    ("ENABLE_100_CONTINUE_HEADERS", "true"),
+    ("ENABLE_ENHANCED_DESTINATIONRULE_MERGE", "true"),
+    ("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", "false"),
+    ("ENABLE_HCM_INTERNAL_NETWORKS", "false"),
+    ("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", "false"),
+    ("ENABLE_LOCALITY_WEIGHTED_LB_CONFIG", "false"),
+    ("ENABLE_MCS_AUTO_EXPORT", "false"),
+    ("ENABLE_MCS_CLUSTER_LOCAL", "false"),
+    ("ENABLE_MCS_HOST", "false"),
+    ("ENABLE_MCS_SERVICE_DISCOVERY", "false"),
+    ("ENABLE_MULTICLUSTER_HEADLESS", "true"),
+    ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "false"),
+    ("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", "false"),
+    ("LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES", "false"),
+    ("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "1"),
+    ("PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE", "false"),
+    ("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", "true"),
+    ("PILOT_DISABLE_MX_ALPN", "false"),
+    ("PILOT_DNS_CARES_UDP_MAX_QUERIES", "100"),
+    ("PILOT_DNS_JITTER_DURATION", "100ms"),
+    ("PILOT_DRAINING_LABEL", "istio.io/draining"),
+    ("PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN", "true"),
+    ("PILOT_ENABLE_ALPN_FILTER", "true"),
+    ("PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY", "true"),
+    ("PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES", "false"),
+    ("PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER", "false"),
+    ("PILOT_ENABLE_METADATA_EXCHANGE", "true"),
+    ("PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", "true"),
+    ("PILOT_ENABLE_STRICT_GATEWAY_MERGING", "true"),
+    ("PILOT_ENABLE_TELEMETRY_LABEL", "true"),
+    ("PILOT_ENDPOINT_TELEMETRY_LABEL", "true"),
+    ("PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT", "15s"),
+    ("PILOT_IGNORE_RESOURCES", ""),
+    ("PILOT_MULTICLUSTER_KUBECONFIG_PATH", ""),
+    ("PILOT_MX_ADDITIONAL_LABELS", ""),
+    ("PILOT_SEND_UNHEALTHY_ENDPOINTS", "false"),
+    ("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", "true"),
+    ("PILOT_SIDECAR_USE_REMOTE_ADDRESS", "false"),
+    ("PILOT_UNIFIED_SIDECAR_SCOPE", "true"),
+    ("PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES", "true"),
+];
+
 const GROUPS: &[(&str, &[Variable])] = &[
     ("Mesh", MESH),
     ("Remote clusters", CLUSTERS),
@@ -203,13 +247,13 @@ const GROUPS: &[(&str, &[Variable])] = &[
 ];
 
 /// Variables that are read, and those of istiod that are checked for values that are not followed.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let read = GROUPS.iter().flat_map(|(_, variables)| *variables).map(|(name, ..)| *name);
     read.chain(NOT_FOLLOWED.iter().map(|(name, _)| *name))
 }
 
 /// The variables as `--help` shows them.
-pub(super) fn help() -> String {
+pub(crate) fn help() -> String {
     let mut text =
         "Environment (beside the variables of flags; those of istiod's that have no effect are warned of):\n"
             .to_owned();
@@ -229,8 +273,8 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
-    use super::super::{CommandLine, Config};
     use super::*;
+    use crate::{CommandLine, Config};
 
     #[test]
     fn help_lists_what_is_read() {

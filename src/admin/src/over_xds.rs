@@ -12,7 +12,7 @@ use sluice_auth::Viewer;
 use sluice_model::Identity;
 use tower::ServiceExt;
 
-use crate::admin::{AdminState, config_dump, debug};
+use crate::{AdminState, config_dump, debug};
 use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 use sluice_xds_protocol::StreamError;
 

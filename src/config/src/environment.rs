@@ -1,25 +1,23 @@
 //! Switches of the environment under the names of istiod.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::Serialize;
 use sluice_graph::{AddressPools, GatewayApiOptions, JwksFetch};
 use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, SessionLabels, Text};
-use sluice_parse::{KINDS, address_blocks, parse_duration};
+use sluice_parse::KINDS;
 
-use super::security::flag;
+use crate::values::{read_blocks, read_flag, read_interval, read_limit, read_percent, read_prefix};
+use crate::variables::NOT_FOLLOWED;
 
 const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 
 /// Switches of the environment that have an effect, under the names of istiod and with its defaults.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Features {
     /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
     pub ambient: bool,
@@ -137,52 +135,6 @@ pub struct Features {
     pub trusted_gateways: Vec<IpNet>,
 }
 
-/// Switches of istiod that change its output and are not supported, with the only value that is followed.
-pub(super) const NOT_FOLLOWED: &[(&str, &str)] = &[
-    ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
-    ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
-    ("ENABLE_100_CONTINUE_HEADERS", "true"),
-    ("ENABLE_ENHANCED_DESTINATIONRULE_MERGE", "true"),
-    ("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", "false"),
-    ("ENABLE_HCM_INTERNAL_NETWORKS", "false"),
-    ("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", "false"),
-    ("ENABLE_LOCALITY_WEIGHTED_LB_CONFIG", "false"),
-    ("ENABLE_MCS_AUTO_EXPORT", "false"),
-    ("ENABLE_MCS_CLUSTER_LOCAL", "false"),
-    ("ENABLE_MCS_HOST", "false"),
-    ("ENABLE_MCS_SERVICE_DISCOVERY", "false"),
-    ("ENABLE_MULTICLUSTER_HEADLESS", "true"),
-    ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "false"),
-    ("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", "false"),
-    ("LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES", "false"),
-    ("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "1"),
-    ("PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE", "false"),
-    ("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", "true"),
-    ("PILOT_DISABLE_MX_ALPN", "false"),
-    ("PILOT_DNS_CARES_UDP_MAX_QUERIES", "100"),
-    ("PILOT_DNS_JITTER_DURATION", "100ms"),
-    ("PILOT_DRAINING_LABEL", "istio.io/draining"),
-    ("PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN", "true"),
-    ("PILOT_ENABLE_ALPN_FILTER", "true"),
-    ("PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY", "true"),
-    ("PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES", "false"),
-    ("PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER", "false"),
-    ("PILOT_ENABLE_METADATA_EXCHANGE", "true"),
-    ("PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", "true"),
-    ("PILOT_ENABLE_STRICT_GATEWAY_MERGING", "true"),
-    ("PILOT_ENABLE_TELEMETRY_LABEL", "true"),
-    ("PILOT_ENDPOINT_TELEMETRY_LABEL", "true"),
-    ("PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT", "15s"),
-    ("PILOT_IGNORE_RESOURCES", ""),
-    ("PILOT_MULTICLUSTER_KUBECONFIG_PATH", ""),
-    ("PILOT_MX_ADDITIONAL_LABELS", ""),
-    ("PILOT_SEND_UNHEALTHY_ENDPOINTS", "false"),
-    ("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", "true"),
-    ("PILOT_SIDECAR_USE_REMOTE_ADDRESS", "false"),
-    ("PILOT_UNIFIED_SIDECAR_SCOPE", "true"),
-    ("PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES", "true"),
-];
-
 /// Whether two values of a switch are equivalent.
 fn same(one: &str, other: &str) -> bool {
     let yes = |text: &str| ["1", "t", "true"].contains(&text.to_ascii_lowercase().as_str());
@@ -216,7 +168,7 @@ impl Features {
     }
 
     /// Reads the environment. An invalid value is a warning, and the default is used.
-    pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
         for (name, kept) in NOT_FOLLOWED {
             let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
             let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
@@ -224,13 +176,13 @@ impl Features {
                 "variable {name}={value:?} is not supported and has no effect: the behaviour is that of {kept}"
             ));
         }
-        let is_external = flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
-        let local_cluster_secrets = flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
+        let is_external = read_flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
+        let local_cluster_secrets = read_flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
         if local_cluster_secrets && !is_external {
             warnings
                 .push("variable LOCAL_CLUSTER_SECRET_WATCHER=true has no effect without EXTERNAL_ISTIOD".to_owned());
         }
-        let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
+        let mut flag = |name: &str, default: bool| read_flag(&variable, name, default, warnings);
         let text = |name: &str, default: &str| {
             variable(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::from)
         };
@@ -290,8 +242,8 @@ impl Features {
             xds_auth_plaintext: flag("XDS_AUTH_PLAINTEXT", false),
             xds_identity_check: flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
             jwks_fetch: read_jwks_fetch(&variable, warnings),
-            allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
-            allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
+            allocation_v4: read_prefix(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
+            allocation_v6: read_prefix(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
             max_request_bytes: read_limit(&variable, "ISTIO_GPRC_MAXRECVMSGSIZE", warnings),
             remote_cluster_timeout: match variable("PILOT_REMOTE_CLUSTER_TIMEOUT").as_deref() {
@@ -332,74 +284,6 @@ fn read_jwks_fetch(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Ve
                 "variable {NAME}: {other:?} is none of false, istiod, hybrid, true, envoy; false is used"
             ));
             JwksFetch::ControlPlane
-        }
-    }
-}
-
-fn read_or<T: FromStr + Display>(
-    variable: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    default: T,
-    warnings: &mut Vec<String>,
-) -> T {
-    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
-    text.parse().unwrap_or_else(|_| {
-        warnings.push(format!("variable {name}: {text:?} is not a CIDR block, {default} is used"));
-        default
-    })
-}
-
-/// A limit; 0 is none. As in istiod, a rate can have a fraction; it is rounded up.
-fn read_limit<T: TryFrom<NonZeroU32>>(
-    variable: impl Fn(&str) -> Option<String>,
-    name: &str,
-    warnings: &mut Vec<String>,
-) -> Option<T> {
-    let text = variable(name).filter(|text| !text.is_empty())?;
-    match text.parse::<f64>() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1e9")]
-        Ok(limit) if (0.0..=1e9).contains(&limit) => {
-            NonZeroU32::new(limit.ceil() as u32).and_then(|limit| limit.try_into().ok())
-        }
-        _ => {
-            warnings.push(format!("variable {name}: {text:?} is not a number from 0 to 1e9, the default is used"));
-            None
-        }
-    }
-}
-
-fn read_interval(
-    variable: impl Fn(&str) -> Option<String>,
-    name: &str,
-    default: Duration,
-    warnings: &mut Vec<String>,
-) -> Duration {
-    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
-    parse_duration(&text).filter(|interval| !interval.is_zero()).unwrap_or_else(|| {
-        warnings.push(format!("variable {name}: {text:?} is not a duration such as 20m or 90s, {default:?} is used"));
-        default
-    })
-}
-
-fn read_blocks(variable: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut Vec<String>) -> Vec<IpNet> {
-    address_blocks(&variable(name).unwrap_or_default(), |block| {
-        warnings.push(format!("variable {name}: {block:?} is not a CIDR block such as 10.0.0.0/8, it is ignored"));
-    })
-}
-
-fn read_percent(
-    variable: impl Fn(&str) -> Option<String>,
-    name: &str,
-    default: u32,
-    warnings: &mut Vec<String>,
-) -> u32 {
-    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
-    match text.parse::<f64>() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100,000")]
-        Ok(percent) if (0.0..=100.0).contains(&percent) => (percent * 1000.0).round() as u32,
-        _ => {
-            warnings.push(format!("variable {name}: {text:?} is not a percentage from 0 to 100, the default is used"));
-            default
         }
     }
 }

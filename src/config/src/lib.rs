@@ -5,13 +5,13 @@ mod args;
 mod environment;
 mod security;
 mod unknown;
+mod values;
 mod variables;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
 use sluice_model::Text;
 use sluice_parse::parse_duration;
 use sluice_telemetry::LogConfig;
@@ -28,7 +28,7 @@ pub struct Config {
     /// Where objects come from.
     pub sources: SourcesConfig,
     /// The identity of the control plane.
-    pub identity: Identity,
+    pub identity: ControlPlaneIdentity,
     /// Ports; `None` stays closed.
     pub ports: Ports,
     /// Connections.
@@ -74,8 +74,8 @@ pub struct SourcesConfig {
 }
 
 /// The identity of this control plane.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub struct Identity {
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ControlPlaneIdentity {
     /// Namespace it runs in, the root namespace unless mesh config says otherwise.
     pub namespace: Text,
     /// Its pod, empty outside Kubernetes.
@@ -186,7 +186,7 @@ impl Config {
         }
         let aliases = args.cluster_aliases.iter().filter(|pair| !pair.is_empty());
         let cluster_aliases = aliases.map(|pair| parse_pair("--clusterAliases", pair)).collect::<Result<_, _>>()?;
-        let identity = Identity {
+        let identity = ControlPlaneIdentity {
             namespace: if args.namespace.is_empty() { "istio-system".into() } else { args.namespace.into() },
             pod_name: args.pod_name.into(),
             read_revision: args.revision.as_str().into(),

@@ -12,42 +12,57 @@ mod over_xds;
 mod process;
 mod proxies;
 mod readiness;
+mod refusals;
 mod state;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context;
 use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use access::Refusals;
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
 pub use readiness::{Readiness, ReadinessGuard};
-pub use state::AdminState;
+pub use refusals::Refusals;
+pub use state::{AdminOptions, AdminState};
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.
 pub fn http_router(state: Arc<AdminState>) -> Router {
-    monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state))
+    monitoring_router(state.clone()).route("/ready", get(ready).with_state(state))
 }
 
 /// Routes of the monitoring port: metrics, version, and `/debug` with access control unless it is switched off.
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
     let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
     let router = router.with_state(state.clone());
-    if state.features.debug_on_http { router.merge(debug::router(state)) } else { router }
+    if state.options.debug_on_http { router.merge(debug::router(state)) } else { router }
 }
+
+/// The HTTP server failed.
+#[derive(Debug, thiserror::Error)]
+#[error("serve HTTP")]
+pub struct HttpServerError(#[from] io::Error);
 
 /// Serves a router until the token is cancelled.
 ///
 /// # Errors
 /// The listener fails.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> Result<(), HttpServerError> {
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await.context("serve HTTP")
+    Ok(axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await?)
+}
+
+async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {
+    match state.readiness.pending().as_slice() {
+        [] => (StatusCode::OK, "ready\n".to_owned()),
+        pending => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", pending.join(", "))),
+    }
 }
 
 async fn version() -> String {
