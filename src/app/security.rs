@@ -212,7 +212,8 @@ impl Security {
             warn!("secure port is not served: no certificate authority and no certificate files");
             return Ok(());
         }
-        let tls = sluice_tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
+        let tls = sluice_tls::server_config(&config.security.versions, identity, clients)
+            .map_err(|error| AppError::Runtime(error.into()))?;
         let refused = self.metrics.refused_connections.clone();
         let mut additional = AdditionalServices::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {

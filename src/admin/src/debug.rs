@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
 use sluice_model::Text;
 use sluice_sources::kube::{ClusterInfo, SyncStatus};
+use sluice_telemetry::UnknownLogLevel;
 
 use crate::answer::{self, Parameters};
 use crate::{AdminState, access, config_dump, proxies};
@@ -260,7 +261,8 @@ async fn log(State(state): State<Arc<AdminState>>) -> String {
 }
 
 async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
-    let levels = text.trim().parse().map_err(|reason: String| answer::fail(StatusCode::BAD_REQUEST, &reason))?;
+    let levels = text.trim().parse();
+    let levels = levels.map_err(|error: UnknownLogLevel| answer::fail(StatusCode::BAD_REQUEST, &error.to_string()))?;
     state.log.set(levels);
     Ok(answer::fail(StatusCode::OK, &state.log.levels().to_string()))
 }

@@ -59,6 +59,23 @@ struct Reviewed {
     pod: Option<(String, String)>,
 }
 
+/// Why a reviewed token does not authenticate a service account.
+#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+enum ReviewError {
+    /// The API server cannot read the token.
+    #[error("the Kubernetes API rejects the token")]
+    Rejected,
+    /// The token is expired or revoked, or its signature is wrong.
+    #[error("the token is not authenticated")]
+    NotAuthenticated,
+    /// The token has none of these audiences.
+    #[error("the token does not have the audience {}", .0.join(" or "))]
+    Audience(Vec<String>),
+    /// The token is that of a user or of a node.
+    #[error("the token is not that of a service account")]
+    NotServiceAccount,
+}
+
 impl ReviewedTokens {
     /// Clients of the clusters by id, `own` among them. A token must have one of the audiences.
     #[must_use]
@@ -112,32 +129,32 @@ impl ReviewedTokens {
                     None => Verdict::Identified(vec![identity]),
                 }
             }
-            Err(reason) => Verdict::Rejected(reason),
+            Err(error) => Verdict::Rejected(error.to_string()),
         }
     }
 }
 
 impl Status {
-    fn reviewed(self, audiences: &[String]) -> Result<Reviewed, String> {
+    fn reviewed(self, audiences: &[String]) -> Result<Reviewed, ReviewError> {
         if !self.error.is_empty() {
-            return Err("the Kubernetes API rejects the token".to_owned());
+            return Err(ReviewError::Rejected);
         }
         if !self.authenticated {
-            return Err("the token is not authenticated".to_owned());
+            return Err(ReviewError::NotAuthenticated);
         }
         // A server that supports audiences returns those that match.
         if !self.audiences.is_empty() && !self.audiences.iter().any(|audience| audiences.contains(audience)) {
-            return Err(format!("the token does not have the audience {}", audiences.join(" or ")));
+            return Err(ReviewError::Audience(audiences.to_vec()));
         }
         if !self.user.groups.iter().any(|group| group == "system:serviceaccounts") {
-            return Err("the token is not that of a service account".to_owned());
+            return Err(ReviewError::NotServiceAccount);
         }
         let parts: Vec<&str> = self.user.username.split(':').collect();
         let ["system", "serviceaccount", namespace, name] = parts.as_slice() else {
-            return Err("the token is not that of a service account".to_owned());
+            return Err(ReviewError::NotServiceAccount);
         };
         if namespace.is_empty() || name.is_empty() {
-            return Err("the token is not that of a service account".to_owned());
+            return Err(ReviewError::NotServiceAccount);
         }
         let extra = |key: &str| self.user.extra.get(key).and_then(|values| values.first()).cloned();
         let pod = extra(POD_NAME).zip(extra(POD_UID));
@@ -161,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn review(change: impl Fn(&mut Value)) -> Result<Reviewed, String> {
+    fn review(change: impl Fn(&mut Value)) -> Result<Reviewed, ReviewError> {
         let mut status = json!({
             "authenticated": true,
             "audiences": ["istio-ca"],
@@ -183,7 +200,7 @@ mod tests {
         assert_eq!(good.pod, Some(("cart-1".to_owned(), "u".to_owned())));
         assert!(review(|status| status["audiences"] = json!([])).is_ok(), "an old server");
         assert_eq!(review(|status| status["user"]["extra"] = json!({})).expect("good").pod, None);
-        let refuse = |change: fn(&mut Value)| review(change).expect_err("refused");
+        let refuse = |change: fn(&mut Value)| review(change).expect_err("refused").to_string();
         assert_eq!(refuse(|status| status["authenticated"] = json!(false)), "the token is not authenticated");
         assert_eq!(
             refuse(|status| status["audiences"] = json!(["api"])),
@@ -195,7 +212,8 @@ mod tests {
         for name in
             ["alice", "system:serviceaccount:shop", "system:serviceaccount:shop:cart:x", "system:serviceaccount::"]
         {
-            assert_eq!(review(|status| status["user"]["username"] = json!(name)).expect_err("refused"), no_account);
+            let error = review(|status| status["user"]["username"] = json!(name)).expect_err("refused");
+            assert_eq!(error.to_string(), no_account);
         }
     }
 }

@@ -28,7 +28,7 @@ pub use error::AuthorityError;
 pub use keeper::AuthorityKeeper;
 pub use kubernetes::{KubernetesSigner, SignerConfig};
 pub use metrics::AuthorityMetrics;
-pub use nodes::NodePods;
+pub use nodes::{ImpersonationError, NodePods};
 pub use remote_roots::{RemoteRoots, RootsOptions};
 pub use server::{DnsNames, ServerCertificateKeeper, TrustBundle};
 pub use server_signer::ServerSigner;

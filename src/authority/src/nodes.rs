@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use sluice_auth::Caller;
 use sluice_engine::Engine;
 use sluice_graph::Handles;
-use sluice_model::{Identity, ObjectKey, Pod, Text};
+use sluice_model::{Identity, ObjectKey, ParseIdentityError, Pod, Text};
 
 /// Which service accounts run on which node, and who may ask for them.
 #[derive(Debug, Default)]
@@ -56,6 +56,56 @@ impl Index {
     }
 }
 
+/// Why a caller does not get a certificate of another identity. The log has the reason; the caller does not.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ImpersonationError {
+    /// No service account may ask.
+    #[error("CA_TRUSTED_NODE_ACCOUNTS is not set")]
+    Disabled,
+    /// The credentials of the caller are not bound to a pod.
+    #[error("the caller is not proven to be a pod")]
+    CallerIsNoPod,
+    /// The caller has no identity, or several.
+    #[error("the caller is not one service account")]
+    CallerIsNoServiceAccount,
+    /// The service account of the caller is not that of a node proxy.
+    #[error("{namespace}/{name} is not in CA_TRUSTED_NODE_ACCOUNTS")]
+    UntrustedAccount {
+        /// Its namespace.
+        namespace: Text,
+        /// Its name.
+        name: Text,
+    },
+    /// The requested identity is not a SPIFFE id of a service account.
+    #[error("{wanted:?} {error}")]
+    InvalidIdentity {
+        /// The requested identity.
+        wanted: String,
+        /// What is wrong with it.
+        error: ParseIdentityError,
+    },
+    /// The requested identity is of another trust domain than the caller.
+    #[error("{0:?} is of another trust domain")]
+    OtherTrustDomain(String),
+    /// The pod of the caller does not exist, or is not known yet.
+    #[error("there is no pod {0}")]
+    UnknownPod(ObjectKey),
+    /// A pod of the same name has replaced that of the caller.
+    #[error("pod {0} is another one by now")]
+    ReplacedPod(ObjectKey),
+    /// The pod of the caller runs under another service account.
+    #[error("pod {0} is of another service account")]
+    OtherServiceAccount(ObjectKey),
+    /// No pod of the requested identity runs on the node of the caller, or it is not known yet.
+    #[error("no pod of {wanted:?} is on node {node:?}")]
+    NotOnNode {
+        /// The requested identity.
+        wanted: String,
+        /// The node of the caller.
+        node: Text,
+    },
+}
+
 impl NodePods {
     /// These service accounts may ask; no pods are known yet.
     #[must_use]
@@ -78,32 +128,34 @@ impl NodePods {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, caller: &Caller, wanted: &str) -> Result<Identity, String> {
-        let pod = caller.pod.as_ref().ok_or("the caller is not proven to be a pod")?;
+    pub fn check(&self, caller: &Caller, wanted: &str) -> Result<Identity, ImpersonationError> {
+        let pod = caller.pod.as_ref().ok_or(ImpersonationError::CallerIsNoPod)?;
         let [own] = caller.identities.as_slice() else {
-            return Err("the caller is not one service account".to_owned());
+            return Err(ImpersonationError::CallerIsNoServiceAccount);
         };
         let account = (own.namespace.clone(), own.service_account.clone());
         if !self.trusted.contains(&account) {
-            return Err(format!("{}/{} is not in CA_TRUSTED_NODE_ACCOUNTS", account.0, account.1));
+            return Err(ImpersonationError::UntrustedAccount { namespace: account.0, name: account.1 });
         }
-        let identity: Identity = wanted.parse().map_err(|error| format!("{wanted:?} {error}"))?;
+        let identity: Identity =
+            wanted.parse().map_err(|error| ImpersonationError::InvalidIdentity { wanted: wanted.to_owned(), error })?;
         if identity.trust_domain != own.trust_domain {
-            return Err(format!("{wanted:?} is of another trust domain"));
+            return Err(ImpersonationError::OtherTrustDomain(wanted.to_owned()));
         }
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let key = ObjectKey::new(pod.cluster.clone(), pod.namespace.clone(), pod.name.clone());
-        let placed = index.pods.get(&key).ok_or_else(|| format!("there is no pod {key}"))?;
+        let placed = index.pods.get(&key).ok_or_else(|| ImpersonationError::UnknownPod(key.clone()))?;
         if placed.uid != pod.uid {
-            return Err(format!("pod {key} is another one by now"));
+            return Err(ImpersonationError::ReplacedPod(key));
         }
         if placed.service_account != own.service_account {
-            return Err(format!("pod {key} is of another service account"));
+            return Err(ImpersonationError::OtherServiceAccount(key));
         }
         let (cluster, node) = (pod.cluster.clone(), placed.node.clone());
         let place = (cluster, node, identity.namespace.clone(), identity.service_account.clone());
         if placed.node.is_empty() || !index.placed.contains_key(&place) {
-            return Err(format!("no pod of {wanted:?} is on node {:?}", placed.node));
+            let node = placed.node.clone();
+            return Err(ImpersonationError::NotOnNode { wanted: wanted.to_owned(), node });
         }
         Ok(identity)
     }
@@ -147,7 +199,7 @@ mod tests {
         let (cart, vault) = ("spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault");
         let good = caller("ztunnel", "u1");
         assert_eq!(nodes.check(&good, cart), Ok(Identity::new("td", "shop", "cart")));
-        let refuse = |caller: &Caller, wanted: &str| nodes.check(caller, wanted).expect_err("refused");
+        let refuse = |caller: &Caller, wanted: &str| nodes.check(caller, wanted).expect_err("refused").to_string();
         assert_eq!(refuse(&good, vault), format!("no pod of {vault:?} is on node \"one\""));
         assert!(refuse(&good, "spiffe://other/ns/shop/sa/cart").contains("another trust domain"));
         assert!(refuse(&good, "cart").contains("is not of the form"));

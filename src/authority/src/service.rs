@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::{AuthorityMetrics, KubernetesSigner, NodePods, Signer};
+use super::{AuthorityMetrics, ImpersonationError, KubernetesSigner, NodePods, Signer};
 
 /// The file that declares the service.
 pub const PROTO: &str = "istio/security/certificate_service.proto";
@@ -116,13 +116,13 @@ impl IssuingOptions {
         if let Some(wanted) = text_of(request, IMPERSONATED_IDENTITY_FIELD) {
             let checked = match &self.nodes {
                 Some(nodes) => nodes.check(caller, wanted),
-                None => Err("CA_TRUSTED_NODE_ACCOUNTS is not set".to_owned()),
+                None => Err(ImpersonationError::Disabled),
             };
-            return checked.map(|identity| vec![identity.to_string()]).map_err(|reason| {
+            return checked.map(|identity| vec![identity.to_string()]).map_err(|error| {
                 self.metrics.unauthenticated.inc();
                 warn!(
                     target: "serverca", peer = %caller.address(), identities = ?caller.identities, wanted,
-                    "rejected a certificate request for another identity: {reason}"
+                    "rejected a certificate request for another identity: {error}"
                 );
                 Status::unauthenticated("request impersonation authentication failure")
             });

@@ -11,24 +11,37 @@ pub struct ListenAddress {
     port: u16,
 }
 
+/// A text that is not an address to listen on. Its text is a lower-case fragment.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum AddressError {
+    /// The address has no port.
+    #[error("{0:?} has no port: use HOST:PORT or :PORT")]
+    MissingPort(String),
+    /// An IPv6 address is not in brackets.
+    #[error("{0:?} is an IPv6 address without brackets: use [ADDRESS]:PORT")]
+    MissingBrackets(String),
+    /// The port is not a number, or too large.
+    #[error("{0:?} is not a port: use 0 to 65535")]
+    InvalidPort(String),
+}
+
 impl ListenAddress {
     /// Parses an address; `None` for an empty text.
     ///
     /// # Errors
-    /// What is wrong and what is accepted, a lower-case fragment.
-    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Option<Self>, AddressError> {
         if text.is_empty() {
             return Ok(None);
         }
-        let (host, port) =
-            text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port: use HOST:PORT or :PORT"))?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| AddressError::MissingPort(text.to_owned()))?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.contains(':') && !text.starts_with('[') {
-            return Err(format!("{text:?} is an IPv6 address without brackets: use [ADDRESS]:PORT"));
+            return Err(AddressError::MissingBrackets(text.to_owned()));
         }
         // As in istiod, `127.0.0.1:` picks a free port.
         let port = if port.is_empty() { "0" } else { port };
-        let port = port.parse().map_err(|_| format!("{port:?} is not a port: use 0 to 65535"))?;
+        let port = port.parse().map_err(|_| AddressError::InvalidPort(port.to_owned()))?;
         Ok(Some(Self { host: host.to_owned(), port }))
     }
 

@@ -9,6 +9,7 @@ mod values;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use sluice_parse::parse_duration;
 use sluice_telemetry::LogConfig;
 use sluice_tls::TlsOptionError;
 
-pub use address::ListenAddress;
+pub use address::{AddressError, ListenAddress};
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
 pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
@@ -261,8 +262,8 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
     })
 }
 
-fn fail(flag: &'static str) -> impl Fn(String) -> ConfigError {
-    move |reason| ConfigError { flag, reason }
+fn fail<E: Display>(flag: &'static str) -> impl Fn(E) -> ConfigError {
+    move |error| ConfigError { flag, reason: error.to_string() }
 }
 
 fn parse_address(flag: &'static str, text: &str) -> Result<Option<ListenAddress>, ConfigError> {

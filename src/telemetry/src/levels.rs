@@ -72,10 +72,15 @@ impl LogLevels {
     }
 }
 
-impl FromStr for LogLevels {
-    type Err = String;
+/// A text that is not a log level.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0:?} is not a level: use none, fatal, error, warn, info, debug or trace")]
+pub struct UnknownLogLevel(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for LogLevels {
+    type Err = UnknownLogLevel;
+
+    fn from_str(text: &str) -> Result<Self, UnknownLogLevel> {
         let mut levels = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (scope, level) = part.split_once(':').unwrap_or(("default", part));
@@ -86,11 +91,7 @@ impl FromStr for LogLevels {
                 "info" => LevelFilter::INFO,
                 "debug" => LevelFilter::DEBUG,
                 "trace" => LevelFilter::TRACE,
-                _ => {
-                    return Err(format!(
-                        "{level:?} is not a level: use none, fatal, error, warn, info, debug or trace"
-                    ));
-                }
+                unknown => return Err(UnknownLogLevel(unknown.to_owned())),
             };
             match scope {
                 "default" => levels.default = level,

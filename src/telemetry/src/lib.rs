@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub use clock::{unix_seconds, unix_time};
 pub use count::Count;
-pub use levels::{LogLevels, SCOPES, scope_of};
+pub use levels::{LogLevels, SCOPES, UnknownLogLevel, scope_of};
 
 /// Levels, form and target of the log.
 #[derive(Clone, Debug)]
@@ -37,14 +37,19 @@ pub enum LogTarget {
     Stderr,
 }
 
-impl FromStr for LogTarget {
-    type Err = String;
+/// A text that is not a target of the log.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0:?} is not supported: use stdout or stderr")]
+pub struct UnknownLogTarget(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for LogTarget {
+    type Err = UnknownLogTarget;
+
+    fn from_str(text: &str) -> Result<Self, UnknownLogTarget> {
         match text {
             "stdout" => Ok(Self::Stdout),
             "stderr" => Ok(Self::Stderr),
-            other => Err(format!("{other:?} is not supported: use stdout or stderr")),
+            other => Err(UnknownLogTarget(other.to_owned())),
         }
     }
 }

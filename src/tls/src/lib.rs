@@ -15,7 +15,6 @@ pub use versions::TlsVersions;
 
 use std::sync::Arc;
 
-use anyhow::Context;
 use rustls::ServerConfig;
 
 /// An option of the command line that TLS does not accept.
@@ -28,6 +27,11 @@ pub struct TlsOptionError {
     pub reason: String,
 }
 
+/// The options of the secure port do not make a TLS configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("choose versions of TLS")]
+pub struct TlsVersionsError(#[from] rustls::Error);
+
 /// The TLS configuration of the secure port.
 ///
 /// # Errors
@@ -36,9 +40,9 @@ pub fn server_config(
     versions: &TlsVersions,
     identity: Arc<ServerIdentity>,
     clients: Arc<ClientVerifier>,
-) -> anyhow::Result<Arc<ServerConfig>> {
+) -> Result<Arc<ServerConfig>, TlsVersionsError> {
     let builder = ServerConfig::builder_with_provider(versions.provider());
-    let builder = builder.with_protocol_versions(versions.protocols()).context("choose versions of TLS")?;
+    let builder = builder.with_protocol_versions(versions.protocols())?;
     let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(identity);
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))

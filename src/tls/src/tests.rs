@@ -18,7 +18,7 @@ fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Re
     identity.set(pair);
     let versions = TlsVersions::parse(least, &[]).expect("known").limited_by(policy);
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("cluster.local".into())));
-    let server = server_config(&versions, identity, clients).map_err(|error| format!("{error:#}"))?;
+    let server = server_config(&versions, identity, clients).map_err(|error| error.to_string())?;
     let client = offer.client(&certificate).expect("an offer");
     handshake::shake(client, server).map_err(|error| error.to_string())
 }

@@ -9,7 +9,7 @@ use sluice_model::{
     Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_xds::{Admission, DiscoveryServer, Metrics, ProxyInput, StatusReader};
+use sluice_xds::{Admission, DiscoveryServer, Metrics, NodeError, ProxyInput, StatusReader};
 use sluice_xds_protocol::{EpochChanges, Store};
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
@@ -22,9 +22,9 @@ pub(crate) const NODE: &str = "worker-1";
 pub(crate) struct RecordedProxies(pub(crate) Mutex<Vec<(Text, Option<Text>)>>, pub(crate) Mutex<Vec<bool>>);
 
 impl ProxyInput for RecordedProxies {
-    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+    fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         if node.id.matches('~').count() != 3 {
-            return Err(format!("node id {:?} has not four parts", node.id));
+            return Err(NodeError::Invalid(format!("node id {:?} has not four parts", node.id)));
         }
         let version = node.user_agent_name.as_str().into();
         let domain = node.id.rsplit('~').next().unwrap_or_default();

@@ -15,7 +15,7 @@ use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_cl
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use sluice_xds::{Admission, ServerOptions, serve};
+use sluice_xds::{Admission, ListenerEnded, ServerOptions, serve};
 use sluice_xds_protocol::XdsProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -35,7 +35,7 @@ fn plaintext() -> Authenticators {
 struct Server {
     address: SocketAddr,
     shutdown: oneshot::Sender<()>,
-    serving: JoinHandle<anyhow::Result<()>>,
+    serving: JoinHandle<Result<(), ListenerEnded>>,
 }
 
 impl Server {

@@ -1,6 +1,9 @@
 //! The proxy that a preview is for.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sluice_model::Proxy;
@@ -10,33 +13,78 @@ use sluice_proto::envoy::config::core::v3::Node;
 use super::objects::{CLUSTER, DOMAIN, PreviewObjects};
 use crate::args::{PreviewArgs, PreviewProxyType};
 
+/// Why the flags describe no proxy. The text is for the user.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DescriptionError {
+    /// The file of --node does not exist or cannot be read.
+    #[error("{}: {error}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The file of --node is not JSON.
+    #[error("{}: {error}", .path.display())]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        error: serde_json::Error,
+    },
+    /// The node does not describe a proxy.
+    #[error("the node is invalid: {0}")]
+    InvalidNode(String),
+    /// Neither --pod nor --node is given.
+    #[error("one of --pod and --node is required")]
+    NoProxy,
+    /// The text of --pod has no namespace.
+    #[error("--pod: {0:?} is not of the form NAME.NAMESPACE")]
+    InvalidPodName(String),
+    /// The files do not have the Pod.
+    #[error("--pod: the files have no valid Pod {name}; they have {}. --node describes a proxy without a Pod", list(.known))]
+    UnknownPod {
+        /// NAME.NAMESPACE as given.
+        name: String,
+        /// The Pods of the files.
+        known: Vec<String>,
+    },
+    /// The Pod has no address.
+    #[error("--pod: Pod {0} has no address in status.podIPs")]
+    NoAddress(String),
+}
+
+fn list(pods: &[String]) -> String {
+    if pods.is_empty() { "no Pods".to_owned() } else { pods.join(", ") }
+}
+
 /// The proxy that the flags describe.
 ///
 /// # Errors
-/// A text for the user: the Pod or the file does not exist, or the node is invalid.
-pub(super) fn describe(args: &PreviewArgs, objects: &PreviewObjects) -> Result<Proxy, String> {
+/// The Pod or the file does not exist, or the node is invalid.
+pub(super) fn describe(args: &PreviewArgs, objects: &PreviewObjects) -> Result<Proxy, DescriptionError> {
     let node = match (&args.node, &args.pod) {
         (Some(path), _) => {
-            let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?
+            let unreadable = |error| DescriptionError::Unreadable { path: path.clone(), error };
+            let not_json = |error| DescriptionError::NotJson { path: path.clone(), error };
+            let text = std::fs::read_to_string(path).map_err(unreadable)?;
+            serde_json::from_str(&text).map_err(not_json)?
         }
         (None, Some(pod)) => node_of_pod(pod, args.proxy_type, objects)?,
-        (None, None) => return Err("one of --pod and --node is required".to_owned()),
+        (None, None) => return Err(DescriptionError::NoProxy),
     };
-    let node = sluice_proto::json::decode::<Node>(&node).map_err(|error| format!("the node is invalid: {error}"))?;
-    parse_proxy(&node.message, &BTreeMap::new()).map_err(|error| format!("the node is invalid: {error}"))
+    let invalid = |error: &dyn Display| DescriptionError::InvalidNode(error.to_string());
+    let node = sluice_proto::json::decode::<Node>(&node).map_err(|error| invalid(&error))?;
+    parse_proxy(&node.message, &BTreeMap::new()).map_err(|error| invalid(&error))
 }
 
 /// The node that the proxy of a Pod sends, as the agent makes it.
-fn node_of_pod(name: &str, proxy_type: PreviewProxyType, objects: &PreviewObjects) -> Result<Value, String> {
+fn node_of_pod(name: &str, proxy_type: PreviewProxyType, objects: &PreviewObjects) -> Result<Value, DescriptionError> {
     let (pod_name, namespace) =
-        name.rsplit_once('.').ok_or_else(|| format!("--pod: {name:?} is not of the form NAME.NAMESPACE"))?;
-    let pod = objects.pod(namespace, pod_name).ok_or_else(|| {
-        let known = objects.pod_names();
-        let known = if known.is_empty() { "no Pods".to_owned() } else { known.join(", ") };
-        format!("--pod: the files have no valid Pod {name}; they have {known}. --node describes a proxy without a Pod")
-    })?;
-    let address = pod.ips.first().ok_or_else(|| format!("--pod: Pod {name} has no address in status.podIPs"))?;
+        name.rsplit_once('.').ok_or_else(|| DescriptionError::InvalidPodName(name.to_owned()))?;
+    let unknown = || DescriptionError::UnknownPod { name: name.to_owned(), known: objects.pod_names() };
+    let pod = objects.pod(namespace, pod_name).ok_or_else(unknown)?;
+    let address = pod.ips.first().ok_or_else(|| DescriptionError::NoAddress(name.to_owned()))?;
     let kind = match proxy_type {
         PreviewProxyType::Sidecar => "sidecar",
         PreviewProxyType::Router => "router",

@@ -72,7 +72,7 @@ impl AddressWriter {
                     UNSEEN
                 }
                 Err(error) => {
-                    warn!(service_entry = %key, error, "failed to write allocated addresses, retrying");
+                    warn!(service_entry = %key, error = chain(&error), "failed to write allocated addresses, retrying");
                     self.backoff.failed()
                 }
             };
@@ -83,7 +83,7 @@ impl AddressWriter {
         }
     }
 
-    async fn write(&self, key: &ObjectKey, update: &AddressUpdate) -> Result<(), String> {
+    async fn write(&self, key: &ObjectKey, update: &AddressUpdate) -> Result<(), kube::Error> {
         let (is, wanted) = (addresses(&update.is), addresses(&update.wanted));
         let known = if update.is.is_empty() { Value::Null } else { is };
         let change = json!([
@@ -108,7 +108,6 @@ impl AddressWriter {
             }
             result => result,
         }
-        .map_err(|error| chain(&error))
     }
 
     async fn patch(&self, key: &ObjectKey, operations: &Value) -> Result<(), kube::Error> {

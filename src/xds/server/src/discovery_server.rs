@@ -160,7 +160,7 @@ impl DiscoveryServer {
         if node.id.len() > MAX_RESOURCE_NAME_BYTES {
             return Err(StreamError::Invalid(format!("the node id is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
         }
-        let mut proxy = self.proxies.parse(node).map_err(StreamError::Invalid)?;
+        let mut proxy = self.proxies.parse(node).map_err(|error| StreamError::Invalid(error.to_string()))?;
         proxy.identity = self.verified_identity(caller, &proxy)?;
         Ok(proxy)
     }

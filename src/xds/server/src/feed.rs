@@ -11,7 +11,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
 use tokio::sync::oneshot;
 
-use crate::proxy_registry::ProxyInput;
+use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// The published collections that are served.
 #[derive(Clone, Debug)]
@@ -98,10 +98,10 @@ impl EngineProxies {
 }
 
 impl ProxyInput for EngineProxies {
-    fn parse(&self, node: &Node) -> Result<Proxy, String> {
-        let proxy = parse_proxy(node, &self.aliases)?;
+    fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
+        let proxy = parse_proxy(node, &self.aliases).map_err(|error| NodeError::Invalid(error.to_string()))?;
         if proxy.proxy_type == ProxyType::Ztunnel && !self.ambient {
-            return Err("ztunnel is only served with PILOT_ENABLE_AMBIENT=true".to_owned());
+            return Err(NodeError::AmbientDisabled);
         }
         Ok(proxy)
     }
@@ -152,7 +152,7 @@ mod tests {
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());
         let ztunnel = proxies.parse(&node("ztunnel~10.0.0.2~ztunnel-x.istio-system~istio-system.svc.cluster.local"));
-        assert!(ztunnel.expect_err("ambient mode is off").contains("PILOT_ENABLE_AMBIENT"));
+        assert_eq!(ztunnel.expect_err("ambient mode is off"), NodeError::AmbientDisabled);
         let key = ProxyKey(id.into());
         proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node").into());
         let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };

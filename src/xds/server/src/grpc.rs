@@ -70,6 +70,11 @@ impl Default for ServerOptions {
     }
 }
 
+/// The listener ended before the server was shut down.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the listener has ended")]
+pub struct ListenerEnded;
+
 /// Serves ADS on the listener to authenticated callers until `shutdown` completes; then drains.
 ///
 /// # Errors
@@ -80,7 +85,7 @@ pub async fn serve(
     options: ServerOptions,
     authenticators: Authenticators,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> anyhow::Result<()> {
+) -> Result<(), ListenerEnded> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     serve_on(incoming, server, options, authenticators, AdditionalServices::default(), shutdown).await
 }
@@ -105,7 +110,7 @@ pub async fn serve_on<IO, E>(
     authenticators: Authenticators,
     additional: AdditionalServices,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> anyhow::Result<()>
+) -> Result<(), ListenerEnded>
 where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<tower::BoxError>,
@@ -130,7 +135,7 @@ where
                         connections.spawn(connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
                     }
                     Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "a connection was not accepted"),
-                    None => anyhow::bail!("the listener has ended"),
+                    None => return Err(ListenerEnded),
                 },
                 Some(_) = connections.join_next() => {}
                 () = &mut granting => {}

@@ -9,13 +9,24 @@ use dashmap::mapref::entry::Entry;
 use sluice_model::{Proxy, ProxyKey};
 use sluice_proto::envoy::config::core::v3::Node;
 
+/// A node whose proxy is not served.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum NodeError {
+    /// The node does not describe a proxy.
+    #[error("{0}")]
+    Invalid(String),
+    /// The node is that of a ztunnel, and ambient mode is off.
+    #[error("ztunnel is only served with PILOT_ENABLE_AMBIENT=true")]
+    AmbientDisabled,
+}
+
 /// Receives the connected proxies: the `proxies` input of the graph.
 pub trait ProxyInput: Send + Sync + 'static {
     /// The proxy that a node describes.
     ///
     /// # Errors
     /// What is wrong with the node; the stream is refused with it.
-    fn parse(&self, node: &Node) -> Result<Proxy, String>;
+    fn parse(&self, node: &Node) -> Result<Proxy, NodeError>;
 
     /// Adds or replaces a connected proxy. Must not block.
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
@@ -59,7 +70,7 @@ impl ProxyRegistry {
         Self { input, proxies: DashMap::new() }
     }
 
-    pub(crate) fn parse(&self, node: &Node) -> Result<Proxy, String> {
+    pub(crate) fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         self.input.parse(node)
     }
 
@@ -147,8 +158,8 @@ mod tests {
     struct RecordingInput(Mutex<Vec<(ProxyKey, Option<Arc<Proxy>>)>>);
 
     impl ProxyInput for RecordingInput {
-        fn parse(&self, _: &Node) -> Result<Proxy, String> {
-            Err("this test parses no node".into())
+        fn parse(&self, _: &Node) -> Result<Proxy, NodeError> {
+            Err(NodeError::Invalid("this test parses no node".into()))
         }
 
         fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {

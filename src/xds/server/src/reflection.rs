@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use anyhow::{Context as _, anyhow};
 use axum::extract::Request;
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
@@ -38,7 +37,7 @@ impl ReflectionService {
     fn routes(&self) -> &Routes {
         self.routes.get_or_init(|| {
             build(&self.files).unwrap_or_else(|error| {
-                let status = Status::internal(format!("reflection is not available: {error:#}"));
+                let status = Status::internal(format!("reflection is not available: {error}"));
                 Routes::from(axum::Router::new().fallback(move || {
                     let status = status.clone();
                     async move { status.into_http::<Body>() }
@@ -62,23 +61,34 @@ impl Service<Request> for ReflectionService {
     }
 }
 
-fn build(files: &[&str]) -> anyhow::Result<Routes> {
+/// Why reflection is not available.
+#[derive(Debug, thiserror::Error)]
+enum ReflectionError {
+    #[error("read the descriptors: {0} is not in the descriptor pool")]
+    UnknownFile(String),
+    #[error("set up reflection v1: {0}")]
+    V1(tonic_reflection::server::Error),
+    #[error("set up reflection v1alpha: {0}")]
+    V1Alpha(tonic_reflection::server::Error),
+}
+
+fn build(files: &[&str]) -> Result<Routes, ReflectionError> {
     let descriptors = descriptors(files)?;
     let builder = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
-    let v1 = builder().build_v1().context("set up reflection v1")?;
-    Ok(Routes::new(v1).add_service(builder().build_v1alpha().context("set up reflection v1alpha")?))
+    let v1 = builder().build_v1().map_err(ReflectionError::V1)?;
+    Ok(Routes::new(v1).add_service(builder().build_v1alpha().map_err(ReflectionError::V1Alpha)?))
 }
 
 /// The encoded `FileDescriptorSet` of files and their dependencies, without the thousand other files of Envoy.
 ///
 /// # Errors
 /// When the pool does not have a file.
-fn descriptors(names: &[&str]) -> anyhow::Result<Vec<u8>> {
+fn descriptors(names: &[&str]) -> Result<Vec<u8>, ReflectionError> {
     let pool = sluice_proto::pool();
     let mut files = BTreeMap::new();
     for name in names {
-        let file = pool.get_file_by_name(name).ok_or_else(|| anyhow!("{name} is not in the descriptor pool"));
-        collect(&file.context("read the descriptors")?, &mut files);
+        let file = pool.get_file_by_name(name).ok_or_else(|| ReflectionError::UnknownFile((*name).to_owned()))?;
+        collect(&file, &mut files);
     }
     let file = files.into_values().map(|file| file.file_descriptor_proto().clone()).collect();
     Ok(FileDescriptorSet { file }.encode_to_vec())

@@ -9,13 +9,13 @@ use sluice_xds_protocol::{EpochChanges, Store};
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::proxy_registry::ProxyInput;
+use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// Accepts any node.
 struct AnyProxyInput;
 
 impl ProxyInput for AnyProxyInput {
-    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+    fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         Ok(Proxy { id: node.id.as_str().into(), ..Proxy::default() })
     }
 
