@@ -128,7 +128,7 @@ impl ShapeArguments {
 
 /// Protocol of the proxies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Protocol {
+pub(crate) enum AdsProtocol {
     /// Delta, as istio-proxy uses it.
     Delta,
     /// State of the world.
@@ -166,8 +166,8 @@ pub(crate) enum Driver {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MeasureOptions {
     /// Protocol of the proxies.
-    #[arg(long, value_enum, default_value_t = Protocol::Delta)]
-    pub(crate) protocol: Protocol,
+    #[arg(long, value_enum, default_value_t = AdsProtocol::Delta)]
+    pub(crate) protocol: AdsProtocol,
     /// Proxies subscribe the virtual hosts of route tables one by one (VHDS). A started server has that enabled.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,

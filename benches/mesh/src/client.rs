@@ -24,7 +24,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tower::{Service as _, ServiceExt as _};
 
-use crate::arguments::Protocol;
+use crate::arguments::AdsProtocol;
 use crate::held::{Dictionary, HeldVersions};
 use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, UNSPLIT_NESTING};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
@@ -77,7 +77,7 @@ impl SimulatedProxy {
     }
 
     /// The call of the protocol's method, with a stream of requests.
-    fn call(&self, protocol: Protocol, messages: mpsc::UnboundedReceiver<Bytes>) -> Result<http::Request<Body>> {
+    fn call(&self, protocol: AdsProtocol, messages: mpsc::UnboundedReceiver<Bytes>) -> Result<http::Request<Body>> {
         let framed = UnboundedReceiverStream::new(messages).flat_map(|message| {
             let mut prefix = BytesMut::with_capacity(5);
             prefix.put_u8(0);
@@ -85,8 +85,8 @@ impl SimulatedProxy {
             stream::iter([prefix.freeze(), message].map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))))
         });
         let method = match protocol {
-            Protocol::Delta => "DeltaAggregatedResources",
-            Protocol::Sotw => "StreamAggregatedResources",
+            AdsProtocol::Delta => "DeltaAggregatedResources",
+            AdsProtocol::Sotw => "StreamAggregatedResources",
         };
         let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
         let mut request = http::Request::post(path)
@@ -143,8 +143,8 @@ async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
     let call = client.call(shared.protocol, messages)?;
     let mut stream = Stream::new(client, shared, requests);
     match shared.protocol {
-        Protocol::Delta => stream.open_delta(),
-        Protocol::Sotw => stream.open_sotw(),
+        AdsProtocol::Delta => stream.open_delta(),
+        AdsProtocol::Sotw => stream.open_sotw(),
     }
     let answer = channel.ready().await?.call(call).await?;
     ensure!(answer.status().is_success(), "the server answers {}", answer.status());
@@ -251,8 +251,8 @@ impl<'a> Stream<'a> {
         let mut incoming = Incoming::new(match self.shared.protocol {
             // A digest is of a whole content.
             _ if self.shared.digests => UNSPLIT_NESTING,
-            Protocol::Delta => DELTA_NESTING,
-            Protocol::Sotw => SOTW_NESTING,
+            AdsProtocol::Delta => DELTA_NESTING,
+            AdsProtocol::Sotw => SOTW_NESTING,
         });
         while let Some(frame) = body.frame().await {
             match frame?.into_data() {
@@ -276,8 +276,8 @@ impl<'a> Stream<'a> {
             self.response.watch = self.shared.watch();
         }
         let take = match self.shared.protocol {
-            Protocol::Delta => Self::delta,
-            Protocol::Sotw => Self::sotw,
+            AdsProtocol::Delta => Self::delta,
+            AdsProtocol::Sotw => Self::sotw,
         };
         let Part::End(bytes) = part else { return take(self, part) };
         if let Pace::Slow(wait) = self.client.pace {
@@ -367,8 +367,8 @@ impl<'a> Stream<'a> {
             return;
         }
         let version = match self.shared.protocol {
-            Protocol::Delta => text(&coming.version),
-            Protocol::Sotw => "held",
+            AdsProtocol::Delta => text(&coming.version),
+            AdsProtocol::Sotw => "held",
         };
         held.tell(name, version, coming.digest);
         if kind == Type::Vhds
@@ -377,7 +377,7 @@ impl<'a> Stream<'a> {
             // Subscribed through their route table.
             held.tell(table, "", 0);
         }
-        if self.shared.protocol == Protocol::Sotw && kind.is_wildcard() {
+        if self.shared.protocol == AdsProtocol::Sotw && kind.is_wildcard() {
             self.response.there.insert(name.to_owned());
         }
         self.arrive(kind, name, Some(coming.found));

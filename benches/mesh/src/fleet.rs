@@ -11,7 +11,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::arguments::Protocol;
+use crate::arguments::AdsProtocol;
 use crate::background::Background;
 use crate::client::{self, Pace, SimulatedProxy};
 use crate::messages::RecentRequests;
@@ -27,7 +27,7 @@ pub(crate) struct ProxyGroup {
     pub(crate) sidecars: Range<usize>,
     /// Number of gateways after them.
     pub(crate) gateways: usize,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: AdsProtocol,
     /// They subscribe virtual hosts one by one.
     pub(crate) by_virtual_host: bool,
     /// Flow-control window of each, in bytes.

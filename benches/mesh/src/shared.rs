@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::arguments::Protocol;
+use crate::arguments::AdsProtocol;
 use crate::held::Dictionary;
 use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
@@ -43,7 +43,7 @@ impl Traffic {
 
 /// State that all clients share.
 pub(crate) struct Shared {
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: AdsProtocol,
     /// Flow-control window of a proxy, in bytes.
     pub(crate) window: u32,
     /// Names and versions by type.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::api::Api;
-use crate::arguments::{Driver, MeasureOptions, Protocol};
+use crate::arguments::{AdsProtocol, Driver, MeasureOptions};
 use crate::change::{self, ChangeKind, Plan, PlannedChange};
 use crate::connect;
 use crate::fleet::{Fleet, ProxyGroup};
@@ -65,7 +65,7 @@ impl MeasuredMesh {
         let Setup { shape, proxies, .. } = setup;
         ensure!(*proxies <= shape.pods(), "--proxies may be at most the {} pods of the shape", shape.pods());
         ensure!(
-            !measure.virtual_hosts || measure.protocol == Protocol::Delta,
+            !measure.virtual_hosts || measure.protocol == AdsProtocol::Delta,
             "virtual hosts come one by one in the delta protocol only"
         );
         let machine = Machine::this();
@@ -243,8 +243,8 @@ impl MeasuredMesh {
             shape: self.world.shape,
             proxies: self.group.sidecars.len(),
             protocol: match self.measure.protocol {
-                Protocol::Delta => "delta".into(),
-                Protocol::Sotw => "sotw".into(),
+                AdsProtocol::Delta => "delta".into(),
+                AdsProtocol::Sotw => "sotw".into(),
             },
             driver: match self.measure.driver {
                 Driver::Directory => "directory".into(),

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::secret::{Secrets, WriteResult};
+use super::secret::{SecretApi, WriteResult};
 use super::{AuthorityError, Signer, directory};
 use crate::config::AuthorityConfig;
 
@@ -30,9 +30,9 @@ enum MaterialStore {
     /// Files of an operator, or generated ones.
     Directory { is_generated: bool },
     /// A Secret that a replica generated.
-    Secret(Secrets, &'static str),
+    Secret(SecretApi, &'static str),
     /// A Secret of an operator.
-    Remote(Secrets),
+    Remote(SecretApi),
     /// The memory of the process.
     Memory,
 }
@@ -59,7 +59,7 @@ impl AuthorityKeeper {
         let wrong = |error| AuthorityError::Directory { directory: config.directory.clone(), error };
         let files = directory::read(&config.directory)?;
         let found = store::from_files(&files, config.revocations).map_err(wrong)?;
-        let secrets = cluster.map(|(client, namespace)| Secrets::new(client, &namespace));
+        let secrets = cluster.map(|(client, namespace)| SecretApi::new(client, &namespace));
         let mounts_own = config.in_cacerts && secrets.is_some();
         if let Some(found) = found.filter(|found| !(found.is_generated && mounts_own)) {
             let authority = Authority::new(&found.material, unix_seconds()).map_err(wrong)?;
@@ -103,7 +103,7 @@ impl AuthorityKeeper {
 
     async fn open_secret(
         config: AuthorityConfig,
-        secrets: Secrets,
+        secrets: SecretApi,
         trust_domain: &str,
         extra_roots: String,
     ) -> Result<Self, AuthorityError> {
@@ -250,7 +250,7 @@ impl AuthorityKeeper {
         Ok(())
     }
 
-    async fn check_secret(&self, secrets: &Secrets, name: &'static str) -> Result<(), CheckError> {
+    async fn check_secret(&self, secrets: &SecretApi, name: &'static str) -> Result<(), CheckError> {
         let secret = secrets.get(name).await?.ok_or_else(|| format!("Secret {name} has been deleted"))?;
         let material = store::from_secret(name, &secret.data, &self.extra_roots)?;
         let current = self.signer.current();
@@ -286,7 +286,7 @@ impl AuthorityKeeper {
         }
     }
 
-    async fn check_remote(&self, secrets: &Secrets) -> Result<(), CheckError> {
+    async fn check_remote(&self, secrets: &SecretApi) -> Result<(), CheckError> {
         let secret = secrets.get(CACERTS).await?.ok_or_else(|| format!("Secret {CACERTS} has been deleted"))?;
         let found = store::from_files(&secret.data, self.config.revocations)?;
         let found = found.ok_or_else(|| format!("Secret {CACERTS} is empty"))?;
@@ -328,7 +328,7 @@ enum Failure {
 /// Reads or creates the Secret. `None` if another replica created it first.
 async fn try_secret(
     config: &AuthorityConfig,
-    secrets: &Secrets,
+    secrets: &SecretApi,
     trust_domain: &str,
     extra_roots: &str,
 ) -> Result<Option<(Authority, MaterialStore)>, (&'static str, Failure)> {

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 /// Secrets of a namespace.
 #[derive(Clone)]
-pub(super) struct Secrets {
+pub(super) struct SecretApi {
     client: Client,
     namespace: String,
 }
@@ -31,7 +31,7 @@ pub(super) enum WriteResult {
     Conflict,
 }
 
-impl Secrets {
+impl SecretApi {
     pub(super) fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned() }
     }

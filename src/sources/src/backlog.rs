@@ -64,14 +64,14 @@ mod tests {
     use sluice_model::{ObjectKey, Text};
 
     use super::*;
-    use crate::Origin;
+    use crate::ChangeOrigin;
 
     fn gone(kind: Kind, count: usize) -> Vec<Change> {
         let change = |number| Change {
             kind,
             key: ObjectKey::new("one", "shop", format!("{kind}-{number}")),
             object: None,
-            origin: Origin::default(),
+            origin: ChangeOrigin::default(),
         };
         (0..count).map(change).collect()
     }

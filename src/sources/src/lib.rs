@@ -25,7 +25,7 @@ pub use report::{Problem, Reporter};
 
 /// The origin of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Origin {
+pub struct ChangeOrigin {
     /// Location of the object: `FILE:LINE`, or empty for the Kubernetes API.
     pub place: Text,
     /// Its resourceVersion, empty if it has none.
@@ -44,7 +44,7 @@ pub struct Change {
     /// Its new state; `None` if it was deleted.
     pub object: Option<Box<ParsedObject>>,
     /// The origin of the change.
-    pub origin: Origin,
+    pub origin: ChangeOrigin,
 }
 
 /// Receives the objects of all sources.

@@ -17,7 +17,7 @@ use sluice_watch::{Due, FollowGuard, SETTLE_TIME, Watch};
 use tracing::{info, warn};
 
 use super::mesh_override::MeshPart;
-use super::{Change, Origin, Problem, Reporter, Sink};
+use super::{Change, ChangeOrigin, Problem, Reporter, Sink};
 
 /// Interval of checks for changes without a notification.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
@@ -283,7 +283,7 @@ impl MeshFile {
             Box::new(ParsedObject { kind, key: key.clone(), object, rejects: Vec::new() })
         });
         let place = self.path.display().to_string().into();
-        Change { kind, key, object, origin: Origin { place, version: Text::default(), received: unix_time() } }
+        Change { kind, key, object, origin: ChangeOrigin { place, version: Text::default(), received: unix_time() } }
     }
 }
 

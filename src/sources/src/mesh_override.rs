@@ -155,7 +155,7 @@ mod tests {
     use sluice_parse::parse_object;
 
     use super::*;
-    use crate::Origin;
+    use crate::ChangeOrigin;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey::new("c", "istio-system", name)
@@ -169,7 +169,7 @@ mod tests {
             });
             Box::new(parse_object(&"c".into(), "cluster.local", &object).expect("a ConfigMap"))
         });
-        Change { kind: Kind::ConfigMap, key: key(name), object, origin: Origin::default() }
+        Change { kind: Kind::ConfigMap, key: key(name), object, origin: ChangeOrigin::default() }
     }
 
     /// What is in force after the change.
@@ -230,7 +230,7 @@ mod tests {
             kind: parsed.kind,
             key: parsed.key.clone(),
             object: Some(Box::new(parsed)),
-            origin: Origin::default(),
+            origin: ChangeOrigin::default(),
         };
         let laid = mesh.lay(change).object.and_then(|parsed| settings_of(*parsed)).expect("settings");
         let provider = laid.mesh.extension_providers.into_iter().find(|provider| provider.name == *"o");

@@ -57,12 +57,12 @@ pub struct AssignmentInputs<'a> {
 /// Endpoints of a locality: the message, and the origins of its endpoints in the same order.
 pub(super) struct Group<'a> {
     pub(super) message: LocalityLbEndpoints,
-    pub(super) origins: Vec<Origin<'a>>,
+    pub(super) origins: Vec<EndpointOrigin<'a>>,
 }
 
 /// The origin of an endpoint in a message.
 #[derive(Clone, Copy)]
-pub(super) enum Origin<'a> {
+pub(super) enum EndpointOrigin<'a> {
     /// An endpoint of the service.
     Endpoint(&'a Endpoint),
     /// A gateway that replaces endpoints of its network.
@@ -94,7 +94,7 @@ pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoa
                 None => !backend.refuses_mtls,
             };
         let group = by_place.entry(&endpoint.locality).or_insert_with(|| Group::at(&endpoint.locality));
-        group.push(lb_endpoint(inputs, endpoint, mtls), Origin::Endpoint(endpoint));
+        group.push(lb_endpoint(inputs, endpoint, mtls), EndpointOrigin::Endpoint(endpoint));
     }
     let mut groups: Vec<Group<'_>> = by_place.into_values().collect();
     for group in &mut groups {
@@ -123,7 +123,7 @@ impl<'a> Group<'a> {
         Self { message, origins: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, endpoint: LbEndpoint, origin: Origin<'a>) {
+    pub(super) fn push(&mut self, endpoint: LbEndpoint, origin: EndpointOrigin<'a>) {
         self.message.lb_endpoints.push(endpoint);
         self.origins.push(origin);
     }

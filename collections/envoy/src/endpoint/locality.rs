@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::config::core::v3::Locality as EnvoyLocality;
 use envoy_types::pb::envoy::config::endpoint::v3::LocalityLbEndpoints;
 use sluice_model::{Locality, LocalityDistribute, Text, TrafficPolicy};
 
-use super::assignment::{AssignmentInputs, Group, Origin, weight_of};
+use super::assignment::{AssignmentInputs, EndpointOrigin, Group, weight_of};
 use super::client::{CLUSTER, EndpointClient, NETWORK};
 use super::metadata::label;
 use crate::cluster::{LocalityMode, locality_mode};
@@ -117,7 +117,7 @@ fn by_labels(client: &EndpointClient, groups: Vec<Group<'_>>, order: &[Text]) ->
 
 /// Distance of an endpoint: 0 if all labels agree, larger the earlier the first difference; the largest for another
 /// network.
-fn mismatch(wanted: &[(&str, &str)], origin: Origin<'_>) -> usize {
+fn mismatch(wanted: &[(&str, &str)], origin: EndpointOrigin<'_>) -> usize {
     let mut far = 0;
     for (index, (key, value)) in wanted.iter().enumerate() {
         if label_of(origin, key) != *value {
@@ -131,10 +131,10 @@ fn mismatch(wanted: &[(&str, &str)], origin: Origin<'_>) -> usize {
     far
 }
 
-fn label_of<'a>(origin: Origin<'a>, key: &str) -> &'a str {
+fn label_of<'a>(origin: EndpointOrigin<'a>, key: &str) -> &'a str {
     match origin {
-        Origin::Endpoint(endpoint) => label(endpoint, key).unwrap_or_default(),
-        Origin::Gateway(gateway) => match key {
+        EndpointOrigin::Endpoint(endpoint) => label(endpoint, key).unwrap_or_default(),
+        EndpointOrigin::Gateway(gateway) => match key {
             CLUSTER => &gateway.cluster,
             NETWORK => &gateway.network,
             _ => "",

@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, Lb
 use envoy_types::pb::google::protobuf::value::Kind;
 use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
-use super::assignment::{AssignmentInputs, Group, Origin, same_network, weight_of};
+use super::assignment::{AssignmentInputs, EndpointOrigin, Group, same_network, weight_of};
 use super::metadata::gateway_metadata;
 use crate::address::address;
 use crate::wire::uint32;
@@ -21,7 +21,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
         let origins = std::mem::take(&mut group.origins);
         let mut by_gateway: BTreeMap<&NetworkGateway, u32> = BTreeMap::new();
         for (mut message, origin) in endpoints.into_iter().zip(origins) {
-            let Origin::Endpoint(endpoint) = origin else { continue };
+            let EndpointOrigin::Endpoint(endpoint) = origin else { continue };
             let weight = weight_of(&message).max(1).saturating_mul(scale);
             message.load_balancing_weight = Some(uint32(weight));
             let gateways = leading_to(inputs, endpoint);
@@ -47,7 +47,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
             }
         }
         for (gateway, weight) in by_gateway {
-            group.push(gateway_endpoint(gateway, weight.max(1)), Origin::Gateway(gateway));
+            group.push(gateway_endpoint(gateway, weight.max(1)), EndpointOrigin::Gateway(gateway));
         }
         group.sum_weight();
     }

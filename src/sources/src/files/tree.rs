@@ -17,7 +17,7 @@ use tracing::warn;
 use super::reading::{Content, Entry, FileRecord, Id, Object, Reader, Reading};
 use super::text::FileText;
 use crate::report::{Problem, RejectLog};
-use crate::{Change, Cluster, Origin, Reporter};
+use crate::{Change, ChangeOrigin, Cluster, Reporter};
 
 /// The state of an object.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl Tree {
             let Some(held) = self.objects.get(&id) else { continue };
             let Some(holder) = held.files.last().cloned() else {
                 if self.objects.remove(&id).is_some_and(|held| held.sent.is_some()) {
-                    let origin = Origin { place: shown(path), version: Text::default(), received };
+                    let origin = ChangeOrigin { place: shown(path), version: Text::default(), received };
                     changes.push(Change { kind: id.0, key: id.1, object: None, origin });
                 }
                 continue;
@@ -163,7 +163,7 @@ impl Tree {
                 })
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
-            let origin = Origin { place, version, received };
+            let origin = ChangeOrigin { place, version, received };
             if let Some(held) = self.objects.get_mut(&id) {
                 held.sent = Some(entry.content);
             }

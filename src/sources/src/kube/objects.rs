@@ -11,7 +11,7 @@ use sluice_telemetry::unix_time;
 use tracing::warn;
 
 use crate::report::RejectLog;
-use crate::{Change, Cluster, Origin, Sink};
+use crate::{Change, ChangeOrigin, Cluster, Sink};
 
 /// The keys of the known objects of a kind, so that a list becomes a diff.
 pub(super) struct Objects {
@@ -48,7 +48,7 @@ impl Objects {
                 self.log.log(&parsed, "", |_| None);
                 self.unnamed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
-                let origin = Origin { place: Text::default(), version, received };
+                let origin = ChangeOrigin { place: Text::default(), version, received };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {
@@ -70,7 +70,7 @@ impl Objects {
     }
 
     fn gone(&self, key: ObjectKey, version: Text) -> Change {
-        let origin = Origin { place: Text::default(), version, received: unix_time() };
+        let origin = ChangeOrigin { place: Text::default(), version, received: unix_time() };
         Change { kind: self.info.kind, key, object: None, origin }
     }
 }

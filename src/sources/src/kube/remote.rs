@@ -16,7 +16,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use registry::{Event, Registry, Start};
-use secrets::{SecretReader, Secrets};
+use secrets::{ClusterSecrets, SecretReader};
 use sluice_engine::Input;
 use sluice_graph::RejectKey;
 use sluice_kube::{Api, Backoff, Clients, KubeOptions, ListWatch, Resource};
@@ -141,7 +141,7 @@ impl RemoteClusters {
                     if changed.is_err() {
                         break;
                     }
-                    let told: Secrets = secrets.borrow_and_update().clone();
+                    let told: ClusterSecrets = secrets.borrow_and_update().clone();
                     if let Some(told) = told {
                         self.follow(&told, &stop).await;
                     }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::kube::KubeSource;
-use crate::{Change, Origin, Sink};
+use crate::{Change, ChangeOrigin, Sink};
 
 /// What is told of a registry, by its number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -204,7 +204,7 @@ impl Sink for Writer {
 }
 
 fn gone((kind, key): (Kind, ObjectKey)) -> Change {
-    Change { kind, key, object: None, origin: Origin { received: unix_time(), ..Origin::default() } }
+    Change { kind, key, object: None, origin: ChangeOrigin { received: unix_time(), ..ChangeOrigin::default() } }
 }
 
 #[cfg(test)]
@@ -237,7 +237,7 @@ mod tests {
     fn set(kind: Kind, name: &str) -> Change {
         let (kind, key) = key(kind, name);
         let object = sluice_model::ParsedObject { kind, key: key.clone(), object: None, rejects: Vec::new() };
-        Change { kind, key, object: Some(Box::new(object)), origin: Origin::default() }
+        Change { kind, key, object: Some(Box::new(object)), origin: ChangeOrigin::default() }
     }
 
     fn writer(holds: bool) -> (Arc<Recorder>, Writer, mpsc::UnboundedReceiver<Event>) {

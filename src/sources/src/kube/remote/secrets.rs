@@ -22,19 +22,19 @@ pub(super) struct ClusterSecret {
 }
 
 /// The Secrets by name; nothing before they were listed.
-pub(super) type Secrets = Option<BTreeMap<Text, ClusterSecret>>;
+pub(super) type ClusterSecrets = Option<BTreeMap<Text, ClusterSecret>>;
 
 /// Reads the Secrets.
 pub(super) struct SecretReader {
     secrets: BTreeMap<Text, ClusterSecret>,
     /// Those that a list in progress has not named yet.
     unnamed: BTreeMap<Text, ClusterSecret>,
-    tell: watch::Sender<Secrets>,
+    tell: watch::Sender<ClusterSecrets>,
     metrics: ClusterMetrics,
 }
 
 impl SecretReader {
-    pub(super) fn new(tell: watch::Sender<Secrets>, metrics: ClusterMetrics) -> Self {
+    pub(super) fn new(tell: watch::Sender<ClusterSecrets>, metrics: ClusterMetrics) -> Self {
         Self { secrets: BTreeMap::new(), unnamed: BTreeMap::new(), tell, metrics }
     }
 
