@@ -16,7 +16,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     let (line, unknown) = match CommandLine::parse_lenient(std::env::args()) {
         Ok(parsed) => parsed,
-        // Help and version are no failures: the error knows.
+        // The error also stands for help and version, which are no failures: it has the exit code.
         Err(error) => error.exit(),
     };
     if line.command == Some(Command::Version) {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Also to standard error: the log may go elsewhere, or be in JSON.
+            // Also on standard error: the log can go elsewhere, or be in JSON.
             eprintln(&error);
             error.exit_code()
         }

@@ -105,7 +105,7 @@ pub(super) fn server_options(config: &Config) -> ServerOptions {
     }
 }
 
-/// Authentication on the plaintext port: optional, by what a trusted peer forwards.
+/// Authentication on the plaintext port: certificates that trusted peers forward; required only on request.
 pub(super) fn plaintext_authenticators(features: &Features) -> Authenticators {
     let forwarded = Arc::new(ForwardedCertificates::new(features.trusted_gateways.clone()));
     match features.xds_auth {
@@ -127,7 +127,7 @@ pub(super) fn system_object(identity: &ControlPlaneIdentity, name: &str) -> Obje
     ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
 }
 
-/// Remote clusters that flags name; no Secret does.
+/// Remote clusters that flags declare, without a Secret.
 pub(super) fn configured_remote_clusters(config: &Config) -> BTreeSet<Text> {
     config.sources.remotes.keys().cloned().collect()
 }

@@ -12,7 +12,8 @@ use tracing::warn;
 
 use crate::AdminState;
 
-/// Gives the loopback access to everything. Other callers authenticate as for xDS and see what their identity may see.
+/// Gives callers on the loopback access to all pages. Other callers authenticate as for xDS, and their identity decides
+/// which pages they see.
 ///
 /// A web page in a browser of the same machine can also reach the loopback. A request from the loopback that names another
 /// host or comes from another origin is therefore rejected.

@@ -1,4 +1,4 @@
-//! Metrics: the text, and those of the process and the engine (O07, O13).
+//! The metrics page, and the metrics of the process and the engine (O07, O13).
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body
     }
 }
 
-/// Figures of the process and of the engine, read when they are asked for.
+/// Metrics of the process and of the engine, collected at each scrape.
 #[derive(Debug)]
 pub struct AdminMetrics {
     engine: Engine,
@@ -35,7 +35,7 @@ pub struct AdminMetrics {
 }
 
 impl AdminMetrics {
-    /// Adds the figures of this process and the engine to the registry.
+    /// Adds the metrics of this process and of the engine to the registry.
     pub fn register(engine: Engine, registry: &mut Registry) {
         let it = Self { engine, started: Instant::now(), started_at: SystemTime::now() };
         registry.register_collector(Box::new(it));
@@ -104,7 +104,7 @@ impl Collector for AdminMetrics {
     }
 }
 
-/// A value under exactly the name it is given, whatever its type.
+/// A sample whose name has no suffix, whatever its type.
 struct Sample {
     value: f64,
     metric_type: MetricType,
@@ -118,7 +118,7 @@ impl Sample {
 
 impl EncodeMetric for Sample {
     fn encode(&self, mut encoder: prometheus_client::encoding::MetricEncoder<'_>) -> fmt::Result {
-        // The line of a gauge is its name, its labels and its value: no suffix.
+        // A gauge is encoded as name, labels and value, without a suffix.
         encoder.encode_gauge(&self.value)
     }
 

@@ -1,4 +1,4 @@
-//! The debug pages for who asks over xDS (O09), as `istioctl` does.
+//! The debug pages over xDS, as `istioctl` requests them (O09).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{AdminState, config_dump, debug};
 use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 use sluice_xds_protocol::StreamError;
 
-/// Answers with what the pages over HTTP show.
+/// Answers requests with the content of the pages over HTTP.
 pub struct PagesOverXds {
     state: Arc<AdminState>,
     pages: Router,

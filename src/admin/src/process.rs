@@ -1,8 +1,8 @@
-//! Figures of this process, from `/proc`.
+//! Metrics of this process, from `/proc`.
 
 use std::fs;
 
-/// Figures under the names Prometheus clients have for them.
+/// The process metrics that Prometheus clients define.
 pub(crate) struct Process {
     pub(crate) cpu_seconds: f64,
     pub(crate) resident_bytes: f64,
@@ -15,7 +15,7 @@ pub(crate) struct Process {
 /// Reads them; `None` where there is no `/proc`.
 pub(crate) fn read() -> Option<Process> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program may hold anything; what follows its bracket does not.
+    // The name of the program can contain spaces and brackets; the fields follow its last bracket.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<f64>().ok());
     // The kernel counts in hundredths for user space on every architecture.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The reasons why proxies cannot be served yet. Ready without any.
+/// The reasons why proxies cannot be served yet. The process is ready if there are none.
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<BTreeSet<&'static str>>);
 
@@ -21,14 +21,14 @@ impl Drop for ReadinessGuard {
 }
 
 impl Readiness {
-    /// Not ready, for this reason, until the guard is dropped.
+    /// Makes the process not ready, for this reason, until the guard is dropped.
     #[must_use]
     pub fn guard(self: &Arc<Self>, reason: &'static str) -> ReadinessGuard {
         self.block(reason);
         ReadinessGuard { readiness: self.clone(), reason }
     }
 
-    /// Not ready any more, for this reason, such as a shutdown.
+    /// Makes the process not ready for good, for this reason, such as a shutdown.
     pub fn block(&self, reason: &'static str) {
         self.lock().insert(reason);
     }

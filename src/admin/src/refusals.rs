@@ -11,7 +11,7 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// Counts rejected requests. A clone is another handle.
+/// Counts rejected requests. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals(Family<ReasonLabel, Count>);
 

@@ -1,4 +1,4 @@
-//! What the handlers read.
+//! The state that the handlers read.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -35,7 +35,7 @@ pub struct AdminOptions {
 pub struct AdminState {
     /// All collections.
     pub engine: Engine,
-    /// Those of them that have names in code.
+    /// The inputs and published collections of the graph.
     pub handles: Handles,
     /// All streams.
     pub status: StatusReader,

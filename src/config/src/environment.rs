@@ -21,117 +21,125 @@ const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 pub struct Features {
     /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
     pub ambient: bool,
-    /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint let only its instances pass unless
-    /// a policy says otherwise.
+    /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint accept traffic only from its
+    /// instances, unless a policy says otherwise.
     pub allows_waypoints: bool,
-    /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel is sent policies that are only evaluated.
+    /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel receives dry-run policies.
     pub dry_run_policies: bool,
-    /// `PILOT_ENABLE_IP_AUTOALLOCATE`: hosts of ServiceEntries without addresses get some, and that is written to their
-    /// status. Only where objects come from the Kubernetes API: files have no status. Without, proxies with
-    /// `ISTIO_META_DNS_AUTO_ALLOCATE` reach them at addresses by hash of the name.
+    /// `PILOT_ENABLE_IP_AUTOALLOCATE`: addresses are allocated to hosts of ServiceEntries that have none, and written to
+    /// the status. This needs the Kubernetes API: files have no status. Otherwise proxies with
+    /// `ISTIO_META_DNS_AUTO_ALLOCATE` use addresses that follow from a hash of the host name.
     pub allocate_addresses: bool,
-    /// `PILOT_IP_AUTOALLOCATE_IPV4_PREFIX`: where those come from.
+    /// `PILOT_IP_AUTOALLOCATE_IPV4_PREFIX`: the CIDR block of allocated IPv4 addresses.
     pub allocation_v4: Ipv4Net,
-    /// `PILOT_IP_AUTOALLOCATE_IPV6_PREFIX`: where those come from.
+    /// `PILOT_IP_AUTOALLOCATE_IPV6_PREFIX`: the CIDR block of allocated IPv6 addresses.
     pub allocation_v6: Ipv6Net,
-    /// `PILOT_ENABLE_SENDING_HBONE`: with ambient mode, sidecars and gateways send HBONE to where it is taken.
+    /// `PILOT_ENABLE_SENDING_HBONE`: in ambient mode, sidecars and gateways use HBONE for destinations that accept it.
     pub sends_hbone: bool,
-    /// `PILOT_PREFER_SENDING_HBONE`: they do so even where mutual TLS is taken as well.
+    /// `PILOT_PREFER_SENDING_HBONE`: HBONE is also used for destinations that accept mutual TLS as well.
     pub prefers_hbone: bool,
-    /// `ISTIO_DUAL_STACK`: both address families are used where both are there.
+    /// `ISTIO_DUAL_STACK`: both address families are used where both exist.
     pub dual_stack: bool,
-    /// `K8S_INGRESS_NS`: namespace of the router that Ingresses are for.
+    /// `K8S_INGRESS_NS`: namespace of the routers that serve Ingresses.
     pub ingress_namespace: Text,
-    /// `PILOT_ENABLE_QUIC_LISTENERS`: HTTPS of routers is served over HTTP/3 too.
+    /// `PILOT_ENABLE_QUIC_LISTENERS`: routers also serve HTTPS over HTTP/3.
     pub http3: bool,
-    /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway is for routers of its own namespace only.
+    /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway applies only to routers of its own namespace.
     pub scope_gateways: bool,
-    /// `PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`: routers get the clusters of what they send to only.
+    /// `PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`: routers receive only the clusters that they send requests to.
     pub filter_gateway_clusters: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
     pub gateway_api: bool,
-    /// `PILOT_GATEWAY_API_CONTROLLER_NAME`: controller of the Gateways that routers serve.
+    /// `PILOT_GATEWAY_API_CONTROLLER_NAME`: controller of the GatewayClasses whose Gateways routers serve.
     pub gateway_controller: Text,
-    /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: their class, which need not be there.
+    /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: a GatewayClass that is served even if it does not exist.
     pub gateway_class: Text,
-    /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may name the Service of a gateway that is deployed otherwise.
+    /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may refer to the Service of a gateway that is deployed
+    /// separately.
     pub manual_gateways: bool,
-    /// `PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`: Gateways of other networks are known.
+    /// `PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`: Gateways of the Gateway API can be gateways of networks.
     pub remote_gateways: bool,
-    /// `AMBIENT_ENABLE_MULTI_NETWORK`: Gateways between the networks of ambient meshes are served.
+    /// `AMBIENT_ENABLE_MULTI_NETWORK`: gateways between networks of ambient meshes are served.
     pub ambient_multi_network: bool,
-    /// `RESOLVE_HOSTNAME_GATEWAYS`: gateways between networks may have a host name, which is resolved here.
+    /// `RESOLVE_HOSTNAME_GATEWAYS`: host names of gateways between networks are resolved.
     pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP and the monitoring port.
     pub debug_on_http: bool,
-    /// `ENABLE_DEBUG_ENDPOINT_AUTH`: what one sees of `/debug` depends on who one is.
+    /// `ENABLE_DEBUG_ENDPOINT_AUTH`: the identity of a caller decides which debug pages it sees.
     pub debug_auth: bool,
-    /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, beside the system's, whose service accounts see all of it.
+    /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, in addition to that of the control plane, whose service
+    /// accounts see all debug pages.
     pub debug_namespaces: BTreeSet<Text>,
-    /// `ENABLE_LEADER_ELECTION`: of several replicas, one writes into the cluster.
+    /// `ENABLE_LEADER_ELECTION`: only one of several replicas writes to the cluster.
     pub leader_election: bool,
-    /// `PILOT_HTTP10`: HTTP/1.0 is accepted by every proxy.
+    /// `PILOT_HTTP10`: all proxies accept HTTP/1.0.
     pub http10: bool,
-    /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests traced unless configured.
+    /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests that are traced unless
+    /// configured otherwise.
     pub trace_sampling_millipercent: u32,
-    /// `PILOT_ENABLE_MONGO_FILTER`: proxies understand MongoDB.
+    /// `PILOT_ENABLE_MONGO_FILTER`: Envoy's MongoDB filter is used.
     pub mongo_filter: bool,
-    /// `PILOT_ENABLE_REDIS_FILTER`: proxies understand Redis.
+    /// `PILOT_ENABLE_REDIS_FILTER`: Envoy's Redis filter is used.
     pub redis_filter: bool,
-    /// `PILOT_ENABLE_MYSQL_FILTER`: proxies understand MySQL.
+    /// `PILOT_ENABLE_MYSQL_FILTER`: Envoy's MySQL filter is used.
     pub mysql_filter: bool,
-    /// `ENABLE_TLS_ON_SIDECAR_INGRESS`: listeners of Sidecars end the TLS they declare.
+    /// `ENABLE_TLS_ON_SIDECAR_INGRESS`: ingress listeners of Sidecars terminate the TLS they declare.
     pub sidecar_ingress_tls: bool,
-    /// `PILOT_ENABLE_PERSISTENT_SESSION_FILTER`: proxies keep sessions with services that ask for it by
+    /// `PILOT_ENABLE_PERSISTENT_SESSION_FILTER`: sticky sessions for services with the label
     /// `PILOT_PERSISTENT_SESSION_LABEL` (a cookie) or `PILOT_PERSISTENT_SESSION_HEADER_LABEL`.
     pub sessions: SessionLabels,
-    /// `PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`: a ServiceEntry's selector selects pods too.
+    /// `PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`: selectors of ServiceEntries also select pods.
     pub service_entry_selects_pods: bool,
-    /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: a Service's selector selects WorkloadEntries too.
+    /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: selectors of Services also select WorkloadEntries.
     pub service_selects_workload_entries: bool,
     /// `PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS`: a workload may have `CUSTOM` policies of several providers.
     pub multiple_custom_providers: bool,
-    /// `ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY`: gateways of the Gateway API have policies that select them by label.
+    /// `ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY`: policies can select gateways of the Gateway API by
+    /// label.
     pub gateway_policies_by_selector: bool,
-    /// `PILOT_SKIP_VALIDATE_TRUST_DOMAIN`: clients may be of any trust domain.
+    /// `PILOT_SKIP_VALIDATE_TRUST_DOMAIN`: servers accept clients of all trust domains.
     pub any_trust_domain: bool,
-    /// `PILOT_JWT_ENABLE_REMOTE_JWKS`: the side that fetches keys of token issuers, control plane or proxies.
+    /// `PILOT_JWT_ENABLE_REMOTE_JWKS`: which side fetches JWKS: the control plane or the proxies.
     pub jwks_fetch: JwksFetch,
-    /// `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`: time after which keys are fetched again.
+    /// `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`: interval at which JWKS are fetched again.
     pub jwks_refresh: Duration,
-    /// `JWKS_RESOLVER_INSECURE_SKIP_VERIFY`: servers of keys are not verified.
+    /// `JWKS_RESOLVER_INSECURE_SKIP_VERIFY`: certificates of JWKS servers are not verified.
     pub jwks_skip_verify: bool,
-    /// `BLOCKED_CIDRS_IN_JWKS_URIS`: addresses that keys are never fetched from.
+    /// `BLOCKED_CIDRS_IN_JWKS_URIS`: CIDR blocks from which JWKS are never fetched.
     pub jwks_blocked: Vec<IpNet>,
     /// `XDS_AUTH`: callers of xDS are authenticated.
     pub xds_auth: bool,
-    /// `XDS_AUTH_PLAINTEXT`: they have to prove who they are on the plaintext port too.
+    /// `XDS_AUTH_PLAINTEXT`: authentication is required on the plaintext port as well.
     pub xds_auth_plaintext: bool,
-    /// `PILOT_PUSH_THROTTLE`: streams whose answers are made at a time; two for each CPU if not set.
+    /// `PILOT_PUSH_THROTTLE`: number of streams that receive first responses or changes of many resources at a time;
+    /// two for each CPU if not set.
     pub push_throttle: Option<NonZeroUsize>,
-    /// `ISTIO_GPRC_MAXRECVMSGSIZE`: bytes a request may have; 4 MiB if not set.
+    /// `ISTIO_GPRC_MAXRECVMSGSIZE`: largest request in bytes; 4 MiB if not set.
     pub max_request_bytes: Option<NonZeroUsize>,
-    /// `PILOT_MAX_REQUESTS_PER_SECOND`: streams that may begin a second; as many as the load lets in if not set.
+    /// `PILOT_MAX_REQUESTS_PER_SECOND`: new streams for each second; limited by load if not set.
     pub max_streams_a_second: Option<NonZeroU32>,
-    /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` get virtual hosts one by one, not in
-    /// route tables.
+    /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` receive virtual hosts as resources of
+    /// their own, not in route tables.
     pub virtual_hosts: bool,
     /// `SLUICE_HTTP2_FRAMES`: split large HTTP/2 data frames of clients, which saves 8 KiB of memory for each connection.
     pub small_http2_frames: bool,
-    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest wait for a remote cluster before proxies are served; zero is unlimited.
+    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest time for which proxies wait until a remote cluster is read; zero is
+    /// unlimited.
     pub remote_cluster_timeout: Duration,
-    /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs of remote clusters may do although it is unsafe.
+    /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: options that kubeconfigs of remote clusters may use
+    /// although they are unsafe.
     pub insecure_kubeconfig: BTreeSet<String>,
-    /// `EXTERNAL_ISTIOD`: clusters without a control plane of their own are served, and given roots if they ask for it.
+    /// `EXTERNAL_ISTIOD`: clusters without a control plane of their own are served, and receive root certificates if an
+    /// annotation says so.
     pub external: bool,
-    /// `LOCAL_CLUSTER_SECRET_WATCHER` with `EXTERNAL_ISTIOD`: Secrets of remote clusters are read where this runs, not in
-    /// the cluster of `--kubeconfig`.
+    /// `LOCAL_CLUSTER_SECRET_WATCHER` with `EXTERNAL_ISTIOD`: Secrets of remote clusters are read in the cluster that the
+    /// control plane runs in, not in that of `--kubeconfig`.
     pub local_cluster_secrets: bool,
-    /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: a proxy has to be who its caller is.
+    /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: the identity of a caller must be that of its proxy.
     pub xds_identity_check: bool,
-    /// `TRUSTED_GATEWAY_CIDR`: addresses, beside the loopback, that are believed whose certificates they have seen.
+    /// `TRUSTED_GATEWAY_CIDR`: addresses, in addition to the loopback, whose forwarded client certificates are trusted.
     pub trusted_gateways: Vec<IpNet>,
 }
 

@@ -42,7 +42,7 @@ pub struct Config {
     pub features: Features,
     /// Warnings about settings, to be logged once the log has started.
     pub warnings: Vec<String>,
-    /// Texts for the log that call for no action.
+    /// Texts for the log that need no action.
     pub notices: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The certificate authority, the secure port, and who is let in: flags and variables.
+//! Flags and variables of the certificate authority, the secure port, and authentication.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::values::{read_duration, read_flag};
 
 /// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
 const KUBERNETES_RA: &str = "ISTIOD_RA_KUBERNETES_API";
-/// Roots of that signer, if an operator mounts them; else those of the cluster.
+/// Root certificates of that signer if an operator mounts them; else those of the cluster are used.
 const EXTERNAL_ROOTS: &str = "./etc/external-ca-cert/root-cert.pem";
 const CLUSTER_ROOTS: &str = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 const GRACE: &str = "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";

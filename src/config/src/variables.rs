@@ -2,34 +2,42 @@
 
 use std::fmt::Write as _;
 
-/// A variable: its name, what it is if it is not set, and what it says.
+/// A variable: name, default, meaning.
 type Variable = (&'static str, &'static str, &'static str);
 
-/// What of a mesh is read, and how it is served.
+/// What is read of a mesh, and how it is served.
 const MESH: &[Variable] = &[
-    ("SHARED_MESH_CONFIG", "", "ConfigMap of the control plane's namespace beneath the mesh config"),
-    ("ISTIO_DUAL_STACK", "false", "Both address families are used where both are there"),
-    ("K8S_INGRESS_NS", "istio-system", "Namespace of the router that Ingresses are for"),
-    ("ENABLE_LEADER_ELECTION", "true", "Of several replicas, one writes into the cluster"),
+    (
+        "SHARED_MESH_CONFIG",
+        "",
+        "Name of a ConfigMap in the control plane's namespace; the own mesh config overrides the mesh config in it",
+    ),
+    ("ISTIO_DUAL_STACK", "false", "Use both address families where both exist"),
+    ("K8S_INGRESS_NS", "istio-system", "Namespace of the routers that serve Ingresses"),
+    ("ENABLE_LEADER_ELECTION", "true", "Only one of several replicas writes to the cluster"),
     (
         "PILOT_ENABLE_IP_AUTOALLOCATE",
         "true",
-        "Hosts of ServiceEntries without addresses get some, written to their status",
+        "Allocate addresses to hosts of ServiceEntries that have none, and write them to the status",
     ),
-    ("PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", "240.240.0.0/16", "Where those come from"),
-    ("PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", "2001:2::/48", "Where those come from"),
-    ("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", "true", "A ServiceEntry's selector selects pods too"),
-    ("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", "true", "A Service's selector selects WorkloadEntries too"),
-    ("RESOLVE_HOSTNAME_GATEWAYS", "true", "Gateways between networks may have a host name, resolved every 30 seconds"),
+    ("PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", "240.240.0.0/16", "CIDR block of the allocated IPv4 addresses"),
+    ("PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", "2001:2::/48", "CIDR block of the allocated IPv6 addresses"),
+    ("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", "true", "Selectors of ServiceEntries also select pods"),
+    ("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", "true", "Selectors of Services also select WorkloadEntries"),
+    ("RESOLVE_HOSTNAME_GATEWAYS", "true", "Resolve host names of gateways between networks, every 30 seconds"),
     ("PILOT_TRACE_SAMPLING", "1", "Percentage of requests that are traced unless configured otherwise"),
-    ("PILOT_HTTP10", "false", "Every proxy accepts HTTP/1.0"),
-    ("PILOT_ENABLE_MONGO_FILTER", "true", "Proxies understand MongoDB"),
-    ("PILOT_ENABLE_REDIS_FILTER", "false", "Proxies understand Redis"),
-    ("PILOT_ENABLE_MYSQL_FILTER", "false", "Proxies understand MySQL"),
-    ("ENABLE_TLS_ON_SIDECAR_INGRESS", "false", "Listeners of Sidecars end the TLS they declare"),
-    ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "false", "Proxies keep sessions with services that ask for it by label"),
-    ("PILOT_PERSISTENT_SESSION_LABEL", "istio.io/persistent-session", "That label, for a cookie"),
-    ("PILOT_PERSISTENT_SESSION_HEADER_LABEL", "istio.io/persistent-session-header", "That label, for a header"),
+    ("PILOT_HTTP10", "false", "All proxies accept HTTP/1.0"),
+    ("PILOT_ENABLE_MONGO_FILTER", "true", "Use Envoy's MongoDB filter on ports of that protocol"),
+    ("PILOT_ENABLE_REDIS_FILTER", "false", "Use Envoy's Redis filter on ports of that protocol"),
+    ("PILOT_ENABLE_MYSQL_FILTER", "false", "Use Envoy's MySQL filter on ports of that protocol"),
+    ("ENABLE_TLS_ON_SIDECAR_INGRESS", "false", "Ingress listeners of Sidecars terminate the TLS they declare"),
+    ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "false", "Sticky sessions for services with one of the next two labels"),
+    ("PILOT_PERSISTENT_SESSION_LABEL", "istio.io/persistent-session", "Label of a service that names the cookie"),
+    (
+        "PILOT_PERSISTENT_SESSION_HEADER_LABEL",
+        "istio.io/persistent-session-header",
+        "Label of a service that names the header",
+    ),
 ];
 
 /// Remote clusters.
@@ -37,53 +45,65 @@ const CLUSTERS: &[Variable] = &[
     (
         "PILOT_REMOTE_CLUSTER_TIMEOUT",
         "30s",
-        "Longest wait, before proxies are served, for a cluster that a Secret with the label istio/multiCluster names; 0 is \
-         unlimited",
+        "Longest time for which proxies wait until a remote cluster is read; 0 is unlimited. Secrets with the label \
+         istio/multiCluster declare remote clusters",
     ),
     (
         "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
         "",
-        "What kubeconfigs of such Secrets may do although it runs programs or reads files, comma separated: `exec`, \
-         `tokenFile`, `clientCertificate`, `clientKey`, or the name of an auth provider",
+        "Options that kubeconfigs in these Secrets may use although they run programs or read files, comma separated: \
+         `exec`, `tokenFile`, `clientCertificate`, `clientKey`, or the name of an auth provider",
     ),
     (
         "LOCAL_CLUSTER_SECRET_WATCHER",
         "false",
-        "With EXTERNAL_ISTIOD, those Secrets are read in the cluster this runs in",
+        "With EXTERNAL_ISTIOD, read these Secrets in the cluster that the control plane runs in",
     ),
     (
         "EXTERNAL_ISTIOD",
         "false",
-        "Clusters without a control plane of their own are served: roots are written into their namespaces if annotation \
-         topology.istio.io/controlPlaneClusters of their system namespace names this cluster, or *",
+        "Serve clusters without a control plane of their own. Root certificates are written into their namespaces if \
+         annotation topology.istio.io/controlPlaneClusters of their system namespace names this cluster, or *",
     ),
 ];
 
 /// Gateways.
 const GATEWAYS: &[Variable] = &[
-    ("PILOT_ENABLE_QUIC_LISTENERS", "false", "HTTPS of routers is served over HTTP/3 too"),
-    ("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "A Gateway is for routers of its own namespace only"),
-    ("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "Routers get the clusters of what they send to only"),
-    ("PILOT_ENABLE_GATEWAY_API", "true", "Kinds of the Gateway API are read"),
-    ("PILOT_ENABLE_ALPHA_GATEWAY_API", "false", "Its experimental kinds too"),
-    ("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller", "Controller of the Gateways that are served"),
-    ("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio", "Their class, which need not be there"),
+    ("PILOT_ENABLE_QUIC_LISTENERS", "false", "Routers also serve HTTPS over HTTP/3"),
+    ("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "A Gateway applies only to routers of its own namespace"),
+    ("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "Routers receive only the clusters that they send requests to"),
+    ("PILOT_ENABLE_GATEWAY_API", "true", "Read the kinds of the Gateway API"),
+    ("PILOT_ENABLE_ALPHA_GATEWAY_API", "false", "Also read the experimental kinds of the Gateway API"),
+    (
+        "PILOT_GATEWAY_API_CONTROLLER_NAME",
+        "istio.io/gateway-controller",
+        "Controller of the GatewayClasses whose Gateways are served",
+    ),
+    ("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio", "A GatewayClass that is served even if it does not exist"),
     (
         "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT",
         "true",
-        "A Gateway may name the Service of a gateway that is deployed otherwise",
+        "A Gateway may refer to the Service of a gateway that is deployed separately",
     ),
-    ("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", "true", "Gateways of other networks are known"),
+    ("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", "true", "Gateways of the Gateway API can be gateways of networks"),
 ];
 
 /// Ambient mode.
 const AMBIENT: &[Variable] = &[
-    ("PILOT_ENABLE_AMBIENT", "false", "ztunnel is served"),
-    ("PILOT_ENABLE_SENDING_HBONE", "true", "With it, sidecars and gateways send HBONE to where it is taken"),
-    ("PILOT_PREFER_SENDING_HBONE", "false", "Even where mutual TLS is taken as well"),
-    ("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", "false", "Workloads behind a waypoint let only its instances pass"),
-    ("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", "false", "ztunnel is sent policies that are only evaluated"),
-    ("AMBIENT_ENABLE_MULTI_NETWORK", "false", "Gateways between networks of ambient meshes are served"),
+    ("PILOT_ENABLE_AMBIENT", "false", "Ambient mode: serve ztunnel and waypoints"),
+    (
+        "PILOT_ENABLE_SENDING_HBONE",
+        "true",
+        "In ambient mode, sidecars and gateways use HBONE for destinations that accept it",
+    ),
+    ("PILOT_PREFER_SENDING_HBONE", "false", "Use HBONE also for destinations that accept mutual TLS as well"),
+    (
+        "PILOT_AUTO_ALLOW_WAYPOINT_POLICY",
+        "false",
+        "Workloads behind a waypoint accept traffic only from its instances, unless a policy says otherwise",
+    ),
+    ("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", "false", "ztunnel receives dry-run authorization policies"),
+    ("AMBIENT_ENABLE_MULTI_NETWORK", "false", "Serve gateways between networks of ambient meshes"),
 ];
 
 /// Policies.
@@ -93,12 +113,17 @@ const POLICIES: &[Variable] = &[
         "false",
         "A workload may have CUSTOM policies of several providers",
     ),
-    ("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", "true", "Policies select gateways of the Gateway API by label"),
-    ("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", "false", "Clients may be of any trust domain"),
-    ("PILOT_JWT_ENABLE_REMOTE_JWKS", "false", "Who fetches keys of issuers: `false`, `hybrid` (or `true`), `envoy`"),
-    ("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "20m", "Time after which they are fetched again"),
-    ("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", "false", "Servers of keys are not verified"),
-    ("BLOCKED_CIDRS_IN_JWKS_URIS", "", "Blocks of addresses that keys are never fetched from, comma separated"),
+    ("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", "true", "Policies can select gateways of the Gateway API by label"),
+    ("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", "false", "Servers accept clients of all trust domains"),
+    (
+        "PILOT_JWT_ENABLE_REMOTE_JWKS",
+        "false",
+        "Which side fetches JWKS: `false` (the control plane), `hybrid` or `true` (the proxies if the JWKS server is \
+         in the mesh, else the control plane), `envoy` (the proxies)",
+    ),
+    ("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "20m", "Interval at which the control plane fetches JWKS again"),
+    ("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", "false", "Do not verify the certificates of JWKS servers"),
+    ("BLOCKED_CIDRS_IN_JWKS_URIS", "", "CIDR blocks from which JWKS are never fetched, comma separated"),
 ];
 
 /// Load.
@@ -106,18 +131,19 @@ const LOAD: &[Variable] = &[
     (
         "PILOT_PUSH_THROTTLE",
         "two for each CPU",
-        "Streams whose answers are made at a time: first ones, and changes of many resources",
+        "Number of streams that receive first responses or changes of many resources at a time",
     ),
     (
         "ISTIO_GPRC_MAXRECVMSGSIZE",
         "4194304",
-        "Bytes a request may have: a delta proxy that comes back names all it holds",
+        "Largest request in bytes; a delta proxy that reconnects lists all resources it holds",
     ),
-    ("PILOT_MAX_REQUESTS_PER_SECOND", "what the load lets in", "Streams that may begin a second"),
+    ("PILOT_MAX_REQUESTS_PER_SECOND", "by load", "New streams for each second"),
     (
         "SLUICE_VHDS",
         "false",
-        "Experimental: delta proxies with VHDS: \"true\" in their metadata get virtual hosts one by one",
+        "Experimental: delta proxies with VHDS: \"true\" in their metadata receive virtual hosts as resources of \
+         their own",
     ),
     (
         "SLUICE_HTTP2_FRAMES",
@@ -126,67 +152,90 @@ const LOAD: &[Variable] = &[
     ),
 ];
 
-/// Who may call.
+/// Authentication of callers.
 const CALLERS: &[Variable] = &[
-    ("XDS_AUTH", "true", "Callers of xDS are authenticated"),
-    ("XDS_AUTH_PLAINTEXT", "false", "On the plaintext port too"),
-    ("PILOT_ENABLE_XDS_IDENTITY_CHECK", "true", "A proxy has to be who its caller is"),
-    ("TRUSTED_GATEWAY_CIDR", "", "Blocks, beside the loopback, whose X-Forwarded-Client-Cert is believed"),
-    ("TOKEN_AUDIENCES", "istio-ca", "Audiences of tokens, comma separated"),
-    ("JWT_RULE", "", "JSON with issuer, jwks_uri and audiences of OIDC tokens that are taken"),
-    ("ENABLE_DEBUG_ON_HTTP", "true", "/debug is served on the HTTP and the monitoring port"),
-    ("ENABLE_DEBUG_ENDPOINT_AUTH", "true", "What one sees of it depends on who one is"),
-    ("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES", "", "Namespaces, beside the system's, that see all of it"),
+    ("XDS_AUTH", "true", "Authenticate callers of xDS"),
+    ("XDS_AUTH_PLAINTEXT", "false", "Require authentication on the plaintext port as well"),
+    ("PILOT_ENABLE_XDS_IDENTITY_CHECK", "true", "The identity of a caller must be that of its proxy"),
+    (
+        "TRUSTED_GATEWAY_CIDR",
+        "",
+        "CIDR blocks, in addition to the loopback, whose X-Forwarded-Client-Cert is trusted, comma separated",
+    ),
+    ("TOKEN_AUDIENCES", "istio-ca", "Accepted audiences of tokens, comma separated"),
+    ("JWT_RULE", "", "JSON with issuer, jwks_uri and audiences of accepted OIDC tokens"),
+    ("ENABLE_DEBUG_ON_HTTP", "true", "Serve /debug on the HTTP and the monitoring port"),
+    ("ENABLE_DEBUG_ENDPOINT_AUTH", "true", "The identity of a caller decides which debug pages it sees"),
+    (
+        "DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES",
+        "",
+        "Namespaces, in addition to that of the control plane, whose service accounts see all debug pages, \
+         comma separated",
+    ),
 ];
 
 /// Certificates.
 const CERTIFICATES: &[Variable] = &[
-    ("ENABLE_CA_SERVER", "true", "Workloads get certificates here"),
+    ("ENABLE_CA_SERVER", "true", "Issue certificates to workloads"),
     (
         "COMPLIANCE_POLICY",
         "",
-        "Limits all TLS, of proxies and of the secure port, whatever else is configured: `fips-140-2` (TLS 1.2, AES-GCM, \
-         P-256), `fips-140-3` (1.2 and 1.3, P-384 as well), `pqc` (1.3, X25519MLKEM768)",
+        "Limits all TLS, of proxies and of the secure port, whatever else is configured: `fips-140-2` (TLS 1.2, \
+         AES-GCM, P-256), `fips-140-3` (1.2 and 1.3, P-384 as well), `pqc` (1.3, X25519MLKEM768)",
     ),
-    ("ROOT_CA_DIR", "./etc/cacerts", "Directory of a plugged-in authority"),
-    ("CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "Lifetime of a root of our own"),
-    ("CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", "1h", "How often it is looked whether it has to be renewed"),
+    ("ROOT_CA_DIR", "./etc/cacerts", "Directory of a plugged-in certificate authority"),
+    ("CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "Lifetime of a self-signed root"),
+    (
+        "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL",
+        "1h",
+        "Interval at which the self-signed root is checked for renewal",
+    ),
     (
         "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE",
         "20",
-        "Share of its life, in percent, before whose end it is",
+        "Percentage of the lifetime that is left when the self-signed root is renewed",
     ),
-    ("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", "true", "Replicas look at different times"),
+    ("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", "true", "Replicas check the root at different times"),
     (
         "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE",
         "",
-        "Bits of the RSA key of a root of our own: 2048 (the default in a cluster), 3072, 4096 or 8192",
+        "Bits of the RSA key of a self-signed root: 2048 (the default in a cluster), 3072, 4096 or 8192",
     ),
     (
         "SLUICE_SELF_SIGNED_CA_ECC_CURVE",
         "",
-        "P256 (the default without a cluster) or P384: its key is EC instead, which signs many times as fast",
+        "P256 (the default without a cluster) or P384: the self-signed root has an EC key, which signs many times as \
+         fast as an RSA key",
     ),
-    ("USE_CACERTS_FOR_SELF_SIGNED_CA", "false", "A root of our own is kept in Secret `cacerts`"),
-    ("USE_REMOTE_CERTS", "false", "Secret `cacerts` is read"),
-    ("DEFAULT_WORKLOAD_CERT_TTL", "24h", "Lifetime of a certificate whose request names none"),
-    ("MAX_WORKLOAD_CERT_TTL", "2160h", "Longest lifetime a request may name"),
-    ("CA_TRUSTED_NODE_ACCOUNTS", "", "NAMESPACE/NAME of accounts that may ask for the pods of their node"),
+    ("USE_CACERTS_FOR_SELF_SIGNED_CA", "false", "Keep the self-signed root in Secret `cacerts`"),
+    ("USE_REMOTE_CERTS", "false", "Read the authority from Secret `cacerts`"),
+    ("DEFAULT_WORKLOAD_CERT_TTL", "24h", "Lifetime of a certificate whose request states none"),
+    ("MAX_WORKLOAD_CERT_TTL", "2160h", "Longest lifetime that a request may state"),
+    (
+        "CA_TRUSTED_NODE_ACCOUNTS",
+        "",
+        "NAMESPACE/NAME of service accounts of node proxies, comma separated. They may request certificates for the \
+         pods of their node",
+    ),
     (
         "PILOT_CERT_PROVIDER",
         "istiod",
-        "Who certifies the server itself: `istiod`, `k8s.io/DOMAIN/NAME` (a signer of the Kubernetes API, whose roots are in \
-         mesh config), `custom` or `none`",
+        "Issuer of the server certificate: `istiod`, `k8s.io/DOMAIN/NAME` (a signer of the Kubernetes API, whose \
+         roots are in mesh config), `custom` or `none`",
     ),
-    ("ISTIOD_CUSTOM_HOST", "", "Further names of the server, comma separated"),
-    ("PILOT_ENABLE_CA_CRL", "true", "Revocation lists of the authority go to every namespace"),
-    ("PILOT_CA_CERT_CONFIGMAP", "istio-ca-root-cert", "ConfigMap of the roots in every namespace"),
-    ("PILOT_CRL_CONFIGMAP", "istio-ca-crl", "ConfigMap of the revocation lists"),
-    ("ENABLE_CLUSTER_TRUST_BUNDLE_API", "false", "The roots go into a ClusterTrustBundle"),
-    ("ISTIO_MULTIROOT_MESH", "false", "Proxies are told of the roots of every source"),
-    ("EXTERNAL_CA", "", "`ISTIOD_RA_KUBERNETES_API`: a signer behind the Kubernetes API certifies workloads"),
-    ("K8S_SIGNER", "", "That signer"),
-    ("CERT_SIGNER_DOMAIN", "", "Domain of signers that workloads may name"),
+    ("ISTIOD_CUSTOM_HOST", "", "Further DNS names of the server certificate, comma separated"),
+    ("PILOT_ENABLE_CA_CRL", "true", "Write revocation lists of the authority into every namespace"),
+    ("PILOT_CA_CERT_CONFIGMAP", "istio-ca-root-cert", "ConfigMap with the root certificates in every namespace"),
+    ("PILOT_CRL_CONFIGMAP", "istio-ca-crl", "ConfigMap with the revocation lists in every namespace"),
+    (
+        "ENABLE_CLUSTER_TRUST_BUNDLE_API",
+        "false",
+        "Write the root certificates into a ClusterTrustBundle instead of ConfigMaps",
+    ),
+    ("ISTIO_MULTIROOT_MESH", "false", "Proxies receive the root certificates of all sources"),
+    ("EXTERNAL_CA", "", "`ISTIOD_RA_KUBERNETES_API`: a signer of the Kubernetes API issues workload certificates"),
+    ("K8S_SIGNER", "", "Name of that signer"),
+    ("CERT_SIGNER_DOMAIN", "", "Domain of the signers that workloads may request"),
 ];
 
 /// Switches of istiod that change its output and are not supported, with the only value that is followed.
@@ -255,7 +304,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 /// The variables as `--help` shows them.
 pub(crate) fn help() -> String {
     let mut text =
-        "Environment (beside the variables of flags; those of istiod's that have no effect are warned of):\n"
+        "Environment, in addition to the variables of flags (a variable of istiod without an effect is warned of):\n"
             .to_owned();
     for (title, variables) in GROUPS {
         // Writing to a text does not fail.
