@@ -2,72 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use envoy_types::pb::envoy::config::core::v3::{HealthStatus, Locality as EnvoyLocality};
+use envoy_types::pb::envoy::config::core::v3::HealthStatus;
 use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
-use envoy_types::pb::envoy::config::endpoint::v3::{
-    ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LocalityLbEndpoints,
-};
-use sluice_model::{
-    ClientTlsMode, DestinationRule, Endpoint, Health, Locality, NetworkGateway, Service, ServicePort, TlsMode,
-};
+use envoy_types::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint};
+use sluice_model::{ClientTlsMode, Endpoint, Health, Locality, TlsMode};
 
 use super::client::EndpointClient;
+use super::group::{EndpointOrigin, Group};
+use super::inputs::AssignmentInputs;
 use super::{locality, metadata, networks};
 use crate::address::{address, internal_address};
-use crate::cluster::{ClusterSettings, ORIGINAL_DST, sends_unhealthy};
+use crate::cluster::{ORIGINAL_DST, sends_unhealthy};
 use crate::name::CONNECT_ORIGINATE;
 use crate::wire::{string_value, structure, uint32};
 
 /// Label that marks an endpoint as draining.
 const DRAINING_LABEL: &str = "istio.io/draining";
-
-/// An endpoint with its mutual TLS setting.
-#[derive(Clone, Copy, Debug)]
-pub struct Backend<'a> {
-    /// The endpoint.
-    pub endpoint: &'a Endpoint,
-    /// Whether PeerAuthentication disables mutual TLS for its port.
-    pub refuses_mtls: bool,
-}
-
-/// Inputs of an assignment.
-#[derive(Clone, Copy)]
-pub struct AssignmentInputs<'a> {
-    /// Settings of the mesh.
-    pub settings: &'a ClusterSettings,
-    /// The client.
-    pub client: &'a EndpointClient,
-    /// The service.
-    pub service: &'a Service,
-    /// One of its ports.
-    pub port: &'a ServicePort,
-    /// Subset of the rule; empty for all endpoints.
-    pub subset: &'a str,
-    /// The DestinationRule for the client.
-    pub rule: Option<&'a DestinationRule>,
-    /// Endpoints of the service, of all ports.
-    pub backends: &'a [Backend<'a>],
-    /// Network gateways, in order.
-    pub gateways: &'a [NetworkGateway],
-    /// Whether addresses may be host names, which the proxy resolves.
-    pub by_name: bool,
-}
-
-/// Endpoints of a locality: the message, and the origins of its endpoints in the same order.
-pub(super) struct Group<'a> {
-    pub(super) message: LocalityLbEndpoints,
-    pub(super) origins: Vec<EndpointOrigin<'a>>,
-}
-
-/// The origin of an endpoint in a message.
-#[derive(Clone, Copy)]
-pub(super) enum EndpointOrigin<'a> {
-    /// An endpoint of the service.
-    Endpoint(&'a Endpoint),
-    /// A gateway that replaces endpoints of its network.
-    Gateway(&'a NetworkGateway),
-}
 
 /// Builds the assignment of cluster `name`, which may have no endpoints.
 #[must_use]
@@ -112,45 +63,6 @@ pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoa
     ClusterLoadAssignment { cluster_name: name.to_owned(), endpoints, ..ClusterLoadAssignment::default() }
 }
 
-impl<'a> Group<'a> {
-    fn at(place: &Locality) -> Self {
-        let locality = EnvoyLocality {
-            region: place.region.to_string(),
-            zone: place.zone.to_string(),
-            sub_zone: place.subzone.to_string(),
-        };
-        let message = LocalityLbEndpoints { locality: Some(locality), ..LocalityLbEndpoints::default() };
-        Self { message, origins: Vec::new() }
-    }
-
-    pub(super) fn push(&mut self, endpoint: LbEndpoint, origin: EndpointOrigin<'a>) {
-        self.message.lb_endpoints.push(endpoint);
-        self.origins.push(origin);
-    }
-
-    /// Sets the weight of a group to the sum of its endpoints; a group without endpoints has no weight.
-    pub(super) fn sum_weight(&mut self) {
-        let endpoints = &self.message.lb_endpoints;
-        let sum = endpoints.iter().fold(0u32, |sum, endpoint| sum.saturating_add(weight_of(endpoint)));
-        self.message.load_balancing_weight = (!endpoints.is_empty()).then(|| uint32(sum));
-    }
-
-    fn retain(&mut self, keep: impl Fn(&LbEndpoint) -> bool) {
-        let endpoints = std::mem::take(&mut self.message.lb_endpoints);
-        let origins = std::mem::take(&mut self.origins);
-        for (endpoint, origin) in endpoints.into_iter().zip(origins) {
-            if keep(&endpoint) {
-                self.push(endpoint, origin);
-            }
-        }
-        self.sum_weight();
-    }
-}
-
-pub(super) fn weight_of(endpoint: &LbEndpoint) -> u32 {
-    endpoint.load_balancing_weight.as_ref().map_or(0, |weight| weight.value)
-}
-
 fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -> bool {
     let (service, client) = (inputs.service, inputs.client);
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
@@ -158,7 +70,7 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
     if !inputs.by_name && !first.is_empty() && endpoint.port != 0 && first.parse::<std::net::IpAddr>().is_err() {
         return false;
     }
-    if first.is_empty() && (inputs.gateways.is_empty() || same_network(&client.network, &endpoint.network)) {
+    if first.is_empty() && (inputs.gateways.is_empty() || networks::same_network(&client.network, &endpoint.network)) {
         return false;
     }
     // Only services with cluster-local or node-local traffic depend on the cluster or node of the client.
@@ -183,11 +95,6 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
 /// Whether the network of an endpoint is visible to the client.
 fn visible(client: &EndpointClient, endpoint: &Endpoint) -> bool {
     client.network_view.is_empty() || endpoint.network.is_empty() || client.network_view.contains(&endpoint.network)
-}
-
-/// Whether two networks are equal. An unknown network is equal to any.
-pub(super) fn same_network(a: &str, b: &str) -> bool {
-    a.is_empty() || b.is_empty() || a == b
 }
 
 fn health(endpoint: &Endpoint) -> Health {

@@ -7,8 +7,9 @@ use envoy_types::pb::envoy::config::core::v3::Locality as EnvoyLocality;
 use envoy_types::pb::envoy::config::endpoint::v3::LocalityLbEndpoints;
 use sluice_model::{Locality, LocalityDistribute, Text, TrafficPolicy};
 
-use super::assignment::{AssignmentInputs, EndpointOrigin, Group, weight_of};
 use super::client::{CLUSTER, EndpointClient, NETWORK};
+use super::group::{EndpointOrigin, Group, weight_of};
+use super::inputs::AssignmentInputs;
 use super::metadata::label;
 use crate::cluster::{LocalityMode, locality_mode};
 use crate::wire::uint32;

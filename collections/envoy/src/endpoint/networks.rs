@@ -8,7 +8,8 @@ use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, Lb
 use envoy_types::pb::google::protobuf::value::Kind;
 use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
-use super::assignment::{AssignmentInputs, EndpointOrigin, Group, same_network, weight_of};
+use super::group::{EndpointOrigin, Group, weight_of};
+use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
 use crate::address::address;
 use crate::wire::uint32;
@@ -61,6 +62,11 @@ pub(super) fn takes_mtls(endpoint: &LbEndpoint) -> bool {
         .and_then(|metadata| metadata.filter_metadata.get("envoy.transport_socket_match"))
         .and_then(|socket| socket.fields.get("tlsMode"))
         .is_some_and(|mode| mode.kind == Some(Kind::StringValue("istio".to_owned())))
+}
+
+/// Whether two networks are equal. An unknown network is equal to any.
+pub(super) fn same_network(a: &str, b: &str) -> bool {
+    a.is_empty() || b.is_empty() || a == b
 }
 
 /// Gateways of the endpoint's network in its cluster, otherwise in any cluster.
