@@ -2,6 +2,7 @@
 
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
+use sluice_model::StringMatch;
 
 fn matcher(pattern: MatchPattern) -> StringMatcher {
     StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }
@@ -28,7 +29,21 @@ pub fn suffix(text: &str) -> StringMatcher {
 /// Matches the whole text by a regular expression.
 #[must_use]
 pub fn regex(regex: &str) -> StringMatcher {
-    matcher(MatchPattern::SafeRegex(RegexMatcher { regex: regex.to_owned(), ..RegexMatcher::default() }))
+    matcher(MatchPattern::SafeRegex(build_regex(regex)))
+}
+
+/// A regular expression for the default engine.
+pub(crate) fn build_regex(regex: &str) -> RegexMatcher {
+    RegexMatcher { regex: regex.to_owned(), ..RegexMatcher::default() }
+}
+
+/// A string match in Envoy's form.
+pub(crate) fn build_string_match(value: &StringMatch) -> StringMatcher {
+    match value {
+        StringMatch::Exact(text) => exact(text),
+        StringMatch::Prefix(text) => prefix(text),
+        StringMatch::Regex(text) => regex(text),
+    }
 }
 
 /// A value of a policy with an optional wildcard: `*`, `*suffix`, `prefix*` or an exact value.

@@ -12,9 +12,9 @@ use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatchAndSubstitute;
 use envoy_types::pb::google::protobuf;
 use sluice_model::{Destination, HttpDestination, HttpRoute, RouteSemantics, StringMatch};
 
-use super::matching::build_regex;
 use super::{RouteInputs, build_hash_policy, build_retry_policy, headers, mirror};
 use crate::name;
+use crate::string_match::build_regex;
 use crate::wire::{duration, uint32};
 
 /// The action of a route with destinations. Header changes of a single destination are added to `out`.

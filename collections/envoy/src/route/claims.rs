@@ -4,8 +4,8 @@ use envoy_types::pb::envoy::r#type::matcher::v3::value_matcher::MatchPattern as 
 use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, ValueMatcher};
 use sluice_model::StringMatch;
 
-use super::matching::build_string_match;
 use crate::security::claim;
+use crate::string_match::build_string_match;
 
 const CLAIMS: &str = "@request.auth.claims";
 

@@ -5,8 +5,8 @@ use envoy_types::pb::envoy::extensions::filters::http::cors::v3::CorsPolicy as E
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use sluice_model::{CorsPolicy, Text};
 
-use super::matching::build_string_match;
 use super::mirror::hundredths;
+use crate::string_match::build_string_match;
 use crate::wire::any;
 
 /// Configuration of the CORS filter for a route.

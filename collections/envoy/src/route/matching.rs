@@ -4,12 +4,11 @@ use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecif
 use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, QueryParameterMatcher, RouteMatch};
-use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
-use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
 use envoy_types::pb::google::protobuf::BoolValue;
 use sluice_model::{HttpMatch, RouteSemantics, StringMatch};
 
 use super::claims;
+use crate::string_match::{build_regex, build_string_match};
 
 /// The match of a route; `None` matches every request.
 pub(super) fn build_match(semantics: RouteSemantics, matched: Option<&HttpMatch>) -> RouteMatch {
@@ -62,21 +61,6 @@ fn path(semantics: RouteSemantics, uri: &StringMatch) -> PathSpecifier {
         StringMatch::Prefix(prefix) => PathSpecifier::Prefix(prefix.to_string()),
         StringMatch::Regex(regex) => PathSpecifier::SafeRegex(build_regex(regex)),
     }
-}
-
-/// A regular expression for the default engine.
-pub(super) fn build_regex(regex: &str) -> RegexMatcher {
-    RegexMatcher { regex: regex.into(), ..RegexMatcher::default() }
-}
-
-/// A string match in Envoy's form.
-pub(super) fn build_string_match(value: &StringMatch) -> StringMatcher {
-    let pattern = match value {
-        StringMatch::Exact(text) => MatchPattern::Exact(text.to_string()),
-        StringMatch::Prefix(text) => MatchPattern::Prefix(text.to_string()),
-        StringMatch::Regex(text) => MatchPattern::SafeRegex(build_regex(text)),
-    };
-    StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }
 }
 
 /// The string to match; `None` if presence is enough, which the regular expression `*` means.
