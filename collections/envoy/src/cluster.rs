@@ -14,6 +14,7 @@ mod sni_dnat;
 mod stat_name;
 mod tls;
 mod traffic_policy;
+mod transport_socket;
 
 use std::time::Duration;
 

@@ -31,8 +31,8 @@ use sluice_model::{ClientTlsMode, MeshConfig, Text};
 
 use super::ClusterSettings;
 use super::draft::{Draft, explicit};
-use super::tls::raw_buffer;
 use super::traffic_policy::unlimited;
+use super::transport_socket::{RAW_BUFFER, by_tls_mode, plain_match, raw_buffer};
 use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
@@ -171,8 +171,6 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
     };
 }
 
-const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
-
 fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
     let source = |kind: Kind, name: &str| MetadataValueSource {
         kind: Some(MetadataKind { kind: Some(kind) }),
@@ -193,23 +191,5 @@ fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
             name: "envoy.transport_sockets.internal_upstream".to_owned(),
             config_type: Some(ConfigType::TypedConfig(any(&transport))),
         }),
-    }
-}
-
-/// Match of endpoints that accept mutual TLS.
-pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
-    TransportSocketMatch {
-        name: "tlsMode-istio".to_owned(),
-        r#match: Some(structure([("tlsMode", string_value("istio"))])),
-        transport_socket: Some(socket),
-    }
-}
-
-/// Match of all other endpoints: plain text.
-pub(super) fn plain_match() -> TransportSocketMatch {
-    TransportSocketMatch {
-        name: "tlsMode-disabled".to_owned(),
-        r#match: Some(structure([])),
-        transport_socket: Some(raw_buffer(RAW_BUFFER)),
     }
 }

@@ -8,7 +8,6 @@ use envoy_types::pb::envoy::config::core::v3::{
 };
 use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::ClusterConfig;
 use envoy_types::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
-use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
     CombinedCertificateValidationContext, ValidationContextType,
 };
@@ -20,7 +19,8 @@ use prost::Message;
 use sluice_model::{ClientTls, ClientTlsMode, ProxyType, Text};
 
 use super::draft::Draft;
-use super::hbone::{apply_hbone, by_tls_mode, plain_match};
+use super::hbone::apply_hbone;
+use super::transport_socket::{by_tls_mode, plain_match, raw_buffer};
 use super::{ClusterProfile, ClusterSettings};
 use crate::compliance::enforce;
 use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_secret};
@@ -305,8 +305,4 @@ fn tls_socket(context: &UpstreamTlsContext) -> TransportSocket {
         name: "envoy.transport_sockets.tls".to_owned(),
         config_type: Some(ConfigType::TypedConfig(any(context))),
     }
-}
-
-pub(super) fn raw_buffer(name: &str) -> TransportSocket {
-    TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&RawBuffer::default()))) }
 }

@@ -1,0 +1,33 @@
+//! Transport sockets for plain text, and transport socket matches by the metadata of endpoints (N12).
+
+use envoy_types::pb::envoy::config::cluster::v3::cluster::TransportSocketMatch;
+use envoy_types::pb::envoy::config::core::v3::{TransportSocket, transport_socket::ConfigType};
+use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
+
+use crate::wire::{any, string_value, structure};
+
+/// Name of a transport socket for plain text.
+pub(super) const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
+
+/// Match of endpoints that accept mutual TLS.
+pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
+    TransportSocketMatch {
+        name: "tlsMode-istio".to_owned(),
+        r#match: Some(structure([("tlsMode", string_value("istio"))])),
+        transport_socket: Some(socket),
+    }
+}
+
+/// Match of all other endpoints: plain text.
+pub(super) fn plain_match() -> TransportSocketMatch {
+    TransportSocketMatch {
+        name: "tlsMode-disabled".to_owned(),
+        r#match: Some(structure([])),
+        transport_socket: Some(raw_buffer(RAW_BUFFER)),
+    }
+}
+
+/// A transport socket for plain text.
+pub(super) fn raw_buffer(name: &str) -> TransportSocket {
+    TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&RawBuffer::default()))) }
+}
