@@ -1,9 +1,11 @@
-//! Addresses.
+//! Addresses and address families.
 
+use envoy_types::pb::envoy::config::cluster::v3::cluster::DnsLookupFamily;
 use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
 use envoy_types::pb::envoy::config::core::v3::envoy_internal_address::AddressNameSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::{Address, EnvoyInternalAddress, Pipe, SocketAddress};
+use sluice_model::IpFamilies;
 
 /// A TCP address. The port is set even if it is 0.
 #[must_use]
@@ -35,4 +37,13 @@ pub fn internal_address(listener: &str, id: &str) -> Address {
         address_name_specifier: Some(AddressNameSpecifier::ServerListenerName(listener.to_owned())),
     };
     Address { address: Some(AddressKind::EnvoyInternalAddress(address)) }
+}
+
+/// The DNS lookup family for the address families of a proxy.
+pub(crate) fn dns_family(families: IpFamilies, dual_stack: bool) -> DnsLookupFamily {
+    match families {
+        IpFamilies::V6 => DnsLookupFamily::V6Only,
+        IpFamilies::Dual if dual_stack => DnsLookupFamily::All,
+        IpFamilies::V4 | IpFamilies::Dual => DnsLookupFamily::V4Only,
+    }
 }

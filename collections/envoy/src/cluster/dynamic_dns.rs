@@ -7,15 +7,14 @@ use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::Clu
 use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::cluster_config::ClusterImplementationSpecifier;
 use envoy_types::pb::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
 use envoy_types::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
-use sluice_model::{ClientTlsMode, ConnectionPool, Protocol};
+use sluice_model::{ClientTlsMode, ConnectionPool, Protocol, Service, ServicePort};
 
 use super::draft::Draft;
 use super::http_protocol::{apply_protocol, passthrough_options};
-use super::outbound::{OutboundInputs, dns_family, finish_whole};
 use super::tls::{TlsInputs, socket};
 use super::traffic_policy::apply_connection_pool;
 use super::{ClusterProfile, ClusterSettings, metadata};
-use crate::address::address;
+use crate::address::{address, dns_family};
 use crate::name::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, outbound_cluster, stat_prefix};
 use crate::wire::{any, duration, uint32};
 
@@ -24,22 +23,25 @@ const ALLOW_ANY_DNS_CACHE: &str = "allow_any_dfp_dns_cache";
 /// Capacity of the DNS cache of unknown hosts.
 const MAX_HOSTS: u32 = 1024;
 
-/// The cluster of a wildcard host's port, for protocols with a host name.
-pub(super) fn build(inputs: &OutboundInputs<'_>) -> Option<Cluster> {
-    let (service, port) = (inputs.service, inputs.port);
+/// The cluster of a wildcard host's port, before its policy is applied; `None` for protocols without a host name.
+pub(super) fn start(
+    service: &Service,
+    port: &ServicePort,
+    profile: &ClusterProfile,
+    settings: &ClusterSettings,
+) -> Option<Draft> {
     if !matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2) {
         return None;
     }
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let cache = DnsCacheConfig {
         name: dns_cache(service.host.as_str()),
-        dns_lookup_family: dns_family(inputs.profile.ip_families, inputs.settings.dual_stack) as i32,
+        dns_lookup_family: dns_family(profile.ip_families, settings.dual_stack) as i32,
         ..DnsCacheConfig::default()
     };
-    let mut draft = start(&name, cache, false);
-    apply_protocol(&mut draft, port.protocol, inputs.profile, inputs.settings);
-    finish_whole(inputs, &mut draft, String::new());
-    Some(draft.finish())
+    let mut draft = resolving(&name, cache, false);
+    apply_protocol(&mut draft, port.protocol, profile, settings);
+    Some(draft)
 }
 
 /// The cluster of unknown hosts, if the mesh resolves them.
@@ -47,7 +49,7 @@ pub(super) fn build(inputs: &OutboundInputs<'_>) -> Option<Cluster> {
 pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
     let cache = allow_any_dns_cache(profile, settings.dual_stack);
     let tls = settings.outbound_tls.as_ref().filter(|tls| tls.mode != ClientTlsMode::Disable);
-    let mut draft = start(ALLOW_ANY_DYNAMIC_DNS_CLUSTER, cache, tls.is_none());
+    let mut draft = resolving(ALLOW_ANY_DYNAMIC_DNS_CLUSTER, cache, tls.is_none());
     draft.cluster.connect_timeout = Some(duration(settings.connect_timeout));
     // The SNI of the request is used only with TLS, without other options.
     draft.http = tls.is_none().then(|| passthrough_options(profile, settings));
@@ -96,7 +98,8 @@ pub(crate) fn dns_cache(host: &str) -> String {
     format!("{host}_dfp_dns_cache")
 }
 
-fn start(name: &str, cache: DnsCacheConfig, insecure: bool) -> Draft {
+/// A cluster that resolves the host of each request with this cache.
+fn resolving(name: &str, cache: DnsCacheConfig, insecure: bool) -> Draft {
     let config = ClusterConfig {
         cluster_implementation_specifier: Some(ClusterImplementationSpecifier::DnsCacheConfig(cache)),
         allow_insecure_cluster_options: insecure,

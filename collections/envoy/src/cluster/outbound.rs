@@ -13,8 +13,7 @@ use envoy_types::pb::envoy::config::core::v3::{
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use sluice_model::{
-    DestinationRule, IpFamilies, Protocol, ProxyType, Resolution, Service, ServicePort, ServiceSource, Text,
-    TrafficPolicy,
+    DestinationRule, Protocol, ProxyType, Resolution, Service, ServicePort, ServiceSource, Text, TrafficPolicy,
 };
 
 use super::draft::Draft;
@@ -24,6 +23,7 @@ use super::outlier::apply_outlier_detection;
 use super::tls::{TlsInputs, apply_proxy_protocol, apply_tls};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata, stat_name};
+use crate::address::dns_family;
 use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
 use crate::wire::{any, duration, uint32};
 
@@ -97,7 +97,8 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
         return Vec::new();
     }
     if service.resolution == Resolution::DynamicDns && service.host.is_wildcard() {
-        return dynamic_dns::build(inputs).into_iter().collect();
+        let draft = dynamic_dns::start(service, port, inputs.profile, inputs.settings);
+        return draft.map(|draft| finish_whole(inputs, draft, String::new())).into_iter().collect();
     }
     let kind = discovery_type(service, inputs.profile.proxy_type);
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
@@ -111,21 +112,20 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
         });
     }
     let mut clusters = Vec::new();
-    finish_whole(inputs, &mut draft, sni_cluster(u32::from(port.port), "", service.host.as_str()));
-    clusters.push(draft.finish());
+    clusters.push(finish_whole(inputs, draft, sni_cluster(u32::from(port.port), "", service.host.as_str())));
     for subset in inputs.rule.iter().flat_map(|rule| &rule.subsets) {
         clusters.extend(build_subset(inputs, kind, &subset.name));
     }
     clusters
 }
 
-/// Applies the policy of the whole service and names its rule in the metadata.
-pub(super) fn finish_whole(inputs: &OutboundInputs<'_>, draft: &mut Draft, sni: String) {
+/// Finishes the cluster of the whole service: applies its policy and names its rule in the metadata.
+fn finish_whole(inputs: &OutboundInputs<'_>, mut draft: Draft, sni: String) -> Cluster {
     let service = inputs.service;
     let policy = with_defaults(inputs.settings, inputs.rule.and_then(|rule| rule.policy("", inputs.port.port)));
     // The rule decides whether clients connect to endpoints directly, not its port-level settings.
     let declared = inputs.rule.and_then(|rule| rule.traffic_policy.as_ref());
-    apply_policy(inputs, draft, &policy, sni, declared);
+    apply_policy(inputs, &mut draft, &policy, sni, declared);
     if inputs.all_endpoints_hbone {
         metadata::add_no_exchange(&mut draft.cluster);
     } else if service.mesh_external {
@@ -135,6 +135,7 @@ pub(super) fn finish_whole(inputs: &OutboundInputs<'_>, draft: &mut Draft, sni: 
         metadata::add_rule(&mut draft.cluster, rule);
         metadata::add_alpn_override(&mut draft.cluster, policy.tls.as_ref());
     }
+    draft.finish()
 }
 
 fn build_subset(inputs: &OutboundInputs<'_>, kind: DiscoveryType, subset: &str) -> Option<Cluster> {
@@ -219,15 +220,6 @@ fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Op
     load.cluster_name.clone_from(&cluster.name);
     cluster.load_assignment = Some(load);
     Some(())
-}
-
-/// The DNS lookup family for the address families of a proxy.
-pub(super) fn dns_family(families: IpFamilies, dual_stack: bool) -> DnsLookupFamily {
-    match families {
-        IpFamilies::V6 => DnsLookupFamily::V6Only,
-        IpFamilies::Dual if dual_stack => DnsLookupFamily::All,
-        IpFamilies::V4 | IpFamilies::Dual => DnsLookupFamily::V4Only,
-    }
 }
 
 /// Applies the parts of a policy in order. `declared` decides whether clients connect to endpoints directly.

@@ -1,6 +1,5 @@
 //! Filters that resolve the requested host (dynamic forward proxy).
 
-use envoy_types::pb::envoy::config::cluster::v3::cluster::DnsLookupFamily;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
 use envoy_types::pb::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{
@@ -10,9 +9,10 @@ use envoy_types::pb::envoy::extensions::filters::network::{
     http_connection_manager::v3::{HttpFilter, http_filter},
     sni_dynamic_forward_proxy::v3::{FilterConfig as SniConfig, filter_config::PortSpecifier},
 };
-use sluice_model::{IpFamilies, Service};
+use sluice_model::Service;
 
 use super::settings::ListenerSettings;
+use crate::address::dns_family;
 use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
 use crate::wire::any;
 
@@ -59,16 +59,7 @@ fn filter(cache: DnsCacheConfig) -> HttpFilter {
 fn cache(settings: &ListenerSettings, service: &Service) -> DnsCacheConfig {
     DnsCacheConfig {
         name: dns_cache(service.host.as_str()),
-        dns_lookup_family: family(settings) as i32,
+        dns_lookup_family: dns_family(settings.facts.families, settings.dual_stack) as i32,
         ..DnsCacheConfig::default()
-    }
-}
-
-fn family(settings: &ListenerSettings) -> DnsLookupFamily {
-    match settings.facts.families {
-        IpFamilies::V4 => DnsLookupFamily::V4Only,
-        IpFamilies::V6 => DnsLookupFamily::V6Only,
-        IpFamilies::Dual if settings.dual_stack => DnsLookupFamily::All,
-        IpFamilies::Dual => DnsLookupFamily::V4Only,
     }
 }
