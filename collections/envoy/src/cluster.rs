@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_model::{
     ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection,
-    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
+    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
 };
 
 pub(crate) use dynamic_dns::dns_cache;
@@ -35,6 +35,10 @@ pub use load_balancer::{LocalityMode, locality_mode};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
+
+use crate::proxy_metadata::{
+    CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket, sends_no_hbone,
+};
 
 /// Settings of the mesh and of the server that change clusters.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -133,26 +137,6 @@ impl ClusterSettings {
     }
 }
 
-/// Certificate files that a proxy names in its metadata.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct CertificateFiles {
-    /// File of the certificate chain.
-    pub chain: Text,
-    /// File of the private key.
-    pub key: Text,
-    /// File of the root certificates.
-    pub root: Text,
-}
-
-impl CertificateFiles {
-    /// Reads the files from the metadata fields with this prefix, if any is set.
-    pub(crate) fn of(proxy: &Proxy, side: &str) -> Option<Self> {
-        let text = |what: &str| metadata_text(proxy, &format!("{side}_{what}")).unwrap_or_default();
-        let files = Self { chain: text("CERT_CHAIN"), key: text("KEY"), root: text("ROOT_CERT") };
-        (files != Self::default()).then_some(files)
-    }
-}
-
 /// Properties of a proxy that change its clusters.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ClusterProfile {
@@ -180,8 +164,6 @@ impl ClusterProfile {
     /// The profile of a proxy.
     #[must_use]
     pub fn of(proxy: &Proxy) -> Self {
-        let text = |key: &str| metadata_text(proxy, key);
-        let flag = |key: &str| text(key).is_some_and(|value| value == "true");
         let config = proxy.metadata.get("PROXY_CONFIG").and_then(|json| serde_json::from_str(json).ok());
         Self {
             proxy_type: proxy.proxy_type,
@@ -194,9 +176,9 @@ impl ClusterProfile {
                     .and_then(serde_json::Value::as_bool)
                     .unwrap_or_default()
             }),
-            credential_socket: flag("credential"),
-            file_credential_socket: flag("file-credential"),
-            dns_proxy: proxy.dns_capture.then(|| dns_proxy(text("DNS_PROXY_ADDR").as_deref().unwrap_or_default())),
+            credential_socket: has_credential_socket(proxy),
+            file_credential_socket: has_file_credential_socket(proxy),
+            dns_proxy: captured_dns(proxy),
             no_metadata_exchange: !proxy.extensions.has("istio.metadata_exchange"),
             no_hbone: sends_no_hbone(proxy),
         }
@@ -211,25 +193,6 @@ impl ClusterProfile {
     fn sniffs(&self) -> bool {
         matches!(self.proxy_type, ProxyType::Sidecar | ProxyType::Waypoint)
     }
-}
-
-/// Whether the metadata of a proxy disables sending HBONE.
-pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
-    let said = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
-    said.is_some_and(is_true)
-}
-
-/// Host and port of the agent's DNS server, from `host:port`.
-fn dns_proxy(declared: &str) -> (Text, u16) {
-    let (host, port) = declared.rsplit_once(':').unwrap_or(("127.0.0.1", "15053"));
-    let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
-    (host.into(), port.parse().unwrap_or(15053))
-}
-
-/// A string of the proxy's metadata, if present and not empty.
-fn metadata_text(proxy: &Proxy, key: &str) -> Option<Text> {
-    let json = proxy.metadata.get(key)?;
-    serde_json::from_str::<String>(json).ok().filter(|text| !text.is_empty()).map(Text::from)
 }
 
 #[cfg(test)]

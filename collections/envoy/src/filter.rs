@@ -13,7 +13,7 @@ mod tracing;
 
 pub(crate) use access_log::{listener_access_log, tcp_access_logs};
 pub(crate) use extension::Extensions;
-pub(crate) use http::{HttpChain, ListenerClass, RouteSource, build_http_manager, connection_settings};
+pub(crate) use http::{HttpChain, RouteSource, build_http_manager, connection_settings};
 pub(crate) use http_filters::http_filter;
 pub(crate) use network::{hcm_filter, metadata_exchange, network_filter, protocol_filters, tcp_proxy_filter};
 pub use policy::PolicySteps;

@@ -6,7 +6,6 @@ mod bind;
 mod chain;
 mod connect_originate;
 mod dynamic_dns;
-mod extension;
 mod gateway;
 mod http_proxy;
 mod inbound;
@@ -16,9 +15,7 @@ mod mtls;
 mod outbound;
 mod outbound_tcp;
 mod server_tls;
-mod settings;
 mod tcp_filters;
-mod telemetry;
 mod virtual_outbound;
 
 pub use crate::filter::PolicySteps;
@@ -27,19 +24,13 @@ pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
 pub(crate) use chain::cidr;
 pub use connect_originate::build_connect_originate;
-pub use extension::ListenerExtension;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{ListenerKey, OutboundPort, PortProtocol, build_outbound, listener_keys, port_protocol};
 pub use outbound_tcp::ListenerClient;
-pub use settings::{Collector, ListenerProfile, ListenerSettings, ListenerSwitches, egress_cluster};
 pub use tcp_filters::{DestinationFacts, Destinations};
-pub(crate) use telemetry::METRICS;
-pub use telemetry::{
-    ListenerAttachments, LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec, collector_services,
-};
 pub use virtual_outbound::build_virtual_outbound;
 
 #[cfg(test)]

@@ -10,27 +10,13 @@ mod principal;
 mod rbac;
 mod trust_domain;
 
-use serde::Serialize;
-use sluice_model::{AuthorizationPolicy, CompliancePolicy, JwtRule, Text};
+use sluice_model::{AuthorizationPolicy, JwtRule, Text};
 
-use crate::listener::{ListenerSettings, PolicyFilters, PolicySteps};
+use crate::listener::{PolicyFilters, PolicySteps};
+use crate::listener_settings::ListenerSettings;
 
-pub use ext_authz::authorizer_service;
 pub use jwt::KeySource;
 pub(crate) use matchers::claim;
-
-/// Server options that change how policies are translated.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct SecurityOptions {
-    /// A workload may have `CUSTOM` policies of several providers.
-    pub multiple_custom_providers: bool,
-    /// Only policies with a `targetRef` apply to gateways of the Gateway API, not those that select them by label.
-    pub gateways_by_target_only: bool,
-    /// Clients of any trust domain are accepted.
-    pub any_trust_domain: bool,
-    /// Limits of all TLS settings (`COMPLIANCE_POLICY`).
-    pub compliance: Option<CompliancePolicy>,
-}
 
 /// Inputs of [`build_policies`].
 #[derive(Clone, Copy, Debug)]

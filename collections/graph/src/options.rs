@@ -6,8 +6,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use sluice_model::{SessionLabels, Text};
 
-pub use sluice_envoy::listener::ListenerSwitches;
-pub use sluice_envoy::security::SecurityOptions;
+pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
 
 /// Settings of the graph that are fixed at start-up.
 #[derive(Clone, Debug, Eq, PartialEq)]

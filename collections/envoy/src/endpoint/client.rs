@@ -3,7 +3,8 @@
 use serde::Serialize;
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
 
-use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first, sends_no_hbone};
+use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first};
+use crate::proxy_metadata::sends_no_hbone;
 
 /// Topology labels of endpoints and clients.
 pub(super) const REGION: &str = "topology.kubernetes.io/region";

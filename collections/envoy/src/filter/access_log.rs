@@ -19,9 +19,8 @@ use envoy_types::pb::google::protobuf::{Any, Struct, value::Kind};
 use envoy_types::pb::opentelemetry::proto::common::v1::{AnyValue, KeyValue, KeyValueList, any_value};
 use sluice_model::{AccessLogEncoding, ExtensionProvider, LogFormat, ProviderKind, Text};
 
-use super::http::ListenerClass;
 use super::tracing::grpc;
-use crate::listener::{Collector, ListenerSettings, LogSpec};
+use crate::listener_settings::{Collector, ListenerClass, ListenerSettings, LogSpec};
 use crate::wire::{any, json_value, string_value, structure};
 
 /// Cluster of the access log service, which the bootstrap declares.
@@ -340,7 +339,7 @@ mod tests {
     use sluice_model::MeshConfig;
 
     use super::*;
-    use crate::listener::{ListenerAttachments, Observation, ObservedSide};
+    use crate::listener_settings::{ListenerAttachments, Observation, ObservedSide};
 
     fn settings(specs: &[(&str, LogSpec)]) -> ListenerSettings {
         let als = ProviderKind::TcpAccessLogService {

@@ -27,19 +27,8 @@ use super::access_log::http_access_logs;
 use super::http_filters::http_filters;
 use super::policy::PolicySteps;
 use super::tracing::tracing;
-use crate::listener::ListenerSettings;
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::wire::{any, boolean, duration, uint32};
-
-/// Traffic direction of a filter chain.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ListenerClass {
-    /// Outbound traffic of a sidecar.
-    Outbound,
-    /// Inbound traffic of a sidecar.
-    Inbound,
-    /// A gateway.
-    Gateway,
-}
 
 /// Source of the routes of a connection manager.
 #[derive(Clone, Debug)]

@@ -14,9 +14,9 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{ExtensionPhase, Protocol};
 
 use super::extension::Extensions;
-use super::http::{HttpChain, ListenerClass};
+use super::http::HttpChain;
 use super::{istio, session, stats};
-use crate::listener::ListenerSettings;
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::wire::{any, boolean};
 
 pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
     use crate::filter::RouteSource;
-    use crate::listener::{ListenerAttachments, ListenerExtension, ListenerSwitches};
+    use crate::listener_settings::{ListenerAttachments, ListenerExtension, ListenerSwitches};
 
     fn extension(name: &str, phase: ExtensionPhase) -> ListenerExtension {
         ListenerExtension { name: name.into(), phase, matches: Vec::new(), network: false, script: None }

@@ -17,7 +17,7 @@ use prost::Message;
 use sluice_model::Protocol;
 
 use super::istio;
-use crate::listener::ListenerSettings;
+use crate::listener_settings::ListenerSettings;
 use crate::wire::{any, duration};
 
 const MYSQL_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.mysql_proxy.v3.MySQLProxy";
@@ -90,7 +90,7 @@ fn redis_filter(stat_prefix: String, cluster: &str) -> Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::ListenerSwitches;
+    use crate::listener_settings::ListenerSwitches;
 
     #[test]
     fn protocol_filters_are_added_if_enabled() {

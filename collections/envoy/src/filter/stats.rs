@@ -6,10 +6,9 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{ProviderKind, ProxyType, Text};
 use sluice_proto::stats::{MetricConfig, PluginConfig, Reporter};
 
-use super::http::ListenerClass;
 use super::http_filters::http_filter;
 use super::network::network_filter;
-use crate::listener::{ListenerSettings, METRICS, MetricSpec, MetricsSpec};
+use crate::listener_settings::{ListenerClass, ListenerSettings, METRICS, MetricSpec, MetricsSpec};
 use crate::wire;
 
 const NAME: &str = "istio.stats";
@@ -74,7 +73,7 @@ mod tests {
     use sluice_model::{ExtensionProvider, MeshConfig};
 
     use super::*;
-    use crate::listener::{ListenerAttachments, Observation, ObservedSide};
+    use crate::listener_settings::{ListenerAttachments, Observation, ObservedSide};
 
     fn settings(specs: &[(&str, MetricsSpec)]) -> ListenerSettings {
         let mut mesh = MeshConfig::default();

@@ -29,8 +29,7 @@ use sluice_model::{
     ProxyType, Text, TraceTag,
 };
 
-use super::http::ListenerClass;
-use crate::listener::{Collector, ListenerSettings};
+use crate::listener_settings::{Collector, ListenerClass, ListenerSettings};
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 

@@ -5,10 +5,9 @@ use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, 
 
 use super::chain::{Action, Chain};
 use super::inbound_chain::MESH_ALL;
-use super::settings::ListenerSettings;
 use super::tcp_filters::{Destinations, TcpFilterInputs, stat_name};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
-use crate::filter::ListenerClass;
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::sni_cluster;
 use crate::wire::duration;
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{Protocol, Text};
 
-use super::settings::ListenerSettings;
+use crate::listener_settings::ListenerSettings;
 
 /// Bind addresses of a listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -9,9 +9,9 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_pro
 use sluice_model::ProxyType;
 
 use super::inspector::original_dst;
-use super::settings::ListenerSettings;
 use super::virtual_outbound::to_cluster;
-use crate::filter::{ListenerClass, tcp_access_logs, tcp_proxy_filter};
+use crate::filter::{tcp_access_logs, tcp_proxy_filter};
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::CONNECT_ORIGINATE;
 use crate::wire::boolean;
 

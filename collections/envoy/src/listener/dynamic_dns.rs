@@ -11,9 +11,9 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 use sluice_model::Service;
 
-use super::settings::ListenerSettings;
 use crate::address::dns_family;
 use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
+use crate::listener_settings::ListenerSettings;
 use crate::wire::any;
 
 /// Name of the filter that resolves the SNI.

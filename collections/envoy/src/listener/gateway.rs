@@ -21,14 +21,13 @@ use super::inspector::tls_inspector;
 use super::mtls::socket;
 use super::outbound::exact_balance;
 use super::server_tls::{TlsPayload, server_tls};
-use super::settings::ListenerSettings;
 use super::tcp_filters::{Destinations, TcpFilterInputs};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::address::address;
 use crate::filter::{
-    Extensions, HttpChain, ListenerClass, RouteSource, build_http_manager, connection_settings, hcm_filter,
-    listener_access_log,
+    Extensions, HttpChain, RouteSource, build_http_manager, connection_settings, hcm_filter, listener_access_log,
 };
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::wire::{any, duration, uint32};
 

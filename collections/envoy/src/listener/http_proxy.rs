@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::config::listener::v3::Listener;
 use super::address::localhosts;
 use super::bind::BindAddress;
 use super::outbound::{ListenerKey, proxy_listener};
-use super::settings::ListenerSettings;
+use crate::listener_settings::ListenerSettings;
 
 /// The HTTP proxy listener on the loopback address; `None` if neither the mesh nor the proxy configures one.
 #[must_use]

@@ -18,13 +18,13 @@ use super::inspector::inbound_filters;
 use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
 use super::outbound::{PortProtocol, exact_balance, port_protocol};
 use super::server_tls::{TlsPayload, server_tls};
-use super::settings::ListenerSettings;
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
 use crate::filter::{
-    Extensions, HttpChain, ListenerClass, PolicySteps, RouteSource, build_http_manager, hcm_filter,
-    listener_access_log, metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
+    Extensions, HttpChain, PolicySteps, RouteSource, build_http_manager, hcm_filter, listener_access_log,
+    metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
 };
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
 use crate::slots::field_marker;

@@ -3,7 +3,7 @@
 use super::chain::{RAW_BUFFER, TLS};
 use super::mtls::MtlsMode;
 use super::outbound::{PortProtocol, plain_http};
-use super::settings::ListenerSwitches;
+use crate::listener_settings::ListenerSwitches;
 
 /// Match of a filter chain for a kind of inbound traffic.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

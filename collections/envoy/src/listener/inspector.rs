@@ -16,7 +16,7 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::InterceptionMode;
 
 use super::chain::TLS;
-use super::settings::ListenerSettings;
+use crate::listener_settings::ListenerSettings;
 use crate::wire::{any, uint32};
 
 /// Initial buffer of the TLS inspector.

@@ -12,8 +12,8 @@ use serde::Serialize;
 use sluice_model::{MeshConfig, Text, TlsVersion};
 
 use super::server_tls::{certificate, roots};
-use super::settings::ListenerSettings;
 use crate::compliance::enforce;
+use crate::listener_settings::ListenerSettings;
 use crate::string_match::prefix;
 use crate::wire::{any, boolean};
 

@@ -16,11 +16,11 @@ use super::address::{additional, wildcards};
 use super::bind::{BindAddress, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
 use super::outbound_tcp::{ListenerClient, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
-use super::settings::{ListenerSettings, ListenerSwitches};
 use super::tcp_filters::Destinations;
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
-use crate::filter::{Extensions, HttpChain, ListenerClass, RouteSource, build_http_manager, hcm_filter};
+use crate::filter::{Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter};
+use crate::listener_settings::{ListenerClass, ListenerSettings, ListenerSwitches};
 use crate::name;
 use crate::wire::{boolean, duration, uint32};
 

@@ -8,9 +8,8 @@ use sluice_model::{Labels, MESH_GATEWAY, Resolution, Service, Text, match_labels
 
 use super::chain::{Action, Chain, config_metadata};
 use super::outbound::OutboundPort;
-use super::settings::ListenerSettings;
 use super::tcp_filters::{TcpFilterInputs, stat_name};
-use crate::filter::ListenerClass;
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 
 /// Properties of the client that route matches depend on.

@@ -12,9 +12,9 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use sluice_model::{ProviderKind, ServerTls, ServerTlsMode, Text, TlsProtocol, TlsVersion, is_cipher_suite};
 
-use super::settings::ListenerSettings;
-use crate::cluster::CertificateFiles;
 use crate::compliance::enforce;
+use crate::listener_settings::ListenerSettings;
+use crate::proxy_metadata::CertificateFiles;
 use crate::sds::{
     EXTERNAL, MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, external_secret, file_secret,
 };

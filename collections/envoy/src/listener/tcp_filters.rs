@@ -14,10 +14,8 @@ use sluice_model::{
     VirtualService,
 };
 
-use super::settings::ListenerSettings;
-use crate::filter::{
-    Extensions, ListenerClass, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats,
-};
+use crate::filter::{Extensions, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::wire::duration;
 

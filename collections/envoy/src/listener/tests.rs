@@ -8,6 +8,7 @@ use prost::Message;
 use sluice_model::{MeshConfig, Protocol, Resolution, ServerTls, Service, ServicePort, Text};
 
 use super::*;
+use crate::listener_settings::{ListenerProfile, ListenerSettings, ListenerSwitches};
 
 fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Service {
     let ports = ports.iter().map(|(port, protocol)| ServicePort {

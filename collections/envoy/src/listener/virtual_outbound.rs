@@ -9,13 +9,13 @@ use sluice_model::{InterceptionMode, OutboundPolicy, Protocol};
 
 use super::address::{additional, wildcards};
 use super::outbound::plain_http;
-use super::settings::ListenerSettings;
 use super::{dynamic_dns, inspector};
 use crate::address::address;
 use crate::filter::{
-    HttpChain, ListenerClass, RouteSource, build_http_manager, hcm_filter, listener_access_log, tcp_access_logs,
-    tcp_proxy_filter, tcp_stats,
+    HttpChain, RouteSource, build_http_manager, hcm_filter, listener_access_log, tcp_access_logs, tcp_proxy_filter,
+    tcp_stats,
 };
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::route::{CatchAll, TableKind, build_catch_all, build_header};
 use crate::wire::{boolean, duration, uint32};

@@ -9,13 +9,13 @@ use envoy_types::pb::envoy::extensions::filters::http::ext_authz::v3::{
 use envoy_types::pb::envoy::extensions::filters::network::ext_authz::v3::ExtAuthz as TcpExtAuthz;
 use envoy_types::pb::envoy::r#type::matcher::v3::{ListStringMatcher, MetadataMatcher, StringMatcher};
 use envoy_types::pb::envoy::r#type::v3::{HttpStatus, StatusCode};
-use sluice_model::{ExtAuthz as Provider, ExtAuthzHttp, ProviderKind, ProviderService, Text};
+use sluice_model::{ExtAuthz as Provider, ExtAuthzHttp, ProviderKind, Text};
 use std::time::Duration;
 
 use super::Inexpressible;
 use super::matchers::{metadata, text, value};
 use super::rbac::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
-use crate::listener::{Collector, ListenerSettings};
+use crate::listener_settings::{Collector, ListenerSettings, authorizer_service};
 use crate::string_match::prefix;
 use crate::wire::duration;
 
@@ -30,16 +30,6 @@ pub(super) struct ProviderFilters {
     pub(super) http: ExtAuthz,
     /// Network filter. Only gRPC providers support connections.
     pub(super) tcp: Option<TcpExtAuthz>,
-}
-
-/// The service of an authorization provider.
-#[must_use]
-pub fn authorizer_service(kind: &ProviderKind) -> Option<&ProviderService> {
-    match kind {
-        ProviderKind::ExtAuthzHttp(provider) => Some(&provider.0.service),
-        ProviderKind::ExtAuthzGrpc(provider) => Some(&provider.service),
-        _ => None,
-    }
 }
 
 /// The filters of the provider with this name; an error if it does not exist or its service does not.

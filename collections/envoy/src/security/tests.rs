@@ -13,7 +13,8 @@ use sluice_model::{
 };
 
 use super::{KeySource, SecurityInputs, build_policies};
-use crate::listener::{Collector, ListenerSettings, PolicyFilters};
+use crate::listener::PolicyFilters;
+use crate::listener_settings::{Collector, ListenerSettings};
 
 fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }

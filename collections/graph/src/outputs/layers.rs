@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_envoy::endpoint::Tier;
-use sluice_envoy::listener::ListenerProfile;
+use sluice_envoy::listener_settings::ListenerProfile;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text, View};
 
 use crate::proxies::selected_labels::SelectedLabels;

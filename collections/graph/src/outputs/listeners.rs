@@ -12,10 +12,8 @@ mod slots;
 use std::collections::BTreeMap;
 
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::{
-    Collector, ListenerProfile, ListenerSettings, build_connect_originate, build_http_proxy, build_virtual_outbound,
-    collector_services,
-};
+use sluice_envoy::listener::{build_connect_originate, build_http_proxy, build_virtual_outbound};
+use sluice_envoy::listener_settings::{Collector, ListenerProfile, ListenerSettings, collector_services};
 use sluice_envoy::{template, wire};
 use sluice_model::{
     Host, Layer, MeshConfig, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, ServiceKey, Text, View,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener::{ListenerAttachments, ListenerExtension, ListenerProfile, Observation};
+use sluice_envoy::listener_settings::{ListenerAttachments, ListenerExtension, ListenerProfile, Observation};
 use sluice_model::{
     Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
 };

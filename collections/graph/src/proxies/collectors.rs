@@ -1,7 +1,7 @@
 //! Services that extension providers of the mesh config and token issuers name by host.
 
 use sluice_engine::{Context, IndexDep};
-use sluice_envoy::listener::Collector;
+use sluice_envoy::listener_settings::Collector;
 use sluice_envoy::name;
 use sluice_model::{Host, ProviderService, ServiceKey};
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_envoy::listener::{ListenerSettings, PolicyFilters};
+use sluice_envoy::listener::PolicyFilters;
+use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::name;
 use sluice_envoy::security::{KeySource, SecurityInputs, build_policies};
 use sluice_model::{

@@ -8,8 +8,8 @@ use sluice_model::{
     CompliancePolicy, ExtensionProvider, MeshConfig, ProviderService, TlsCertificateFiles, TlsSettings,
 };
 
-use super::super::settings::Collector;
 use super::*;
+use crate::listener_settings::Collector;
 
 fn of(mode: ServerTlsMode, more: impl FnOnce(&mut ServerTls)) -> ServerTls {
     let mut tls = ServerTls { mode, ..ServerTls::default() };

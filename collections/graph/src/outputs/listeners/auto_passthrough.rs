@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener::{ListenerProfile, ListenerSettings, build_auto_passthrough};
+use sluice_envoy::listener::build_auto_passthrough;
+use sluice_envoy::listener_settings::{ListenerProfile, ListenerSettings};
 use sluice_envoy::wire;
 use sluice_model::{Host, ProxyKey, Resource, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;

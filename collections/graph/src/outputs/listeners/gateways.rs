@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_envoy::listener::{
-    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, ListenerSettings, build_gateway,
-    gateway_addresses,
+    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, build_gateway, gateway_addresses,
 };
+use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
 

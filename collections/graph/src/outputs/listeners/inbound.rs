@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    BindAddress, InboundInputs, InboundPort, ListenerProfile, ListenerSettings, PeerPolicy, build_inbound, can_bind,
-    operation, take_names, wildcards,
+    BindAddress, InboundInputs, InboundPort, PeerPolicy, build_inbound, can_bind, operation, take_names, wildcards,
 };
+use sluice_envoy::listener_settings::{ListenerProfile, ListenerSettings};
 use sluice_model::{
     InterceptionMode, ObjectKey, PeerAuthentication, ProxyKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,
     ServiceSource, SidecarIngress, SlotValues, Text,

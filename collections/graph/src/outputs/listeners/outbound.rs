@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
-use sluice_envoy::listener::{
-    Destinations, ListenerClient, ListenerKey, ListenerSettings, OutboundPort, PortProtocol, build_outbound,
-};
+use sluice_envoy::listener::{Destinations, ListenerClient, ListenerKey, OutboundPort, PortProtocol, build_outbound};
+use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_model::{
     DestinationRule, Endpoint, Host, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope,
     Text, View, VirtualService,

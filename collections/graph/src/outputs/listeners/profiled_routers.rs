@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_envoy::listener::ListenerProfile;
+use sluice_envoy::listener_settings::ListenerProfile;
 use sluice_model::{ProxyKey, Text};
 
 use crate::traffic::gateways::routers::Router;

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::{
-    BindAddress, ListenerKey, ListenerSettings, PortProtocol, listener_keys, localhosts, port_protocol,
-};
+use sluice_envoy::listener::{BindAddress, ListenerKey, PortProtocol, listener_keys, localhosts, port_protocol};
+use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_model::{
     ExportTo, Host, InterceptionMode, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View,
 };

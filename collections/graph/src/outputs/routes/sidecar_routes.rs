@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_envoy::listener::egress_cluster;
+use sluice_envoy::listener_settings::egress_cluster;
 use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::collector_services;
+use sluice_envoy::listener_settings::collector_services;
 use sluice_model::{
     Attachment, Host, JwtKeys, Labels, MESH_GATEWAY, MeshConfig, ObjectKey, Proxy, ProxyKey, Text, View, VirtualService,
 };

@@ -5,14 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{
-    Decimal, DefaultProviders, ExtensionProvider, MetricMatch, MetricsOverride, ProviderKind, ProviderService,
-    Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, Text, TraceTag,
+    Decimal, DefaultProviders, MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics,
+    TelemetryTracing, Text, TraceTag,
 };
-
-use super::extension::ListenerExtension;
-use super::settings::ListenerSettings;
-use crate::filter::ListenerClass;
-use crate::security::authorizer_service;
 
 /// Istio's metrics: the name in the API and the name in the stats filter.
 pub(crate) const METRICS: [(&str, &str); 10] = [
@@ -27,15 +22,6 @@ pub(crate) const METRICS: [(&str, &str); 10] = [
     ("TCP_RECEIVED_BYTES", "tcp_received_bytes_total"),
     ("TCP_SENT_BYTES", "tcp_sent_bytes_total"),
 ];
-
-/// Telemetry and extensions of a proxy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct ListenerAttachments {
-    /// Effective telemetry.
-    pub observation: Observation,
-    /// Extensions, ordered within each phase.
-    pub extensions: Vec<ListenerExtension>,
-}
 
 /// Effective telemetry of a proxy. Providers are referred to by name; a listener resolves them when it is built.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -239,40 +225,6 @@ fn merge_logging(
         }
     }
     Some(specs)
-}
-
-impl ListenerSettings {
-    /// The provider with this name, case-insensitive.
-    pub(crate) fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
-        self.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
-    }
-
-    /// The effective telemetry of a side.
-    pub(crate) fn observed(&self, class: ListenerClass) -> &ObservedSide {
-        match class {
-            ListenerClass::Inbound => &self.attached.observation.server,
-            ListenerClass::Outbound | ListenerClass::Gateway => &self.attached.observation.client,
-        }
-    }
-}
-
-/// Services of the providers, which [`ListenerSettings::collectors`] must contain.
-#[must_use]
-pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
-    match kind {
-        ProviderKind::Zipkin { service, .. }
-        | ProviderKind::Datadog { service, .. }
-        | ProviderKind::SkyWalking { service, .. }
-        | ProviderKind::HttpAccessLogService { service, .. }
-        | ProviderKind::TcpAccessLogService { service, .. }
-        | ProviderKind::OpenTelemetryLog { service, .. }
-        | ProviderKind::Sds { service, .. } => vec![service],
-        ProviderKind::OpenTelemetry(otel) => {
-            let sampler = otel.dynatrace_sampler.as_ref().and_then(|sampler| sampler.api.as_ref());
-            std::iter::once(&otel.service).chain(sampler.map(|(service, _)| service)).collect()
-        }
-        other => authorizer_service(other).into_iter().collect(),
-    }
 }
 
 #[cfg(test)]

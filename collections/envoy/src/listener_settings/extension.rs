@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{ExtensionCode, ExtensionPhase, Text, TrafficExtension, TrafficSelector};
 
-use crate::filter::ListenerClass;
+use super::listener_class::ListenerClass;
 
 /// An extension in a listener. The proxy requests the configuration of a Wasm module by name (ECDS).
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

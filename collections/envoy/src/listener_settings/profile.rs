@@ -1,19 +1,13 @@
-//! Settings of listeners besides services and policies: `MeshConfig`, `ProxyConfig` and the properties of the proxy.
+//! Properties of a proxy that change its listeners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_model::{
-    Decimal, InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic, ProviderService, Proxy,
-    ProxyConfig, ProxyType, Text,
-};
+use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text};
 
-use super::telemetry::ListenerAttachments;
-use crate::cluster::{CertificateFiles, ClusterProfile};
-use crate::name;
-use crate::security::SecurityOptions;
+use crate::proxy_metadata::{CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket};
 
 /// Extensions that only istio-proxy has: the names under which a node may list each of them. The first one is used here.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
@@ -86,7 +80,6 @@ impl ListenerProfile {
             .filter(|names| !names.iter().any(|name| proxy.extensions.has(name)))
             .filter_map(|names| names.first().map(|name| Text::from(*name)))
             .collect();
-        let cluster = ClusterProfile::of(proxy);
         Self {
             proxy_type: proxy.proxy_type,
             families: proxy.ip_families,
@@ -101,11 +94,11 @@ impl ListenerProfile {
             unprivileged: flag("UNPRIVILEGED_POD"),
             reserved_ports,
             version: version(&proxy.istio_version),
-            dns_proxy: cluster.dns_proxy,
+            dns_proxy: captured_dns(proxy),
             auto_allocated: proxy.uses_allocated_addresses(),
             server_certificates: CertificateFiles::of(proxy, "TLS_SERVER"),
-            credential_socket: cluster.credential_socket,
-            file_credential_socket: cluster.file_credential_socket,
+            credential_socket: has_credential_socket(proxy),
+            file_credential_socket: has_file_credential_socket(proxy),
             attached: Text::default(),
             config: proxy.config.clone(),
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
@@ -132,13 +125,6 @@ impl ListenerProfile {
     }
 }
 
-/// The cluster of an egress proxy.
-#[must_use]
-pub fn egress_cluster(outbound: &OutboundTraffic) -> Option<String> {
-    let proxy = outbound.egress_proxy.as_ref()?;
-    Some(name::outbound_cluster(proxy.port.unwrap_or_default(), &proxy.subset, proxy.host.as_str()))
-}
-
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split(['.', '-']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -149,106 +135,6 @@ fn parse_duration(text: &str) -> Option<Duration> {
     let (seconds, nanos) = sluice_proto::json::parse_duration(text).ok().filter(|_| text != "0")?;
     // A negative duration is not valid here.
     Some(Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?))
-}
-
-/// Host and cluster of a telemetry provider's service.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Collector {
-    /// Its host.
-    pub host: Text,
-    /// The cluster that reaches its port.
-    pub cluster: Text,
-}
-
-/// Server options that change listeners.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "switches are independent")]
-pub struct ListenerSwitches {
-    /// Default percentage of traced requests (`PILOT_TRACE_SAMPLING`).
-    pub trace_sampling: Decimal,
-    /// The MongoDB filter is added (`PILOT_ENABLE_MONGO_FILTER`).
-    pub mongo: bool,
-    /// The Redis filter is added (`PILOT_ENABLE_REDIS_FILTER`).
-    pub redis: bool,
-    /// The MySQL filter is added (`PILOT_ENABLE_MYSQL_FILTER`).
-    pub mysql: bool,
-    /// HTTP/1.0 is accepted and detected as HTTP (`PILOT_HTTP10`).
-    pub http10: bool,
-    /// Persistent sessions are enabled (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`).
-    pub persistent_sessions: bool,
-    /// Ingress listeners of Sidecars terminate the TLS that they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
-    pub sidecar_ingress_tls: bool,
-}
-
-impl Default for ListenerSwitches {
-    fn default() -> Self {
-        Self {
-            trace_sampling: Decimal::from_f64(1.0),
-            mongo: true,
-            redis: false,
-            mysql: false,
-            http10: false,
-            persistent_sessions: false,
-            sidecar_ingress_tls: false,
-        }
-    }
-}
-
-/// Inputs of listeners besides services and policies.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct ListenerSettings {
-    /// Configuration of the mesh.
-    pub mesh: Arc<MeshConfig>,
-    /// Profile of the proxy.
-    pub facts: ListenerProfile,
-    /// Services of telemetry providers. A provider without an existing service is left out.
-    pub collectors: BTreeMap<ProviderService, Collector>,
-    /// Telemetry and extensions of the proxy.
-    pub attached: Arc<ListenerAttachments>,
-    /// Server options.
-    pub switches: ListenerSwitches,
-    /// Options of security policies.
-    pub security: SecurityOptions,
-    /// Virtual listeners of dual-stack proxies also bind to the second address family.
-    pub dual_stack: bool,
-}
-
-impl ListenerSettings {
-    /// The `ProxyConfig` of the proxy, or the default of the mesh.
-    #[must_use]
-    pub fn config(&self) -> &ProxyConfig {
-        self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
-    }
-
-    /// Whether HTTP/1.0 is accepted.
-    #[must_use]
-    pub fn accepts_http10(&self) -> bool {
-        self.switches.http10 || self.facts.http10
-    }
-
-    /// Outbound traffic policy for unknown hosts.
-    #[must_use]
-    pub fn outbound_policy(&self) -> OutboundPolicy {
-        self.facts.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
-    }
-
-    /// The cluster of unknown hosts that replaces the original destination.
-    #[must_use]
-    pub fn egress_proxy(&self) -> Option<String> {
-        self.facts.outbound.as_ref().and_then(egress_cluster)
-    }
-
-    /// Whether the proxy uses IPv4.
-    #[must_use]
-    pub fn ipv4(&self) -> bool {
-        self.facts.families != IpFamilies::V6
-    }
-
-    /// Whether the proxy uses IPv6.
-    #[must_use]
-    pub fn ipv6(&self) -> bool {
-        self.facts.families != IpFamilies::V4
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,160 @@
+//! Settings of listeners and of their filters besides services and policies: `MeshConfig`, `ProxyConfig`, Telemetry and
+//! the properties of the proxy.
+
+mod collectors;
+mod extension;
+mod listener_class;
+mod profile;
+mod telemetry;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_model::{
+    CompliancePolicy, Decimal, ExtensionProvider, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic,
+    ProviderService, ProxyConfig,
+};
+
+pub(crate) use collectors::authorizer_service;
+pub use collectors::{Collector, collector_services};
+pub use extension::ListenerExtension;
+pub(crate) use listener_class::ListenerClass;
+pub use profile::ListenerProfile;
+pub(crate) use telemetry::METRICS;
+pub use telemetry::{LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec};
+
+use crate::name;
+
+/// Inputs of listeners besides services and policies.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ListenerSettings {
+    /// Configuration of the mesh.
+    pub mesh: Arc<MeshConfig>,
+    /// Profile of the proxy.
+    pub facts: ListenerProfile,
+    /// Services of telemetry providers. A provider without an existing service is left out.
+    pub collectors: BTreeMap<ProviderService, Collector>,
+    /// Telemetry and extensions of the proxy.
+    pub attached: Arc<ListenerAttachments>,
+    /// Server options.
+    pub switches: ListenerSwitches,
+    /// Options of security policies.
+    pub security: SecurityOptions,
+    /// Virtual listeners of dual-stack proxies also bind to the second address family.
+    pub dual_stack: bool,
+}
+
+impl ListenerSettings {
+    /// The `ProxyConfig` of the proxy, or the default of the mesh.
+    #[must_use]
+    pub fn config(&self) -> &ProxyConfig {
+        self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
+    }
+
+    /// Whether HTTP/1.0 is accepted.
+    #[must_use]
+    pub fn accepts_http10(&self) -> bool {
+        self.switches.http10 || self.facts.http10
+    }
+
+    /// Outbound traffic policy for unknown hosts.
+    #[must_use]
+    pub fn outbound_policy(&self) -> OutboundPolicy {
+        self.facts.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
+    }
+
+    /// The cluster of unknown hosts that replaces the original destination.
+    #[must_use]
+    pub fn egress_proxy(&self) -> Option<String> {
+        self.facts.outbound.as_ref().and_then(egress_cluster)
+    }
+
+    /// Whether the proxy uses IPv4.
+    #[must_use]
+    pub fn ipv4(&self) -> bool {
+        self.facts.families != IpFamilies::V6
+    }
+
+    /// Whether the proxy uses IPv6.
+    #[must_use]
+    pub fn ipv6(&self) -> bool {
+        self.facts.families != IpFamilies::V4
+    }
+
+    /// The provider with this name, case-insensitive.
+    pub(crate) fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
+        self.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The effective telemetry of a side.
+    pub(crate) fn observed(&self, class: ListenerClass) -> &ObservedSide {
+        match class {
+            ListenerClass::Inbound => &self.attached.observation.server,
+            ListenerClass::Outbound | ListenerClass::Gateway => &self.attached.observation.client,
+        }
+    }
+}
+
+/// Server options that change listeners.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "switches are independent")]
+pub struct ListenerSwitches {
+    /// Default percentage of traced requests (`PILOT_TRACE_SAMPLING`).
+    pub trace_sampling: Decimal,
+    /// The MongoDB filter is added (`PILOT_ENABLE_MONGO_FILTER`).
+    pub mongo: bool,
+    /// The Redis filter is added (`PILOT_ENABLE_REDIS_FILTER`).
+    pub redis: bool,
+    /// The MySQL filter is added (`PILOT_ENABLE_MYSQL_FILTER`).
+    pub mysql: bool,
+    /// HTTP/1.0 is accepted and detected as HTTP (`PILOT_HTTP10`).
+    pub http10: bool,
+    /// Persistent sessions are enabled (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`).
+    pub persistent_sessions: bool,
+    /// Ingress listeners of Sidecars terminate the TLS that they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
+    pub sidecar_ingress_tls: bool,
+}
+
+impl Default for ListenerSwitches {
+    fn default() -> Self {
+        Self {
+            trace_sampling: Decimal::from_f64(1.0),
+            mongo: true,
+            redis: false,
+            mysql: false,
+            http10: false,
+            persistent_sessions: false,
+            sidecar_ingress_tls: false,
+        }
+    }
+}
+
+/// Server options that change how policies are translated.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct SecurityOptions {
+    /// A workload may have `CUSTOM` policies of several providers.
+    pub multiple_custom_providers: bool,
+    /// Only policies with a `targetRef` apply to gateways of the Gateway API, not those that select them by label.
+    pub gateways_by_target_only: bool,
+    /// Clients of any trust domain are accepted.
+    pub any_trust_domain: bool,
+    /// Limits of all TLS settings (`COMPLIANCE_POLICY`).
+    pub compliance: Option<CompliancePolicy>,
+}
+
+/// Telemetry and extensions of a proxy.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ListenerAttachments {
+    /// Effective telemetry.
+    pub observation: Observation,
+    /// Extensions, ordered within each phase.
+    pub extensions: Vec<ListenerExtension>,
+}
+
+/// The cluster of an egress proxy.
+#[must_use]
+pub fn egress_cluster(outbound: &OutboundTraffic) -> Option<String> {
+    let proxy = outbound.egress_proxy.as_ref()?;
+    Some(name::outbound_cluster(proxy.port.unwrap_or_default(), &proxy.subset, proxy.host.as_str()))
+}
