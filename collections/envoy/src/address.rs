@@ -1,11 +1,14 @@
-//! Addresses and address families.
+//! Addresses, address blocks and address families.
 
 use envoy_types::pb::envoy::config::cluster::v3::cluster::DnsLookupFamily;
 use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
 use envoy_types::pb::envoy::config::core::v3::envoy_internal_address::AddressNameSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{Address, EnvoyInternalAddress, Pipe, SocketAddress};
+use envoy_types::pb::envoy::config::core::v3::{Address, CidrRange, EnvoyInternalAddress, Pipe, SocketAddress};
+use ipnet::IpNet;
 use sluice_model::IpFamilies;
+
+use crate::wire::uint32;
 
 /// A TCP address. The port is set even if it is 0.
 #[must_use]
@@ -37,6 +40,20 @@ pub fn internal_address(listener: &str, id: &str) -> Address {
         address_name_specifier: Some(AddressNameSpecifier::ServerListenerName(listener.to_owned())),
     };
     Address { address: Some(AddressKind::EnvoyInternalAddress(address)) }
+}
+
+/// An IP address or a CIDR block.
+pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|address: std::net::IpAddr| address.into()))
+}
+
+/// The range of an IP address or a CIDR block; `None` if the text is neither.
+pub(crate) fn cidr(text: &str) -> Option<CidrRange> {
+    let network = parse_network(text)?;
+    Some(CidrRange {
+        address_prefix: network.addr().to_string(),
+        prefix_len: Some(uint32(u32::from(network.prefix_len()))),
+    })
 }
 
 /// The DNS lookup family for the address families of a proxy.

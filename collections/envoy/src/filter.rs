@@ -3,19 +3,18 @@
 mod access_log;
 mod extension;
 mod http;
+mod http_chain;
 mod http_filters;
 mod istio;
 mod network;
-mod policy;
 mod session;
 mod stats;
 mod tracing;
 
 pub(crate) use access_log::{listener_access_log, tcp_access_logs};
 pub(crate) use extension::Extensions;
-pub(crate) use http::{HttpChain, RouteSource, build_http_manager, connection_settings};
-pub(crate) use http_filters::http_filter;
-pub(crate) use network::{hcm_filter, metadata_exchange, network_filter, protocol_filters, tcp_proxy_filter};
-pub use policy::PolicySteps;
+pub(crate) use http::{build_http_manager, connection_settings};
+pub(crate) use http_chain::{HttpChain, RouteSource};
+pub(crate) use network::{hcm_filter, metadata_exchange, protocol_filters, tcp_proxy_filter};
 pub(crate) use session::add_session;
 pub(crate) use stats::tcp_stats;

@@ -2,6 +2,7 @@
 
 mod compliance;
 mod filter;
+mod filter_config;
 mod slots;
 
 pub mod address;

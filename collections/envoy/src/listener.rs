@@ -18,15 +18,13 @@ mod server_tls;
 mod tcp_filters;
 mod virtual_outbound;
 
-pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
-pub(crate) use chain::cidr;
 pub use connect_originate::build_connect_originate;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
-pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound, operation, take_names};
+pub use inbound::{InboundInputs, InboundPort, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{ListenerKey, OutboundPort, PortProtocol, build_outbound, listener_keys, port_protocol};
 pub use outbound_tcp::ListenerClient;

@@ -1,22 +1,25 @@
 //! Filters of security policies (P13, P15, P16), one file per feature.
 //!
-//! [`build_policies`] builds all of them for one workload. `filter/policy.rs` defines their place in a filter chain.
+//! [`build_policies`] builds all of them for one workload. [`PolicySteps`] defines their place in a filter chain.
 
 mod ext_authz;
+mod filter_names;
 mod jwt;
 mod matchers;
 mod permission;
+mod policy_filters;
 mod principal;
+mod purpose;
 mod rbac;
 mod trust_domain;
 
 use sluice_model::{AuthorizationPolicy, JwtRule, Text};
 
-use crate::listener::{PolicyFilters, PolicySteps};
 use crate::listener_settings::ListenerSettings;
 
 pub use jwt::KeySource;
 pub(crate) use matchers::claim;
+pub use policy_filters::{PolicyFilters, PolicySteps};
 
 /// Inputs of [`build_policies`].
 #[derive(Clone, Copy, Debug)]

@@ -11,8 +11,8 @@ use envoy_types::pb::envoy::extensions::filters::http::lua::v3::Lua;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter, http_filter};
 use sluice_model::{ExtensionPhase, Text};
 
-use super::policy::PolicySteps;
 use crate::listener_settings::{ListenerClass, ListenerExtension, ListenerSettings};
+use crate::security::PolicySteps;
 use crate::wire::{any, duration};
 
 /// The phases, in the order of the filter chain.

@@ -7,21 +7,15 @@ use envoy_types::pb::envoy::extensions::filters::http::{
     grpc_web::v3::GrpcWeb,
     router::v3::Router,
 };
-use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpFilter, http_filter::ConfigType,
-};
-use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 use sluice_model::{ExtensionPhase, Protocol};
 
 use super::extension::Extensions;
-use super::http::HttpChain;
+use super::http_chain::HttpChain;
 use super::{istio, session, stats};
+use crate::filter_config::http_filter;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::wire::{any, boolean};
-
-pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
-    HttpFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..HttpFilter::default() }
-}
 
 /// Builds the filters of an HTTP connection manager. The router is the last one.
 pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Vec<HttpFilter> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::listener::v3::{Filter, filter::ConfigType};
+use envoy_types::pb::envoy::config::listener::v3::Filter;
 use envoy_types::pb::envoy::extensions::filters::network::{
     http_connection_manager::v3::HttpConnectionManager,
     mongo_proxy::v3::MongoProxy,
@@ -17,6 +17,7 @@ use prost::Message;
 use sluice_model::Protocol;
 
 use super::istio;
+use crate::filter_config::network_filter;
 use crate::listener_settings::ListenerSettings;
 use crate::wire::{any, duration};
 
@@ -31,10 +32,6 @@ struct MySqlProxy {
 
 /// Timeout of Redis operations.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
-
-pub(crate) fn network_filter(name: &str, config: Any) -> Filter {
-    Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
-}
 
 pub(crate) fn tcp_proxy_filter(proxy: &TcpProxy) -> Filter {
     network_filter("envoy.filters.network.tcp_proxy", any(proxy))

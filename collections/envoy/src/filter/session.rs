@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::r#type::http::v3::Cookie;
 use envoy_types::pb::google::protobuf::Any;
 use sluice_model::PersistentSession;
 
-use super::http_filters::http_filter;
+use crate::filter_config::http_filter;
 use crate::wire::any;
 
 const NAME: &str = "envoy.filters.http.stateful_session";

@@ -6,8 +6,7 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{ProviderKind, ProxyType, Text};
 use sluice_proto::stats::{MetricConfig, PluginConfig, Reporter};
 
-use super::http_filters::http_filter;
-use super::network::network_filter;
+use crate::filter_config::{http_filter, network_filter};
 use crate::listener_settings::{ListenerClass, ListenerSettings, METRICS, MetricSpec, MetricsSpec};
 use crate::wire;
 

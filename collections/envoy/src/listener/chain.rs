@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use envoy_types::pb::envoy::config::core::v3::{CidrRange, Metadata};
+use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChainMatch};
 use ipnet::IpNet;
 use sluice_model::Text;
 
+use crate::address::{cidr, parse_network};
 use crate::filter::HttpChain;
 use crate::wire;
 
@@ -93,19 +94,6 @@ impl Chain {
             ..FilterChainMatch::default()
         })
     }
-}
-
-/// An IP address or a CIDR block.
-pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
-    text.parse().ok().or_else(|| text.parse().ok().map(|address: std::net::IpAddr| address.into()))
-}
-
-pub(crate) fn cidr(text: &str) -> Option<CidrRange> {
-    let network = parse_network(text)?;
-    Some(CidrRange {
-        address_prefix: network.addr().to_string(),
-        prefix_len: Some(wire::uint32(u32::from(network.prefix_len()))),
-    })
 }
 
 /// Metadata that names the object of a chain (N10).

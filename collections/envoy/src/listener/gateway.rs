@@ -16,7 +16,6 @@ use sluice_model::{Protocol, RouteDestination, ServerTls, ServerTlsMode, Text, V
 
 use super::address::{additional, wildcards};
 use super::chain::{Action, Chain};
-use super::inbound::PolicyFilters;
 use super::inspector::tls_inspector;
 use super::mtls::socket;
 use super::outbound::exact_balance;
@@ -29,6 +28,7 @@ use crate::filter::{
 };
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
+use crate::security::PolicyFilters;
 use crate::wire::{any, duration, uint32};
 
 /// A port of a gateway and its filter chains.

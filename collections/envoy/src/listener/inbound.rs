@@ -3,9 +3,7 @@
 use envoy_types::pb::envoy::config::core::v3::{Metadata, TrafficDirection};
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, FilterChainMatch, Listener};
 use envoy_types::pb::envoy::config::route::v3::VirtualHost;
-use envoy_types::pb::envoy::extensions::filters::network::{
-    http_connection_manager::v3::HttpFilter, tcp_proxy::v3::TcpProxy,
-};
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use prost::Message as _;
 use serde::Serialize;
 use sluice_model::{InterceptionMode, Protocol, ServerTls, SlotValues, Text};
@@ -21,12 +19,13 @@ use super::server_tls::{TlsPayload, server_tls};
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
 use crate::filter::{
-    Extensions, HttpChain, PolicySteps, RouteSource, build_http_manager, hcm_filter, listener_access_log,
-    metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
+    Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter, listener_access_log, metadata_exchange,
+    protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
 };
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
+use crate::security::PolicyFilters;
 use crate::slots::field_marker;
 use crate::wire::{boolean, duration, uint32};
 
@@ -85,15 +84,6 @@ pub fn take_names(settings: &ListenerSettings, ports: &mut [InboundPort]) -> Slo
         (slot, Named { operation }.encode_to_vec().into())
     });
     taken.collect()
-}
-
-/// Filters of security policies in the inbound chains of a workload, by step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PolicyFilters {
-    /// HTTP filters, after metadata exchange.
-    pub http: PolicySteps<HttpFilter>,
-    /// Network filters before the TCP proxy, after metadata exchange.
-    pub tcp: PolicySteps<Filter>,
 }
 
 /// Inputs of the inbound listeners of a workload.

@@ -14,9 +14,10 @@ use sluice_model::{
     VirtualService,
 };
 
-use crate::filter::{Extensions, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use crate::filter::{Extensions, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
+use crate::security::PolicySteps;
 use crate::wire::duration;
 
 /// Service and rule of a destination.

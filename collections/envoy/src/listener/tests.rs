@@ -9,6 +9,7 @@ use sluice_model::{MeshConfig, Protocol, Resolution, ServerTls, Service, Service
 
 use super::*;
 use crate::listener_settings::{ListenerProfile, ListenerSettings, ListenerSwitches};
+use crate::security::PolicyFilters;
 
 fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Service {
     let ports = ports.iter().map(|(port, protocol)| ServicePort {
@@ -221,6 +222,6 @@ fn http10_is_detected_if_it_is_accepted() {
     assert_eq!(names(&ListenerSettings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
     let own = ListenerSettings { facts: ListenerProfile { http10: true, ..settings().facts }, ..settings() };
     assert_eq!(names(&own), (text(&["http/1.1", "h2c"]), true), "what is HTTP is the same for all");
-    let sniffed = inbound_chain::transport_matches(MtlsMode::Disable, outbound::PortProtocol::Auto, switches);
+    let sniffed = inbound_chain::transport_matches(MtlsMode::Disable, PortProtocol::Auto, switches);
     assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);
 }

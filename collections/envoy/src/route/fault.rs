@@ -8,7 +8,8 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{AbortStatus, HttpFault};
 
 use super::mirror::{hundredths, millionths};
-use crate::wire::{any, duration};
+use crate::wire::any;
+use crate::wire::duration;
 
 /// Configuration of the fault filter for a route.
 pub(super) fn build_fault(fault: &HttpFault) -> Any {

@@ -8,7 +8,8 @@ use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::v3::Previou
 use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 use sluice_model::HttpRetry;
 
-use crate::wire::{any, duration, uint32};
+use crate::wire::any;
+use crate::wire::{duration, uint32};
 
 const OUTBOUND: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 /// Condition of inbound retries. A request that is reset before it reaches the application is safe to retry.

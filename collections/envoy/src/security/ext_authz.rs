@@ -13,8 +13,8 @@ use sluice_model::{ExtAuthz as Provider, ExtAuthzHttp, ProviderKind, Text};
 use std::time::Duration;
 
 use super::Inexpressible;
+use super::filter_names::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
 use super::matchers::{metadata, text, value};
-use super::rbac::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
 use crate::listener_settings::{Collector, ListenerSettings, authorizer_service};
 use crate::string_match::prefix;
 use crate::wire::duration;

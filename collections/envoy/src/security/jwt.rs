@@ -19,7 +19,7 @@ use envoy_types::pb::google::protobuf::Empty;
 use sluice_model::{JwtRule, Text};
 
 use super::matchers::{JWT_FILTER, JWT_PAYLOAD};
-use crate::filter::http_filter;
+use crate::filter_config::http_filter;
 use crate::wire::{any, duration};
 
 /// Default timeout of a JWKS fetch.

@@ -8,8 +8,8 @@ use sluice_model::{AuthorizationOperation, PolicyValues, Text, check_path_templa
 
 use super::Inexpressible;
 use super::matchers::{any_of, header, list_with, metadata, text, value};
-use super::rbac::Purpose;
-use crate::listener::cidr;
+use super::purpose::Purpose;
+use crate::address::cidr;
 use crate::wire::any;
 
 /// An attribute of an operation.

@@ -7,9 +7,9 @@ use sluice_model::{AuthorizationSource, PolicyValues, StringMatch, Text};
 
 use super::Inexpressible;
 use super::matchers::{any_text, claim, header, present, text_after, text_claim};
-use super::rbac::Purpose;
+use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
-use crate::listener::cidr;
+use crate::address::cidr;
 use crate::string_match::{exact, prefix, regex, suffix};
 
 const SPIFFE: &str = "spiffe://";

@@ -14,45 +14,15 @@ use envoy_types::pb::envoy::extensions::filters::network::rbac::v3::Rbac as TcpR
 use sluice_model::{AuthorizationPolicy, AuthorizationRule, PolicyAction};
 
 use super::ext_authz::{EXT_AUTHZ_HTTP, EXT_AUTHZ_TCP, ext_authz};
+use super::filter_names::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
+use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
 use super::{Inexpressible, SecurityInputs};
-use crate::filter::{http_filter, network_filter};
+use crate::filter_config::{http_filter, network_filter};
 use crate::wire::any;
 
-/// Name of the HTTP filter and of its metadata.
-pub(super) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
-/// Name of the network filter and of its metadata.
-pub(super) const RBAC_TCP: &str = "envoy.filters.network.rbac";
-/// Prefix of the names of `CUSTOM` policies.
-pub(super) const CUSTOM: &str = "istio-ext-authz";
-/// Prefix of the metadata keys that name the matching `CUSTOM` policy.
-pub(super) const CUSTOM_PREFIX: &str = "istio_ext_authz_";
 const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
 const STAT_PREFIX: &str = "tcp.";
-
-/// The filter that rules are built for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Purpose {
-    action: Action,
-    tcp: bool,
-}
-
-impl Purpose {
-    /// An error for a network filter, which has no HTTP attributes.
-    pub(super) fn needs_http(self) -> Result<(), Inexpressible> {
-        if self.tcp { Err("the attribute is supported only for HTTP".into()) } else { Ok(()) }
-    }
-
-    /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, a DENY rule ignores it. Both reduce what
-    /// is allowed.
-    pub(super) fn tolerate<T>(self, result: Result<T, Inexpressible>) -> Result<Option<T>, Inexpressible> {
-        match (result, self.action) {
-            (Ok(fit), _) => Ok(Some(fit)),
-            (Err(unfit), Action::Allow) => Err(unfit),
-            (Err(_), _) => Ok(None),
-        }
-    }
-}
 
 /// Enforced rules and dry-run rules, each only if such policies exist.
 #[derive(Default)]

@@ -13,8 +13,8 @@ use sluice_model::{
 };
 
 use super::{KeySource, SecurityInputs, build_policies};
-use crate::listener::PolicyFilters;
 use crate::listener_settings::{Collector, ListenerSettings};
+use crate::security::PolicyFilters;
 
 fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_envoy::listener::PolicyFilters;
 use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::name;
-use sluice_envoy::security::{KeySource, SecurityInputs, build_policies};
+use sluice_envoy::security::{KeySource, PolicyFilters, SecurityInputs, build_policies};
 use sluice_model::{
     Attachment, AuthorizationPolicy, GATEWAY_NAME_LABEL, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey,
     RequestAuthentication, ServiceKey, Text, Timestamp,

@@ -2,10 +2,10 @@
 
 use sluice_model::AuthorizationCondition;
 
-use super::Purpose;
 use crate::security::Inexpressible;
 use crate::security::permission::{self, Attribute as Operation};
 use crate::security::principal::{self, Attribute as Source};
+use crate::security::purpose::Purpose;
 
 /// Conditions of a rule.
 #[derive(Default)]

@@ -1,0 +1,31 @@
+//! The filter that RBAC rules are built for, and how parts of rules are handled that it does not support.
+
+use envoy_types::pb::envoy::config::rbac::v3::rbac::Action;
+
+use super::Inexpressible;
+
+/// The filter that rules are built for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Purpose {
+    /// Action of the filter.
+    pub(super) action: Action,
+    /// Whether it is a network filter.
+    pub(super) tcp: bool,
+}
+
+impl Purpose {
+    /// An error for a network filter, which has no HTTP attributes.
+    pub(super) fn needs_http(self) -> Result<(), Inexpressible> {
+        if self.tcp { Err("the attribute is supported only for HTTP".into()) } else { Ok(()) }
+    }
+
+    /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, a DENY rule ignores it. Both reduce what
+    /// is allowed.
+    pub(super) fn tolerate<T>(self, result: Result<T, Inexpressible>) -> Result<Option<T>, Inexpressible> {
+        match (result, self.action) {
+            (Ok(fit), _) => Ok(Some(fit)),
+            (Err(unfit), Action::Allow) => Err(unfit),
+            (Err(_), _) => Ok(None),
+        }
+    }
+}
