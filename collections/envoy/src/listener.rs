@@ -13,8 +13,11 @@ mod inbound_chain;
 mod inspector;
 mod mtls;
 mod outbound;
+mod outbound_port;
 mod outbound_tcp;
+mod protocol_detection;
 mod server_tls;
+mod service_address;
 mod tcp_filters;
 mod virtual_outbound;
 
@@ -26,8 +29,9 @@ pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, bui
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
-pub use outbound::{ListenerKey, OutboundPort, PortProtocol, build_outbound, listener_keys, port_protocol};
-pub use outbound_tcp::ListenerClient;
+pub use outbound::{ListenerKey, build_outbound, listener_keys};
+pub use outbound_port::{ListenerClient, OutboundPort};
+pub use protocol_detection::{PortProtocol, port_protocol};
 pub use tcp_filters::{DestinationFacts, Destinations};
 pub use virtual_outbound::build_virtual_outbound;
 

@@ -2,7 +2,7 @@
 
 use super::chain::{RAW_BUFFER, TLS};
 use super::mtls::MtlsMode;
-use super::outbound::{PortProtocol, plain_http};
+use super::protocol_detection::{PortProtocol, plain_http};
 use crate::listener_settings::ListenerSwitches;
 
 /// Match of a filter chain for a kind of inbound traffic.

@@ -1,7 +1,6 @@
 //! Outbound listeners of services, and how services share an address and port (N05, N06).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
@@ -10,27 +9,21 @@ use envoy_types::pb::envoy::config::listener::v3::{
     listener::{ConnectionBalanceConfig, connection_balance_config},
 };
 use serde::Serialize;
-use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, VirtualService};
+use sluice_model::{Protocol, Resolution, Service, ServicePort, ServiceSource, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::{BindAddress, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
-use super::outbound_tcp::{ListenerClient, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
-use super::tcp_filters::Destinations;
+use super::outbound_port::{OutboundPort, is_dynamic_dns};
+use super::outbound_tcp::tcp_chains;
+use super::protocol_detection::{PortProtocol, plain_http, port_protocol};
+use super::service_address::{extra_addresses, service_address};
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
 use crate::filter::{Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter};
-use crate::listener_settings::{ListenerClass, ListenerSettings, ListenerSwitches};
+use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::wire::{boolean, duration, uint32};
-
-/// ALPN names of HTTP as the HTTP inspector sets them. HTTP/1.0 is included only if it is accepted (N06).
-///
-/// The HTTP/1.0 setting of a single proxy is not considered: it does not change what other proxies detect as HTTP.
-pub(super) fn plain_http(switches: ListenerSwitches) -> &'static [&'static str] {
-    const ALL: &[&str] = &["http/1.0", "http/1.1", "h2c"];
-    if switches.http10 { ALL } else { &ALL[1..] }
-}
 
 /// The address and port of an outbound listener.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -46,45 +39,6 @@ impl ListenerKey {
     #[must_use]
     pub fn name(&self) -> String {
         name::listener(self.bind.primary(), u32::from(self.port))
-    }
-}
-
-/// A service port that contributes to an outbound listener.
-#[derive(Clone, Copy, Debug)]
-pub struct OutboundPort<'a> {
-    /// The service.
-    pub service: &'a Service,
-    /// The port of the listener: that of the service or one that a Sidecar declares.
-    pub listen: &'a ServicePort,
-    /// The DestinationRule of the service for this client.
-    pub rule: Option<&'a Arc<DestinationRule>>,
-    /// VirtualServices of gateway `mesh` with TCP or TLS routes for its host, in order of precedence.
-    pub virtual_services: &'a [Arc<VirtualService>],
-    /// Their destinations.
-    pub destinations: &'a Destinations,
-    /// Namespace and labels of the client.
-    pub client: &'a ListenerClient,
-}
-
-/// How the protocol of a port is determined.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum PortProtocol {
-    /// Declared as HTTP.
-    Http,
-    /// Declared as TCP.
-    Tcp,
-    /// Detected from the first bytes.
-    Auto,
-}
-
-/// How a protocol is handled; `None` if it is not proxied.
-#[must_use]
-pub fn port_protocol(protocol: Protocol) -> Option<PortProtocol> {
-    match protocol {
-        Protocol::Unsupported => Some(PortProtocol::Auto),
-        Protocol::Udp | Protocol::Hbone => None,
-        http if http.is_http() => Some(PortProtocol::Http),
-        _ => Some(PortProtocol::Tcp),
     }
 }
 

@@ -4,22 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::listener::v3::Filter;
-use sluice_model::{Labels, MESH_GATEWAY, Resolution, Service, Text, match_labels};
+use sluice_model::{Labels, MESH_GATEWAY, Text, match_labels};
 
 use super::chain::{Action, Chain, config_metadata};
-use super::outbound::OutboundPort;
+use super::outbound_port::{OutboundPort, is_dynamic_dns};
+use super::service_address::service_address;
 use super::tcp_filters::{TcpFilterInputs, stat_name};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
-
-/// Properties of the client that route matches depend on.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
-pub struct ListenerClient {
-    /// Its namespace.
-    pub namespace: Text,
-    /// Its labels.
-    pub labels: Labels,
-}
 
 /// Kind of the object in the metadata of a chain.
 const KIND: &str = "networking.istio.io/v1/virtual-service";
@@ -98,10 +90,6 @@ fn default_server_names(
     } else {
         Vec::new()
     }
-}
-
-pub(super) fn is_dynamic_dns(service: &Service) -> bool {
-    service.host.is_wildcard() && service.resolution == Resolution::DynamicDns
 }
 
 fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[Text]) -> Vec<Chain> {
@@ -204,38 +192,4 @@ fn filter_inputs<'a>(port: &OutboundPort<'a>) -> TcpFilterInputs<'a> {
         policies: None,
         before_proxy: &[],
     }
-}
-
-/// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
-pub(crate) fn service_address(settings: &ListenerSettings, service: &Service) -> Option<Text> {
-    let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
-    if let Some(address) = own.iter().find(|address| speaks(settings, address)) {
-        return Some(address.clone());
-    }
-    let declared = service.addresses_for(&settings.facts.cluster).first();
-    if declared.is_none() && settings.facts.auto_allocated {
-        return service.auto_allocated_addresses.iter().find(|address| speaks(settings, address)).cloned();
-    }
-    declared.cloned()
-}
-
-/// Additional addresses of the service.
-pub(crate) fn extra_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
-    let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
-    if addresses.is_empty() && settings.facts.auto_allocated {
-        addresses.clone_from(&service.auto_allocated_addresses);
-    }
-    addresses.retain(|address| speaks(settings, address));
-    // The second family is used only in dual-stack mode.
-    if !settings.dual_stack
-        && let Some(first) = addresses.first().cloned()
-    {
-        addresses.retain(|address| address.contains(':') == first.contains(':'));
-    }
-    addresses.drain(..1.min(addresses.len()));
-    addresses
-}
-
-fn speaks(settings: &ListenerSettings, address: &str) -> bool {
-    if address.contains(':') { settings.ipv6() } else { settings.ipv4() }
 }

@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpPro
 use sluice_model::{InterceptionMode, OutboundPolicy, Protocol};
 
 use super::address::{additional, wildcards};
-use super::outbound::plain_http;
+use super::protocol_detection::plain_http;
 use super::{dynamic_dns, inspector};
 use crate::address::address;
 use crate::filter::{

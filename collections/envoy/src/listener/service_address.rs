@@ -1,0 +1,39 @@
+//! Addresses of a service for a client.
+
+use sluice_model::{Service, Text};
+
+use crate::listener_settings::ListenerSettings;
+
+/// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
+pub(super) fn service_address(settings: &ListenerSettings, service: &Service) -> Option<Text> {
+    let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
+    if let Some(address) = own.iter().find(|address| speaks(settings, address)) {
+        return Some(address.clone());
+    }
+    let declared = service.addresses_for(&settings.facts.cluster).first();
+    if declared.is_none() && settings.facts.auto_allocated {
+        return service.auto_allocated_addresses.iter().find(|address| speaks(settings, address)).cloned();
+    }
+    declared.cloned()
+}
+
+/// Additional addresses of the service.
+pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
+    let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
+    if addresses.is_empty() && settings.facts.auto_allocated {
+        addresses.clone_from(&service.auto_allocated_addresses);
+    }
+    addresses.retain(|address| speaks(settings, address));
+    // The second family is used only in dual-stack mode.
+    if !settings.dual_stack
+        && let Some(first) = addresses.first().cloned()
+    {
+        addresses.retain(|address| address.contains(':') == first.contains(':'));
+    }
+    addresses.drain(..1.min(addresses.len()));
+    addresses
+}
+
+fn speaks(settings: &ListenerSettings, address: &str) -> bool {
+    if address.contains(':') { settings.ipv6() } else { settings.ipv4() }
+}
