@@ -1,4 +1,6 @@
 //! Pure builders of Envoy messages from model values.
+//!
+//! Modules depend on each other in one direction. ARCHITECTURE.md, section "The builders", lists them from the bottom.
 
 mod compliance;
 mod filter;
