@@ -4,6 +4,7 @@ mod address;
 mod args;
 mod environment;
 mod security;
+mod security_args;
 mod unknown;
 mod values;
 mod variables;

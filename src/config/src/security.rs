@@ -9,7 +9,7 @@ use sluice_model::{CompliancePolicy, Text};
 use sluice_tls::{TlsFiles, TlsVersions};
 
 use crate::ConfigError;
-use crate::args::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::values::{read_duration, read_flag};
 
 /// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
