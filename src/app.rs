@@ -173,7 +173,7 @@ impl App {
         grpc: Option<TcpListener>,
         secure_grpc: Option<TcpListener>,
     ) -> Result<(), AppError> {
-        let token_keys = self.fetch_token_keys();
+        let token_keys = self.fetch_token_keys()?;
         let remote_clusters = self.read_sources(mesh_files).await?;
         if self.wait_for_configuration(remote_clusters, token_keys).await?.is_none() {
             return Ok(());

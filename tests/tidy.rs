@@ -68,7 +68,10 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-telemetry", vec![]),
         ("sluice-watch", vec![]),
         ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse"]),
-        ("sluice-jwks", vec!["sluice-crypto", "sluice-engine", "sluice-model", "sluice-parse", "sluice-telemetry"]),
+        (
+            "sluice-jwks",
+            vec!["sluice-crypto", "sluice-engine", "sluice-http-client", "sluice-model", "sluice-telemetry"],
+        ),
         ("sluice-auth", vec!["sluice-ca", "sluice-jwks", "sluice-kube", "sluice-model", "sluice-telemetry"]),
         ("sluice-tls", vec!["sluice-auth", "sluice-ca", "sluice-crypto", "sluice-model", "sluice-telemetry"]),
         (

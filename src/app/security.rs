@@ -105,7 +105,7 @@ impl Security {
         Ok(Self {
             nodes: None,
             can_serve: has_certificate || server.files.is_some(),
-            authenticators: authenticators(config, clients, trust_domain),
+            authenticators: authenticators(config, clients, trust_domain)?,
             clients: clients.clone(),
             signer,
             external,
@@ -120,13 +120,16 @@ impl Security {
     }
 
     /// Follows pods of nodes and mesh config, and writes roots into the namespaces of the clusters.
+    ///
+    /// # Errors
+    /// The HTTP client for trust bundles cannot be set up.
     pub(super) fn follow(
         &mut self,
         graph: &GraphEngine,
         (client, election): (Option<Client>, Election),
         config: &Config,
         tasks: &mut Tasks,
-    ) {
+    ) -> Result<(), AppError> {
         let (engine, handles) = (&graph.engine, &graph.handles);
         if !config.security.node_accounts.is_empty() {
             let nodes = Arc::new(NodePods::new(config.security.node_accounts.clone()));
@@ -142,8 +145,9 @@ impl Security {
         }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
             // Trust bundles decide what all workloads trust: their servers are always verified.
-            let options = JwksOptions { skip_verify: false, ..options::jwks_options(&config.features) };
-            let fetcher = JwksClient::new(&options).only_secure();
+            let options =
+                JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(&config.features) };
+            let fetcher = jwks_client(&options)?;
             let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
             let anchors = TrustAnchors::new(fetcher, bundle, self.external.clone(), input);
             tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
@@ -174,7 +178,7 @@ impl Security {
                     let write = |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
                     election.lead(TRUST_BUNDLE_LEASE, stop, write).await;
                 });
-                return;
+                return Ok(());
             }
             let (cluster, only) = (config.identity.cluster.clone(), config.sources.watch_namespace.clone());
             let (engine, namespaces) = (engine.clone(), handles.namespaces.clone());
@@ -195,6 +199,7 @@ impl Security {
                 election.lead(ROOTS_LEASE, stop, write).await;
             });
         }
+        Ok(())
     }
 
     /// Serves the secure port, if there is a server certificate.
@@ -249,11 +254,11 @@ fn certifier(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<
 }
 
 /// Authenticators of the secure port, in order (P07).
-fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain) -> Authenticators {
+fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain) -> Result<Authenticators, AppError> {
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
     if let Some(rule) = &tokens.rule {
-        let keys = JwksClient::new(&options::jwks_options(&config.features));
+        let keys = jwks_client(&options::jwks_options(&config.features))?;
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
@@ -270,7 +275,11 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
     if !config.features.trusted_gateways.is_empty() {
         chain.push(Arc::new(ForwardedCertificates::new(config.features.trusted_gateways.clone())));
     }
-    Authenticators::new(chain, true)
+    Ok(Authenticators::new(chain, true))
+}
+
+fn jwks_client(options: &JwksOptions) -> Result<JwksClient, AppError> {
+    JwksClient::new(options).map_err(|error| AppError::Runtime(error.into()))
 }
 
 /// Keys by every name of a cluster. Callers that name no cluster belong to the own one.

@@ -68,7 +68,7 @@ impl App {
         // Fails only if it has been set before.
         let _ = self.admin.callers.set(security.authenticators());
         let election = options::election(&self.config, self.own_client.clone());
-        security.follow(&self.graph, (self.own_client.clone(), election), &self.config, &mut self.tasks);
+        security.follow(&self.graph, (self.own_client.clone(), election), &self.config, &mut self.tasks)?;
         security.serve(secure_grpc, self.discovery.clone(), &self.config, &mut self.tasks)?;
         if let Some(listener) = grpc {
             let (options, stop) = (options::server_options(&self.config), self.tasks.stop());

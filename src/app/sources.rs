@@ -23,7 +23,7 @@ const TOKEN_KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl App {
     /// Starts fetching keys of token issuers. The receiver holds `true` once every wanted key has been tried.
-    pub(super) fn fetch_token_keys(&mut self) -> watch::Receiver<bool> {
+    pub(super) fn fetch_token_keys(&mut self) -> Result<watch::Receiver<bool>, AppError> {
         let handles = &self.graph.handles;
         let fetcher = JwksFetcher::new(
             self.graph.engine.clone(),
@@ -32,9 +32,10 @@ impl App {
             &options::jwks_options(&self.config.features),
             self.graph.metrics.jwks.clone(),
         );
+        let fetcher = fetcher.map_err(|error| AppError::Runtime(error.into()))?;
         let tried = fetcher.tried();
         self.tasks.spawn_until_stop("token key fetcher", fetcher.run());
-        tried
+        Ok(tried)
     }
 
     /// Starts every source. Returns the condition that remote clusters have been read.

@@ -69,6 +69,8 @@ pub struct HttpRequest {
     pub max_body_bytes: usize,
     /// What happens to a longer body.
     pub long_body: LongBody,
+    /// A response of another status than success is [`HttpError::Status`], and its body is not read.
+    pub requires_success: bool,
 }
 
 impl HttpRequest {
@@ -82,6 +84,7 @@ impl HttpRequest {
             timeout: Duration::from_secs(3),
             max_body_bytes: 64 << 20,
             long_body: LongBody::Fail,
+            requires_success: false,
         }
     }
 }
@@ -137,7 +140,7 @@ impl HttpClient {
     ///
     /// # Errors
     /// There is no response in time, it is too long, or the URL or a redirect must not be followed. A response of any
-    /// status is a response.
+    /// status is a response, unless the request requires success.
     pub async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let timeout = request.timeout;
         let response = tokio::time::timeout(timeout, self.exchange(request)).await;
@@ -145,7 +148,7 @@ impl HttpClient {
     }
 
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let HttpRequest { method, mut url, headers, max_body_bytes, long_body, .. } = request;
+        let HttpRequest { method, mut url, headers, max_body_bytes, long_body, requires_success, .. } = request;
         match url.scheme() {
             "http" if self.plaintext != PlaintextPolicy::Refused => {}
             "https" if self.has_tls => {}
@@ -165,6 +168,9 @@ impl HttpClient {
         let failed = |error: reqwest::Error| HttpError::from_reqwest(&error, &host);
         let mut response = self.client.request(method, url).headers(headers).send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
+        if requires_success && !status.is_success() {
+            return Err(HttpError::Status(status));
+        }
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             let free = max_body_bytes - body.len();
@@ -206,7 +212,8 @@ fn redirects(limit: usize, plaintext: PlaintextPolicy, has_tls: bool, blocked: A
         match attempt.url().scheme() {
             "http" if refused => return Err(Refusal::PlaintextRedirect),
             "https" if !has_tls => return Err(Refusal::NoRoots),
-            _ => {}
+            "http" | "https" => {}
+            scheme => return Err(Refusal::Scheme(scheme.to_owned())),
         }
         check_literal(attempt.url(), &blocked)
     };

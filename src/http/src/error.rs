@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use http::StatusCode;
+
 /// Why a request has no usable response.
 ///
 /// No text holds the URL's user, password, query or fragment.
@@ -43,8 +45,11 @@ pub enum HttpError {
     #[error("exchange HTTP: {0}")]
     Exchange(String),
     /// The response body exceeds the limit of the request.
-    #[error("the response body exceeds {0} bytes")]
+    #[error("the response body exceeds the limit of {0} bytes")]
     BodyTooLong(usize),
+    /// The request requires success, and the response has another status.
+    #[error("the response has status {0}")]
+    Status(StatusCode),
     /// The response does not arrive in time.
     #[error("no response within {0:?}")]
     Timeout(Duration),
@@ -53,8 +58,12 @@ pub enum HttpError {
 impl HttpError {
     /// Whether the same request may succeed later.
     #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::Exchange(_) | Self::Timeout(_))
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Exchange(_) | Self::Timeout(_) => true,
+            Self::Status(status) => status.is_server_error(),
+            _ => false,
+        }
     }
 
     /// Whether the connection's source address does not exist on this machine.
@@ -73,6 +82,8 @@ pub(crate) enum Refusal {
     NoRoots,
     #[error("redirect to plaintext")]
     PlaintextRedirect,
+    #[error("scheme {0:?} is not accepted")]
+    Scheme(String),
     #[error("too many redirects")]
     TooManyRedirects(usize),
 }
@@ -83,6 +94,7 @@ impl From<Refusal> for HttpError {
             Refusal::BlockedAddress { host, reason } => Self::BlockedAddress { host, reason },
             Refusal::NoRoots => Self::NoRoots,
             Refusal::PlaintextRedirect => Self::PlaintextRedirect,
+            Refusal::Scheme(_) => Self::Url(refusal.to_string()),
             Refusal::TooManyRedirects(limit) => Self::TooManyRedirects(limit),
         }
     }

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Serves one canned response per connection; the received requests are dropped.
+/// Serves one canned response per connection, which `{port}` and `{path}` of the request complete.
 async fn serve(responses: Vec<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -15,7 +15,10 @@ async fn serve(responses: Vec<String>) -> u16 {
         for response in responses {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut request = vec![0; 4096];
-            let _ = stream.read(&mut request).await;
+            let read = stream.read(&mut request).await.unwrap_or_default();
+            let request = String::from_utf8_lossy(&request[..read]);
+            let path = request.split(' ').nth(1).unwrap_or_default();
+            let response = response.replace("{port}", &port.to_string()).replace("{path}", path);
             let _ = stream.write_all(response.as_bytes()).await;
         }
     });
@@ -85,6 +88,33 @@ async fn redirects_are_limited_and_may_be_refused() {
     );
     let error = client(|options| options.plaintext = PlaintextPolicy::Refused).send(request(&url)).await;
     assert!(matches!(error, Err(HttpError::Url(_))));
+}
+
+#[tokio::test]
+async fn redirects_may_be_relative() {
+    let echo = || "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{path}".to_owned();
+    for (to, expect) in
+        [("http://127.0.0.1:{port}/y", "/y"), ("//127.0.0.1:{port}/y", "/y"), ("/y", "/y"), ("y?d", "/a/y?d")]
+    {
+        let port = serve(vec![redirect(to), echo()]).await;
+        let response = client(|_| {}).send(request(&format!("http://127.0.0.1:{port}/a/b?c"))).await;
+        assert_eq!(response.expect(to).body, expect, "{to}");
+    }
+    let port = serve(vec![redirect("ftp://127.0.0.1/y")]).await;
+    let error = client(|_| {}).send(request(&format!("http://127.0.0.1:{port}/"))).await.expect_err("refused");
+    assert_eq!(error.to_string(), "scheme \"ftp\" is not accepted");
+}
+
+#[tokio::test]
+async fn failure_status_is_an_error_where_success_is_required() {
+    // The response promises a body that never arrives.
+    let failure = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 7\r\n\r\n".to_owned();
+    let port = serve(vec![failure, ok("body")]).await;
+    let required = HttpRequest { requires_success: true, ..request(&format!("http://127.0.0.1:{port}/")) };
+    let error = client(|_| {}).send(required.clone()).await.expect_err("a failure");
+    assert!(matches!(error, HttpError::Status(http::StatusCode::SERVICE_UNAVAILABLE)), "{error:?}");
+    assert!(error.is_retryable() && !HttpError::Status(http::StatusCode::NOT_FOUND).is_retryable());
+    assert_eq!(client(|_| {}).send(required).await.expect("a response").body, "body");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, Input, Published};
+use sluice_http_client::HttpError;
 use sluice_model::{Jwks, JwksKey};
 use sluice_telemetry::Count;
 use tokio::sync::watch;
@@ -30,6 +31,8 @@ pub struct JwksOptions {
     pub schedule: Schedule,
     /// Certificates of servers are not verified (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
     pub skip_verify: bool,
+    /// Plaintext HTTP is refused, in redirects too.
+    pub https_only: bool,
     /// Addresses that requests are never sent to (`BLOCKED_CIDRS_IN_JWKS_URIS`).
     pub blocked: Vec<IpNet>,
     /// PEM file with roots in addition to those of the system, if it exists.
@@ -41,6 +44,7 @@ impl Default for JwksOptions {
         Self {
             schedule: Schedule::default(),
             skip_verify: false,
+            https_only: false,
             blocked: Vec::new(),
             extra_roots: PathBuf::from("/cacerts/extra.pem"),
         }
@@ -76,23 +80,25 @@ pub struct JwksFetcher {
 
 impl JwksFetcher {
     /// Without any set yet.
-    #[must_use]
+    ///
+    /// # Errors
+    /// The HTTP client cannot be set up.
     pub fn new(
         engine: Engine,
         wanted: Published<JwksKey, Duration>,
         fetched: Input<JwksKey, Jwks>,
         options: &JwksOptions,
         metrics: JwksMetrics,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, HttpError> {
+        Ok(Self {
             engine,
             wanted,
             fetched,
-            client: Arc::new(JwksClient::new(options)),
+            client: Arc::new(JwksClient::new(options)?),
             state: JwksState::new(options.schedule),
             metrics,
             tried: watch::Sender::new(false),
-        }
+        })
     }
 
     /// Holds `true` once a fetch of every wanted set has been tried. Proxies are served after that, so that a restart of

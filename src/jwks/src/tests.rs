@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::get;
 use bytes::Bytes;
@@ -44,6 +44,9 @@ impl Issuer {
             .route("/issuer/.well-known/openid-configuration", get(move || async move { configuration }))
             .route("/moved", get(|| async { Redirect::temporary("/keys") }))
             .route("/circle", get(|| async { Redirect::temporary("/circle") }))
+            .route("/elsewhere", get(|| async { Redirect::temporary("ftp://127.0.0.1/keys") }))
+            .route("/headers", get(headers))
+            .route("/endless-failure", get(|| async { (StatusCode::BAD_GATEWAY, Body::from_stream(pieces(SECOND))) }))
             .route("/secret", get(|| async { "a password" }))
             .route("/long", get(|| async { " ".repeat(2 * 1024 * 1024) }))
             .route("/full", get(|| async { KEYS.to_owned() + &" ".repeat(1024 * 1024 - KEYS.len()) }))
@@ -76,13 +79,23 @@ async fn keys(State(issuer): State<Issuer>) -> impl IntoResponse {
     if keys.is_empty() { (StatusCode::SERVICE_UNAVAILABLE, "later".to_owned()) } else { (StatusCode::OK, keys) }
 }
 
+/// The headers of the request, in a document that passes for a key set.
+async fn headers(headers: HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    serde_json::json!({"keys": [text("user-agent"), text("accept"), text("host"), text("authorization")]}).to_string()
+}
+
 fn at(uri: String) -> JwksKey {
     JwksKey { uri: uri.into(), ..JwksKey::default() }
 }
 
 fn client(blocked: &[&str]) -> JwksClient {
     let blocked = blocked.iter().map(|block| block.parse().expect("a block")).collect();
-    JwksClient::new(&JwksOptions { blocked, ..JwksOptions::default() })
+    with_options(&JwksOptions { blocked, ..JwksOptions::default() })
+}
+
+fn with_options(options: &JwksOptions) -> JwksClient {
+    JwksClient::new(options).expect("a client")
 }
 
 #[tokio::test]
@@ -106,10 +119,26 @@ async fn what_is_no_set_of_keys_does_not_get_in() {
     assert!(matches!(fetch("/secret").await, Err(FetchError::Content(_))));
     assert!(matches!(fetch("/absent").await, Err(FetchError::Status(404))));
     assert!(matches!(fetch("/long").await, Err(FetchError::Body(_))));
-    assert!(matches!(fetch("/circle").await, Err(FetchError::Redirects)));
+    assert_eq!(fetch("/circle").await.expect_err("refused").to_string(), "more than 10 redirects");
+    let error = fetch("/elsewhere").await.expect_err("refused").to_string();
+    assert_eq!(error, "redirect: scheme \"ftp\" is not accepted");
+    assert!(matches!(fetch("/endless-failure").await, Err(FetchError::Status(502))), "its body is not awaited");
     let never = at(format!("http://{address}/never"));
     assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
     assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Address(_))));
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
+    let error = client.fetch(&at(format!("http://{closed}/keys")), SECOND).await.expect_err("refused").to_string();
+    assert!(error.starts_with(&format!("connect to {closed}: Connection refused")), "{error}");
+}
+
+#[tokio::test]
+async fn request_states_its_sender_and_no_credentials() {
+    let address = Issuer::default().serve().await;
+    let uri = format!("http://user:password@{address}/headers");
+    let sent: serde_json::Value = serde_json::from_str(&client(&[]).fetch(&at(uri), SECOND).await.expect("headers"))
+        .expect("a document of the server");
+    let agent = concat!("sluice/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sent["keys"], serde_json::json!([agent, "application/json, */*", address.to_string(), ""]));
 }
 
 #[tokio::test]
@@ -141,9 +170,12 @@ async fn redirections_lead_to_no_blocked_address() {
     let inside = at(format!("http://{address}/inside"));
     let result = client(&["127.0.0.2/32"]).fetch(&inside, SECOND).await;
     assert!(matches!(&result, Err(FetchError::Forbidden { host, .. }) if host == "127.0.0.2"), "{result:?}");
-    let secure = client(&[]).only_secure();
-    let result = secure.fetch(&at(format!("http://{address}/keys")), SECOND).await;
+    let https_only = with_options(&JwksOptions { https_only: true, skip_verify: true, ..JwksOptions::default() });
+    let result = https_only.fetch(&at(format!("http://{address}/keys")), SECOND).await;
     assert!(matches!(result, Err(FetchError::Address(_))), "{result:?}");
+    let (port, _) = serve_tls(format!("307 Temporary Redirect\r\nlocation: http://{address}/keys"), "").await;
+    let result = https_only.fetch(&at(format!("https://localhost:{port}/keys")), SECOND).await;
+    assert_eq!(result.expect_err("refused").to_string(), "redirect: plaintext is refused");
 }
 
 #[tokio::test]
@@ -158,8 +190,8 @@ async fn blocked_addresses_are_not_asked_whatever_their_name() {
     assert_eq!(issuer.asked.load(Ordering::SeqCst), 0);
 }
 
-#[tokio::test]
-async fn servers_show_who_they_are() {
+/// Serves one response over TLS. The port, and the certificate as PEM.
+async fn serve_tls(head: String, body: &'static str) -> (u16, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let provider = sluice_crypto::provider(None);
@@ -172,21 +204,27 @@ async fn servers_show_who_they_are() {
         while let Ok((stream, _)) = listener.accept().await {
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let _ = stream.read(&mut [0; 1024]).await;
-            let answer =
-                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{KEYS}", KEYS.len());
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
     });
+    (port, made.cert.pem())
+}
+
+#[tokio::test]
+async fn servers_show_who_they_are() {
+    let (port, certificate) = serve_tls("200 OK".to_owned(), KEYS).await;
     let directory = tempfile::tempdir().expect("a directory");
     let extra_roots = directory.path().join("extra.pem");
     let key = at(format!("https://localhost:{port}/keys"));
     let options = JwksOptions { extra_roots: extra_roots.clone(), ..JwksOptions::default() };
-    assert!(JwksClient::new(&options).fetch(&key, SECOND).await.is_err(), "unknown root");
+    assert!(with_options(&options).fetch(&key, SECOND).await.is_err(), "unknown root");
     let trusting = JwksOptions { skip_verify: true, ..options.clone() };
-    assert_eq!(JwksClient::new(&trusting).fetch(&key, SECOND).await.expect("keys"), KEYS);
-    std::fs::write(&extra_roots, made.cert.pem()).expect("the file");
-    assert_eq!(JwksClient::new(&options).fetch(&key, SECOND).await.expect("keys"), KEYS);
+    assert_eq!(with_options(&trusting).fetch(&key, SECOND).await.expect("keys"), KEYS);
+    std::fs::write(&extra_roots, certificate).expect("the file");
+    assert_eq!(with_options(&options).fetch(&key, SECOND).await.expect("keys"), KEYS);
 }
 
 /// A graph with one policy that names the keys at `address`, and what it has of them.
@@ -220,6 +258,7 @@ async fn keys_come_back_into_the_graph_and_follow_the_issuer() {
     let metrics = JwksMetrics::default();
     let wanted = handles.wanted_jwks.clone();
     let fetcher = JwksFetcher::new(engine.clone(), wanted, handles.inputs.jwks.clone(), &options, metrics.clone());
+    let fetcher = fetcher.expect("a fetcher");
     let mut tried = fetcher.tried();
     let running = tokio::spawn(fetcher.run());
     tried.wait_for(|tried| *tried).await.expect("it runs");

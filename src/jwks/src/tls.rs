@@ -1,16 +1,15 @@
 //! TLS to the servers of issuers.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
 /// A configuration that trusts the roots of the system and those of the file, if it exists; `None` without any roots.
-pub(super) fn client_config(extra_roots: &Path, skip_verify: bool) -> Option<Arc<ClientConfig>> {
+pub(super) fn client_config(extra_roots: &Path, skip_verify: bool) -> Option<ClientConfig> {
     if skip_verify {
-        return sluice_crypto::client_without_verification().ok().map(Arc::new);
+        return sluice_crypto::client_without_verification().ok();
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -21,5 +20,5 @@ pub(super) fn client_config(extra_roots: &Path, skip_verify: bool) -> Option<Arc
         return None;
     }
     let builder = sluice_crypto::client(None).ok()?;
-    Some(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    Some(builder.with_root_certificates(roots).with_no_client_auth())
 }

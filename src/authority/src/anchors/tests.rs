@@ -66,8 +66,8 @@ async fn publish(bundle: Value) -> (String, JwksClient) {
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(stream, service));
         }
     });
-    let options = JwksOptions { skip_verify: true, ..JwksOptions::default() };
-    (format!("localhost:{port}/bundle"), JwksClient::new(&options).only_secure())
+    let options = JwksOptions { skip_verify: true, https_only: true, ..JwksOptions::default() };
+    (format!("localhost:{port}/bundle"), JwksClient::new(&options).expect("a client"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
