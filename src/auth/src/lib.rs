@@ -24,7 +24,7 @@ pub use caller::{Caller, IdentityMismatch, PodName};
 pub use certificate::ClientCertificates;
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::ReviewedTokens;
-pub use token::{FileKeys, KeySource, RemoteKeys, SignedTokens};
+pub use token::{FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
 pub use trust_domain::TrustDomain;
 pub use viewer::{Viewer, ViewerRules};
 

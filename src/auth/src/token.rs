@@ -7,22 +7,26 @@ mod keys;
 mod remote;
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::{HeaderMap, header};
+use sluice_jwks::FetchError;
 
 pub use file::FileKeys;
+pub use keys::{KeySet, NotKeySet};
 pub use remote::RemoteKeys;
 
 use crate::{Authenticator, Call, TrustDomain, Verdict};
 use claims::{Claims, UnverifiedToken};
-use keys::KeySet;
 
 /// Header that names the cluster of a caller.
 const CLUSTER_HEADER: &str = "clusterid";
 
 /// A token that is not valid. No text quotes the token. Only [`TokenError::Keys`] is retryable.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the token is malformed")]
     Malformed,
@@ -38,14 +42,41 @@ pub(crate) enum TokenError {
     Audience(Vec<String>),
     #[error("the token is not that of a service account")]
     Subject,
-    #[error("{0}")]
-    Keys(String),
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+}
+
+/// Why the keys of an issuer are not available. All are retryable: files and servers change.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The file holds no key set.
+    #[error("{}: {error}", .file.display())]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        error: NotKeySet,
+    },
+    /// The last fetch failed, and the next one is not due yet.
+    #[error("the keys of the issuer have not been fetched")]
+    NotFetched,
+    /// The fetch fails.
+    #[error("cannot fetch the keys of the issuer: {0}")]
+    Fetch(FetchError),
 }
 
 /// Provides the keys of an issuer.
 pub trait KeySource: Send + Sync + 'static {
     /// The current keys. `refresh` asks for newer ones, because a key was missing.
-    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<std::sync::Arc<KeySet>, String>>;
+    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>>;
 }
 
 /// Verifies tokens with the keys of their issuers.
@@ -112,9 +143,9 @@ impl SignedTokens {
 
     async fn verify(&self, token: &str, source: &dyn KeySource) -> Result<Claims, TokenError> {
         let parts = UnverifiedToken::split(token)?;
-        let mut keys = source.keys(false).await.map_err(TokenError::Keys)?;
+        let mut keys = source.keys(false).await?;
         if !keys.has(parts.key_id()) {
-            keys = source.keys(true).await.map_err(TokenError::Keys)?;
+            keys = source.keys(true).await?;
         }
         let claims = parts.verify(&keys)?;
         claims.check(sluice_telemetry::unix_seconds(), &self.issuer, &self.audiences)?;

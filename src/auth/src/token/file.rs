@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 
-use super::KeySource;
 use super::keys::KeySet;
+use super::{KeySource, KeysError};
 
 /// A file with a JSON web key set, read again when it has changed.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ impl FileKeys {
         Self { file: file.to_owned(), read: Mutex::default() }
     }
 
-    fn load(&self) -> Result<Arc<KeySet>, String> {
-        let fail = |error: std::io::Error| format!("cannot read {}: {error}", self.file.display());
+    fn load(&self) -> Result<Arc<KeySet>, KeysError> {
+        let fail = |error: std::io::Error| KeysError::Read { file: self.file.clone(), error };
         let metadata = std::fs::metadata(&self.file).map_err(fail)?;
         let version = (metadata.modified().map_err(fail)?, metadata.len());
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl FileKeys {
             return Ok(keys.clone());
         }
         let text = std::fs::read_to_string(&self.file).map_err(fail)?;
-        let keys = KeySet::parse(&text).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        let keys = KeySet::parse(&text).map_err(|error| KeysError::Content { file: self.file.clone(), error })?;
         let keys = Arc::new(keys);
         *read = Some((version, keys.clone()));
         Ok(keys)
@@ -45,7 +45,7 @@ impl FileKeys {
 }
 
 impl KeySource for FileKeys {
-    fn keys(&self, _: bool) -> BoxFuture<'_, Result<Arc<KeySet>, String>> {
+    fn keys(&self, _: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>> {
         let keys = self.load();
         Box::pin(async move { keys })
     }

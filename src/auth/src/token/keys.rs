@@ -1,60 +1,47 @@
-//! JSON web key sets (RFC 7517) and signature verification.
+//! JSON web key sets (RFC 7517) and signature verification, by `jsonwebtoken` on aws-lc.
 
-use aws_lc_rs::signature::{
-    self, ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
-    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384,
-    RSA_PSS_2048_8192_SHA512, RsaParameters, UnparsedPublicKey,
-};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::str::FromStr;
+
+use jsonwebtoken::crypto::aws_lc;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
+use serde_json::Value;
+
+/// Members of a key that are read. RFC 7517 section 4: all others are ignored, whatever their value.
+const MEMBERS: [&str; 9] = ["kty", "kid", "alg", "use", "crv", "n", "e", "x", "y"];
+
+const RSA: &[Algorithm] =
+    &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
 
 /// Public keys of an issuer.
 #[derive(Debug, Default)]
 pub struct KeySet(Vec<Key>);
 
+/// A text that is not a JSON web key set.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the keys are not a JSON web key set")]
+pub struct NotKeySet;
+
 #[derive(Debug)]
 struct Key {
     id: Option<String>,
-    /// The only algorithm it may be used with, if declared.
-    algorithm: Option<String>,
-    public: Public,
-}
-
-#[derive(Debug)]
-enum Public {
-    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
-    P256(Vec<u8>),
-    P384(Vec<u8>),
-    Ed25519(Vec<u8>),
+    /// The algorithms it may be used with: those of its type, or the declared one of them.
+    algorithms: Vec<Algorithm>,
+    public: DecodingKey,
 }
 
 #[derive(Deserialize)]
 struct Set {
-    keys: Vec<Jwk>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    alg: Option<String>,
-    #[serde(rename = "use")]
-    usage: Option<String>,
-    crv: String,
-    n: String,
-    e: String,
-    x: String,
-    y: String,
+    /// `jsonwebtoken::jwk::JwkSet` rejects a set because of one key.
+    keys: Vec<Value>,
 }
 
 impl KeySet {
-    /// Parses a set. Keys of unsupported types are ignored.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let set: Set = serde_json::from_str(text).map_err(|_| "the keys are not a JSON web key set".to_owned())?;
-        let keys = set.keys.into_iter().filter(|key| key.usage.as_deref().is_none_or(|usage| usage == "sig"));
-        Ok(Self(keys.filter_map(Key::new).collect()))
+    /// Parses a set. Keys that are malformed, of unsupported types or not for signatures are ignored.
+    pub(super) fn parse(text: &str) -> Result<Self, NotKeySet> {
+        let set: Set = serde_json::from_str(text).map_err(|_| NotKeySet)?;
+        Ok(Self(set.keys.into_iter().filter_map(Key::parse).collect()))
     }
 
     /// Whether a key has this id; without an id, whether there is any key.
@@ -63,26 +50,56 @@ impl KeySet {
     }
 
     /// Whether a key with this id, or one without an id, verifies the signature.
-    pub(super) fn verifies(&self, id: Option<&str>, algorithm: &str, text: &[u8], signature: &[u8]) -> bool {
-        self.0.iter().any(|key| key.is_named(id) && key.verifies(algorithm, text, signature))
+    pub(super) fn verifies(&self, id: Option<&str>, algorithm: &str, text: &[u8], signature: &Vec<u8>) -> bool {
+        // `none` is the name of no algorithm.
+        Algorithm::from_str(algorithm).is_ok_and(|algorithm| {
+            self.0.iter().any(|key| key.is_named(id) && key.verifies(algorithm, text, signature))
+        })
     }
 }
 
 impl Key {
-    fn new(jwk: Jwk) -> Option<Self> {
-        let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok();
-        let point = |length: usize| {
-            let (x, y) = (bytes(&jwk.x)?, bytes(&jwk.y)?);
-            (x.len() == length && y.len() == length).then(|| [&[4], x.as_slice(), &y].concat())
+    fn parse(mut key: Value) -> Option<Self> {
+        key.as_object_mut()?.retain(|name, _| MEMBERS.contains(&name.as_str()));
+        let mut jwk: Jwk = serde_json::from_value(key).ok()?;
+        if jwk.common.public_key_use.as_ref().is_some_and(|usage| *usage != PublicKeyUse::Signature) {
+            return None;
+        }
+        // Symmetric keys are ignored: a public key could otherwise be taken for a secret.
+        let of_type = match &mut jwk.algorithm {
+            AlgorithmParameters::RSA(rsa) => {
+                remove_padding(&mut rsa.n);
+                remove_padding(&mut rsa.e);
+                RSA
+            }
+            AlgorithmParameters::EllipticCurve(point) => {
+                remove_padding(&mut point.x);
+                remove_padding(&mut point.y);
+                let (coordinate_bytes, algorithm): (usize, &[Algorithm]) = match point.curve {
+                    EllipticCurve::P256 => (32, &[Algorithm::ES256]),
+                    EllipticCurve::P384 => (48, &[Algorithm::ES384]),
+                    EllipticCurve::P521 | EllipticCurve::Ed25519 => return None,
+                };
+                let text_bytes = (coordinate_bytes * 8).div_ceil(6);
+                if point.x.len() != text_bytes || point.y.len() != text_bytes {
+                    return None;
+                }
+                algorithm
+            }
+            AlgorithmParameters::OctetKeyPair(point) if point.curve == EllipticCurve::Ed25519 => {
+                remove_padding(&mut point.x);
+                &[Algorithm::EdDSA]
+            }
+            AlgorithmParameters::OctetKeyPair(_) | AlgorithmParameters::OctetKey(_) => return None,
         };
-        let public = match (jwk.kty.as_str(), jwk.crv.as_str()) {
-            ("RSA", _) => Public::Rsa { modulus: bytes(&jwk.n)?, exponent: bytes(&jwk.e)? },
-            ("EC", "P-256") => Public::P256(point(32)?),
-            ("EC", "P-384") => Public::P384(point(48)?),
-            ("OKP", "Ed25519") => Public::Ed25519(bytes(&jwk.x)?),
-            _ => return None,
+        let algorithms = match jwk.common.key_algorithm {
+            None => of_type.to_vec(),
+            Some(declared) => {
+                let declared = Algorithm::from_str(&declared.to_string()).ok();
+                declared.into_iter().filter(|algorithm| of_type.contains(algorithm)).collect()
+            }
         };
-        Some(Self { id: jwk.kid, algorithm: jwk.alg, public })
+        Some(Self { public: DecodingKey::from_jwk(&jwk).ok()?, id: jwk.common.key_id, algorithms })
     }
 
     fn is_named(&self, id: Option<&str>) -> bool {
@@ -92,31 +109,15 @@ impl Key {
         }
     }
 
-    fn verifies(&self, algorithm: &str, text: &[u8], signature: &[u8]) -> bool {
-        if self.algorithm.as_deref().is_some_and(|own| own != algorithm) {
-            return false;
-        }
-        let point = |kind: &'static dyn signature::VerificationAlgorithm, public: &[u8]| {
-            UnparsedPublicKey::new(kind, public).verify(text, signature).is_ok()
-        };
-        match (&self.public, algorithm) {
-            (Public::Rsa { modulus, exponent }, _) => {
-                let parameters: &RsaParameters = match algorithm {
-                    "RS256" => &RSA_PKCS1_2048_8192_SHA256,
-                    "RS384" => &RSA_PKCS1_2048_8192_SHA384,
-                    "RS512" => &RSA_PKCS1_2048_8192_SHA512,
-                    "PS256" => &RSA_PSS_2048_8192_SHA256,
-                    "PS384" => &RSA_PSS_2048_8192_SHA384,
-                    "PS512" => &RSA_PSS_2048_8192_SHA512,
-                    _ => return false,
-                };
-                let key = signature::RsaPublicKeyComponents { n: modulus, e: exponent };
-                key.verify(parameters, text, signature).is_ok()
-            }
-            (Public::P256(public), "ES256") => point(&ECDSA_P256_SHA256_FIXED, public),
-            (Public::P384(public), "ES384") => point(&ECDSA_P384_SHA384_FIXED, public),
-            (Public::Ed25519(public), "EdDSA") => point(&ED25519, public),
-            _ => false,
-        }
+    fn verifies(&self, algorithm: Algorithm, text: &[u8], signature: &Vec<u8>) -> bool {
+        // The backend is named: the default one panics once a dependency enables a second one.
+        self.algorithms.contains(&algorithm)
+            && (aws_lc::DEFAULT_PROVIDER.verifier_factory)(&algorithm, &self.public)
+                .is_ok_and(|verifier| verifier.verify(text, signature).is_ok())
     }
+}
+
+/// Removes the padding of base64, which RFC 7515 forbids and some issuers write.
+fn remove_padding(text: &mut String) {
+    text.truncate(text.trim_end_matches('=').len());
 }

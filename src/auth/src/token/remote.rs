@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use sluice_jwks::JwksClient;
+use sluice_jwks::{FetchError, JwksClient};
 use sluice_model::JwksKey;
 use tokio::sync::Mutex;
 
-use super::KeySource;
 use super::keys::KeySet;
+use super::{KeySource, KeysError};
 
 /// Longest fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,20 +41,18 @@ impl RemoteKeys {
         Self { client, key: JwksKey { issuer: issuer.into(), uri: uri.into() }, fetched: Mutex::default() }
     }
 
-    async fn get(&self, refresh: bool) -> Result<Arc<KeySet>, String> {
+    async fn get(&self, refresh: bool) -> Result<Arc<KeySet>, KeysError> {
         let mut fetched = self.fetched.lock().await;
         let cached = fetched.keys.clone();
         let is_fresh = cached.as_ref().is_some_and(|(_, at)| !refresh && at.elapsed() < REFRESH_INTERVAL);
         if is_fresh || fetched.tried.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
-            return cached
-                .map(|(keys, _)| keys)
-                .ok_or_else(|| "the keys of the issuer have not been fetched".to_owned());
+            return cached.map(|(keys, _)| keys).ok_or(KeysError::NotFetched);
         }
         fetched.tried = Some(Instant::now());
-        let new = match self.client.fetch(&self.key, FETCH_TIMEOUT).await {
-            Ok(text) => KeySet::parse(&text),
-            Err(error) => Err(error.to_string()),
-        };
+        let text = self.client.fetch(&self.key, FETCH_TIMEOUT).await;
+        let new = text.and_then(|text| {
+            KeySet::parse(&text).map_err(|_| FetchError::Content("the keys are not a JSON web key set"))
+        });
         match (new, cached) {
             (Ok(keys), _) => {
                 let keys = Arc::new(keys);
@@ -62,16 +60,16 @@ impl RemoteKeys {
                 Ok(keys)
             }
             (Err(error), Some((keys, _))) => {
-                tracing::warn!(target: "serverca", issuer = %self.key.issuer, error, "failed to fetch keys, using the previous ones");
+                tracing::warn!(target: "serverca", issuer = %self.key.issuer, %error, "failed to fetch keys, using the previous ones");
                 Ok(keys)
             }
-            (Err(error), None) => Err(format!("cannot fetch the keys of the issuer: {error}")),
+            (Err(error), None) => Err(KeysError::Fetch(error)),
         }
     }
 }
 
 impl KeySource for RemoteKeys {
-    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, String>> {
+    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>> {
         Box::pin(self.get(refresh))
     }
 }

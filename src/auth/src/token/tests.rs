@@ -1,7 +1,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue};
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, SigningKey};
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use rcgen::{
+    KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, SigningKey,
+};
 use serde_json::{Value, json};
 use sluice_model::Identity;
 use sluice_telemetry::unix_seconds;
@@ -28,18 +32,17 @@ impl Issuer {
         format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// Verifies with the keys of this issuer for cluster `here`, or for callers that name none.
     fn tokens(&self, directory: &tempfile::TempDir) -> SignedTokens {
-        let file = directory.path().join("keys.json");
-        std::fs::write(&file, json!({"keys": [self.jwk]}).to_string()).expect("write keys");
-        let keys = ["", "here"].map(|cluster| (cluster.to_owned(), FileKeys::new(&file)));
-        SignedTokens::of_clusters(
-            keys.into(),
-            "https://issuer",
-            &["istio-ca".to_owned()],
-            TrustDomain::new("td".into()),
-        )
+        tokens(directory, &json!({"keys": [self.jwk]}))
     }
+}
+
+/// Verifies with a key set for cluster `here`, or for callers that name none.
+fn tokens(directory: &tempfile::TempDir, set: &Value) -> SignedTokens {
+    let file = directory.path().join("keys.json");
+    std::fs::write(&file, set.to_string()).expect("write keys");
+    let keys = ["", "here"].map(|cluster| (cluster.to_owned(), FileKeys::new(&file)));
+    SignedTokens::of_clusters(keys.into(), "https://issuer", &["istio-ca".to_owned()], TrustDomain::new("td".into()))
 }
 
 fn good() -> Value {
@@ -145,4 +148,121 @@ async fn keys_change_with_their_file() {
     assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
     std::fs::remove_file(directory.path().join("keys.json")).expect("remove");
     assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
+}
+
+#[tokio::test]
+async fn unusable_keys_do_not_hide_the_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let issuer = Issuer::new();
+    let token = format!("Bearer {}", issuer.sign(&good()));
+    let verdict = async |set: Value| ask(&tokens(&directory, &set), &[("authorization", &token)]).await;
+    let unusable = json!([
+        7, "key", {}, {"kty": 7}, {"kty": "unknown"}, {"kty": "oct", "k": "AA"},
+        {"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+        {"kty": "OKP", "crv": "P-256", "x": "AA"}, {"kty": "RSA", "n": "%", "e": "AQAB"}, {"kty": "RSA", "n": "AA"},
+    ]);
+    // Members that no signature needs are ignored, whatever they hold; so is padding.
+    let mut usable = issuer.jwk.clone();
+    usable["x5c"] = json!(7);
+    usable["key_ops"] = json!("verify");
+    usable["x"] = json!(format!("{}=", usable["x"].as_str().expect("text")));
+    let mut keys = unusable.as_array().expect("a list").clone();
+    keys.push(usable.clone());
+    assert!(matches!(verdict(json!({"keys": keys})).await, Verdict::Identified(_)));
+    let refused = Verdict::Rejected(TokenError::Signature.to_string());
+    assert_eq!(verdict(json!({"keys": unusable})).await, refused);
+    usable["use"] = json!("enc");
+    assert_eq!(verdict(json!({"keys": [usable]})).await, refused, "a key for encryption");
+    let Verdict::Rejected(reason) = verdict(json!({"keys": {}})).await else { panic!("it is rejected") };
+    assert!(reason.ends_with("keys.json: the keys are not a JSON web key set"), "{reason}");
+}
+
+#[tokio::test]
+async fn unknown_header_parameters_are_ignored_unless_critical() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut issuer = Issuer::new();
+    let head = json!({"alg": "EdDSA", "kid": "one", "ver": 1, "typ": ["JWT"], "jwk": issuer.jwk, "x5c": {}});
+    issuer.head = head.clone();
+    let tokens = issuer.tokens(&directory);
+    let token = format!("Bearer {}", issuer.sign(&good()));
+    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
+    for (name, value) in [("crit", json!(["ver"])), ("crit", json!([])), ("kid", json!(1)), ("alg", Value::Null)] {
+        issuer.head = head.clone();
+        issuer.head[name] = value;
+        let token = format!("Bearer {}", issuer.sign(&good()));
+        let malformed = Verdict::Rejected(TokenError::Malformed.to_string());
+        assert_eq!(ask(&tokens, &[("authorization", &token)]).await, malformed, "{}", issuer.head);
+    }
+}
+
+#[tokio::test]
+async fn each_algorithm_is_verified_with_keys_of_its_type_only() {
+    use Algorithm::{ES256, ES384, PS256, PS384, PS512, RS256, RS384, RS512};
+    let directory = tempfile::tempdir().expect("a directory");
+    let verdict = async |key: &Value, token: &str| {
+        ask(&tokens(&directory, &json!({"keys": [key]})), &[("authorization", token)]).await
+    };
+    let sign = |key: &EncodingKey, algorithm: Algorithm| {
+        let token = jsonwebtoken::encode(&Header::new(algorithm), &good(), key);
+        format!("Bearer {}", token.expect("a token"))
+    };
+    let refused = Verdict::Rejected(TokenError::Signature.to_string());
+    let pair = |kind| KeyPair::generate_for(kind).expect("a key").serialize_der();
+    // The RSA key inside PKCS #8, whose header has this length for 2,048 bits.
+    let rsa = EncodingKey::from_rsa_der(&pair(&PKCS_RSA_SHA256)[26..]);
+    let p256 = EncodingKey::from_ec_der(&pair(&PKCS_ECDSA_P256_SHA256));
+    let p384 = EncodingKey::from_ec_der(&pair(&PKCS_ECDSA_P384_SHA384));
+    for (key, algorithm) in [
+        (&rsa, RS256),
+        (&rsa, RS384),
+        (&rsa, RS512),
+        (&rsa, PS256),
+        (&rsa, PS384),
+        (&rsa, PS512),
+        (&p256, ES256),
+        (&p384, ES384),
+    ] {
+        let token = sign(key, algorithm);
+        let mut jwk = json!(Jwk::from_encoding_key(key, algorithm).expect("a public key"));
+        assert!(matches!(verdict(&jwk, &token).await, Verdict::Identified(_)), "{algorithm:?}");
+        // The key declares another algorithm, of its type or not.
+        for declared in ["RS256", "PS256", "HS256", "none", "RSA-OAEP"] {
+            jwk["alg"] = json!(declared);
+            if declared != format!("{algorithm:?}") {
+                assert_eq!(verdict(&jwk, &token).await, refused, "{algorithm:?} {declared}");
+            }
+        }
+        jwk["alg"] = Value::Null;
+        assert!(matches!(verdict(&jwk, &token).await, Verdict::Identified(_)), "{algorithm:?}");
+        // The public key as the secret of HMAC.
+        let public = jwk.get("n").or(jwk.get("x")).and_then(Value::as_str).expect("text");
+        let secret = EncodingKey::from_secret(public.as_bytes());
+        assert_eq!(verdict(&jwk, &sign(&secret, Algorithm::HS256)).await, refused, "{algorithm:?}");
+    }
+    let symmetric = json!({"kty": "oct", "k": URL_SAFE_NO_PAD.encode("secret"), "alg": "HS256"});
+    let token = sign(&EncodingKey::from_secret(b"secret"), Algorithm::HS256);
+    assert_eq!(verdict(&symmetric, &token).await, refused, "a symmetric key");
+}
+
+/// Why `claims.rs` reads tokens itself. An assertion that fails after an update removes a reason.
+#[test]
+fn jsonwebtoken_reads_tokens_differently() {
+    use jsonwebtoken::errors::ErrorKind;
+    let mut issuer = Issuer::new();
+    let head = issuer.head.clone();
+    let error = |issuer: &Issuer| jsonwebtoken::decode_header(issuer.sign(&good())).expect_err("an error").into_kind();
+    issuer.head["ver"] = json!(1);
+    assert!(matches!(error(&issuer), ErrorKind::Json(_)), "a number in the header");
+    issuer.head = json!({"alg": "none"});
+    assert!(matches!(error(&issuer), ErrorKind::Json(_)), "an unknown algorithm");
+    issuer.head = head;
+    let mut validation = Validation::new(Algorithm::EdDSA);
+    validation.set_audience(&["istio-ca"]);
+    let key = DecodingKey::from_ed_der(issuer.key.der_bytes());
+    let expired = issuer.sign(&with("exp", json!(unix_seconds() - 30)));
+    assert!(jsonwebtoken::decode::<Claims>(expired, &key, &validation).is_ok(), "clock skew applies to `exp`");
+    validation.leeway = 0;
+    validation.validate_nbf = true;
+    let early = issuer.sign(&with("nbf", json!(unix_seconds() + 30)));
+    assert!(jsonwebtoken::decode::<Claims>(early, &key, &validation).is_err(), "none applies to `nbf`");
 }
