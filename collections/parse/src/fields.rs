@@ -385,6 +385,13 @@ impl Drop for Fields<'_> {
     }
 }
 
+/// Replaces `target` if the field is present.
+pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *target = value;
+    }
+}
+
 /// What every message about an unknown field begins with.
 const UNKNOWN_FIELD: &str = "unknown field";
 

@@ -4,8 +4,7 @@
 
 use sluice_model::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, Object, PathType};
 
-use crate::fields::{Fields, Findings};
-use crate::object::Item;
+use crate::{Fields, Findings, Item};
 
 const PATH_TYPES: [(&str, PathType); 3] = [
     ("ImplementationSpecific", PathType::ImplementationSpecific),

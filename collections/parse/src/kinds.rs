@@ -1,59 +1,14 @@
-//! The table of kinds (C01 to C03).
+//! The table of kinds (C01 to C03). Only `object.rs` and `validate.rs` import it; no parser does.
 
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
+    KindInfo, Parse, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
     mesh_settings, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
     proxy_config_resource, request_authentication, secret, service, service_entry, sidecar, telemetry,
     traffic_extension, workload_entry, workload_group,
 };
-
-/// Parser of a kind: the model value, or `None` if the object does not apply. Findings are added to the second argument.
-pub type Parse = fn(&Item<'_>, &Findings) -> Option<Object>;
-
-/// A kind of object and its parser.
-#[derive(Clone, Debug)]
-pub struct KindInfo {
-    /// The kind.
-    pub kind: Kind,
-    /// API group, empty for the core group.
-    pub group: &'static str,
-    /// Supported versions, the preferred one first.
-    pub versions: &'static [&'static str],
-    /// Value of `kind` in objects.
-    pub name: &'static str,
-    /// Plural resource name in URLs of the API server.
-    pub plural: &'static str,
-    /// Whether the kind is namespaced.
-    pub namespaced: bool,
-    /// The parser; `None` if the kind is not supported yet.
-    pub parse: Option<Parse>,
-    /// Whether an object of an unsupported kind gets a warning: it is configuration that should have an effect.
-    pub warn_unsupported: bool,
-}
-
-impl KindInfo {
-    /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
-    #[must_use]
-    pub fn is_custom(&self) -> bool {
-        self.group.ends_with(".istio.io") || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
-    }
-
-    /// Whether the kind is part of the Kubernetes Gateway API.
-    #[must_use]
-    pub fn is_gateway_api(&self) -> bool {
-        [GROUP, EXPERIMENTAL_GROUP].contains(&self.group)
-    }
-
-    /// `apiVersion` of the preferred version.
-    #[must_use]
-    pub fn api_version(&self) -> String {
-        let version = self.versions.first().copied().unwrap_or_default();
-        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
-    }
-}
 
 const NETWORKING: &str = "networking.istio.io";
 const SECURITY: &str = "security.istio.io";

@@ -7,6 +7,9 @@
 //! `kinds.rs` is the table of kinds: their API versions, whether they are namespaced, and their parser. A kind without a
 //! parser gets a warning that it is not supported yet.
 //!
+//! Modules import each other in one direction: `fields.rs` and `item.rs`, which every parser uses; the parsers; the table of
+//! kinds; `object.rs`, which looks a kind up in the table and runs its parser; `validate.rs`.
+//!
 //! To add a kind: add a model type and a variant of [`sluice_model::Object`]; add a file here with
 //! `pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object>`, which returns `None` for an object that
 //! does not apply; name the function in the kind's line in `kinds.rs`. [`Item::meta`] reads the metadata and [`Fields`] the
@@ -27,6 +30,8 @@ mod gateway;
 mod gateway_api;
 mod header;
 mod ingress;
+mod item;
+mod kind_info;
 mod kinds;
 mod kubeconfig;
 mod mesh_config;
@@ -60,7 +65,9 @@ pub mod yaml;
 pub use address::{address_blocks, forbidden_address};
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
-pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
+pub use item::Item;
+pub use kind_info::{KindInfo, Parse};
+pub use kinds::{KINDS, find_kind, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
@@ -68,7 +75,7 @@ pub use names::{
     is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain,
     resolve_gateway, resolve_host,
 };
-pub use object::{Item, ObjectError, ObjectId, identify, parse_object};
+pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::parse_proxy;
 pub use proxy_config::merge_proxy_config;
 pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};

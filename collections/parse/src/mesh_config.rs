@@ -12,6 +12,7 @@ use sluice_model::{
 };
 
 use crate::extension_provider::{extension_provider, is_log_format};
+use crate::fields::set;
 use crate::proxy_config::merge_proxy_fields;
 use crate::traffic_policy::{
     client_tls, connection_pool, locality_lb, outlier_detection, tcp_keepalive, zone_aware_lb,
@@ -51,13 +52,6 @@ pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: 
         check::check(&fields, &mesh);
     }
     mesh
-}
-
-/// Replaces `target` if the field is present.
-pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *target = value;
-    }
 }
 
 fn listeners(mesh: &mut MeshConfig, fields: &Fields<'_>) {

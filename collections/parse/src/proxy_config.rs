@@ -10,7 +10,7 @@ use sluice_model::{
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Text, Topology, Tracer, Tracing, TracingServiceName,
 };
 
-use crate::mesh_config::set;
+use crate::fields::set;
 use crate::traffic_policy::{client_tls, tcp_keepalive};
 use crate::{Fields, Findings};
 
