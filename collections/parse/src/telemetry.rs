@@ -179,8 +179,8 @@ fn access_logging(fields: &Fields<'_>) -> TelemetryLogging {
     let filter = fields.read("filter", |filter| {
         let expression = filter.text("expression");
         // Envoy would reject the whole listener.
-        if let Err(reason) = check_cel(&expression) {
-            filter.reject("expression", format!("invalid CEL expression: {reason}"));
+        if let Err(error) = check_cel(&expression) {
+            filter.reject("expression", format!("invalid CEL expression: {error}"));
         }
         expression
     });
