@@ -89,7 +89,7 @@ pub use mesh_config::{
 pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, ObjectKey, ObjectMeta, Timestamp};
-pub use path_template::{check_path_template, is_path_template};
+pub use path_template::{PathTemplateError, check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};
 pub use proxy_config::{

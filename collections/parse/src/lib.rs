@@ -76,7 +76,7 @@ pub use names::{
     resolve_gateway, resolve_host,
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
-pub use proxy::parse_proxy;
+pub use proxy::{NodeParseError, parse_proxy};
 pub use proxy_config::merge_proxy_config;
 pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
 pub use virtual_service::{parse_http_retry, parse_virtual_service};

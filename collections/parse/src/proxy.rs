@@ -17,21 +17,35 @@ use crate::{Findings, merge_proxy_config};
 /// Maximum nesting of node metadata. Deeper metadata is ignored.
 const MAX_DEPTH: usize = 32;
 
+/// Why a node cannot be served; displayed as a lower-case fragment.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum NodeParseError {
+    /// The node ID does not have four parts.
+    #[error("missing parts in the service node {0:?}")]
+    MissingParts(String),
+    /// The first part of the node ID is not a type of proxy.
+    #[error("invalid node type in the service node {0:?}")]
+    InvalidType(String),
+    /// Neither the node ID nor the metadata has a valid IP address.
+    #[error("no valid IP address in the service node id or metadata")]
+    NoAddress,
+}
+
 /// Parses the node of a proxy. `aliases` maps other names of clusters to their IDs.
 ///
 /// # Errors
-/// A lower-case fragment: the node ID does not have the form `TYPE~IP~NAME~DOMAIN`, or there is no valid IP address.
-pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, String> {
+/// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, or there is no valid IP address.
+pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, NodeParseError> {
     let parts: Vec<&str> = node.id.split('~').collect();
     let &[kind, ip, name, domain] = parts.as_slice() else {
-        return Err(format!("missing parts in the service node {:?}", node.id));
+        return Err(NodeParseError::MissingParts(node.id.clone()));
     };
     let proxy_type = match kind {
         "sidecar" => ProxyType::Sidecar,
         "router" => ProxyType::Router,
         "waypoint" => ProxyType::Waypoint,
         "ztunnel" => ProxyType::Ztunnel,
-        _ => return Err(format!("invalid node type in the service node {:?}", node.id)),
+        _ => return Err(NodeParseError::InvalidType(node.id.clone())),
     };
     let metadata = Metadata(node.metadata.as_ref().map(struct_fields).unwrap_or_default());
     let addresses = metadata.list("INSTANCE_IPS");
@@ -40,7 +54,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
     } else if ip.parse::<IpAddr>().is_ok() {
         vec![ip.into()]
     } else {
-        return Err("no valid IP address in the service node id or metadata".to_owned());
+        return Err(NodeParseError::NoAddress);
     };
     let mut namespace = metadata.text("NAMESPACE");
     if namespace.is_empty()
@@ -246,7 +260,7 @@ mod tests {
     fn invalid_nodes_are_refused() {
         let refused = |id: &str| {
             let node = Node { id: id.to_owned(), ..Node::default() };
-            parse_proxy(&node, &BTreeMap::new()).expect_err("refused")
+            parse_proxy(&node, &BTreeMap::new()).expect_err("refused").to_string()
         };
         assert!(refused("").contains("missing parts"));
         assert!(refused("sidecar~1.1.1.1~a.b").contains("missing parts"));

@@ -86,8 +86,8 @@ fn keys(fields: &Fields<'_>) -> JwtKeys {
     } else {
         match parse_jwks_uri(&uri) {
             Ok(server) => JwtKeys::Uri { uri, server },
-            Err(reason) => {
-                fields.refuse("jwksUri", reason);
+            Err(error) => {
+                fields.refuse("jwksUri", error.to_string());
                 JwtKeys::Unusable
             }
         }
@@ -108,8 +108,8 @@ fn keys(fields: &Fields<'_>) -> JwtKeys {
             }
             JwtKeys::Inline(text)
         }
-        Err(reason) => {
-            fields.refuse("jwks", reason);
+        Err(error) => {
+            fields.refuse("jwks", error.to_string());
             JwtKeys::Unusable
         }
     }

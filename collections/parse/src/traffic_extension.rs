@@ -114,7 +114,7 @@ fn wasm_config(item: &Item<'_>, fields: &Fields<'_>) -> Option<WasmConfig> {
     // Signatures of modules are not verified, as in Istio.
     fields.has("verificationKey");
     let url = fields.text("url");
-    let source = source(&url).map_err(|reason| fields.reject("url", reason)).ok();
+    let source = source(&url).map_err(|error| fields.reject("url", error.to_string())).ok();
     let sha256 = fields.text("sha256");
     let hexadecimal = sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if !sha256.is_empty() && (sha256.len() != 64 || !hexadecimal) {
@@ -182,18 +182,33 @@ fn pull_secret(text: &str) -> Text {
     name.into()
 }
 
+/// Why the URL of a module is invalid; displayed as a lower-case fragment.
+#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+enum ModuleUrlError {
+    #[error("the URL of the module is required")]
+    Empty,
+    #[error("a URL must not contain control characters")]
+    ControlCharacter,
+    #[error("a single `%` is invalid: write a percent sign as `%25`")]
+    PercentSign,
+    #[error("`{0}` is ambiguous: a URL with a port requires a scheme such as `oci://`")]
+    AmbiguousPort(String),
+    #[error("expected scheme `oci`, `http`, `https` or `file`, found `{0}`")]
+    Scheme(String),
+}
+
 /// The source of a module. A URL without a scheme is an OCI image.
-fn source(url: &str) -> Result<WasmSource, String> {
+fn source(url: &str) -> Result<WasmSource, ModuleUrlError> {
     if url.is_empty() {
-        return Err("the URL of the module is required".to_owned());
+        return Err(ModuleUrlError::Empty);
     }
     if url.contains(|c: char| c.is_ascii_control()) {
-        return Err("a URL must not contain control characters".to_owned());
+        return Err(ModuleUrlError::ControlCharacter);
     }
     let is_escape =
         |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if url.split('%').skip(1).any(|rest| !is_escape(rest)) {
-        return Err("a single `%` is invalid: write a percent sign as `%25`".to_owned());
+        return Err(ModuleUrlError::PercentSign);
     }
     let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
         let mut bytes = scheme.bytes();
@@ -204,7 +219,7 @@ fn source(url: &str) -> Result<WasmSource, String> {
         let first = url.split('/').next().unwrap_or_default();
         // `host:port/image` would be ambiguous: `host` could be a scheme.
         return if first.contains(':') {
-            Err(format!("`{first}` is ambiguous: a URL with a port requires a scheme such as `oci://`"))
+            Err(ModuleUrlError::AmbiguousPort(first.to_owned()))
         } else {
             Ok(WasmSource::Remote(format!("oci://{url}").into()))
         };
@@ -213,7 +228,7 @@ fn source(url: &str) -> Result<WasmSource, String> {
     match scheme.to_ascii_lowercase().as_str() {
         "file" => Ok(WasmSource::File(url.strip_prefix("file://").unwrap_or(url).into())),
         scheme @ ("http" | "https" | "oci") => Ok(WasmSource::Remote(format!("{scheme}{rest}").into())),
-        scheme => Err(format!("expected scheme `oci`, `http`, `https` or `file`, found `{scheme}`")),
+        scheme => Err(ModuleUrlError::Scheme(scheme.to_owned())),
     }
 }
 

@@ -14,7 +14,7 @@ use std::fmt;
 use granit_parser::{Event, Options, Parser};
 use serde_json::Value;
 
-use build::Builder;
+use build::{BuildError, Builder};
 use position::Positions;
 
 pub use position::Position;
@@ -244,7 +244,7 @@ fn has_content(line: &str) -> bool {
 /// Passes every event of a chunk to `take`, with its position in the chunk.
 fn read_events<'t>(
     chunk: &'t str,
-    mut take: impl FnMut(Event<'t>, Position) -> Result<(), String>,
+    mut take: impl FnMut(Event<'t>, Position) -> Result<(), BuildError>,
 ) -> Result<(), SyntaxError> {
     let mut options = Options::default();
     options.emit_comments = false;
@@ -256,7 +256,8 @@ fn read_events<'t>(
         })?;
         let (is_end, start) = (matches!(event, Event::StreamEnd), span.start);
         let at = Position { line: start.line(), column: start.col() + 1 };
-        take(event, at).map_err(|reason| SyntaxError { line: at.line, column: at.column, reason })?;
+        let taken = take(event, at);
+        taken.map_err(|error| SyntaxError { line: at.line, column: at.column, reason: error.to_string() })?;
         if is_end {
             break;
         }

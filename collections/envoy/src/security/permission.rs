@@ -95,7 +95,7 @@ fn path(value: &str) -> Result<Rule, Inexpressible> {
         return Ok(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text(value))) }));
     }
     // Envoy would reject the whole listener.
-    check_path_template(value)?;
+    check_path_template(value).map_err(|error| error.to_string())?;
     let path_template = value.replace("{*}", "*").replace("{**}", "**");
     Ok(Rule::UriTemplate(TypedExtensionConfig {
         name: "uri-template".to_owned(),

@@ -57,14 +57,27 @@ pub(super) fn trust_domain(value: &str) -> Option<String> {
 
 /// A path or a path template with `{*}` and at most one `{**}`, which is the last operator.
 pub(super) fn path(value: &str) -> Option<String> {
-    check_path_template(value).err().or_else(|| present(value))
+    check_path_template(value).err().map(|error| error.to_string()).or_else(|| present(value))
+}
+
+/// Why the key of a condition is invalid; displayed as a lower-case fragment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConditionKeyError {
+    #[error("`{0}` is not a valid key: expected the form `NAME[KEY]`")]
+    Form(String),
+    #[error("`destination.namespace` is not supported: a policy applies in its own namespace")]
+    DestinationNamespace,
+    #[error("`destination.labels` is not supported: use `selector`")]
+    DestinationLabels,
+    #[error("unknown attribute `{0}`")]
+    Unknown(String),
 }
 
 /// The check for the values of a condition with this key.
 ///
 /// # Errors
 /// The key does not name an attribute that a condition can match.
-pub(super) fn of_key(key: &str) -> Result<Check, String> {
+pub(super) fn of_key(key: &str) -> Result<Check, ConditionKeyError> {
     let named = |prefix: &str| key.starts_with(prefix);
     match key {
         "source.ip" | "remote.ip" | "destination.ip" => Ok(block),
@@ -79,14 +92,11 @@ pub(super) fn of_key(key: &str) -> Result<Check, String> {
         | "connection.sni" => Ok(present),
         _ if named("request.headers") || named("request.auth.claims") || named("experimental.envoy.filters.") => {
             let open = key.find('[').filter(|open| *open > 0 && key.ends_with(']') && open + 2 < key.len());
-            open.map(|_| present as Check)
-                .ok_or_else(|| format!("`{key}` is not a valid key: expected the form `NAME[KEY]`"))
+            open.map(|_| present as Check).ok_or_else(|| ConditionKeyError::Form(key.to_owned()))
         }
-        "destination.namespace" => {
-            Err("`destination.namespace` is not supported: a policy applies in its own namespace".to_owned())
-        }
-        _ if named("destination.labels") => Err("`destination.labels` is not supported: use `selector`".to_owned()),
-        _ => Err(format!("unknown attribute `{key}`")),
+        "destination.namespace" => Err(ConditionKeyError::DestinationNamespace),
+        _ if named("destination.labels") => Err(ConditionKeyError::DestinationLabels),
+        _ => Err(ConditionKeyError::Unknown(key.to_owned())),
     }
 }
 

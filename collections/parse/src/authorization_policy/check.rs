@@ -131,7 +131,7 @@ fn condition(fields: &Fields<'_>, action: PolicyAction, key: &str, values: &Poli
         fields.refuse("key", "a CUSTOM policy does not support attributes of the peer's identity");
     }
     match attribute::of_key(key) {
-        Err(reason) => fields.refuse("key", reason),
+        Err(error) => fields.refuse("key", error.to_string()),
         Ok(_) if values.is_empty() => fields.refuse("values", "`values` or `notValues` is required"),
         Ok(check) => check_values(fields, ["values", "notValues"], values, check),
     }

@@ -6,23 +6,50 @@
 
 use serde_json::{Map, Value};
 
+/// Why a key set is invalid; displayed as a lower-case fragment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeySetError {
+    #[error("invalid JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("expected a JSON object")]
+    NotAnObject,
+    #[error("`keys` is required")]
+    NoKeys,
+    #[error("`keys` must be a list")]
+    KeysNotAList,
+    #[error("key {0} is not an object")]
+    KeyNotAnObject(usize),
+    #[error("key {0}: {1}")]
+    Key(usize, KeyError),
+    #[error(transparent)]
+    SingleKey(#[from] KeyError),
+}
+
+/// Why a key is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError {
+    #[error("unknown key type `{0}`")]
+    UnknownType(String),
+    #[error("`{0}` is required")]
+    Missing(&'static str),
+}
+
 /// Checks a key set or a single key. Returns the indices of the keys that have secret parts.
-pub(super) fn check(text: &str) -> Result<Vec<usize>, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
-    let Value::Object(object) = value else { return Err("expected a JSON object".to_owned()) };
+pub(super) fn check(text: &str) -> Result<Vec<usize>, KeySetError> {
+    let Value::Object(object) = serde_json::from_str(text)? else { return Err(KeySetError::NotAnObject) };
     let keys = match object.get("keys") {
-        Some(Value::Array(keys)) => keys.iter().collect(),
-        Some(_) => return Err("`keys` must be a list".to_owned()),
+        Some(Value::Array(keys)) => keys,
+        Some(_) => return Err(KeySetError::KeysNotAList),
         None if object.contains_key("kty") => {
-            return check_key(&object).map(|secret| (0..usize::from(secret)).collect());
+            let secret = check_key(&object)?;
+            return Ok((0..usize::from(secret)).collect());
         }
-        None => return Err("`keys` is required".to_owned()),
+        None => return Err(KeySetError::NoKeys),
     };
     let mut private = Vec::new();
-    let keys: Vec<&Value> = keys;
-    for (n, key) in keys.into_iter().enumerate() {
-        let Value::Object(key) = key else { return Err(format!("key {n} is not an object")) };
-        if check_key(key).map_err(|reason| format!("key {n}: {reason}"))? {
+    for (n, key) in keys.iter().enumerate() {
+        let Value::Object(key) = key else { return Err(KeySetError::KeyNotAnObject(n)) };
+        if check_key(key).map_err(|error| KeySetError::Key(n, error))? {
             private.push(n);
         }
     }
@@ -30,18 +57,18 @@ pub(super) fn check(text: &str) -> Result<Vec<usize>, String> {
 }
 
 /// Whether the key has a secret part.
-fn check_key(key: &Map<String, Value>) -> Result<bool, String> {
+fn check_key(key: &Map<String, Value>) -> Result<bool, KeyError> {
     let kind = key.get("kty").and_then(Value::as_str).unwrap_or_default();
     let needed: &[&str] = match kind {
         "RSA" => &["n", "e"],
         "EC" => &["crv", "x", "y"],
         "OKP" => &["crv", "x"],
         "oct" => &["k"],
-        "" => return Err("`kty` is required".to_owned()),
-        other => return Err(format!("unknown key type `{other}`")),
+        "" => return Err(KeyError::Missing("kty")),
+        other => return Err(KeyError::UnknownType(other.to_owned())),
     };
     match needed.iter().find(|name| key.get(**name).and_then(Value::as_str).is_none_or(str::is_empty)) {
-        Some(name) => Err(format!("`{name}` is required")),
+        Some(name) => Err(KeyError::Missing(name)),
         None => Ok(kind == "oct" || key.contains_key("d")),
     }
 }

@@ -1,6 +1,7 @@
 use serde_json::json;
 use sluice_model::{JwtKeys, Object, ParsedObject, ProviderService, RequestAuthentication};
 
+use super::jwks;
 use super::uri::parse_jwks_uri;
 use crate::parse_object;
 
@@ -62,6 +63,22 @@ fn invalid_parts_are_reported_and_left_out() {
 }
 
 #[test]
+fn key_set_errors_name_the_key_and_the_field() {
+    let check = |text: &str, reason: &str| {
+        assert_eq!(jwks::check(text).map_err(|error| error.to_string()), Err(reason.to_owned()), "{text}");
+    };
+    check("x", "invalid JSON: expected value at line 1 column 1");
+    check("[]", "expected a JSON object");
+    check("{}", "`keys` is required");
+    check("{\"keys\": 1}", "`keys` must be a list");
+    check("{\"keys\": [1]}", "key 0 is not an object");
+    check("{\"keys\": [{\"kty\": \"RSA\", \"n\": \"x\"}]}", "key 0: `e` is required");
+    check("{\"keys\": [{}]}", "key 0: `kty` is required");
+    check("{\"kty\": \"x\"}", "unknown key type `x`");
+    assert_eq!(jwks::check("{\"kty\": \"oct\", \"k\": \"x\"}").expect("a key"), [0]);
+}
+
+#[test]
 fn secret_keys_are_reported() {
     let (policy, rejects) = parse(json!({"issuer": "i", "jwks": "{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}"}));
     assert_eq!(rejects, ["spec.jwtRules[0].jwks"]);
@@ -77,7 +94,14 @@ fn jwks_uris_have_a_host_and_a_port() {
     check("https://idp.example.org/keys", "idp.example.org", 443);
     check("https://[fd00::1]?x", "fd00::1", 443);
     check("HTTP://u:p@h", "h", 80);
-    for bad in ["", "idp", "ftp://h", "http://h:port", "http://[::1", "http://a b"] {
-        assert!(parse_jwks_uri(bad).is_err(), "{bad}");
+    for (bad, reason) in [
+        ("", "`` is not an http or https URL"),
+        ("idp", "`idp` is not an http or https URL"),
+        ("ftp://h", "`ftp://h` is not an http or https URL"),
+        ("http://h:port", "`port` is not a port number"),
+        ("http://[::1", "`[::1` lacks a closing bracket"),
+        ("http://a b", "`http://a b` contains characters that a URL must not contain"),
+    ] {
+        assert_eq!(parse_jwks_uri(bad).map_err(|error| error.to_string()), Err(reason.to_owned()), "{bad}");
     }
 }

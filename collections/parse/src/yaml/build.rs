@@ -5,7 +5,33 @@ use std::collections::BTreeMap;
 use granit_parser::{Event, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 
-use super::{Document, Limits, scalar};
+use super::scalar::{NotInJson, resolve_plain};
+use super::{Document, Limits};
+
+/// Why a document is invalid at an event; displayed as a lower-case fragment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BuildError {
+    #[error(transparent)]
+    Scalar(#[from] NotInJson),
+    #[error("tag {0} is not supported")]
+    UnsupportedTag(String),
+    #[error("{text:?} is not a value of tag {tag}")]
+    TagMismatch { text: String, tag: String },
+    #[error("a key must not be empty")]
+    EmptyKey,
+    #[error("a sequence or a mapping cannot be a key")]
+    CollectionAsKey,
+    #[error("duplicate key {0:?}")]
+    DuplicateKey(String),
+    #[error("the value of `<<` must be a mapping or a list of mappings")]
+    MergeValue,
+    #[error("an alias refers to the value that contains it")]
+    RecursiveAlias,
+    #[error("anchors and aliases expand to more than {0} bytes")]
+    AliasBytes(usize),
+    #[error("nested deeper than {0} levels")]
+    Depth(usize),
+}
 
 /// An open collection with its anchor and its size so far.
 enum Frame {
@@ -48,7 +74,7 @@ impl<'l> Builder<'l> {
     ///
     /// # Errors
     /// The document is invalid at this event.
-    pub(super) fn event(&mut self, event: Event<'_>, line: usize) -> Result<(), String> {
+    pub(super) fn event(&mut self, event: Event<'_>, line: usize) -> Result<(), BuildError> {
         if self.root.is_none() && event.is_node() {
             self.root = Some(Document { line, value: Value::Null });
         }
@@ -69,8 +95,7 @@ impl<'l> Builder<'l> {
                 }
             }
             Event::Alias(anchor) => {
-                let (value, size) =
-                    self.anchors.get(&anchor).cloned().ok_or("an alias refers to the value that contains it")?;
+                let (value, size) = self.anchors.get(&anchor).cloned().ok_or(BuildError::RecursiveAlias)?;
                 self.copy(size)?;
                 self.put(value, 0, size)?;
             }
@@ -97,18 +122,18 @@ impl<'l> Builder<'l> {
         }
     }
 
-    fn open(&mut self, frame: Frame) -> Result<(), String> {
+    fn open(&mut self, frame: Frame) -> Result<(), BuildError> {
         if self.takes_key() {
-            return Err("a sequence or a mapping cannot be a key".to_owned());
+            return Err(BuildError::CollectionAsKey);
         }
         if self.stack.len() >= self.limits.depth {
-            return Err(format!("nested deeper than {} levels", self.limits.depth));
+            return Err(BuildError::Depth(self.limits.depth));
         }
         self.stack.push(frame);
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), String> {
+    fn close(&mut self) -> Result<(), BuildError> {
         match self.stack.pop() {
             Some(Frame::Sequence { items, anchor, bytes }) => self.put(Value::Array(items), anchor, bytes),
             Some(Frame::Mapping { mut map, merges, anchor, bytes, .. }) => {
@@ -120,7 +145,7 @@ impl<'l> Builder<'l> {
     }
 
     /// Adds a complete value as a key, an item, a field or the document.
-    fn put(&mut self, value: Value, anchor: usize, size: usize) -> Result<(), String> {
+    fn put(&mut self, value: Value, anchor: usize, size: usize) -> Result<(), BuildError> {
         if anchor != 0 {
             self.copy(size)?;
             self.anchors.insert(anchor, (value.clone(), size));
@@ -144,7 +169,7 @@ impl<'l> Builder<'l> {
                 match key.take() {
                     Some(Key::Name(name)) => {
                         if map.contains_key(&name) {
-                            return Err(format!("duplicate key {name:?}"));
+                            return Err(BuildError::DuplicateKey(name));
                         }
                         *bytes += name.len();
                         map.insert(name, value);
@@ -157,28 +182,28 @@ impl<'l> Builder<'l> {
         Ok(())
     }
 
-    fn copy(&mut self, bytes: usize) -> Result<(), String> {
+    fn copy(&mut self, bytes: usize) -> Result<(), BuildError> {
         self.copied += bytes;
         if self.copied > self.limits.alias_bytes {
-            return Err(format!("anchors and aliases expand to more than {} bytes", self.limits.alias_bytes));
+            return Err(BuildError::AliasBytes(self.limits.alias_bytes));
         }
         Ok(())
     }
 }
 
 /// The text of a mapping key.
-pub(super) fn key_text(value: Value) -> Result<String, String> {
+pub(super) fn key_text(value: Value) -> Result<String, BuildError> {
     match value {
         Value::String(text) => Ok(text),
         Value::Bool(flag) => Ok(flag.to_string()),
         Value::Number(number) => Ok(number.to_string()),
-        Value::Null => Err("a key must not be empty".to_owned()),
-        Value::Array(_) | Value::Object(_) => Err("a sequence or a mapping cannot be a key".to_owned()),
+        Value::Null => Err(BuildError::EmptyKey),
+        Value::Array(_) | Value::Object(_) => Err(BuildError::CollectionAsKey),
     }
 }
 
 /// Merges a mapping, or a list of mappings, into `map` without replacing keys; earlier mappings have precedence.
-fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), String> {
+fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), BuildError> {
     match merge {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -187,26 +212,22 @@ fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), String>
             Ok(())
         }
         Value::Array(merges) => merges.into_iter().try_for_each(|merge| merge_under(map, merge)),
-        _ => Err("the value of `<<` must be a mapping or a list of mappings".to_owned()),
+        _ => Err(BuildError::MergeValue),
     }
 }
 
 /// The value of a scalar.
-pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, BuildError> {
     let Some(tag) = tag else {
-        return if style == ScalarStyle::Plain {
-            scalar::resolve_plain(text)
-        } else {
-            Ok(Value::String(text.to_owned()))
-        };
+        return if style == ScalarStyle::Plain { Ok(resolve_plain(text)?) } else { Ok(Value::String(text.to_owned())) };
     };
     let value = match tag.core_suffix() {
         Some("str") => return Ok(Value::String(text.to_owned())),
         Some("null") if text.is_empty() => return Ok(Value::Null),
-        Some("int" | "float" | "bool" | "null") => scalar::resolve_plain(text)?,
+        Some("int" | "float" | "bool" | "null") => resolve_plain(text)?,
         // The tag `!` only means that the scalar is not plain.
         None if tag.suffix().is_empty() => return Ok(Value::String(text.to_owned())),
-        _ => return Err(format!("tag {} is not supported", tag.original())),
+        _ => return Err(BuildError::UnsupportedTag(tag.original().to_string())),
     };
     let agrees = match tag.core_suffix() {
         Some("bool") => value.is_boolean(),
@@ -214,5 +235,9 @@ pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resu
         Some("int") => value.is_i64() || value.is_u64(),
         _ => value.is_number(),
     };
-    if agrees { Ok(value) } else { Err(format!("{text:?} is not a value of tag {}", tag.original())) }
+    if agrees {
+        Ok(value)
+    } else {
+        Err(BuildError::TagMismatch { text: text.to_owned(), tag: tag.original().to_string() })
+    }
 }

@@ -2,18 +2,23 @@
 
 use serde_json::{Number, Value};
 
+/// The scalar is a number that JSON cannot represent.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} cannot be represented in JSON")]
+pub(super) struct NotInJson(String);
+
 /// The value of a plain scalar by the rules of YAML 1.1 as Go's library implements them, except that `y` and `n` are
 /// strings.
 ///
 /// # Errors
 /// JSON cannot represent the number.
-pub(super) fn resolve_plain(text: &str) -> Result<Value, String> {
+pub(super) fn resolve_plain(text: &str) -> Result<Value, NotInJson> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
         "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Value::Bool(false),
         ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf"
-        | "-.INF" => return Err(format!("{text} cannot be represented in JSON")),
+        | "-.INF" => return Err(NotInJson(text.to_owned())),
         _ => parse_number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
     })
 }
