@@ -68,7 +68,7 @@ soak: bench-build ## random changes for an hour (SOAK=10m): memory stays flat, t
 	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json
 
 .PHONY: fuzz
-fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity FUZZ_SECONDS=60 SEED=1
+fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
 	$(CARGO) run --quiet --locked -p sluice-fuzz -- $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
 .PHONY: bench-engine

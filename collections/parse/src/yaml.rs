@@ -99,11 +99,16 @@ impl Chunk<'_> {
         Ok(documents)
     }
 
-    /// As [`Self::parse`], with the complete YAML parser only. Fuzz and property tests compare the results.
-    ///
-    /// # Errors
-    /// As [`Self::parse`].
-    pub fn parse_without_fast_path(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
+    /// The results of the fast path and of the complete YAML parser; `None` if the fast path leaves the chunk to the parser.
+    /// They must be equal. Tests and the fuzz target `yaml` check that.
+    #[must_use]
+    pub fn compare_readers(&self, limits: &Limits) -> Option<[Result<Vec<Document>, SyntaxError>; 2]> {
+        let mut document = fast_path::parse(self.text, limits)?;
+        document.line += self.line - 1;
+        Some([Ok(vec![document]), self.parse_without_fast_path(limits)])
+    }
+
+    fn parse_without_fast_path(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
         let mut documents = parse_events(self.text, limits).map_err(|error| self.within_text(error))?;
         documents.iter_mut().for_each(|document| document.line += self.line - 1);
         Ok(documents)

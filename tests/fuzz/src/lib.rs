@@ -22,3 +22,4 @@ pub mod run;
 pub mod seeds;
 pub mod turns;
 pub mod xds;
+pub mod yaml;

@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use sluice_fuzz::mesh::{EpochChange, FuzzedMesh};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds};
+use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Fuzzes the control plane with mutated cases.
@@ -54,6 +54,8 @@ enum Target {
     Jwt,
     /// Credentials of callers, and nodes that claim an identity.
     Identity,
+    /// YAML texts, at the fast path of the reader and at the complete parser.
+    Yaml,
 }
 
 fn main() -> ExitCode {
@@ -79,6 +81,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Csr => "csr",
         Target::Jwt => "jwt",
         Target::Identity => "identity",
+        Target::Yaml => "yaml",
     };
     let mut run = Run::new(name, args.seed, args.seconds, args.out.clone());
     run.turns = args.turns.as_deref().and_then(|turns| Some((*turns.first()?, *turns.get(1)?)));
@@ -96,6 +99,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Csr => csr::run(&run)?,
         Target::Jwt => jwt::run(&run, &seeds)?,
         Target::Identity => identity::run(&run, &seeds)?,
+        Target::Yaml => yaml::run(&run, &root())?,
     };
     Ok(tell(name, &statistics))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, identity, jwt, objects, patches, xds};
+use sluice_fuzz::{csr, identity, jwt, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Turns and not seconds, so that each run is the same.
@@ -71,4 +71,11 @@ fn mutated_identities_violate_no_rule() {
     let statistics = identity::run(&short("identity", turns), &seeds()).expect("keys");
     clean(&statistics, turns);
     assert!(statistics.effective > turns / 20, "{} callers were let in", statistics.effective);
+}
+
+#[test]
+fn yaml_readers_give_the_same_documents() {
+    let statistics = yaml::run(&short("yaml", MANY), &root()).expect("the cases");
+    clean(&statistics, MANY);
+    assert!(statistics.effective > MANY / 4, "the fast path read {} texts", statistics.effective);
 }

@@ -1,8 +1,8 @@
 //! Fast reader for the most frequent forms of YAML.
 //!
 //! It reads block mappings and sequences of plain scalars, and flow collections on one line. For any other form, and for
-//! every error, it returns nothing and the parser reads the document. Property tests (`fast_path/tests.rs`) check that both
-//! readers give equal documents.
+//! every error, it returns nothing and the parser reads the document. Property tests (`fast_path/tests.rs`) and the fuzz
+//! target `yaml` check that both readers give equal documents.
 //!
 //! A server reads its directory at every start, so the speed matters. For 10,000 Services and 10,000 EndpointSlices
 //! (7.4 MB, release build, one core) this reader takes 63 ms and granit-parser 2.1 takes 435 ms.
