@@ -86,6 +86,7 @@ impl RemoteClustersFixture {
         let kube = KubeOptions {
             page: 2,
             watch: Duration::from_secs(60),
+            list_silence: Duration::from_secs(20),
             first_retry: Duration::from_millis(5),
             last_retry: Duration::from_millis(50),
         };

@@ -25,14 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 /// What a source handed over.
 #[derive(Default)]
-struct Recorder(Mutex<Record>);
+pub(crate) struct Recorder(Mutex<Record>);
 
 #[derive(Clone, Default)]
-struct Record {
+pub(crate) struct Record {
     /// Names of objects with the version they came with, by kind.
     objects: BTreeMap<Kind, BTreeMap<String, String>>,
     synced: BTreeSet<Kind>,
-    deleted: Vec<String>,
+    pub(crate) deleted: Vec<String>,
 }
 
 impl Recorder {
@@ -41,7 +41,7 @@ impl Recorder {
     }
 
     /// Waits until the record is as it should be.
-    async fn until(&self, what: &str, is_so: impl Fn(&Record) -> bool) -> Record {
+    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Record) -> bool) -> Record {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let record = self.read();
@@ -53,13 +53,13 @@ impl Recorder {
         }
     }
 
-    async fn synced(&self) -> Record {
+    pub(crate) async fn synced(&self) -> Record {
         self.until("everything is synced", |record| record.synced.len() == KINDS.len()).await
     }
 }
 
 impl Record {
-    fn names(&self, kind: Kind) -> Vec<&str> {
+    pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
         self.objects.get(&kind).into_iter().flat_map(BTreeMap::keys).map(String::as_str).collect()
     }
 }
@@ -85,9 +85,9 @@ impl Sink for Recorder {
 }
 
 /// A source of a server, running.
-struct RunningSource {
-    server: ApiServer,
-    sink: Arc<Recorder>,
+pub(crate) struct RunningSource {
+    pub(crate) server: ApiServer,
+    pub(crate) sink: Arc<Recorder>,
     stop: CancellationToken,
 }
 
@@ -107,19 +107,29 @@ fn source(server: &ApiServer) -> KubeSource {
         cluster: cluster(),
         system_namespace: "istio-system".into(),
         namespace: None,
-        options: KubeOptions {
-            page: 2,
-            watch: Duration::from_secs(60),
-            first_retry: Duration::from_millis(5),
-            last_retry: Duration::from_millis(50),
-        },
+        options: options(),
+    }
+}
+
+pub(crate) fn options() -> KubeOptions {
+    KubeOptions {
+        page: 2,
+        watch: Duration::from_secs(60),
+        list_silence: Duration::from_secs(20),
+        first_retry: Duration::from_millis(5),
+        last_retry: Duration::from_millis(50),
     }
 }
 
 impl RunningSource {
-    async fn start(server: ApiServer) -> Self {
+    pub(crate) async fn start(server: ApiServer) -> Self {
+        Self::start_with(server, options()).await
+    }
+
+    pub(crate) async fn start_with(server: ApiServer, options: KubeOptions) -> Self {
         let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
-        tokio::spawn(source(&server).run(sink.clone(), stop.clone()));
+        let source = KubeSource { options, ..source(&server) };
+        tokio::spawn(source.run(sink.clone(), stop.clone()));
         Self { server, sink, stop }
     }
 }
@@ -130,12 +140,12 @@ impl Drop for RunningSource {
     }
 }
 
-fn service(name: &str) -> Value {
+pub(crate) fn service(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"},
            "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}})
 }
 
-fn virtual_services() -> api_server::ResourceKind {
+pub(crate) fn virtual_services() -> api_server::ResourceKind {
     api_server::ResourceKind {
         group: "networking.istio.io",
         versions: vec!["v1beta1", "v1"],
@@ -144,7 +154,7 @@ fn virtual_services() -> api_server::ResourceKind {
     }
 }
 
-fn virtual_service(name: &str) -> Value {
+pub(crate) fn virtual_service(name: &str) -> Value {
     json!({"apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
            "metadata": {"name": name, "namespace": "n"},
            "spec": {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}})

@@ -11,6 +11,7 @@ mod files;
 mod hostile;
 mod identity;
 mod kube;
+mod kube_faults;
 mod mesh_files;
 mod secrets;
 mod session;

@@ -265,7 +265,6 @@ impl Receiver for ConfigMapReceiver {
                         self.found.remove(namespace);
                     }
                 }
-                WatchEvent::Bookmark(_) => {}
             }
         }
         self.publish();

@@ -1,102 +1,94 @@
-//! Requests to the API server.
+//! The collections of an API server, and clients for them.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::{Stream, StreamExt};
 use http::Request;
-use kube::{Client, core};
+use kube::Client;
+use kube::core::{ApiResource, GroupVersionKind, Resource as _};
+use kube::runtime::watcher;
 use serde::Deserialize;
-use serde_json::Value;
 use sluice_model::{Kind, Text};
 use sluice_parse::KindInfo;
 
+use crate::raw_object::RawObject;
 use crate::server::Reachability;
 use crate::{KubeOptions, RequestError};
 
 /// A collection of objects of the API server.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// Such as `/api/v1/pods`.
-    path: String,
-    /// Field or label selector, as a query parameter.
-    selector: String,
-    /// Media types to accept instead of whole objects.
-    accept: Option<&'static str>,
+    pub(crate) kind: ApiResource,
+    /// The only namespace; `None` is all.
+    pub(crate) namespace: Option<Text>,
+    fields: Option<String>,
+    labels: Option<String>,
+    /// Only the metadata of the objects is requested.
+    pub(crate) metadata_only: bool,
 }
 
 impl Resource {
     /// All objects of a kind, or those of one namespace.
     #[must_use]
     pub fn new(info: &KindInfo, version: &str, namespace: Option<Text>) -> Self {
-        let root =
-            if info.group.is_empty() { format!("/api/{version}") } else { format!("/apis/{}/{version}", info.group) };
-        let scope = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
-        let selector = match info.kind {
+        let fields = match info.kind {
             // Failed pods have no addresses, and are kept for a long time.
-            Kind::Pod => "&fieldSelector=status.phase%21%3DFailed",
+            Kind::Pod => Some("status.phase!=Failed"),
             // Secrets of these types are numerous and large, and no proxy uses them.
-            Kind::Secret => {
-                "&fieldSelector=type%21%3Dhelm.sh%2Frelease.v1%2Ctype%21%3Dkubernetes.io%2Fservice-account-token"
-            }
-            _ => "",
+            Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
+            _ => None,
         };
-        Self { path: format!("{root}{scope}/{}", info.plural), selector: selector.to_owned(), accept: None }
+        let kind = GroupVersionKind::gvk(info.group, version, info.name);
+        let kind = ApiResource::from_gvk_with_plural(&kind, info.plural);
+        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(kind) }
     }
 
     /// ConfigMaps of this name in every namespace.
     #[must_use]
     pub fn config_maps_named(name: &str) -> Self {
-        let selector = format!("&fieldSelector=metadata.name%3D{}", escape(name));
-        Self { path: "/api/v1/configmaps".to_owned(), selector, accept: None }
+        let kind = GroupVersionKind::gvk("", "v1", "ConfigMap");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "configmaps");
+        Self { fields: Some(format!("metadata.name={name}")), ..Self::all(kind) }
     }
 
     /// Secrets of a namespace that hold kubeconfigs of remote clusters.
     #[must_use]
     pub fn cluster_secrets(namespace: &str) -> Self {
-        let selector = "&labelSelector=istio%2FmultiCluster%3Dtrue".to_owned();
-        Self { path: format!("/api/v1/namespaces/{namespace}/secrets"), selector, accept: None }
+        let kind = GroupVersionKind::gvk("", "v1", "Secret");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "secrets");
+        let labels = Some("istio/multiCluster=true".to_owned());
+        Self { namespace: Some(namespace.into()), labels, ..Self::all(kind) }
     }
 
     /// Metadata of all CustomResourceDefinitions, without their specs, which are large.
     #[must_use]
     pub fn definitions() -> Self {
-        Self {
-            path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
-            selector: String::new(),
-            accept: Some(
-                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
-                 application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
-            ),
+        let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "customresourcedefinitions");
+        Self { metadata_only: true, ..Self::all(kind) }
+    }
+
+    fn all(kind: ApiResource) -> Self {
+        Self { kind, namespace: None, fields: None, labels: None, metadata_only: false }
+    }
+
+    /// How it is listed and watched.
+    pub(crate) fn watcher_config(&self, options: &KubeOptions) -> watcher::Config {
+        watcher::Config {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            timeout: Some(u32::try_from(options.watch.as_secs()).unwrap_or(u32::MAX).max(1)),
+            page_size: Some(options.page),
+            ..watcher::Config::default()
         }
     }
 }
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.path)
+        f.write_str(&RawObject::<false>::url_path(&self.kind, self.namespace.as_deref()))
     }
-}
-
-/// A page of a list.
-#[derive(Debug, Deserialize)]
-pub struct Page {
-    /// Its position in the list.
-    #[serde(default)]
-    pub metadata: PageMetadata,
-    /// Its objects.
-    #[serde(default)]
-    pub items: Option<Vec<Value>>,
-}
-
-/// The position of a page in its list.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PageMetadata {
-    /// The version of the list.
-    pub resource_version: String,
-    /// Token of the next page.
-    #[serde(rename = "continue")]
-    pub next: Option<String>,
 }
 
 /// A failed request, by what has to follow.
@@ -126,6 +118,18 @@ impl From<kube::Error> for ApiError {
     }
 }
 
+impl From<watcher::Error> for ApiError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => Self::from_status(status.code, &status.message),
+            watcher::Error::NoResourceVersion => Self::Other(error.to_string()),
+        }
+    }
+}
+
 impl ApiError {
     fn from_status(code: u16, message: &str) -> Self {
         match code {
@@ -136,31 +140,23 @@ impl ApiError {
     }
 }
 
-/// An event of a watch.
-#[derive(Debug)]
-pub enum WatchEvent {
-    /// The object was added or modified.
-    Apply(Value),
-    /// The object was deleted; this is its last state.
-    Delete(Value),
-    /// All events up to this resourceVersion have been delivered.
-    Bookmark(String),
-}
-
 /// A client of one API server, for lists and watches.
 #[derive(Clone)]
 pub struct Api {
-    client: Client,
-    options: KubeOptions,
+    pub(crate) client: Client,
+    pub(crate) options: KubeOptions,
     cluster: Option<Text>,
-    pub(crate) reachability: Reachability,
+    reachability: Reachability,
+    /// Lists are requested as the beginning of a watch, until the server rejects that.
+    streams_lists: Arc<AtomicBool>,
 }
 
 impl Api {
     /// For an API server whose cluster the log does not name.
     #[must_use]
     pub fn new(client: Client, options: KubeOptions) -> Self {
-        Self { client, options, cluster: None, reachability: Reachability::default() }
+        let streams_lists = Arc::new(AtomicBool::new(true));
+        Self { client, options, cluster: None, reachability: Reachability::default(), streams_lists }
     }
 
     /// With the name of its cluster, for the log.
@@ -175,39 +171,24 @@ impl Api {
         self.cluster.as_deref()
     }
 
-    /// One page of a list.
-    ///
-    /// # Errors
-    /// The request fails.
-    pub async fn list(&self, resource: &Resource, next: Option<&str>) -> Result<Page, ApiError> {
-        let next = next.map(|token| format!("&continue={}", escape(token))).unwrap_or_default();
-        let uri = format!("{}?limit={}{}{next}", resource.path, self.options.page, resource.selector);
-        Ok(self.client.request(request(resource, &uri)?).await?)
+    /// Whether lists are streamed.
+    pub(crate) fn streams_lists(&self) -> bool {
+        self.streams_lists.load(Ordering::Relaxed)
     }
 
-    /// Changes after a resourceVersion, until the server ends the watch.
-    ///
-    /// # Errors
-    /// The request fails.
-    pub async fn watch(
-        &self,
-        resource: &Resource,
-        version: &str,
-    ) -> Result<impl Stream<Item = Result<WatchEvent, ApiError>> + use<>, ApiError> {
-        let uri = format!(
-            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}{}",
-            resource.path,
-            escape(version),
-            self.options.watch.as_secs().max(1),
-            resource.selector
-        );
-        let events = self.client.request_events::<Value>(request(resource, &uri)?).await?;
-        Ok(events.map(|event: Result<core::WatchEvent<Value>, kube::Error>| match event? {
-            core::WatchEvent::Added(object) | core::WatchEvent::Modified(object) => Ok(WatchEvent::Apply(object)),
-            core::WatchEvent::Deleted(object) => Ok(WatchEvent::Delete(object)),
-            core::WatchEvent::Bookmark(bookmark) => Ok(WatchEvent::Bookmark(bookmark.metadata.resource_version)),
-            core::WatchEvent::Error(status) => Err(ApiError::from_status(status.code, &status.message)),
-        }))
+    /// Lists in pages from now on.
+    pub(crate) fn list_in_pages(&self) {
+        self.streams_lists.store(false, Ordering::Relaxed);
+    }
+
+    /// The server answered a request.
+    pub(crate) fn succeeded(&self) {
+        self.reachability.succeeded(self.cluster());
+    }
+
+    /// The server did not answer a request.
+    pub(crate) fn unreachable(&self, cause: &str) {
+        self.reachability.failed(self.cluster(), cause);
     }
 
     /// The served versions of an API group.
@@ -229,25 +210,4 @@ impl Api {
         let group: Group = self.client.request(request).await?;
         Ok(group.versions.into_iter().map(|version| version.version).collect())
     }
-}
-
-fn request(resource: &Resource, uri: &str) -> Result<Request<Vec<u8>>, ApiError> {
-    let mut request = Request::get(uri);
-    if let Some(accept) = resource.accept {
-        request = request.header(http::header::ACCEPT, accept);
-    }
-    request.body(Vec::new()).map_err(|error| ApiError::Other(error.to_string()))
-}
-
-/// Percent-encodes a query value.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            escaped.push(char::from(byte));
-        } else {
-            escaped += &format!("%{byte:02X}");
-        }
-    }
-    escaped
 }

@@ -1,28 +1,40 @@
 //! Lists and watches one collection of an API server, until the server no longer serves its kind.
 //!
 //! ```text
-//! List ──ok──▶ Watch ──ended──▶ Watch, from the last resourceVersion
+//! List ──ok──▶ Watch ──ended, silent──▶ Watch, from the last resourceVersion
 //!  ▲  ▲          │ └───failed──▶ wait, Watch
 //!  │  └──────────┘ resourceVersion expired (410)
-//!  └─ failed: wait          kind not served (404): `Receiver::absent`, end
+//!  └─ failed, silent: wait          kind not served (404): `Receiver::absent`, end
 //! ```
 //!
-//! This is not `kube::runtime::watcher`: a page of raw JSON goes to the receiver without a copy of the whole list in
-//! between, up to `MAX_EVENTS_PER_BATCH` events that arrive together are one commit, and a kind that disappears ends it.
+//! `kube::runtime::watcher` sends the requests and keeps the resourceVersion. A list is the beginning of a watch (a streaming
+//! list) where the API server supports that, and is read in pages otherwise. This module passes batches of raw objects to
+//! the receiver, and decides what follows a failure.
 
-use std::time::{Duration, Instant};
+use std::pin::{Pin, pin};
+use std::time::Instant;
 
-use futures::StreamExt;
+use futures::{FutureExt, Stream, StreamExt};
+use kube::runtime::watcher;
 use serde_json::Value;
 use tracing::{Instrument as _, debug, error_span, info, warn};
 
-use crate::api::{Api, ApiError, Resource, WatchEvent};
+use crate::api::{Api, ApiError, Resource};
 use crate::backoff::Backoff;
+use crate::pace::{self, Pace};
+use crate::raw_object::RawObject;
 
-/// Most events of a watch in one call of the receiver.
+/// Most objects or events in one call of the receiver.
 const MAX_EVENTS_PER_BATCH: usize = 1024;
-/// A watch that lasts this long resets the backoff.
-const MIN_SUCCESSFUL_WATCH: Duration = Duration::from_secs(5);
+
+/// An event of a watch.
+#[derive(Debug)]
+pub enum WatchEvent {
+    /// The object was added or modified.
+    Apply(Value),
+    /// The object was deleted; this is its last state.
+    Delete(Value),
+}
 
 /// Receives the objects of a collection.
 pub trait Receiver: Send {
@@ -32,7 +44,7 @@ pub trait Receiver: Send {
     fn listed(&mut self, objects: Vec<Value>);
     /// The list is complete.
     fn end_list(&mut self);
-    /// Events of a watch, in order, without bookmarks.
+    /// Events of a watch, in order.
     fn watched(&mut self, events: Vec<WatchEvent>);
     /// The API server does not serve the kind: no objects exist.
     fn absent(&mut self);
@@ -42,138 +54,223 @@ pub trait Receiver: Send {
 pub struct ListWatch<R> {
     api: Api,
     resource: Resource,
-    backoff: Backoff,
+    pace: Pace,
     receiver: R,
+    /// The list in progress; `None` while watching.
+    list: Option<List>,
+}
+
+/// A list in progress.
+struct List {
+    started: Instant,
+    objects: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { started: Instant::now(), objects: 0 }
+    }
+}
+
+/// Why a batch ends.
+enum Failure {
+    /// The watcher reports an error.
+    Watcher(watcher::Error),
+    /// The list in progress has received nothing for the longest time allowed.
+    Silent,
+}
+
+/// What follows a failure.
+enum Next {
+    /// The watcher continues.
+    Continue,
+    /// A new watcher lists.
+    ListAgain,
+    /// The kind is not served.
+    End,
 }
 
 impl<R: Receiver> ListWatch<R> {
     /// Lists and watches `resource` for `receiver`.
     #[must_use]
     pub fn new(api: Api, resource: Resource, backoff: Backoff, receiver: R) -> Self {
-        Self { api, resource, backoff, receiver }
+        Self { api, resource, pace: Pace::new(backoff), receiver, list: None }
     }
 
     /// Runs until the API server no longer serves the kind, and returns the receiver then.
-    pub async fn run(self) -> R {
+    pub async fn run(mut self) -> R {
         let cluster = self.api.cluster().unwrap_or_default();
         // The level of an error, so that every message inside names the cluster and the kind.
         let span = error_span!("kube_watch", cluster, kind = %self.resource);
-        self.list_and_watch().instrument(span).await
+        async move {
+            let client = pace::client(&self.api, &self.pace);
+            match self.resource.metadata_only {
+                true => self.list_and_watch::<true>(&client).await,
+                false => self.list_and_watch::<false>(&client).await,
+            }
+            debug!("the API server does not serve the kind");
+            self.receiver.absent();
+            self.receiver
+        }
+        .instrument(span)
+        .await
     }
 
-    async fn list_and_watch(mut self) -> R {
+    /// Runs one watcher after the other.
+    async fn list_and_watch<const METADATA_ONLY: bool>(&mut self, client: &kube::Client) {
         loop {
-            match self.list().await {
-                Ok(version) => match self.watch(version).await {
-                    ApiError::Absent => break,
-                    // The watch cannot be continued: a list finds the missed changes.
-                    _ => continue,
-                },
-                Err(ApiError::Absent) => break,
-                Err(error) => {
-                    self.report("list failed, retrying", &error);
-                    self.wait().await;
+            let streams_list = self.api.streams_lists();
+            let mut events = pin!(self.watcher::<METADATA_ONLY>(client, streams_list));
+            self.list = Some(List::default());
+            loop {
+                let mut batch = Vec::new();
+                let result = self.next_batch(events.as_mut(), &mut batch).await;
+                if !batch.is_empty() {
+                    // The receiver may wait for a full queue, which must not block other tasks of this thread.
+                    tokio::task::block_in_place(|| self.deliver(batch));
+                }
+                let Err(failure) = result else { continue };
+                match self.failed(failure, streams_list).await {
+                    Next::Continue => {}
+                    Next::ListAgain => break,
+                    Next::End => return,
                 }
             }
         }
-        debug!("the API server does not serve the kind");
-        self.receiver.absent();
-        self.receiver
     }
 
-    /// Lists all pages. Returns the resourceVersion to watch from.
-    async fn list(&mut self) -> Result<String, ApiError> {
-        let started = Instant::now();
-        self.receiver.begin_list();
-        let (mut next, mut objects) = (None, 0);
-        let version = loop {
-            let page = self.api.list(&self.resource, next.as_deref()).await?;
-            let items = page.items.unwrap_or_default();
-            objects += items.len();
-            // The receiver may wait for a full queue, which must not block other tasks of this thread.
-            tokio::task::block_in_place(|| self.receiver.listed(items));
-            next = page.metadata.next.filter(|token| !token.is_empty());
-            if next.is_none() {
-                break page.metadata.resource_version;
-            }
+    /// The events of one watcher. It does not end by itself.
+    fn watcher<const METADATA_ONLY: bool>(
+        &self,
+        client: &kube::Client,
+        streams_list: bool,
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<RawObject<METADATA_ONLY>>>> + Send + use<METADATA_ONLY, R>
+    {
+        let (client, kind) = (client.clone(), &self.resource.kind);
+        let api = match &self.resource.namespace {
+            Some(namespace) => kube::Api::namespaced_with(client, namespace, kind),
+            None => kube::Api::all_with(client, kind),
         };
-        tokio::task::block_in_place(|| self.receiver.end_list());
-        self.succeeded();
-        let milliseconds = started.elapsed().as_millis();
-        info!(objects, milliseconds, "listed");
-        Ok(version)
+        let config = self.resource.watcher_config(&self.api.options);
+        watcher::watcher(api, if streams_list { config.streaming_lists() } else { config })
     }
-
-    /// Watches from a resourceVersion, one watch after the other, until a list is needed.
-    async fn watch(&mut self, mut version: String) -> ApiError {
-        loop {
-            let started = Instant::now();
-            match self.watch_once(&mut version).await {
-                Ok(()) => {
-                    if started.elapsed() < MIN_SUCCESSFUL_WATCH {
-                        self.wait().await;
-                    } else {
-                        self.succeeded();
-                    }
-                }
-                Err(ApiError::Gone) => {
-                    info!("resourceVersion of the watch has expired, listing again");
-                    return ApiError::Gone;
-                }
-                Err(ApiError::Absent) => return ApiError::Absent,
-                Err(error) => {
-                    self.report("watch failed, continuing from the last resourceVersion", &error);
-                    self.wait().await;
-                }
+    /// Waits for events, and adds those that are ready to `batch`, up to a failure.
+    async fn next_batch<E: Stream<Item = watcher::Result<T>>, T>(
+        &self,
+        mut events: Pin<&mut E>,
+        batch: &mut Vec<T>,
+    ) -> Result<(), Failure> {
+        let first = match &self.list {
+            // The watcher limits the silence of a watch, and not that of a list.
+            Some(_) => {
+                let limit = self.api.options.list_silence;
+                tokio::time::timeout(limit, events.next()).await.map_err(|_| Failure::Silent)?
             }
-        }
-    }
-
-    /// One watch until the server ends it.
-    async fn watch_once(&mut self, version: &mut String) -> Result<(), ApiError> {
-        let events = self.api.watch(&self.resource, version).await?;
-        let mut events = std::pin::pin!(events.ready_chunks(MAX_EVENTS_PER_BATCH));
-        while let Some(chunk) = events.next().await {
-            let (mut batch, mut failure) = (Vec::new(), None);
-            for event in chunk {
-                match event {
-                    Ok(WatchEvent::Bookmark(at)) => *version = at,
-                    Ok(event) => {
-                        let (WatchEvent::Apply(object) | WatchEvent::Delete(object)) = &event else { continue };
-                        let at = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-                        if let Some(at) = at {
-                            at.clone_into(version);
-                        }
-                        batch.push(event);
-                    }
-                    Err(error) => failure = Some(error),
-                }
+            None => events.next().await,
+        };
+        let mut next = first;
+        while let Some(event) = next {
+            batch.push(event.map_err(Failure::Watcher)?);
+            if batch.len() == MAX_EVENTS_PER_BATCH {
+                break;
             }
-            if !batch.is_empty() {
-                tokio::task::block_in_place(|| self.receiver.watched(batch));
-            }
-            if let Some(failure) = failure {
-                return Err(failure);
-            }
+            next = events.next().now_or_never().flatten();
         }
         Ok(())
     }
 
+    fn deliver<const METADATA_ONLY: bool>(&mut self, batch: Vec<watcher::Event<RawObject<METADATA_ONLY>>>) {
+        let (mut objects, mut changes) = (Vec::new(), Vec::new());
+        for event in batch {
+            match event {
+                watcher::Event::Init => {
+                    objects.clear();
+                    self.list = Some(List::default());
+                    self.receiver.begin_list();
+                }
+                watcher::Event::InitApply(object) => objects.push(object.json),
+                watcher::Event::InitDone => {
+                    self.add_to_list(std::mem::take(&mut objects));
+                    self.end_list();
+                }
+                watcher::Event::Apply(object) => changes.push(WatchEvent::Apply(object.json)),
+                watcher::Event::Delete(object) => changes.push(WatchEvent::Delete(object.json)),
+            }
+        }
+        self.add_to_list(objects);
+        if !changes.is_empty() {
+            self.receiver.watched(changes);
+        }
+    }
+
+    fn add_to_list(&mut self, objects: Vec<Value>) {
+        if objects.is_empty() {
+            return;
+        }
+        if let Some(list) = &mut self.list {
+            list.objects += objects.len();
+        }
+        self.receiver.listed(objects);
+    }
+
+    fn end_list(&mut self) {
+        self.receiver.end_list();
+        self.pace.listed();
+        self.api.succeeded();
+        let List { started, objects } = self.list.take().unwrap_or_default();
+        let milliseconds = started.elapsed().as_millis();
+        info!(objects, milliseconds, "listed");
+    }
+
+    /// Logs a failure and waits as long as it requires.
+    async fn failed(&mut self, failure: Failure, streams_list: bool) -> Next {
+        let is_listing = self.list.is_some();
+        let error = match failure {
+            Failure::Watcher(error) if streams_list && is_listing && is_refused(&error) => {
+                debug!(%error, "the API server does not stream lists, listing in pages");
+                self.api.list_in_pages();
+                return Next::ListAgain;
+            }
+            Failure::Watcher(error) => ApiError::from(error),
+            Failure::Silent => {
+                // The server may have accepted a streaming list that it cannot complete.
+                self.api.list_in_pages();
+                let silence = self.api.options.list_silence;
+                warn!(?silence, "the list receives nothing, listing again in pages");
+                tokio::time::sleep(self.pace.failed()).await;
+                return Next::ListAgain;
+            }
+        };
+        let next = match &error {
+            ApiError::Absent => return Next::End,
+            ApiError::Gone if !is_listing => {
+                info!("resourceVersion of the watch has expired, listing again");
+                return Next::ListAgain;
+            }
+            // A watch that cannot be started at its resourceVersion must not be tried again.
+            ApiError::Gone => Next::ListAgain,
+            ApiError::Unreachable(_) | ApiError::Other(_) => Next::Continue,
+        };
+        self.report(is_listing, &error);
+        tokio::time::sleep(self.pace.failed()).await;
+        next
+    }
+
     /// Logs a failure. An unreachable API server is one line for all kinds.
-    fn report(&self, event: &str, error: &ApiError) {
+    fn report(&self, is_listing: bool, error: &ApiError) {
+        let event = match is_listing {
+            true => "list failed, retrying",
+            false => "watch failed, continuing from the last resourceVersion",
+        };
         match error {
-            ApiError::Unreachable(cause) => self.api.reachability.failed(self.api.cluster(), cause),
+            ApiError::Unreachable(cause) => self.api.unreachable(cause),
             ApiError::Gone => debug!(%error, "{event}"),
             ApiError::Absent | ApiError::Other(_) => warn!(%error, "{event}"),
         }
     }
+}
 
-    fn succeeded(&mut self) {
-        self.backoff.worked();
-        self.api.reachability.succeeded(self.api.cluster());
-    }
-
-    async fn wait(&mut self) {
-        tokio::time::sleep(self.backoff.failed()).await;
-    }
+/// Whether the API server refuses the parameters of a streaming list.
+fn is_refused(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
 }

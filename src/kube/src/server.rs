@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use tower::BoxError;
+use tower::timeout::TimeoutLayer;
 use tower::util::MapErrLayer;
 use tracing::{debug, info, warn};
 
@@ -13,6 +14,10 @@ use crate::UnreachableServer;
 
 /// Time between two warnings of one unreachable API server.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Longest time until a response begins. The API server itself ends a request after 60 seconds, unless it is a watch,
+/// whose response begins at once.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// A client whose connection errors name the address of the API server.
 ///
@@ -27,7 +32,8 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
             false => Box::new(UnreachableServer { address: address.to_string(), cause: error }),
         }
     });
-    Ok(ClientBuilder::try_from(config)?.with_layer(&name_server).build())
+    let limit = TimeoutLayer::new(RESPONSE_TIMEOUT);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&limit).with_layer(&name_server).build())
 }
 
 /// Reports of one API server, shared by all its watches: one line a minute, not one for each kind and try.

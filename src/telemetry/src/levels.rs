@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
-use tracing::{Metadata, Subscriber};
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
@@ -18,7 +18,7 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("files", &["sluice_sources::files", "sluice_watch"]),
     ("grpc", &["tonic", "h2", "hyper", "hyper_util", "tower"]),
     ("krt", &["sluice_engine", "sluice_graph"]),
-    ("kube", &["sluice_sources::kube", "sluice_kube", "kube", "kube_client"]),
+    ("kube", &["sluice_sources::kube", "sluice_kube", "kube", "kube_client", "kube_runtime"]),
     ("model", &["sluice_parse", "sluice_model", "sluice_sources"]),
     ("validation", &["sluice_sources::report"]),
 ];
@@ -134,15 +134,22 @@ impl<S: Subscriber> Layer<S> for LogLevels {
 
 impl LogLevels {
     fn enables(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.of(scope_of(metadata.target()))
+        level_of(metadata.target(), *metadata.level()) <= self.of(scope_of(metadata.target()))
     }
+}
+
+/// The level that decides whether an event is logged. The watcher of `kube::runtime` logs errors that it also returns, and
+/// `sluice_kube` logs those.
+fn level_of(target: &str, level: Level) -> Level {
+    if target.starts_with("kube_runtime") { level.max(Level::DEBUG) } else { level }
 }
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
     use tracing::level_filters::LevelFilter;
 
-    use super::{LogLevels, scope_of};
+    use super::{LogLevels, level_of, scope_of};
 
     #[test]
     fn targets_map_to_scopes() {
@@ -151,6 +158,13 @@ mod tests {
         assert_eq!(scope_of("sluice_xdsomething"), "default");
         assert_eq!(scope_of("sluiced::app"), "default");
         assert_eq!(scope_of("delta"), "delta");
+    }
+
+    #[test]
+    fn returned_errors_of_the_watcher_are_logged_once() {
+        assert_eq!(level_of("kube_runtime::watcher", Level::WARN), Level::DEBUG);
+        assert_eq!(level_of("kube_runtime::watcher", Level::TRACE), Level::TRACE);
+        assert_eq!(level_of("kube_client::client", Level::WARN), Level::WARN);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The parts of a Kubernetes API server that clients use, over real HTTP.
 //!
 //! It keeps objects with resourceVersions, lists them in pages with continue tokens, sends events and bookmarks to
-//! watches, and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect watches
-//! and compact its history. It records requests, so that granted rights can be compared with used ones.
+//! watches, and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect or silence
+//! watches, break lists off and compact its history. It records requests, so that granted rights can be compared with
+//! used ones.
 
 mod answer;
 mod patch;
@@ -44,6 +45,10 @@ pub struct ReceivedRequest {
 #[derive(Clone, Debug, Default)]
 struct Faults {
     slow_lists: Duration,
+    /// A list may be requested as the beginning of a watch.
+    streams_lists: bool,
+    /// The number of lists that are broken off in the middle, by resource.
+    broken_lists: BTreeMap<String, usize>,
     forbidden: BTreeSet<String>,
     /// Accepted tokens. Without any, requests need no token.
     tokens: BTreeSet<String>,
@@ -69,6 +74,8 @@ struct Shared {
     changed: watch::Sender<u64>,
     /// Counts disconnects; ends watches.
     disconnected: watch::Sender<u64>,
+    /// Counts silences; watches that are open then send nothing more and do not end.
+    silenced: watch::Sender<u64>,
     /// How often an idle watch gets a bookmark.
     bookmarks: Duration,
 }
@@ -98,6 +105,7 @@ impl ApiServer {
             state: Mutex::default(),
             changed: watch::channel(0).0,
             disconnected: watch::channel(0).0,
+            silenced: watch::channel(0).0,
             bookmarks: Duration::from_millis(20),
         });
         let router = answer::router(shared.clone());
@@ -204,6 +212,21 @@ impl ApiServer {
     /// Ends every watch, as a load balancer or a restart does.
     pub fn disconnect(&self) {
         self.shared.disconnected.send_modify(|count| *count += 1);
+    }
+
+    /// Keeps every open watch open and sends nothing more, as after the loss of a connection.
+    pub fn silence(&self) {
+        self.shared.silenced.send_modify(|count| *count += 1);
+    }
+
+    /// Accepts streaming lists, as Kubernetes 1.34 does; otherwise they are refused.
+    pub fn stream_lists(&self) {
+        self.shared.state().faults.streams_lists = true;
+    }
+
+    /// Breaks off the next list of a resource in the middle.
+    pub fn break_list(&self, resource: &str) {
+        *self.shared.state().faults.broken_lists.entry(resource.to_owned()).or_default() += 1;
     }
 
     /// Delays every page of a list.

@@ -63,7 +63,6 @@ impl Receiver for Definitions {
                         self.names.remove(&name);
                     }
                 }
-                WatchEvent::Bookmark(_) => {}
             }
         }
         self.tell();

@@ -96,7 +96,6 @@ impl Receiver for Objects {
         let change = |event| match event {
             WatchEvent::Apply(object) => self.set(object),
             WatchEvent::Delete(object) => self.delete(object),
-            WatchEvent::Bookmark(_) => None,
         };
         let changes = events.into_iter().filter_map(change).collect();
         self.sink.commit(changes);

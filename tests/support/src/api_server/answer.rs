@@ -13,7 +13,7 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::response::{json_answer, status, text_answer};
+use super::response::{broken_answer, json_answer, status, text_answer};
 use super::store::{PagedList, StoreEvent};
 use super::{ReceivedRequest, Shared, patch, write};
 
@@ -198,11 +198,37 @@ fn list(shared: &Shared, wanted: &ReadTarget) -> Response<Body> {
         .collect();
     let (version, items) = (&wanted.version, items.join(","));
     let list = format!(r#"{{"kind":"List","apiVersion":"{version}","metadata":{metadata},"items":[{items}]}}"#);
-    text_answer(StatusCode::OK, list)
+    match breaks_off(shared, &wanted.resource) {
+        true => broken_answer(list),
+        false => text_answer(StatusCode::OK, list),
+    }
+}
+
+/// Whether a list is to be broken off.
+fn breaks_off(shared: &Shared, resource: &str) -> bool {
+    let mut state = shared.state();
+    let Some(count) = state.faults.broken_lists.get_mut(resource) else { return false };
+    let breaks = *count > 0;
+    *count = count.saturating_sub(1);
+    breaks
 }
 
 fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
-    let from: u64 = wanted.query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or_default();
+    let has = |name: &str, value: &str| wanted.query.get(name).is_some_and(|it| it == value);
+    let version = wanted.query.get("resourceVersion").and_then(|text| text.parse().ok());
+    let (lines, from) = if has("sendInitialEvents", "true") {
+        if !shared.state().faults.streams_lists || !has("resourceVersionMatch", "NotOlderThan") {
+            let text = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
+            return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text);
+        }
+        let (lines, version) = initial_events(&shared, &wanted);
+        if breaks_off(&shared, &wanted.resource) {
+            return broken_answer(lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect());
+        }
+        (lines, version)
+    } else {
+        (VecDeque::new(), version.unwrap_or_default())
+    };
     if from < shared.state().store.floor() {
         return status(StatusCode::GONE, "Expired", "too old resource version");
     }
@@ -210,11 +236,12 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
     let watch = WatchStream {
         changed: shared.changed.subscribe(),
         disconnected: shared.disconnected.subscribe(),
+        silenced: shared.silenced.subscribe(),
         shared,
         wanted,
         at: from,
         ends: Instant::now() + Duration::from_secs(seconds),
-        lines: VecDeque::new(),
+        lines,
     };
     let lines = futures::stream::unfold(watch, |mut watch| async move {
         let line = watch.next().await?;
@@ -225,11 +252,25 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
     response
 }
 
+/// The events of a streaming list with the bookmark of its end, and its resourceVersion.
+fn initial_events(shared: &Shared, wanted: &ReadTarget) -> (VecDeque<Bytes>, u64) {
+    let state = shared.state();
+    let list = state.store.list(&wanted.group, &wanted.resource, &wanted.namespace, selects(wanted));
+    let mut lines: VecDeque<Bytes> =
+        list.objects.iter().map(|stored| line("ADDED", &shown(wanted, &stored.object))).collect();
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": list.version.to_string(), "annotations": annotations});
+    let object = json!({"apiVersion": wanted.version, "kind": wanted.resource, "metadata": metadata});
+    lines.push_back(line("BOOKMARK", &object));
+    (lines, list.version)
+}
+
 struct WatchStream {
     shared: Arc<Shared>,
     wanted: ReadTarget,
     changed: tokio::sync::watch::Receiver<u64>,
     disconnected: tokio::sync::watch::Receiver<u64>,
+    silenced: tokio::sync::watch::Receiver<u64>,
     /// Everything up to this version has been told.
     at: u64,
     ends: Instant,
@@ -240,6 +281,9 @@ impl WatchStream {
     /// The next line, or the end of the watch.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if self.silenced.has_changed().is_ok_and(|changed| changed) {
+                return std::future::pending().await;
+            }
             if let Some(line) = self.lines.pop_front() {
                 return Some(line);
             }
@@ -253,6 +297,7 @@ impl WatchStream {
             }
             tokio::select! {
                 _ = self.disconnected.changed() => return None,
+                _ = self.silenced.changed() => return std::future::pending().await,
                 changed = self.changed.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep_until(self.ends.into()) => return None,
                 () = tokio::time::sleep(self.shared.bookmarks) => {

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
@@ -19,6 +20,15 @@ pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
 pub(super) fn text_answer(code: StatusCode, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A response whose connection breaks after half of the text.
+pub(super) fn broken_answer(text: String) -> Response<Body> {
+    let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
+    let parts = [Ok(half), Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))];
+    let mut response = Response::new(Body::from_stream(futures::stream::iter(parts)));
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }

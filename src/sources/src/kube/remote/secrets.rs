@@ -85,7 +85,6 @@ impl Receiver for SecretReader {
                         self.metrics.count_event("delete");
                     }
                 }
-                WatchEvent::Bookmark(_) => {}
             }
         }
         self.tell();
