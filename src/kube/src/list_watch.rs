@@ -24,7 +24,7 @@ use crate::backoff::Backoff;
 use crate::pace::{self, Pace};
 use crate::raw_object::RawObject;
 
-/// Most objects or events in one call of the receiver.
+/// Most events of a watch in one call of the receiver.
 const MAX_EVENTS_PER_BATCH: usize = 1024;
 
 /// An event of a watch.
@@ -154,29 +154,31 @@ impl<R: Receiver> ListWatch<R> {
         let config = self.resource.watcher_config(&self.api.options);
         watcher::watcher(api, if streams_list { config.streaming_lists() } else { config })
     }
-    /// Waits for events, and adds those that are ready to `batch`, up to a failure.
-    async fn next_batch<E: Stream<Item = watcher::Result<T>>, T>(
+    /// Adds events to `batch`: up to a page of a list, the events of a watch that are ready, or those before a failure.
+    async fn next_batch<T>(
         &self,
-        mut events: Pin<&mut E>,
-        batch: &mut Vec<T>,
+        mut events: Pin<&mut impl Stream<Item = watcher::Result<watcher::Event<T>>>>,
+        batch: &mut Vec<watcher::Event<T>>,
     ) -> Result<(), Failure> {
-        let first = match &self.list {
-            // The watcher limits the silence of a watch, and not that of a list.
-            Some(_) => {
-                let limit = self.api.options.list_silence;
-                tokio::time::timeout(limit, events.next()).await.map_err(|_| Failure::Silent)?
+        loop {
+            let event = match &self.list {
+                // The watcher limits the silence of a watch, and not that of a list.
+                Some(_) => {
+                    let limit = self.api.options.list_silence;
+                    tokio::time::timeout(limit, events.next()).await.map_err(|_| Failure::Silent)?
+                }
+                None if batch.is_empty() => events.next().await,
+                None => events.next().now_or_never().flatten(),
+            };
+            let Some(event) = event else { return Ok(()) };
+            let event = event.map_err(Failure::Watcher)?;
+            let ends_page = matches!(event, watcher::Event::Init | watcher::Event::InitDone);
+            batch.push(event);
+            let most = if self.list.is_some() { self.api.options.page as usize } else { MAX_EVENTS_PER_BATCH };
+            if ends_page || batch.len() >= most {
+                return Ok(());
             }
-            None => events.next().await,
-        };
-        let mut next = first;
-        while let Some(event) = next {
-            batch.push(event.map_err(Failure::Watcher)?);
-            if batch.len() == MAX_EVENTS_PER_BATCH {
-                break;
-            }
-            next = events.next().now_or_never().flatten();
         }
-        Ok(())
     }
 
     fn deliver<const METADATA_ONLY: bool>(&mut self, batch: Vec<watcher::Event<RawObject<METADATA_ONLY>>>) {
