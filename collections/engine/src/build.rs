@@ -18,7 +18,7 @@ use crate::store::{IndexStoreRef, KeyedStoreRef, index_store_logic, keyed_store_
 use crate::update::{EpochLogic, Row, Update};
 use crate::value::Erased;
 
-/// All that the build makes for the dataflow thread.
+/// The parts of the engine that the build creates for the dataflow thread.
 pub(crate) struct BuildState {
     pub(crate) options: EngineOptions,
     pub(crate) queue: CommandQueue,

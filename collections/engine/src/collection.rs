@@ -1,4 +1,4 @@
-//! Typed handles of collections and indexes. What derives from them is in `operations/`.
+//! Typed handles of collections and indexes. The operations on them are in `operations/`.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

@@ -14,7 +14,7 @@ use crate::update::Row;
 pub struct CollectionInfo {
     /// Its name, unique in the engine.
     pub name: String,
-    /// How it is made: `input`, `fixed`, `map`, `derive`, …
+    /// Its operation: `input`, `fixed`, `map`, `derive`, …
     pub kind: &'static str,
     /// Name of its dataflow.
     pub dataflow: String,
@@ -34,17 +34,17 @@ pub struct CollectionInfo {
 
 impl CollectionInfo {
     pub(crate) fn of(node: NodeId, nodes: &[CollectionNode], dataflows: &[String]) -> Self {
-        let it = &nodes[node];
+        let info = &nodes[node];
         Self {
-            name: it.name.clone(),
-            kind: it.kind,
-            dataflow: dataflows[it.dataflow].clone(),
-            parents: it.parents.iter().map(|parent| nodes[*parent].name.clone()).collect(),
-            metadata: it.metadata.clone(),
-            published: it.published.is_some(),
+            name: info.name.clone(),
+            kind: info.kind,
+            dataflow: dataflows[info.dataflow].clone(),
+            parents: info.parents.iter().map(|parent| nodes[*parent].name.clone()).collect(),
+            metadata: info.metadata.clone(),
+            published: info.published.is_some(),
             node,
-            slot: it.published,
-            is_index: it.kind == "index",
+            slot: info.published,
+            is_index: info.kind == "index",
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum WriteOp {
 }
 
 impl WriteOp {
-    /// How much it counts against the size of an epoch.
+    /// Number of writes that it counts as in the limit of an epoch.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Replace(rows) => rows.len().max(1),

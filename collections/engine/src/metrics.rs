@@ -19,7 +19,7 @@ const MAX_PANIC_REPORTS: usize = 64;
 pub struct PanicReport {
     /// Name of the collection whose closure panicked.
     pub collection: String,
-    /// Key of the record the closure was given, as JSON.
+    /// Key of the record that the closure processed, as JSON.
     pub key: serde_json::Value,
     /// The panic message, if it is text.
     pub message: String,
@@ -32,7 +32,7 @@ pub struct CollectionMetrics {
     pub name: String,
     /// Records the collection holds now.
     pub size: i64,
-    /// Records its closure was given; for an input, writes.
+    /// Records that its closure has processed; for an input, writes.
     pub records_in: u64,
     /// Updates it produced; a changed record counts twice, as a retraction and an addition.
     pub records_out: u64,

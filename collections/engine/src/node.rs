@@ -1,4 +1,4 @@
-//! What the engine knows of a collection or index: its name, its parents, and where its rows are.
+//! Facts about a collection or index: its name, its parents, and where its rows are.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

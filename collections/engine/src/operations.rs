@@ -1,4 +1,4 @@
-//! What derives from collections and indexes.
+//! Operations that derive collections from collections and indexes.
 
 pub(crate) mod derive;
 mod group;

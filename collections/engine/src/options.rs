@@ -7,7 +7,7 @@ use crate::clock::Clock;
 pub struct EngineOptions {
     /// Commands that each of the two queues holds; a writer waits while its queue is full. Default 8192.
     pub queue: usize,
-    /// Writes that one epoch takes at most; a single command is never split. Default 2048.
+    /// Largest number of writes of an epoch; a single command is never split. Default 2048.
     pub batch: usize,
     /// Recent epochs that are kept to explain changes; 0 keeps none. Default 256.
     pub history: usize,

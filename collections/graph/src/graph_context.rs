@@ -128,7 +128,7 @@ impl<'s> GraphContext<'s> {
         patched::derive_patched(&inputs, &layers, &patchable, &mut outputs);
         extension_configs::derive_extension_configs(&self.extension_config_inputs(), &mut outputs);
         if self.options.virtual_hosts {
-            vhds::take_apart(&mut outputs);
+            vhds::split_route_tables(&mut outputs);
         }
         if let Some(ambient) = &self.ambient {
             addresses::derive_addresses(ambient, &mut outputs);

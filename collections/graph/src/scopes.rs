@@ -43,7 +43,7 @@ pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, 
                 layers.entry(ResourceType::ExtensionConfig).or_default().insert(0, pulls.layer());
             }
             if let Some(patches) = cx.get(&patches, key) {
-                patches.lay_over(&mut layers);
+                patches.add_layers(&mut layers);
             }
             if proxy.virtual_hosts {
                 let of_tables = layers.get(&ResourceType::Route).cloned().unwrap_or_default();

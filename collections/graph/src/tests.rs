@@ -1,4 +1,4 @@
-//! The graph as a whole: YAML in, exactly changed keys out.
+//! Tests of the whole graph: objects as YAML go in, and the exact changed keys are compared.
 
 mod ambient;
 mod attached;
@@ -23,7 +23,7 @@ use sluice_parse::{parse_object, yaml};
 
 use crate::{GraphOptions, Handles, build};
 
-/// A running graph that is fed YAML.
+/// A running graph whose inputs are written as YAML.
 struct TestGraph {
     engine: Engine,
     handles: Handles,
@@ -31,7 +31,7 @@ struct TestGraph {
 }
 
 impl TestGraph {
-    /// With what the YAML holds, synced.
+    /// A synced graph with the objects of the YAML.
     fn new(text: &str) -> Self {
         Self::with(GraphOptions::default(), text)
     }
@@ -50,12 +50,12 @@ impl TestGraph {
         mesh
     }
 
-    /// Writes all objects of the YAML in one epoch; nothing is wrong with them.
+    /// Writes all objects of the YAML in one epoch. They must be valid.
     fn apply(&self, text: &str) {
         self.write(text, false);
     }
 
-    /// Writes all objects of the YAML in one epoch.
+    /// Writes all objects of the YAML in one epoch. `wrong`: whether they have rejects.
     fn write(&self, text: &str, wrong: bool) {
         let documents = yaml::parse_documents(text, &yaml::Limits::default());
         self.engine.transaction(|tx| {
@@ -83,7 +83,7 @@ impl TestGraph {
         self.engine.snapshot().get(of, key).map(|value| (*value).clone())
     }
 
-    /// What changed since the last call, as `collection key` lines: everything that is published.
+    /// The changes of all published collections since the last call, as `collection key` lines.
     fn changed(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let mut lines = Vec::new();

@@ -237,13 +237,13 @@ impl DeriveRule {
         let primary = self.primary.borrow();
         let Some(value) = primary.rows.get(key) else { return Vec::new() };
         *self.cx.trail.borrow_mut() = Some(Vec::new());
-        // After a panic, the look-ups made before it are the answer.
+        // After a panic, the result is the look-ups made before it.
         self.run(gauges, (key, value), &mut Vec::new()).unwrap_or_default();
         self.cx.trail.take().unwrap_or_default()
     }
 }
 
-/// What the operator needs to run a rule.
+/// The state with which the operator runs a rule.
 struct DeriveRun {
     rule: Rc<DeriveRule>,
     gauges: Arc<CollectionGauges>,

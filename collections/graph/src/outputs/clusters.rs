@@ -232,8 +232,8 @@ fn derive_outbound<'s>(
             let mut rows = Vec::new();
             for (profile, ()) in profiles.iter().map(|(profile, _)| (profile, ())) {
                 let text = profile_text(profile);
-                let write = |view: &View, meant: &dyn Fn(&Text) -> bool| {
-                    let found = destinations.seen_from(view).filter(|(service, _)| meant(&service.namespace));
+                let write = |view: &View, is_selected: &dyn Fn(&Text) -> bool| {
+                    let found = destinations.seen_from(view).filter(|(service, _)| is_selected(&service.namespace));
                     let Some((service, rule)) = found else { return BTreeMap::new() };
                     let service =
                         ServiceView { service: &service, rule: rule.as_ref(), root: destinations.root_namespace() };
@@ -243,8 +243,8 @@ fn derive_outbound<'s>(
                 let mut seen = Overlay::rows(destinations.special_views(), |view| write(view, &|_| true));
                 let reach = reach.filter(|_| profile.cluster.proxy_type == ProxyType::Router && !profile.passing);
                 for ((client, _), namespaces) in reach.map(|reach| cx.by(&reach, host)).unwrap_or_default() {
-                    let meant = |namespace: &Text| namespaces.is_empty() || namespaces.contains(namespace);
-                    let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &meant);
+                    let is_selected = |namespace: &Text| namespaces.is_empty() || namespaces.contains(namespace);
+                    let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &is_selected);
                     seen.extend(clusters.into_iter().map(|(name, cluster)| (client.view(), name, cluster)));
                 }
                 rows.extend(seen.into_iter().map(|(view, name, resource)| {
@@ -303,9 +303,9 @@ impl ServiceFacts {
         let key = service.key();
         let identities = self.identities(cx, &key);
         let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
-        let dialled = service.resolution == sluice_model::Resolution::Passthrough
+        let is_passthrough = service.resolution == sluice_model::Resolution::Passthrough
             || rule.is_some_and(DestinationRule::uses_passthrough);
-        let port_mtls = if dialled { cx.get(&self.port_mtls, &key) } else { None };
+        let port_mtls = if is_passthrough { cx.get(&self.port_mtls, &key) } else { None };
         let port_hbone = if settings.sends_hbone { cx.get(&self.port_hbone, &key) } else { None };
         let (backends, gateways) = match &profile.client {
             Some(_) if uses_dns(service) => {

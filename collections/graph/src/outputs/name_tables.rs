@@ -107,7 +107,7 @@ pub(crate) struct NameTableInputs<'a, 's> {
 /// Key: `SegmentKey`: the one table is nameless, an entry is called as its host. From: `hosts`, `services`, `proxies`
 /// (what of them names depend on), `destination_rules` (for whose eyes); `endpoints` of headless services only.
 /// Changes when: a service comes, goes or gets another address; an endpoint of a headless service does.
-/// Size: services × profiles, plus pods with names of their own, plus what special namespaces see otherwise.
+/// Size: services × profiles, plus pods with names of their own, plus the entries that differ in special namespaces.
 /// Rejects: none.
 pub(crate) fn derive_name_tables<'s>(inputs: &NameTableInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let profiles = derive_profiles(inputs.proxies, "name_table_profiles", NameProfile::of);
@@ -131,7 +131,7 @@ pub(crate) fn derive_name_tables<'s>(inputs: &NameTableInputs<'_, 's>, outputs: 
                     let seen = destinations.seen_from(view).filter(|_| destinations.is_named_in(view));
                     let Some((service, _)) = seen else { return BTreeMap::new() };
                     let addresses = profile.addresses(&service, dual_stack);
-                    // Endpoints are only asked for where they are the answer.
+                    // Endpoints are looked up only if the entry has their addresses.
                     let by_endpoint = addresses.is_empty() && profile.takes_endpoints(&service);
                     let endpoints = if by_endpoint { cx.get(&endpoints, &service.key()) } else { None };
                     if addresses.is_empty() && !by_endpoint {

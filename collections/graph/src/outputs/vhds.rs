@@ -11,7 +11,7 @@ use sluice_model::{Resource, ResourceKey, ResourceType, Segment, SegmentKey, Tex
 use super::Outputs;
 
 /// Moves the route tables of such layers from the segments to the resources.
-pub(crate) fn take_apart(outputs: &mut Outputs<'_>) {
+pub(crate) fn split_route_tables(outputs: &mut Outputs<'_>) {
     let parts: Vec<_> = outputs.segments.iter().map(derive_parts).collect();
     for segments in &mut outputs.segments {
         let name = format!("{}/whole", segments.name());

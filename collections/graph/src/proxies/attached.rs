@@ -65,7 +65,7 @@ pub(crate) fn derive_attached<'s>(
         root: mesh.root_namespace.clone(),
     });
     let extensions = derive_extensions(objects);
-    let objected = AttachmentIndex {
+    let attachments = AttachmentIndex {
         telemetries: objects
             .telemetries
             .index("attached/telemetries", |_, telemetry| [(telemetry.namespace.clone(), telemetry.clone())]),
@@ -73,9 +73,9 @@ pub(crate) fn derive_attached<'s>(
             .index("attached/extensions", |_, extension| [(extension.namespace.clone(), extension.clone())]),
         labels: index_selected_labels(objects, &extensions),
     };
-    let subjects = derive_subjects(proxies, &defaults, &objected);
+    let subjects = derive_subjects(proxies, &defaults, &attachments);
     let distinct = subjects.index("attached/by-subject", |_, subject| [(subject.clone(), ())]).distinct("subjects");
-    let contents = derive_contents(&distinct, &defaults, &objected);
+    let contents = derive_contents(&distinct, &defaults, &attachments);
     let by_name: Index<'s, Text, Subject, Arc<ListenerAttachments>> =
         contents.index("attached/by-content", |_, attached| [(attached_name(attached), attached.clone())]);
     let by_name = by_name.group("attached", |_, same| same.first().map(|(_, attached)| (*attached).clone()));
@@ -122,10 +122,10 @@ fn index_selected_labels<'s>(
 fn derive_subjects<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     defaults: &Collection<'s, (), AttachDefaults>,
-    objected: &AttachmentIndex<'s>,
+    attachments: &AttachmentIndex<'s>,
 ) -> Collection<'s, ProxyKey, Subject> {
     proxies.derive("proxy_subjects", |deps| {
-        let (defaults, labels) = (deps.on(defaults), deps.by(&objected.labels));
+        let (defaults, labels) = (deps.on(defaults), deps.by(&attachments.labels));
         move |cx, _, proxy| {
             let defaults = cx.get(&defaults, &())?;
             let namespaces = BTreeSet::from([&proxy.namespace, &defaults.root]);
@@ -144,10 +144,10 @@ fn derive_subjects<'s>(
 fn derive_contents<'s>(
     subjects: &Collection<'s, Subject, ()>,
     defaults: &Collection<'s, (), AttachDefaults>,
-    objected: &AttachmentIndex<'s>,
+    attachments: &AttachmentIndex<'s>,
 ) -> Collection<'s, Subject, Arc<ListenerAttachments>> {
     subjects.derive("attached/contents", |deps| {
-        let (lookup, defaults) = (SubjectLookup::on(deps, objected), deps.on(defaults));
+        let (lookup, defaults) = (SubjectLookup::on(deps, attachments), deps.on(defaults));
         move |cx, subject: &Subject, ()| {
             let defaults = cx.get(&defaults, &())?;
             let telemetries = lookup.telemetries(cx, subject, &defaults.root);
@@ -194,8 +194,8 @@ struct SubjectLookup {
 }
 
 impl SubjectLookup {
-    fn on<'s>(deps: &mut Deps<'s>, objected: &AttachmentIndex<'s>) -> Self {
-        Self { telemetries: deps.by(&objected.telemetries), extensions: deps.by(&objected.extensions) }
+    fn on<'s>(deps: &mut Deps<'s>, attachments: &AttachmentIndex<'s>) -> Self {
+        Self { telemetries: deps.by(&attachments.telemetries), extensions: deps.by(&attachments.extensions) }
     }
 
     /// The oldest for the whole mesh, the oldest for the whole namespace, then those that select the subject, older

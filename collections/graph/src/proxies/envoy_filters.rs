@@ -1,7 +1,7 @@
 //! EnvoyFilters: the patches of each proxy, and their order (T06).
 //!
 //! The patches of a proxy are its *patch set*. Proxies with the same set share the patched resources. These have their
-//! own layers, which overlay the shared layers ([`PatchSet::lay_over`]).
+//! own layers, which overlay the shared layers ([`PatchSet::add_layers`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ impl PatchSet {
     }
 
     /// Puts the layers of changed resources before the layers they overlay, and the layer of added resources last.
-    pub(crate) fn lay_over(&self, layers: &mut BTreeMap<ResourceType, Vec<Layer>>) {
+    pub(crate) fn add_layers(&self, layers: &mut BTreeMap<ResourceType, Vec<Layer>>) {
         let name = self.name();
         for (resource_type, layers) in layers.iter_mut().filter(|(of, _)| self.concerns(**of)) {
             let below = std::mem::take(layers);
@@ -149,13 +149,14 @@ impl EnvoyFilterHead {
 
 impl PatchHead {
     fn applies(&self, proxy: &Proxy, matches: impl Fn(&Text) -> bool) -> bool {
-        let sides: &[PatchContext] = match proxy.proxy_type {
+        let contexts: &[PatchContext] = match proxy.proxy_type {
             ProxyType::Sidecar => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
             ProxyType::Router => &[PatchContext::Gateway],
             ProxyType::Waypoint | ProxyType::Ztunnel => &[],
         };
         // Extension configs are subscribed by name, for both directions of traffic.
-        let here = self.apply_to == ApplyTo::ExtensionConfig || sides.iter().any(|side| self.context.covers(*side));
+        let in_context =
+            self.apply_to == ApplyTo::ExtensionConfig || contexts.iter().any(|side| self.context.covers(*side));
         let version = match &self.version {
             VersionMatch::Any => true,
             VersionMatch::Matches(pattern) => !proxy.istio_version.is_empty() && matches(pattern),
@@ -167,7 +168,7 @@ impl PatchHead {
                 .get(name)
                 .is_some_and(|json| *json.as_str() == *serde_json::Value::from(text.as_str()).to_string())
         };
-        here && version && self.metadata.iter().all(has)
+        in_context && version && self.metadata.iter().all(has)
     }
 }
 

@@ -52,10 +52,11 @@ pub(crate) fn derive_pull_access<'s>(
             let identity = proxy.identity.as_ref()?;
             let root = cx.get(&root, &())?;
             // The namespace in the node metadata counts only if the verified identity has the same.
-            let near = (identity.namespace == proxy.namespace && proxy.namespace != *root).then_some(&proxy.namespace);
-            let rows = near.into_iter().chain([&*root]).flat_map(|namespace| cx.by(&with_secret, namespace));
-            let meant = rows.filter(|(key, attachment)| attachment.is_for(key, &proxy.namespace, &proxy.labels));
-            let extensions: BTreeSet<ObjectKey> = meant.map(|(key, _)| key).collect();
+            let own_namespace =
+                (identity.namespace == proxy.namespace && proxy.namespace != *root).then_some(&proxy.namespace);
+            let rows = own_namespace.into_iter().chain([&*root]).flat_map(|namespace| cx.by(&with_secret, namespace));
+            let applicable = rows.filter(|(key, attachment)| attachment.is_for(key, &proxy.namespace, &proxy.labels));
+            let extensions: BTreeSet<ObjectKey> = applicable.map(|(key, _)| key).collect();
             let cluster = cluster_of(proxy, &own).clone();
             (!extensions.is_empty()).then_some(PullAccess { cluster, extensions })
         }

@@ -1,4 +1,4 @@
-//! Ambient mode: which addresses and policies one change touches.
+//! Ambient mode: the addresses and policies that a change touches.
 
 use sluice_model::Kind;
 
@@ -12,26 +12,26 @@ metadata: {name: n1, labels: {topology.kubernetes.io/region: r1, topology.kubern
 ---
 apiVersion: v1
 kind: Namespace
-metadata: {name: reef}
+metadata: {name: test_mesh}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: coral, namespace: reef}
+metadata: {name: coral, namespace: test_mesh}
 spec: {clusterIP: 10.0.0.1, selector: {app: coral}, ports: [{name: http, port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: crab, namespace: reef}
+metadata: {name: crab, namespace: test_mesh}
 spec: {clusterIP: 10.0.0.2, selector: {app: crab}, ports: [{port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: manual, namespace: reef}
+metadata: {name: manual, namespace: test_mesh}
 spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
 ---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: tide, namespace: reef}
+metadata: {name: tide, namespace: test_mesh}
 spec:
   hosts: [tide.example.org]
   addresses: [240.0.0.1]
@@ -74,7 +74,7 @@ endpoints:
 }
 
 /// Two pods of `coral`, one of `crab`, and a Service whose slice names the pods of `coral`.
-fn reef() -> TestGraph {
+fn test_mesh() -> TestGraph {
     let mut text = REEF.to_owned();
     for (name, app, ip) in
         [("coral-1", "coral", "10.1.0.1"), ("coral-2", "coral", "10.1.0.2"), ("crab-1", "crab", "10.1.0.3")]
@@ -89,7 +89,7 @@ fn reef() -> TestGraph {
     mesh
 }
 
-/// What changed of what node proxies are told, without the second form of workloads.
+/// The changed resources of node proxies, without the second form of workloads.
 fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let mut lines = mesh.changed();
     lines.retain(|line| line.contains("addresses/"));
@@ -98,7 +98,7 @@ fn changed(mesh: &mut TestGraph) -> Vec<String> {
 
 #[test]
 fn a_pod_becoming_unready_touches_its_address_only() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     mesh.apply(&(pod("coral-1", "coral", "10.1.0.1", false) + &slice("coral", false) + &slice("manual", false)));
     assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/coral-1"]);
     mesh.delete(Kind::Pod, "reef", "crab-1");
@@ -107,10 +107,10 @@ fn a_pod_becoming_unready_touches_its_address_only() {
 
 #[test]
 fn a_service_touches_itself_and_the_ports_of_its_workloads() {
-    let mut mesh = reef();
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 80}]}}");
+    let mut mesh = test_mesh();
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: test_mesh}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 80}]}}");
     assert_eq!(changed(&mut mesh), ["~addresses/services base reef/coral.reef.svc.cluster.local"]);
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 81}]}}");
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: test_mesh}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 81}]}}");
     assert_eq!(
         changed(&mut mesh),
         [
@@ -120,7 +120,7 @@ fn a_service_touches_itself_and_the_ports_of_its_workloads() {
             "~addresses/services base reef/coral.reef.svc.cluster.local",
         ]
     );
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: manual, namespace: reef}, spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 90, targetPort: 1}]}}");
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: manual, namespace: test_mesh}, spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 90, targetPort: 1}]}}");
     assert_eq!(
         changed(&mut mesh),
         [
@@ -133,12 +133,12 @@ fn a_service_touches_itself_and_the_ports_of_its_workloads() {
 
 #[test]
 fn a_service_entry_touches_its_hosts_and_addresses() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: tide, namespace: reef}
+metadata: {name: tide, namespace: test_mesh}
 spec:
   hosts: [tide.example.org]
   addresses: [240.0.0.1]
@@ -154,7 +154,7 @@ spec:
 
 #[test]
 fn a_policy_touches_itself_and_the_workloads_it_selects() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     let policy = |more: &str| {
         format!(
             "{{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {{name: p, namespace: reef}}, spec: {{{more}}}}}"
@@ -177,7 +177,7 @@ fn a_policy_touches_itself_and_the_workloads_it_selects() {
 
 #[test]
 fn a_peer_authentication_touches_the_workloads_it_selects() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     let peers = |more: &str| {
         format!(
             "{{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {{name: p, namespace: reef}}, spec: {{{more}}}}}"
@@ -215,23 +215,23 @@ fn used_by(kind: &str, name: &str, waypoint: &str, more: &str) -> String {
 
 #[test]
 fn a_waypoint_touches_what_it_is_bound_to() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     let crab = "clusterIP: 10.0.0.2, selector: {app: crab}, ports: [{port: 80}]";
     let bound = "namespace: reef, labels: {istio.io/use-waypoint: wp}";
-    // One that is not there yet is none.
+    // A waypoint that does not exist yet has no effect.
     mesh.apply(&used_by("Service", "crab", bound, crab));
     assert!(changed(&mut mesh).is_empty());
     mesh.apply(&waypoint("wp", "", "wp.reef.svc.cluster.local"));
     let of_crab = "~addresses/services base reef/crab.reef.svc.cluster.local";
     assert_eq!(changed(&mut mesh), [of_crab]);
-    // For workloads only: the service is bound to it no more, and no workload asks for it.
+    // The waypoint now accepts only workloads: the service is no longer bound to it, and no workload uses it.
     mesh.apply(&waypoint("wp", "istio.io/waypoint-for: workload", "wp.reef.svc.cluster.local"));
     assert_eq!(changed(&mut mesh), [of_crab]);
     mesh.apply(&(pod("crab-1", "crab, istio.io/use-waypoint: wp", "10.1.0.3", true)));
     assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/crab-1"]);
     mesh.apply(&waypoint("wp", "istio.io/waypoint-for: all", "moved.reef.svc.cluster.local"));
     assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/crab-1", of_crab]);
-    // Now all services of the namespace use one, but for who says otherwise.
+    // Now all services of the namespace use a waypoint, except those with their own label.
     mesh.apply(&waypoint("wide", "", "wide.reef.svc.cluster.local"));
     assert!(changed(&mut mesh).is_empty());
     mesh.apply(&used_by("Namespace", "reef", "labels: {istio.io/use-waypoint: wide}", ""));
@@ -249,7 +249,7 @@ fn a_waypoint_touches_what_it_is_bound_to() {
 
 #[test]
 fn a_gateway_to_a_network_is_a_workload_and_the_gateway_of_others() {
-    let mut mesh = reef();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1

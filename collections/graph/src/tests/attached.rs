@@ -1,11 +1,11 @@
-//! What Telemetries and extensions touch: listeners of those they are for, and nothing else.
+//! Telemetries and extensions touch the listeners of the proxies that they select, and no other resource.
 
 use sluice_model::{Identity, Kind, Proxy, ProxyKey, ResourceKey, ResourceType};
 
 use super::{TestGraph, sidecar};
 
 /// Two namespaces with a Service each; sidecars `web` and `job` in `east`, `web` in `north`.
-fn town() -> TestGraph {
+fn test_mesh() -> TestGraph {
     let mut text = String::new();
     for (number, namespace) in ["east", "north"].iter().enumerate() {
         text += &format!(
@@ -31,7 +31,7 @@ fn object(kind: &str, namespace: &str, spec: &str) -> String {
     format!("apiVersion: {group}\nkind: {kind}\nmetadata: {{name: it, namespace: {namespace}}}\nspec: {spec}\n")
 }
 
-/// What changed, with workloads by namespace and proxies by name only, each line once.
+/// The changes, each line once. Workloads are shown by namespace, proxies by name.
 fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let short = |line: &String| match (line.split_once('#'), line.split_once(" sidecar~")) {
         (Some((start, end)), _) => format!("{start} {}", end.rsplit(' ').next().unwrap_or_default()),
@@ -44,7 +44,7 @@ fn changed(mesh: &mut TestGraph) -> Vec<String> {
     lines
 }
 
-/// All outbound listeners, made or dropped for one more or one less profile.
+/// All outbound listeners, added or removed with a profile.
 fn outbound(sign: char) -> Vec<String> {
     let listeners = ["fixed workload:fixed virtualOutbound", "outbound-resources base 0.0.0.0_80"].map(str::to_owned);
     let tcp = ["0", "1"].map(|number| format!("outbound-resources base 10.5.0.{number}_9000"));
@@ -65,14 +65,14 @@ const LOG: &str = "{accessLogging: [{providers: [{name: envoy}]}]}";
 
 #[test]
 fn a_telemetry_touches_the_listeners_of_its_namespace() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("Telemetry", "east", LOG));
     let scopes = ["~scopes job.east".to_owned(), "~scopes web.east".to_owned()];
-    // Both sidecars are one workload here: nothing tells them apart.
+    // Both sidecars share one workload, because no property distinguishes them.
     let expected = sorted([outbound('+'), inbound("+-", "east"), scopes.to_vec()].concat());
     assert_eq!(changed(&mut mesh), expected);
 
-    // The same in another namespace shares the content; content without a proxy is removed.
+    // An equal object in another namespace shares the content. Content without a proxy is removed.
     mesh.apply(&object("Telemetry", "north", LOG));
     let scopes = ["~scopes web.north".to_owned()];
     let expected = sorted([outbound('-'), inbound("+-", "north"), scopes.to_vec()].concat());
@@ -86,7 +86,7 @@ fn a_telemetry_touches_the_listeners_of_its_namespace() {
 
 #[test]
 fn a_telemetry_with_a_selector_touches_its_workload() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("Telemetry", "east", &LOG.replacen('{', "{selector: {matchLabels: {app: web}}, ", 1)));
     let scopes = ["~scopes web.east".to_owned()];
     let expected = sorted([outbound('+'), inbound("+", "east"), scopes.to_vec()].concat());
@@ -95,7 +95,7 @@ fn a_telemetry_with_a_selector_touches_its_workload() {
 
 #[test]
 fn a_telemetry_without_effect_touches_nothing() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("Telemetry", "east", "{}"));
     mesh.apply(&object("Telemetry", "istio-system", "{selector: {matchLabels: {app: web}}, tracing: [{}]}"));
     assert_eq!(changed(&mut mesh), Vec::<String>::new());
@@ -103,7 +103,7 @@ fn a_telemetry_without_effect_touches_nothing() {
 
 #[test]
 fn a_telemetry_of_the_mesh_touches_every_listener_and_nothing_else() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("Telemetry", "istio-system", LOG));
     let scopes = ["job.east", "web.east", "web.north"].map(|name| format!("~scopes {name}"));
     let inbound = [inbound("+-", "east"), inbound("+-", "north")].concat();
@@ -113,7 +113,7 @@ fn a_telemetry_of_the_mesh_touches_every_listener_and_nothing_else() {
 
 #[test]
 fn a_proxy_config_touches_no_resource() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("ProxyConfig", "east", "{concurrency: 3}"));
     assert_eq!(changed(&mut mesh), Vec::<String>::new());
     assert_eq!(mesh.engine.snapshot().iter(&mesh.handles.proxy_configs).count(), 1);
@@ -121,7 +121,7 @@ fn a_proxy_config_touches_no_resource() {
 
 #[test]
 fn a_module_is_a_resource_of_its_own() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&object("WasmPlugin", "east", "{url: r.test/x}"));
     let module = |sign: &str, layer: &str, name: &str| {
         vec![format!("{sign}extension_configs/modules {layer} extensions.istio.io/trafficextension/{name}")]
@@ -132,7 +132,7 @@ fn a_module_is_a_resource_of_its_own() {
     let expected = sorted([outbound('+'), inbound("+-", "east"), scopes.to_vec(), made].concat());
     assert_eq!(changed(&mut mesh), expected);
 
-    // Listeners only name it.
+    // Listeners refer to it by name only.
     mesh.apply(&object("WasmPlugin", "east", "{url: r.test/y, pluginConfig: {a: b}}"));
     assert_eq!(changed(&mut mesh), module("~", "namespace:east", plugin));
 
@@ -144,7 +144,7 @@ fn a_module_is_a_resource_of_its_own() {
 
 #[test]
 fn a_script_is_inline_in_the_listeners_of_its_workload() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     let script = "{lua: {inlineCode: x = 1}, selector: {matchLabels: {app: job}}, match: [{mode: SERVER}]}";
     mesh.apply(&object("TrafficExtension", "east", script));
     let scopes = ["~scopes job.east".to_owned()];
@@ -152,7 +152,7 @@ fn a_script_is_inline_in_the_listeners_of_its_workload() {
     assert_eq!(changed(&mut mesh), expected);
 }
 
-/// A Secret to pull images with.
+/// An image pull secret.
 fn pull_secret(namespace: &str, name: &str, config: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
@@ -161,7 +161,7 @@ fn pull_secret(namespace: &str, name: &str, config: &str) -> String {
 }
 
 impl TestGraph {
-    /// What a proxy gets as the configuration of an extension.
+    /// The configuration of an extension that a proxy gets.
     fn extension_of(&self, proxy: &ProxyKey, name: &str) -> String {
         self.engine.flush();
         let scope = self.get(&self.handles.scopes, proxy).expect("a scope");
@@ -179,13 +179,14 @@ impl TestGraph {
 #[test]
 fn a_pull_secret_touches_the_module_of_proxies_that_may_use_it() {
     let mut mesh = TestGraph::new("");
-    let proxy = |namespace: &str, app: &str, ip: &str, proven: &str| {
-        let identity = (!proven.is_empty()).then(|| Identity::new("cluster.local", proven, "default"));
+    let proxy = |namespace: &str, app: &str, ip: &str, identity_namespace: &str| {
+        let identity =
+            (!identity_namespace.is_empty()).then(|| Identity::new("cluster.local", identity_namespace, "default"));
         Proxy { identity, ..sidecar(namespace, app, ip, &[("app", app)]) }
     };
     let web = mesh.connect(proxy("east", "web", "10.9.0.1", "east"));
     let job = mesh.connect(proxy("east", "job", "10.9.0.2", ""));
-    let liar = mesh.connect(proxy("east", "liar", "10.9.0.3", "north"));
+    let impersonator = mesh.connect(proxy("east", "liar", "10.9.0.3", "north"));
     let root = "{url: r.test/y, imagePullSecret: root, selector: {matchLabels: {app: web}}}";
     let near = "extensions.istio.io/trafficextension/east.it~istio-translated-wasmplugin";
     let far = "extensions.istio.io/trafficextension/istio-system.it~istio-translated-wasmplugin";
@@ -196,22 +197,22 @@ fn a_pull_secret_touches_the_module_of_proxies_that_may_use_it() {
     mesh.apply(&pull_secret("east", "pull", "first"));
     assert_eq!(changed(&mut mesh), [format!("+extension_configs/pulled workload:pulls {near}")]);
     assert!(mesh.extension_of(&web, near).contains("first"));
-    for other in [&job, &liar] {
-        assert!(!mesh.extension_of(other, near).contains("first"), "it is not proven to be of the namespace");
+    for other in [&job, &impersonator] {
+        assert!(!mesh.extension_of(other, near).contains("first"), "its identity is not of the namespace");
     }
     mesh.apply(&pull_secret("east", "pull", "second"));
     assert_eq!(changed(&mut mesh), [format!("~extension_configs/pulled workload:pulls {near}")]);
     mesh.apply(&pull_secret("north", "pull", "third"));
     mesh.apply(&pull_secret("east", "other", "third"));
-    assert_eq!(changed(&mut mesh), Vec::<String>::new(), "no extension names it");
+    assert_eq!(changed(&mut mesh), Vec::<String>::new(), "no extension refers to it");
 
     mesh.apply(&pull_secret("istio-system", "root", "of-the-root"));
     assert_eq!(changed(&mut mesh), [format!("+extension_configs/pulled workload:pulls {far}")]);
     assert!(mesh.extension_of(&web, far).contains("of-the-root"));
-    assert!(!mesh.extension_of(&liar, far).contains("of-the-root"), "the extension is not for it");
+    assert!(!mesh.extension_of(&impersonator, far).contains("of-the-root"), "the extension does not select it");
 
     mesh.delete(Kind::Secret, "east", "pull");
     assert_eq!(changed(&mut mesh), [format!("-extension_configs/pulled workload:pulls {near}")]);
-    assert!(mesh.extension_of(&web, near).contains("r.test/x"), "it is sent without");
+    assert!(mesh.extension_of(&web, near).contains("r.test/x"), "the module is sent without the secret");
     assert!(!mesh.extension_of(&web, near).contains("second"));
 }

@@ -1,5 +1,5 @@
-//! Over the inputs of every parity case: whatever the order in which objects arrive, and whatever came and went before,
-//! the same set of objects gives the same state, and nothing is left when all are gone.
+//! The inputs of every parity case: the state depends only on the set of objects, not on the order in which they arrive or
+//! on earlier objects. Without objects, no state is left.
 
 #![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
 
@@ -14,7 +14,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::{AddressPools, AmbientOptions, GraphOptions, Handles, build};
 
-/// What may come and go.
+/// An object or a proxy of a case, which tests add and remove.
 #[derive(Clone)]
 enum CaseItem {
     Object(Box<ParsedObject>),
@@ -25,7 +25,7 @@ enum CaseItem {
 struct SeededRandom(u64);
 
 impl SeededRandom {
-    fn roll(&mut self, sides: usize) -> usize {
+    fn below(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -34,7 +34,7 @@ impl SeededRandom {
 
     fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
-            items.swap(i, self.roll(i + 1));
+            items.swap(i, self.below(i + 1));
         }
     }
 }
@@ -74,7 +74,7 @@ fn items(case: &Path) -> Vec<CaseItem> {
     let proxies: Vec<Json> = serde_json::from_str(&proxies).expect("proxies");
     for proxy in proxies {
         let Ok(node) = sluice_proto::json::decode::<Node>(&proxy["node"]) else { continue };
-        // Two streams of one node id are one proxy, and the later one counts.
+        // Two streams with one node id are one proxy. The later one applies.
         if let Ok(mut proxy) = parse_proxy(&node.message, &BTreeMap::new())
             && names.insert(proxy.id.clone())
         {
@@ -126,7 +126,7 @@ fn remove(engine: &Engine, handles: &Handles, items: &[CaseItem]) {
     });
 }
 
-/// All that is published, as (collection, key, value) with the values as they debug-print.
+/// All published records: collection and key, with the debug text of the value.
 pub(super) fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
     fn add<K: Key, V: Value>(state: &mut BTreeMap<String, String>, now: &Snapshot, of: &Published<K, V>) {
         for (key, value) in now.iter(of) {
@@ -160,28 +160,28 @@ fn assert_same(case: &Path, left: &BTreeMap<String, String>, right: &BTreeMap<St
     }
 }
 
-/// `part` of `parts`: the cases are tried by several threads.
-fn try_cases(part: usize, parts: usize) {
+/// Tests `part` of `parts` of the cases, so that several threads share them.
+fn test_cases(part: usize, parts: usize) {
     for (number, case) in cases().iter().enumerate().filter(|(number, _)| number % parts == part) {
         let mut items = items(case);
         let (engine, handles) = start();
         write(&engine, &handles, &items);
         let expected = state(&engine, &handles);
-        assert!(expected.len() > 2, "{} gives nothing", case.display());
+        assert!(expected.len() > 2, "{} has no published records", case.display());
 
-        let mut dice = SeededRandom(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+        let mut rng = SeededRandom(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
         let (other, others) = start();
-        dice.shuffle(&mut items);
+        rng.shuffle(&mut items);
         let mut rest = items.as_slice();
         while !rest.is_empty() {
-            let (batch, tail) = rest.split_at((1 + dice.roll(6)).min(rest.len()));
+            let (batch, tail) = rest.split_at((1 + rng.below(6)).min(rest.len()));
             write(&other, &others, batch);
             rest = tail;
-            if dice.roll(3) == 0 {
-                // Some of what is there goes, and comes back.
+            if rng.below(3) == 0 {
+                // Some objects are removed and added again.
                 let there = &items[..items.len() - rest.len()];
-                let from = dice.roll(there.len());
-                let some = &there[from..(from + 1 + dice.roll(4)).min(there.len())];
+                let from = rng.below(there.len());
+                let some = &there[from..(from + 1 + rng.below(4)).min(there.len())];
                 remove(&other, &others, some);
                 write(&other, &others, some);
             }
@@ -189,7 +189,7 @@ fn try_cases(part: usize, parts: usize) {
         assert_same(case, &expected, &state(&other, &others));
         assert_eq!(other.panics(), [], "{}", case.display());
 
-        dice.shuffle(&mut items);
+        rng.shuffle(&mut items);
         let half = items.len() / 2;
         remove(&other, &others, &items[..half]);
         let (fresh, freshs) = start();
@@ -203,15 +203,15 @@ fn try_cases(part: usize, parts: usize) {
 
 #[test]
 fn state_is_a_function_of_the_objects_there_are_0() {
-    try_cases(0, 3);
+    test_cases(0, 3);
 }
 
 #[test]
 fn state_is_a_function_of_the_objects_there_are_1() {
-    try_cases(1, 3);
+    test_cases(1, 3);
 }
 
 #[test]
 fn state_is_a_function_of_the_objects_there_are_2() {
-    try_cases(2, 3);
+    test_cases(2, 3);
 }

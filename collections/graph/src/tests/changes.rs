@@ -1,4 +1,4 @@
-//! What a change touches, and thereby what it does not.
+//! The exact keys that a change touches.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use sluice_model::{ProxyKey, ResourceType};
 use super::{TestGraph, sidecar};
 
 /// Three namespaces with four Services each, and a sidecar in two of them.
-fn town() -> TestGraph {
+fn test_mesh() -> TestGraph {
     let mut text = String::new();
     for namespace in ["east", "north", "south"] {
         for (number, service) in ["bakery", "forge", "mill", "school"].iter().enumerate() {
@@ -27,7 +27,7 @@ fn town() -> TestGraph {
     mesh
 }
 
-/// Every line concerns the host, and there are some.
+/// Checks that there are changes, and that all are about the host.
 fn assert_only(lines: &[String], host: &str) {
     assert!(!lines.is_empty(), "nothing changed");
     for line in lines {
@@ -37,7 +37,7 @@ fn assert_only(lines: &[String], host: &str) {
 
 #[test]
 fn a_destination_rule_touches_the_clusters_of_its_host() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
@@ -54,7 +54,7 @@ spec:
     for line in ["outbound|80||mill", "outbound|9000||mill", "outbound|80|v1|mill"] {
         assert!(changed.iter().any(|changed| changed.contains(line)), "{line} in {changed:#?}");
     }
-    // It comes again as it was, and then it goes.
+    // The same object is written again, and then deleted.
     mesh.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: east, labels: {a: b}}\n");
     assert_eq!(mesh.changed(), Vec::<String>::new());
     mesh.delete(sluice_model::Kind::DestinationRule, "east", "mill");
@@ -63,7 +63,7 @@ spec:
 
 #[test]
 fn a_virtual_service_touches_the_segments_of_its_host() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
@@ -82,7 +82,7 @@ spec:
 
 #[test]
 fn a_service_becomes_private() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: v1
@@ -103,7 +103,7 @@ spec:
 
 #[test]
 fn one_more_replica_creates_no_resource() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.connect(sidecar("east", "client-2", "10.9.0.3", &[("app", "client")]));
     let changed = mesh.changed();
     assert!(changed.iter().all(|line| line.contains("client-2")), "{changed:#?}");
@@ -112,7 +112,7 @@ fn one_more_replica_creates_no_resource() {
 
 #[test]
 fn workloads_have_layers_of_their_own_only_while_a_service_needs_them() {
-    let mesh = town();
+    let mesh = test_mesh();
     let [one, two] = [("one", "10.9.0.3"), ("two", "10.9.0.4")]
         .map(|(app, ip)| mesh.connect(sidecar("east", app, ip, &[("app", app)])));
     let layers = |mesh: &TestGraph, proxy: &ProxyKey| {
@@ -142,7 +142,7 @@ spec:
     let names: BTreeSet<String> =
         rows.filter(|(key, _)| own.contains(&key.layer)).map(|(key, _)| key.name.to_string()).collect();
     let ports = [80, 9000].map(|port| format!("outbound|{port}||mill.east.svc.cluster.local"));
-    assert_eq!(names, BTreeSet::from(ports), "what tells them apart, and nothing else");
+    assert_eq!(names, BTreeSet::from(ports), "only the layers in which they differ");
     mesh.delete(sluice_model::Kind::DestinationRule, "east", "mill");
     assert_eq!(layers(&mesh, &one), [before, clusters]);
 }

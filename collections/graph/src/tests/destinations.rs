@@ -105,7 +105,7 @@ fn a_rule_writes_the_clusters_of_its_host() {
             "~endpoints shop/cart.shop.svc.cluster.local",
         ]
     );
-    // What says nothing new is no change.
+    // An object with the same meaning is no change.
     mesh.apply(&rule(
         "shop",
         &format!("{{host: {host}, exportTo: ['*'], subsets: [{{name: v1, labels: {{version: v1}}}}]}}"),
@@ -187,7 +187,7 @@ status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
 ",
     );
     let changed = mesh.changed();
-    // A lone gateway leaves every weight as it is, and no endpoint is on its network yet.
+    // A single gateway changes no weight, and no endpoint is on its network yet.
     assert!(!changed.iter().any(|line| line.contains("cart") || line.contains("stock")), "{changed:?}");
     mesh.apply(
         "

@@ -1,4 +1,4 @@
-//! What an EnvoyFilter touches, and that nothing of it stays behind.
+//! The resources that an EnvoyFilter touches. After its removal nothing of it is left.
 
 use prost::Message;
 use sluice_model::{Kind, Layer, ObjectKey, Proxy, ProxyKey, Resource, ResourceKey, ResourceType};
@@ -7,7 +7,7 @@ use sluice_proto::envoy::config::cluster::v3::Cluster;
 use super::{TestGraph, sidecar};
 
 /// Two namespaces with a Service each, and a sidecar of each.
-fn forges() -> TestGraph {
+fn test_mesh() -> TestGraph {
     let mut mesh = TestGraph::new(
         "
 apiVersion: v1
@@ -33,7 +33,7 @@ fn filter(namespace: &str, name: &str, spec: &str) -> String {
     )
 }
 
-/// Lines without the names of patch sets, which say nothing.
+/// Lines without the names of patch sets, which are hashes.
 fn changed(mesh: &mut TestGraph) -> Vec<String> {
     let mut lines: Vec<String> = mesh.changed();
     for line in &mut lines {
@@ -50,7 +50,7 @@ const KILN: &str = "sidecar~10.9.0.2~kiln.pottery~pottery.svc.cluster.local";
 
 #[test]
 fn an_extension_config_is_for_those_it_selects() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let config = "{applyTo: EXTENSION_CONFIG, match: {context: GATEWAY}, patch: {operation: ADD, value: {name: lua, \
                   typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, \
                   inline_code: 'VALUE'}}}}";
@@ -58,17 +58,17 @@ fn an_extension_config_is_for_those_it_selects() {
     mesh.apply(&filter("forge", "lua", &spec("one")));
     let added = "extension_configs/patches workload:patches lua";
     assert_eq!(changed(&mut mesh), [format!("+{added}"), format!("~scopes {ANVIL}")]);
-    // What it says does not change who it is for.
+    // A change of the content does not change the selected proxies.
     mesh.apply(&filter("forge", "lua", &spec("two")));
     assert_eq!(changed(&mut mesh), [format!("~{added}")]);
-    // From the root namespace it is for everyone, and each has the same set.
+    // In the root namespace it applies to all proxies, which share one patch set.
     mesh.delete(Kind::EnvoyFilter, "forge", "lua");
     assert_eq!(changed(&mut mesh), [format!("-{added}"), format!("~scopes {ANVIL}")]);
     mesh.apply(&filter("istio-system", "lua", &spec("one")));
     assert_eq!(changed(&mut mesh), [format!("+{added}"), format!("~scopes {ANVIL}"), format!("~scopes {KILN}")]);
 }
 
-/// All of a mesh's published rows; to say that nothing stays behind.
+/// All published rows of a mesh, to check that nothing is left.
 fn rows(mesh: &TestGraph) -> Vec<String> {
     let now = mesh.engine.snapshot();
     let resources = mesh.handles.resources.iter().flat_map(|of| now.iter(of).map(|(key, _)| format!("{key:?}")));
@@ -79,7 +79,7 @@ fn rows(mesh: &TestGraph) -> Vec<String> {
     rows
 }
 
-/// An EnvoyFilter with one of each kind that finds something, in one namespace.
+/// An EnvoyFilter with a matching patch of each kind, in one namespace.
 fn everything() -> String {
     let clusters = "{applyTo: CLUSTER, match: {cluster: {service: kiln.pottery.svc.cluster.local}}, \
                     patch: {operation: MERGE, value: {connect_timeout: 3s}}}";
@@ -102,7 +102,7 @@ fn everything() -> String {
 
 #[test]
 fn an_envoy_filter_touches_what_it_matches_and_leaves_nothing_behind() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let before = rows(&mesh);
     mesh.apply(&everything());
     let touched = [
@@ -123,7 +123,7 @@ fn an_envoy_filter_touches_what_it_matches_and_leaves_nothing_behind() {
     for (line, expected) in lines.iter().zip(touched) {
         assert!(line.starts_with(&format!("+{expected}")), "{line}: {expected}");
     }
-    // A change that it does not match passes by.
+    // A change that its patches do not match is not patched.
     let kiln = "apiVersion: v1\nkind: Service\nmetadata: {name: kiln, namespace: pottery}\nspec: {clusterIP: 10.1.0.2, \
                 selector: {app: kiln}, ports: [{name: tcp, port: 9000}, {name: http-more, port: 81}]}\n";
     mesh.apply(kiln);
@@ -135,8 +135,8 @@ fn an_envoy_filter_touches_what_it_matches_and_leaves_nothing_behind() {
     assert_eq!(rows(&mesh), before);
 }
 
-/// A cluster as the first layer that knows it has it.
-fn seen_by_anvil(mesh: &TestGraph, name: &str) -> Cluster {
+/// A cluster, from the first layer of the proxy that has it.
+fn cluster_of_anvil(mesh: &TestGraph, name: &str) -> Cluster {
     let scope = mesh.get(&mesh.handles.scopes, &ProxyKey(ANVIL.into())).expect("a scope");
     let now = mesh.engine.snapshot();
     let find = |layer: &Layer| {
@@ -149,7 +149,7 @@ fn seen_by_anvil(mesh: &TestGraph, name: &str) -> Cluster {
 
 #[test]
 fn patches_apply_by_priority_then_root_namespace_then_age() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let stamp = |number: u32| format!("creationTimestamp: '2026-01-01T00:00:0{number}Z'");
     let merge = |name: &str| {
         format!("configPatches: [{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {{alt_stat_name: {name}}}}}}}]")
@@ -157,8 +157,9 @@ fn patches_apply_by_priority_then_root_namespace_then_age() {
     let own = |namespace: &str, name: &str, age: u32, spec: &str| {
         filter(namespace, name, spec).replace("metadata: {", &format!("metadata: {{{}, ", stamp(age)))
     };
-    let name_of = |mesh: &TestGraph| seen_by_anvil(mesh, "outbound|9000||kiln.pottery.svc.cluster.local").alt_stat_name;
-    // What applies last is what is seen.
+    let name_of =
+        |mesh: &TestGraph| cluster_of_anvil(mesh, "outbound|9000||kiln.pottery.svc.cluster.local").alt_stat_name;
+    // The patch that applies last overrides the others.
     mesh.apply(&own("istio-system", "z", 9, &format!("{{{}}}", merge("root"))));
     assert_eq!(name_of(&mesh), "root");
     mesh.apply(&own("forge", "b", 2, &format!("{{{}}}", merge("forge-b"))));
@@ -182,7 +183,7 @@ fn patches_apply_by_priority_then_root_namespace_then_age() {
 
 #[test]
 fn versions_and_metadata_decide_who_has_a_patch() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let proxy = |ip: &str, version: &str, ring: &str| Proxy {
         istio_version: version.into(),
         metadata: [("RING".into(), format!("{ring:?}").into())].into(),
@@ -197,7 +198,7 @@ fn versions_and_metadata_decide_who_has_a_patch() {
     mesh.apply(&filter("forge", "ring", spec));
     let scopes: Vec<String> = changed(&mut mesh).into_iter().filter(|line| line.contains("scopes")).collect();
     assert_eq!(scopes, [format!("~scopes {}", new.0)], "neither {} nor {}", old.0, outer.0);
-    // The first proxy of a version makes it known.
+    // The first proxy of a version adds a patch set for the version.
     let newer = mesh.connect(proxy("10.9.0.6", "1.30.1", "inner"));
     let scope = mesh.get(&mesh.handles.scopes, &newer).expect("a scope");
     let clusters = &scope.layers[&ResourceType::Cluster];
@@ -206,7 +207,7 @@ fn versions_and_metadata_decide_who_has_a_patch() {
 
 #[test]
 fn a_listener_keeps_its_slots_when_it_is_patched() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let spec = "{configPatches: [{applyTo: LISTENER, match: {context: SIDECAR_INBOUND, listener: {name: virtualInbound}}, \
                 patch: {operation: MERGE, value: {tcp_backlog_size: 7}}}]}";
     mesh.apply(&filter("istio-system", "backlog", spec));
@@ -214,17 +215,21 @@ fn a_listener_keeps_its_slots_when_it_is_patched() {
     let all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
     let found: Vec<_> = all.filter(|(key, _)| key.name.as_str() == "virtualInbound").collect();
     let templates = found.iter().filter(|(_, resource)| matches!(resource, Resource::Template(_)));
-    assert_eq!((found.len(), templates.count()), (4, 4), "two workloads, each with its own and the patched one");
+    assert_eq!(
+        (found.len(), templates.count()),
+        (4, 4),
+        "two workloads, each with the original and the patched listener"
+    );
     drop(now);
     assert!(changed(&mut mesh).iter().any(|line| line.contains("listeners/inbound/patched")));
 }
 
 #[test]
 fn an_invalid_patch_loses_only_itself() {
-    let mut mesh = forges();
+    let mut mesh = test_mesh();
     let merge = |value: &str| format!("{{applyTo: LISTENER, patch: {{operation: MERGE, value: {{{value}}}}}}}");
     let [bad, good] = ["tcp_backlog_size: many", "tcp_backlog_size: 7"].map(merge);
-    // This one is understood, but no proxy would have it: the listener stays without it.
+    // This patch is valid, but Envoy would reject its result, so the listener is not patched with it.
     let odd = "{applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: \
                {name: envoy.filters.network.http_connection_manager}}}}, patch: {operation: MERGE, value: {typed_config: \
                {'@type': type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}}}";
@@ -242,11 +247,11 @@ fn an_invalid_patch_loses_only_itself() {
 
 #[test]
 fn an_added_resource_replaces_a_removed_one_with_its_name() {
-    let mesh = forges();
+    let mesh = test_mesh();
     let name = "outbound|9000||kiln.pottery.svc.cluster.local";
     let remove = format!("{{applyTo: CLUSTER, match: {{cluster: {{name: '{name}'}}}}, patch: {{operation: REMOVE}}}}");
     let add =
         format!("{{applyTo: CLUSTER, patch: {{operation: ADD, value: {{name: '{name}', alt_stat_name: mine}}}}}}");
     mesh.apply(&filter("forge", "other", &format!("{{configPatches: [{add}, {remove}]}}")));
-    assert_eq!(seen_by_anvil(&mesh, name).alt_stat_name, "mine");
+    assert_eq!(cluster_of_anvil(&mesh, name).alt_stat_name, "mine");
 }

@@ -1,4 +1,4 @@
-//! The Gateway API: what one Gateway, route, grant or policy touches.
+//! The Gateway API: the resources that a Gateway, route, grant or policy touches.
 
 use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
 
@@ -69,7 +69,7 @@ fn a_gateway_touches_what_its_listeners_open() {
     // A class of another controller.
     mesh.apply(&GATEWAY.replace("gatewayClassName: istio", "gatewayClassName: other"));
     assert_eq!(mesh.touched(), ["-Listener 0.0.0.0_8080", "-Route http.8080 ", "-Route http.8080 blackhole:80"]);
-    // The Service it names has no routers.
+    // The Service that it refers to has no routers.
     mesh.apply(&GATEWAY.replace("spec:", "spec:\n  addresses: [{type: Hostname, value: elsewhere}]"));
     assert_eq!(mesh.touched(), [""; 0]);
     assert!(mesh.router_listeners().is_empty());
@@ -87,8 +87,8 @@ fn a_route_touches_the_virtual_host_of_its_host() {
     mesh.apply(&route("b", "name: cart", ", timeouts: {request: 1s}"));
     assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
     // Two routes for a host are one virtual host.
-    let beside = route("c", "name: cart", ", matches: [{path: {value: /c}}]").replace("c.example", "b.example");
-    mesh.apply(&beside);
+    let same_host = route("c", "name: cart", ", matches: [{path: {value: /c}}]").replace("c.example", "b.example");
+    mesh.apply(&same_host);
     assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
     mesh.delete(Kind::HTTPRoute, "shop", "b");
     assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
@@ -127,7 +127,7 @@ spec:
     mesh.delete(Kind::ReferenceGrant, "bank", "grant");
     assert_eq!(mesh.touched(), ["~Route http.8080 far.example:80"]);
     assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), missing_grant);
-    // Other references: a listener that is not there, a Service that is not there.
+    // References to a listener and to a Service that do not exist.
     let elsewhere = route("far", "name: none", "").replace("namespace: edge}", "namespace: edge, sectionName: tls}");
     mesh.apply(&elsewhere);
     assert_eq!(mesh.touched(), ["-Route http.8080 far.example:80"]);
@@ -186,7 +186,7 @@ spec:
     };
     mesh.apply(&policy("first", "a.example"));
     assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
-    // Of two for one backend the first by name counts, where they are as old.
+    // Of two policies of equal age for one backend, the first by name applies.
     mesh.apply(&policy("second", "b.example"));
     assert_eq!(mesh.touched(), [""; 0]);
     mesh.delete(Kind::BackendTLSPolicy, "shop", "first");

@@ -1,4 +1,4 @@
-//! Routers: what servers of Gateways, Ingresses and VirtualServices bound to them touch.
+//! Routers: the resources that servers of Gateways, Ingresses and bound VirtualServices touch.
 
 use sluice_model::{Kind, ObjectKey, ProxyType, Resource, ResourceType, View};
 
@@ -20,7 +20,7 @@ ports: [{name: tcp, port: 9000}, {name: http, port: 8080}]
 endpoints: [{addresses: [10.1.0.1]}]
 ";
 
-/// Routes of every sort to the cart, for servers with any host.
+/// Routes of every kind to the cart, for servers with any host.
 const ROUTES: &str = "
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -135,14 +135,14 @@ fn a_server_touches_its_listener_and_table() {
     mesh.apply(&gateway(&format!("{plain}, {}", tls("SIMPLE"))));
     let table = "https.443.https.front.edge";
     let new = ["+Listener 0.0.0.0_443".to_owned(), format!("+Route {table} "), format!("+Route {table} b.example:443")];
-    assert_eq!(mesh.touched(), new, "a port beside it");
+    assert_eq!(mesh.touched(), new, "a second port");
     mesh.apply(&gateway(&format!("{plain}, {}", tls("MUTUAL"))));
-    assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_443"], "what it asks of clients is the listener's alone");
+    assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_443"], "the TLS mode is a property of the listener only");
     mesh.apply(&gateway(&format!("{}, {}", plain.replace("a.", "c."), tls("MUTUAL"))));
     assert_eq!(
         mesh.touched(),
         ["+Route http.80 c.example:80", "-Route http.80 a.example:80"],
-        "hosts of plain HTTP are the table's alone"
+        "hosts of a plain HTTP server are in the route table only"
     );
     mesh.delete(Kind::Gateway, "edge", "front");
     let gone = [
@@ -162,7 +162,7 @@ fn a_virtual_service_touches_what_its_routes_are_for() {
                    {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ['*']}, \
                    {port: {number: 9443, name: tls, protocol: TLS}, hosts: ['*'], tls: {mode: PASSTHROUGH}}";
     let mut mesh = edge(&format!("{CART}---{}", gateway(servers)));
-    assert_eq!(mesh.router_listeners(), ["0.0.0.0_80"], "nothing is known to do with bytes");
+    assert_eq!(mesh.router_listeners(), ["0.0.0.0_80"], "without a TCP route, a TCP server has no listener");
     let of = |host: &str, routes: &str| {
         format!(
             "
@@ -178,7 +178,7 @@ spec: {{hosts: [{host}], gateways: [edge/front], {routes}}}
     mesh.apply(&of("a.example", &format!("http: [{{{}}}]", to(80))));
     assert_eq!(mesh.touched(), ["+Route http.80 a.example:80", "-Route http.80 blackhole:80"]);
     mesh.apply(&of("b.example", &format!("http: [{{{}}}]", to(80))));
-    assert_eq!(mesh.touched(), ["+Route http.80 b.example:80"], "the host beside it keeps its bytes");
+    assert_eq!(mesh.touched(), ["+Route http.80 b.example:80"], "the other host does not change");
     mesh.apply(&of("b.example", &format!("http: [{{timeout: 1s, {}}}]", to(80))));
     assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
     mesh.apply(&of("c.example", &format!("tcp: [{{match: [{{port: 9000}}], {}}}]", to(9000))));
@@ -224,7 +224,7 @@ fn clusters_by_server_name_are_for_auto_passthrough_routers() {
         listener.filter_chains.len()
     };
     assert_eq!(chains(&mesh), 2);
-    // Another Service is a chain more, and none of the others is written again.
+    // Another Service adds a filter chain, and no other listener is written.
     mesh.apply(
         "
 apiVersion: v1
@@ -237,7 +237,7 @@ spec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}
     assert!(touched.contains(&"~Listener 0.0.0.0_15443".to_owned()), "{touched:?}");
     assert!(touched.iter().all(|line| line.contains("15443") || line.contains("pay.shop")), "{touched:?}");
     assert_eq!(chains(&mesh), 3);
-    // A host that no server has is not passed on.
+    // A host that no server has gets no filter chain.
     mesh.apply(&server("AUTO_PASSTHROUGH").replace("*.local", "pay.shop.svc.cluster.local"));
     assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_15443"]);
     assert_eq!(chains(&mesh), 1);
@@ -293,16 +293,16 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
             .to_vec();
     secure.push("~Route http.80 b.example:80".to_owned());
     assert_eq!(mesh.touched(), secure);
-    // A port that has another name now leads nowhere.
+    // A port name that no longer exists has no destination.
     mesh.apply(&CART.replace("{name: http, port: 80}", "{name: http-web, port: 80}"));
     let mut touched = mesh.touched();
     touched.retain(|line| line.contains("Route "));
-    let mut lost = ["+Route http.80 blackhole:80", "-Route http.80 a.example:80", "-Route http.80 b.example:80"]
+    let mut expected = ["+Route http.80 blackhole:80", "-Route http.80 a.example:80", "-Route http.80 b.example:80"]
         .map(str::to_owned)
         .to_vec();
-    lost.extend([format!("+Route {table} blackhole:443"), format!("-Route {table} a.example:443")]);
-    lost.sort();
-    assert_eq!(touched, lost);
+    expected.extend([format!("+Route {table} blackhole:443"), format!("-Route {table} a.example:443")]);
+    expected.sort();
+    assert_eq!(touched, expected);
     mesh.delete(Kind::IngressClass, "", "istio");
     let touched = mesh.touched();
     assert!(touched.contains(&"-Listener 0.0.0.0_443".to_owned()), "{touched:?}");
@@ -408,7 +408,7 @@ fn a_router_may_get_only_the_clusters_it_sends_to() {
         names.sort();
         names
     };
-    assert_eq!(clusters(&mesh), ["BlackHoleCluster"], "no route leads anywhere");
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster"], "no route has a destination");
     mesh.touched();
 
     mesh.apply(ROUTES);
@@ -436,7 +436,11 @@ spec:
 ";
     mesh.apply(filter);
     let till = "outbound|80||till.shop.svc.cluster.local";
-    assert_eq!(clusters(&mesh), ["BlackHoleCluster", cart[0], till, cart[1]], "of the namespace that is named");
+    assert_eq!(
+        clusters(&mesh),
+        ["BlackHoleCluster", cart[0], till, cart[1]],
+        "the service of the namespace in the route"
+    );
     mesh.delete(Kind::VirtualService, "shop", "cart");
     assert_eq!(clusters(&mesh), ["BlackHoleCluster", till]);
 }

@@ -1,4 +1,4 @@
-//! Name tables and allocated addresses: which entries a change touches, and which it does not.
+//! Name tables and allocated addresses: the entries that a change touches.
 
 use prost::Message;
 use sluice_model::{Kind, Resource, ResourceType, View};
@@ -10,12 +10,12 @@ use crate::{AddressPools, GraphOptions};
 const TOWN: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: mill, namespace: town}
+metadata: {name: mill, namespace: test_mesh}
 spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: silo, namespace: town}
+metadata: {name: silo, namespace: test_mesh}
 spec: {clusterIP: None, ports: [{name: tcp, port: 90}], selector: {app: silo}}
 ---
 apiVersion: discovery.k8s.io/v1
@@ -27,7 +27,7 @@ endpoints: [{addresses: [10.1.0.1]}]
 ";
 
 impl TestGraph {
-    /// What changed in name tables since the last call: `+`, `~` or `-`, view and entry.
+    /// The changes in name tables since the last call: `+`, `~` or `-`, view and entry.
     fn changed_names(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let mut lines = Vec::new();
@@ -62,8 +62,8 @@ impl TestGraph {
     }
 }
 
-/// The town with a sidecar that captures DNS, and nothing pending.
-fn town(options: GraphOptions) -> TestGraph {
+/// A mesh with a sidecar that captures DNS, without pending changes.
+fn test_mesh(options: GraphOptions) -> TestGraph {
     let mut mesh = TestGraph::with(options, TOWN);
     let mut client = sidecar("town", "client", "10.9.0.1", &[]);
     client.dns_capture = true;
@@ -76,7 +76,7 @@ fn town(options: GraphOptions) -> TestGraph {
 
 #[test]
 fn a_service_touches_its_own_names() {
-    let mut mesh = town(GraphOptions::default());
+    let mut mesh = test_mesh(GraphOptions::default());
     let bell = |address: &str, note: &str| {
         format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: bell, namespace: town, annotations: {{networking.istio.io/exportTo: '{note}'}}}}, \
@@ -88,7 +88,7 @@ fn a_service_touches_its_own_names() {
     mesh.apply(&bell("10.0.0.3", "*"));
     assert_eq!(mesh.changed_names(), ["~ bell.town.svc.cluster.local"]);
     assert_eq!(mesh.addresses("bell.town.svc.cluster.local"), ["10.0.0.3"]);
-    // Shown to one namespace, it is that namespace's own.
+    // A service that is exported to one namespace is in the view of that namespace.
     mesh.apply(&bell("10.0.0.3", "barn"));
     assert_eq!(mesh.changed_names(), ["+barn bell.town.svc.cluster.local", "- bell.town.svc.cluster.local"]);
     mesh.delete(Kind::Service, "town", "bell");
@@ -97,7 +97,7 @@ fn a_service_touches_its_own_names() {
 
 #[test]
 fn endpoints_touch_names_of_headless_services_only() {
-    let mut mesh = town(GraphOptions::default());
+    let mut mesh = test_mesh(GraphOptions::default());
     let slice = |service: &str, addresses: &str| {
         format!(
             "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, \
@@ -110,7 +110,7 @@ fn endpoints_touch_names_of_headless_services_only() {
     mesh.apply(&slice("silo", "10.1.0.8"));
     assert_eq!(mesh.changed_names(), ["~ silo.town.svc.cluster.local"]);
     assert_eq!(mesh.addresses("silo.town.svc.cluster.local"), ["10.1.0.1", "10.1.0.8"]);
-    // A proxy of the same kind needs no other table; one elsewhere does.
+    // A proxy with the same profile needs no further table. A proxy in another cluster does.
     let mut twin = sidecar("barn", "client", "10.9.0.2", &[]);
     twin.dns_capture = true;
     mesh.connect(twin.clone());
@@ -131,7 +131,7 @@ fn entry(name: &str, created: &str, more: &str) -> String {
 
 #[test]
 fn without_pools_only_addresses_in_statuses_are_used() {
-    let mut mesh = town(GraphOptions::default());
+    let mut mesh = test_mesh(GraphOptions::default());
     mesh.apply(&entry("plain", "01", ""));
     assert_eq!(mesh.changed_names(), Vec::<String>::new());
     mesh.apply(&entry("plain", "01", "status: {addresses: [{host: plain.example, value: 240.240.0.9}]}"));
@@ -143,7 +143,7 @@ fn without_pools_only_addresses_in_statuses_are_used() {
 #[test]
 fn an_entry_gets_addresses_at_once_and_a_new_entry_moves_no_other() {
     let options = GraphOptions { address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
-    let mut mesh = town(options);
+    let mut mesh = test_mesh(options);
     mesh.apply(&entry("first", "01", ""));
     assert_eq!(mesh.changed_names(), ["+ first.example"]);
     let first = mesh.addresses("first.example");
@@ -152,9 +152,9 @@ fn an_entry_gets_addresses_at_once_and_a_new_entry_moves_no_other() {
     mesh.apply(&text);
     assert!(mesh.changed_names().iter().all(|line| line.starts_with("+ more-")));
     assert_eq!(mesh.addresses("first.example"), first);
-    // Its status is to be written; once it says so, there is nothing more to do.
+    // The status is to be written. When the status has the addresses, no update is pending.
     let key = sluice_model::ObjectKey::new("Kubernetes", "town", "first");
-    let update = mesh.get(&mesh.handles.address_updates, &key).expect("to be written");
+    let update = mesh.get(&mesh.handles.address_updates, &key).expect("a pending update");
     assert!(update.is.is_empty());
     let wanted: Vec<String> =
         update.wanted.iter().map(|(host, value)| format!("{{host: {host}, value: '{value}'}}")).collect();

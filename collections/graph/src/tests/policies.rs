@@ -1,4 +1,4 @@
-//! Security policies: what a change of one touches, and that it arrives whole.
+//! Security policies: the listeners that a change touches, in one epoch.
 
 use sluice_engine::Origin;
 use sluice_model::{Jwks, JwksKey, Kind, ObjectKey, ProxyKey, ProxyType, Resource, ResourceType};
@@ -11,7 +11,7 @@ struct PolicyTestMesh {
     proxies: Vec<(&'static str, ProxyKey)>,
 }
 
-fn town() -> PolicyTestMesh {
+fn test_mesh() -> PolicyTestMesh {
     let mut text = String::new();
     for namespace in ["east", "west"] {
         for (n, app) in ["mill", "school"].iter().enumerate() {
@@ -41,7 +41,7 @@ fn town() -> PolicyTestMesh {
 }
 
 impl PolicyTestMesh {
-    /// What every proxy has under a name of a listener, over all layers.
+    /// The listener of that name that a proxy gets, over all its layers.
     fn listener(&self, proxy: &ProxyKey, name: &str) -> Option<Resource> {
         let scope = self.mesh.get(&self.mesh.handles.scopes, proxy)?;
         let layers = scope.layers.get(&ResourceType::Listener)?;
@@ -60,13 +60,13 @@ impl PolicyTestMesh {
         self.proxies.iter().map(|(of, proxy)| self.listener(proxy, name(of))).collect()
     }
 
-    /// The proxies whose own listener `change` changes; nothing else of theirs does.
+    /// The proxies whose own listener `change` changes. No other resource may change.
     fn touched(&mut self, change: impl FnOnce(&TestGraph)) -> Vec<&'static str> {
         let before = self.listeners();
         assert!(before.iter().all(Option::is_some), "every proxy has a listener");
         let epoch = self.mesh.engine.snapshot().epoch();
         change(&self.mesh);
-        assert!(self.mesh.engine.snapshot().epoch().0 <= epoch.0 + 1, "it arrives at once");
+        assert!(self.mesh.engine.snapshot().epoch().0 <= epoch.0 + 1, "it arrives in one epoch");
         for line in self.mesh.changed() {
             let own = line.contains(" workload:") || line.contains("scopes ");
             assert!(own && !line.contains("~clusters"), "{line}");
@@ -87,97 +87,102 @@ const GET: &str = "rules: [{to: [{operation: {methods: [GET], ports: ['80']}}]}]
 
 #[test]
 fn a_policy_touches_the_workloads_of_its_namespace() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let text = policy("AuthorizationPolicy", "east", &format!("{{{GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"]);
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), [""; 0], "it comes again as it was");
-    let gone = |mesh: &TestGraph| mesh.delete(Kind::AuthorizationPolicy, "east", "it");
-    assert_eq!(town.touched(gone), ["east/mill", "east/school"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), [""; 0], "the same object again is no change");
+    let removed = |mesh: &TestGraph| mesh.delete(Kind::AuthorizationPolicy, "east", "it");
+    assert_eq!(test_mesh.touched(removed), ["east/mill", "east/school"]);
 }
 
 #[test]
 fn a_policy_with_a_selector_touches_what_it_selects() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let apply = |spec: &str| policy("AuthorizationPolicy", "east", spec);
     let selector = "selector: {matchLabels: {app: mill}}";
     let text = apply(&format!("{{{selector}, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
     let text = apply(&format!("{{{selector}, action: DENY, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
     let text = apply(&format!("{{selector: {{matchLabels: {{tier: school}}}}, action: DENY, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"], "one has it no more");
+    assert_eq!(
+        test_mesh.touched(|mesh| mesh.apply(&text)),
+        ["east/mill", "east/school"],
+        "one workload is no longer selected"
+    );
     let text = apply(&format!("{{selector: {{matchLabels: {{app: none}}}}, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/school"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["east/school"]);
 }
 
 #[test]
 fn a_policy_of_the_root_namespace_touches_all_workloads() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let text = policy("AuthorizationPolicy", "istio-system", &format!("{{{GET}}}"));
     let all = ["east/mill", "east/school", "west/mill", "west/school", "door"];
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), all);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), all);
     let text =
         policy("AuthorizationPolicy", "istio-system", &format!("{{selector: {{matchLabels: {{app: mill}}}}, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/school", "west/school", "door"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["east/school", "west/school", "door"]);
     let text = "
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
 data: {mesh: 'rootNamespace: west'}
 ";
-    // The policy is now one of an ordinary namespace.
-    town.mesh.apply(text);
-    town.mesh.changed();
+    // The root namespace is another one now, so the policy applies to its own namespace only.
+    test_mesh.mesh.apply(text);
+    test_mesh.mesh.changed();
     let text = policy("AuthorizationPolicy", "west", "{action: DENY, rules: [{}]}");
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), all);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), all);
 }
 
 #[test]
 fn a_policy_with_a_target_touches_its_gateway() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let target = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: door}]";
     let text = policy("AuthorizationPolicy", "west", &format!("{{{target}, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["door"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["door"]);
     let text = policy(
         "AuthorizationPolicy",
         "west",
         &format!("{{selector: {{matchLabels: {{istio: door}}}}, action: DENY, {GET}}}"),
     );
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["door"]);
-    town.mesh.delete(Kind::AuthorizationPolicy, "west", "it");
-    town.mesh.changed();
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["door"]);
+    test_mesh.mesh.delete(Kind::AuthorizationPolicy, "west", "it");
+    test_mesh.mesh.changed();
     let text = policy("AuthorizationPolicy", "east", &format!("{{{target}, {GET}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), [""; 0], "it is another namespace's");
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), [""; 0], "the policy is in another namespace");
 }
 
 #[test]
 fn jwks_touch_the_listeners_that_verify_with_them() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let rule = "jwtRules: [{issuer: i, jwksUri: 'https://idp.test/keys', timeout: 7s}]";
     let text =
         policy("RequestAuthentication", "west", &format!("{{selector: {{matchLabels: {{app: school}}}}, {rule}}}"));
-    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["west/school"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["west/school"]);
     let key = JwksKey { uri: "https://idp.test/keys".into(), ..JwksKey::default() };
-    let wanted =
-        |town: &PolicyTestMesh| town.mesh.get(&town.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs());
-    assert_eq!(wanted(&town), Some(7));
+    let wanted = |test_mesh: &PolicyTestMesh| {
+        test_mesh.mesh.get(&test_mesh.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs())
+    };
+    assert_eq!(wanted(&test_mesh), Some(7));
     let fetched = |mesh: &TestGraph| {
         let jwks = Jwks { text: "{\"keys\":[]}".into() };
         mesh.engine.transaction(|tx| tx.set_from(&mesh.handles.inputs.jwks, key.clone(), jwks, Origin::default()));
     };
-    assert_eq!(town.touched(fetched), ["west/school"]);
-    let gone = |mesh: &TestGraph| mesh.delete(Kind::RequestAuthentication, "west", "it");
-    assert_eq!(town.touched(gone), ["west/school"]);
-    assert_eq!(wanted(&town), None);
+    assert_eq!(test_mesh.touched(fetched), ["west/school"]);
+    let removed = |mesh: &TestGraph| mesh.delete(Kind::RequestAuthentication, "west", "it");
+    assert_eq!(test_mesh.touched(removed), ["west/school"]);
+    assert_eq!(wanted(&test_mesh), None);
 }
 
 #[test]
 fn a_partly_invalid_policy_still_denies() {
-    let mut town = town();
+    let mut test_mesh = test_mesh();
     let text = policy("AuthorizationPolicy", "east", "{rules: [{when: [{key: request.scheme, values: [https]}]}]}");
-    assert_eq!(town.touched(|mesh| mesh.write(&text, true)), ["east/mill", "east/school"]);
+    assert_eq!(test_mesh.touched(|mesh| mesh.write(&text, true)), ["east/mill", "east/school"]);
     let key = crate::RejectKey { kind: Kind::AuthorizationPolicy, object: ObjectKey::new("Kubernetes", "east", "it") };
-    let rejects = town.mesh.get(&town.mesh.handles.rejects, &key).unwrap_or_default();
+    let rejects = test_mesh.mesh.get(&test_mesh.mesh.handles.rejects, &key).unwrap_or_default();
     assert_eq!(
         rejects.iter().map(|reject| reject.field_path.as_str()).collect::<Vec<_>>(),
         ["spec.rules[0].when[0].key"]
@@ -186,11 +191,11 @@ fn a_partly_invalid_policy_still_denies() {
 
 #[test]
 fn peers_are_selected_by_label_too() {
-    let town = town();
+    let test_mesh = test_mesh();
     let text = policy("PeerAuthentication", "east", "{selector: {matchLabels: {app: mill}}, mtls: {mode: STRICT}}");
-    let before = town.listeners();
-    town.mesh.apply(&text);
-    let after = town.listeners();
+    let before = test_mesh.listeners();
+    test_mesh.mesh.apply(&text);
+    let after = test_mesh.listeners();
     let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
     assert_eq!(changed, [true, false, false, false, false]);
 }

@@ -46,7 +46,7 @@ fn web() -> sluice_model::ServiceKey {
 fn endpoints_join_slices_pods_and_nodes() {
     let mesh = TestGraph::new(WEB);
     let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
-    // The second address waits for its pod.
+    // The second address is ignored until its pod exists.
     let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port, e.port_name.as_str())).collect();
     assert_eq!(shown, [("10.1.0.1", 8080, "http"), ("10.1.0.1", 9000, "tcp-raw")]);
     let endpoint = &endpoints[0];
@@ -73,7 +73,7 @@ status: {phase: Running, podIP: 10.1.0.2}
     assert_eq!(mesh.changed(), ["~endpoints app/web.app.svc.cluster.local"]);
     let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
     assert_eq!(endpoints.last().map(|e| (e.health, e.addresses[0].as_str())), Some((Health::Unhealthy, "10.1.0.2")));
-    // Nothing is put out for an object that comes again as it was.
+    // Writing an equal object again changes nothing.
     mesh.apply(WEB);
     assert_eq!(mesh.changed(), Vec::<String>::new());
 }
@@ -85,7 +85,7 @@ fn a_proxy_is_part_of_the_services_that_select_its_pod() {
     let targets = mesh.get(&mesh.handles.service_targets, &known).expect("targets");
     let shown: Vec<_> = targets.iter().map(|t| (t.port.port, t.target_port)).collect();
     assert_eq!(shown, [(80, 8080), (90, 9000)]);
-    // Before its pod is known, its own labels count, and its own list of ports.
+    // Until its pod exists, the labels and ports of the proxy's metadata apply.
     let mut early = sidecar("app", "web-9", "10.1.0.9", &[("app", "web")]);
     early.pod_ports = vec![("http".into(), 7070, "TCP".into())];
     let early = mesh.connect(early);
@@ -133,7 +133,7 @@ spec:
     let both = sluice_model::ServiceKey { namespace: "app".into(), host: "both.example".into() };
     let endpoints = mesh.get(&mesh.handles.endpoints, &both).expect("endpoints");
     let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port)).collect();
-    // The pod names its port http itself.
+    // The pod has a container port named http.
     assert_eq!(shown, [("10.1.0.1", 8080), ("192.0.2.7", 7000)]);
     // The Service selects the WorkloadEntry as well: its http port by name, the other by number.
     let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
@@ -190,7 +190,7 @@ status: {phase: Running, podIP: 10.1.0.1}
     assert_eq!(mesh.get(&mesh.handles.service_targets, &proxy).map(|targets| targets.len()), Some(0));
 }
 
-/// An SE that lists an address, one that selects, a WorkloadEntry it selects, and sidecars beside them.
+/// A ServiceEntry with an address, one with a selector, a WorkloadEntry that it selects, and sidecars.
 const OUTSIDE: &str = "
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -249,7 +249,7 @@ fn an_address_of_a_service_entry_is_all_of_its_endpoints_once_more() {
 #[test]
 fn a_workload_entry_touches_the_services_that_select_it() {
     let mut mesh = outside();
-    // Its identity is new to the services, so their clusters change as well.
+    // The services have no endpoint with its identity yet, so their clusters change too.
     mesh.apply(&OUTSIDE.replace("serviceAccount: vm", "serviceAccount: vm2"));
     let changed = mesh.changed();
     let selected = ["chosen.example", "web.app.svc.cluster.local"];
@@ -257,7 +257,7 @@ fn a_workload_entry_touches_the_services_that_select_it() {
         !changed.is_empty() && changed.iter().all(|line| selected.iter().any(|it| line.ends_with(it))),
         "{changed:#?}"
     );
-    // Of the Service it has no port that is called as the first one's target.
+    // It has no port with the name of the Service's first target port.
     mesh.apply(&OUTSIDE.replace("serviceAccount: vm", "serviceAccount: vm2, weight: 3"));
     assert_eq!(
         mesh.changed(),
@@ -320,11 +320,11 @@ fn the_first_matching_policy_limits_the_visibility_of_a_service_entry() {
         ));
         mesh.apply(&OUTSIDE.replace("namespace: app", &format!("namespace: {namespace}")));
     }
-    let seen_by = |namespace: &str| {
+    let exported_by = |namespace: &str| {
         let key = sluice_model::ServiceKey { namespace: namespace.into(), host: "listed.example".into() };
         mesh.get(&mesh.handles.services, &key).expect("a service").export_to
     };
-    assert_eq!(seen_by("wide"), ExportTo::All);
-    assert_eq!(seen_by("half"), ExportTo::Namespaces(["half".into()].into()));
-    assert_eq!(seen_by("shut"), ExportTo::None);
+    assert_eq!(exported_by("wide"), ExportTo::All);
+    assert_eq!(exported_by("half"), ExportTo::Namespaces(["half".into()].into()));
+    assert_eq!(exported_by("shut"), ExportTo::None);
 }

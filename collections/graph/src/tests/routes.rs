@@ -1,4 +1,4 @@
-//! Which segments of route tables a change touches, and thereby which it does not.
+//! The segments of route tables that a change touches.
 
 use prost::Message;
 use sluice_engine::Origin;
@@ -37,7 +37,7 @@ spec:
 ";
 
 impl TestGraph {
-    /// What changed in route tables since the last call: `+`, `~` or `-`, layer, table and segment.
+    /// The changes in route tables since the last call: `+`, `~` or `-`, layer, table and segment.
     fn changed_segments(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let mut lines = Vec::new();
@@ -90,7 +90,7 @@ fn layer_name(layer: &Layer) -> String {
     }
 }
 
-/// The shop with one sidecar connected; nothing is pending.
+/// The shop with one connected sidecar, without pending changes.
 fn shop() -> TestGraph {
     let mut mesh = TestGraph::new(SHOP);
     mesh.connect(sidecar("shop", "client", "10.1.0.9", &[("app", "client")]));

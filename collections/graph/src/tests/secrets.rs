@@ -1,4 +1,4 @@
-//! Secrets: which resources each touches, and which proxies get them.
+//! Secrets: the resources that a change touches, and the proxies that get them.
 
 use sluice_model::{Identity, Kind, Layer, Proxy, ProxyKey, ProxyType, ResourceType, SecretReader, Text, View};
 
@@ -15,7 +15,7 @@ kind: Namespace
 metadata: {name: bank}
 ";
 
-/// A Secret or ConfigMap with these keys, each PEM that says `number`.
+/// A Secret or ConfigMap with these keys. Each value is PEM whose content depends on `number`.
 fn object(kind: &str, namespace: &str, name: &str, keys: &[&str], number: u8) -> String {
     let pem = |label: &str| format!("-----BEGIN {label}-----\\nMAMCAQ{number}=\\n-----END {label}-----\\n");
     let pem =
@@ -31,24 +31,24 @@ fn tls(namespace: &str, name: &str, number: u8) -> String {
     object("Secret", namespace, name, &["tls.crt", "tls.key"], number)
 }
 
-/// A router of the edge, of which it is proven or not.
-fn router(name: &str, proven: bool) -> Proxy {
+/// A router of namespace `edge`, with a verified identity or without one.
+fn router(name: &str, is_verified: bool) -> Proxy {
     Proxy {
         proxy_type: ProxyType::Router,
-        identity: proven.then(|| Identity::new("cluster.local", "edge", "gateway")),
+        identity: is_verified.then(|| Identity::new("cluster.local", "edge", "gateway")),
         ..sidecar("edge", name, "10.1.0.8", &[("istio", "gateway")])
     }
 }
 
 impl TestGraph {
-    /// A proxy that asks for secrets.
-    fn ask(&self, proxy: Proxy) -> ProxyKey {
+    /// Connects a proxy that subscribes to secrets.
+    fn subscribe(&self, proxy: Proxy) -> ProxyKey {
         let key = self.connect(proxy);
         self.engine.transaction(|tx| tx.set(&self.handles.inputs.secret_clients, key.clone(), ()));
         key
     }
 
-    /// The layers of secrets a proxy sees; `None` while that is open.
+    /// The layers of secrets in the scope of a proxy; `None` while its rights are not decided.
     fn secret_layers(&self, proxy: &ProxyKey) -> Option<Vec<Layer>> {
         self.engine.flush();
         self.get(&self.handles.scopes, proxy)
@@ -69,7 +69,7 @@ impl TestGraph {
         names
     }
 
-    /// What changed since the last call, whatever it is of.
+    /// The changes of secrets since the last call.
     fn changed_secrets(&mut self) -> Vec<String> {
         let name = |line: String| {
             let sign = line.chars().next().unwrap_or_default();
@@ -82,7 +82,7 @@ impl TestGraph {
 #[test]
 fn a_secret_touches_its_resources_and_nothing_else() {
     let mut mesh = TestGraph::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
-    let router = mesh.ask(router("a", true));
+    let router = mesh.subscribe(router("a", true));
     assert_eq!(mesh.secrets_of(&router), ["kubernetes://edge/shop", "kubernetes://shop"]);
     mesh.changed();
 
@@ -101,7 +101,7 @@ fn a_secret_touches_its_resources_and_nothing_else() {
     let roots = ["~kubernetes://edge/shop-cacert", "~kubernetes://shop-cacert"];
     let own = ["kubernetes://edge/shop-cacert-cacert", "kubernetes://shop-cacert-cacert"];
     let with = |sign: char| own.map(|name| format!("{sign}{name}")).into_iter().chain(roots.map(String::from));
-    assert_eq!(mesh.changed_secrets(), with('+').collect::<Vec<_>>(), "roots of their own, which are a credential too");
+    assert_eq!(mesh.changed_secrets(), with('+').collect::<Vec<_>>(), "the roots are also a credential of their own");
     mesh.delete(Kind::Secret, "edge", "shop-cacert");
     assert_eq!(mesh.changed_secrets(), with('-').collect::<Vec<_>>());
     mesh.write(&object("Secret", "edge", "shop", &["tls.crt"], 1), true);
@@ -113,15 +113,15 @@ fn a_secret_touches_its_resources_and_nothing_else() {
             "-kubernetes://shop",
             "-kubernetes://shop-cacert"
         ],
-        "a certificate without its key is of no use"
+        "a certificate without its key is not served"
     );
 }
 
 #[test]
 fn roots_in_config_maps_are_for_all_authenticated_subscribers() {
     let mut mesh = TestGraph::new(NAMESPACES);
-    let known = mesh.ask(router("a", true));
-    let unknown = mesh.ask(router("b", false));
+    let known = mesh.subscribe(router("a", true));
+    let unknown = mesh.subscribe(router("b", false));
     mesh.changed();
     mesh.apply(&object("ConfigMap", "bank", "roots", &["ca.crt"], 0));
     let names = ["configmap://bank/roots", "configmap://bank/roots-cacert"];
@@ -134,19 +134,19 @@ fn roots_in_config_maps_are_for_all_authenticated_subscribers() {
 #[test]
 fn a_proxy_gets_only_secrets_of_its_own_namespace() {
     let mesh = TestGraph::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
-    let quiet = mesh.connect(router("a", true));
-    assert_eq!(mesh.secret_layers(&quiet), None, "it has not asked");
-    let unknown = mesh.ask(router("b", false));
+    let unsubscribed = mesh.connect(router("a", true));
+    assert_eq!(mesh.secret_layers(&unsubscribed), None, "it has not subscribed");
+    let unknown = mesh.subscribe(router("b", false));
     assert_eq!(mesh.secret_layers(&unknown), Some(Vec::new()));
-    // It says that it is of the bank; what counts is what is proven.
+    // Its node claims namespace `bank`, but its verified identity applies.
     let claims = Proxy { namespace: "bank".into(), ..router("c", true) };
-    let claims = mesh.ask(claims);
+    let claims = mesh.subscribe(claims);
     assert_eq!(mesh.secrets_of(&claims), ["kubernetes://edge/shop", "kubernetes://shop"]);
-    let elsewhere = mesh.ask(Proxy { cluster: "elsewhere".into(), ..router("d", true) });
+    let elsewhere = mesh.subscribe(Proxy { cluster: "elsewhere".into(), ..router("d", true) });
     assert_eq!(
         mesh.secrets_of(&elsewhere),
         ["kubernetes://edge/shop", "kubernetes://shop"],
-        "as the own cluster has it"
+        "with the secrets of the control plane's cluster"
     );
 }
 
@@ -155,7 +155,7 @@ fn access_reviews_decide_which_proxies_may_read_secrets() {
     let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
     let text = object("Secret", "edge", "shop", &["tls.crt", "tls.key", "ca.crt"], 0);
     let mesh = TestGraph::with(options, &format!("{NAMESPACES}{text}"));
-    let router = mesh.ask(router("a", true));
+    let router = mesh.subscribe(router("a", true));
     assert_eq!(mesh.secret_layers(&router), None, "nothing is decided yet");
     let reader =
         SecretReader { cluster: "Kubernetes".into(), namespace: "edge".into(), service_account: "gateway".into() };
@@ -191,12 +191,12 @@ spec:
     };
     let vault = object("Secret", "bank", "vault", &["tls.crt", "tls.key", "ca.crt"], 0);
     let mut mesh = TestGraph::new(&format!("{NAMESPACES}{}{vault}", tls("edge", "near", 0)));
-    let router = mesh.ask(router("a", true));
+    let router = mesh.subscribe(router("a", true));
     let referenced = |mesh: &TestGraph| -> Vec<String> {
         let names = mesh.secrets_of(&router);
         names.into_iter().filter(|name| name.starts_with("kubernetes-gateway:")).collect()
     };
-    assert_eq!(referenced(&mesh), [""; 0], "no Gateway refers to any");
+    assert_eq!(referenced(&mesh), [""; 0], "no Gateway refers to a secret");
     mesh.apply(&format!("{}{}", gateway("edge", "a", "edge/near"), gateway("edge", "b", "bank/vault")));
     assert_eq!(referenced(&mesh), ["kubernetes-gateway://edge/near"]);
     mesh.apply(&gateway("bank", "b", "bank/vault"));
@@ -236,8 +236,8 @@ fn routers_with_hardware_for_keys_have_layers_of_their_own() {
     let provider = sluice_model::PrivateKeyProvider { qat: true, poll_delay: None, fallback: None };
     let config = sluice_model::ProxyConfig { private_key_provider: Some(provider), ..Default::default() };
     let mesh = TestGraph::new(&format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
-    let plain = mesh.ask(router("a", true));
-    let hardware = mesh.ask(Proxy { config: Some(std::sync::Arc::new(config)), ..router("b", true) });
+    let plain = mesh.subscribe(router("a", true));
+    let hardware = mesh.subscribe(Proxy { config: Some(std::sync::Arc::new(config)), ..router("b", true) });
     let layers = |key: &ProxyKey| {
         let layers = mesh.secret_layers(key).expect("decided");
         layers.into_iter().filter(|layer| layer.view == View::Namespace(Text::from("edge"))).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! What Sidecars touch, and what they leave alone.
+//! The resources that Sidecars touch.
 
 use sluice_model::{Kind, View};
 
@@ -22,7 +22,7 @@ metadata: {name: school, namespace: north}
 spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
 ";
 
-/// A Sidecar of namespace `east` for everyone there.
+/// A Sidecar for all workloads of namespace `east`.
 fn limit(hosts: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: limit, namespace: east}}\n\
@@ -30,8 +30,8 @@ fn limit(hosts: &str) -> String {
     )
 }
 
-/// The town with a sidecar in the east and one in the north; nothing is pending.
-fn town() -> TestGraph {
+/// A mesh with a sidecar in the east and one in the north, without pending changes.
+fn test_mesh() -> TestGraph {
     let mut mesh = TestGraph::new(TOWN);
     for (namespace, ip) in [("east", "10.9.0.1"), ("north", "10.9.0.2")] {
         mesh.connect(sidecar(namespace, "client", ip, &[("app", "client")]));
@@ -40,14 +40,14 @@ fn town() -> TestGraph {
     mesh
 }
 
-/// What changed in the views of Sidecars.
+/// The changes in the views of Sidecars.
 fn of_sidecars(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| line.contains(" sidecar:")).cloned().collect()
 }
 
 #[test]
 fn a_sidecar_is_a_view_of_the_hosts_it_lists() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&limit("[east/mill.east.svc.cluster.local]"));
     let changed = mesh.changed();
     assert_eq!(
@@ -65,11 +65,11 @@ fn a_sidecar_is_a_view_of_the_hosts_it_lists() {
             "+routes/virtual-hosts sidecar:east/limit 80 mill.east.svc.cluster.local:80",
         ]
     );
-    // Beside that only the client itself: its scope, and its inbound side, which knows fewer rules.
+    // Otherwise only the proxy's own resources change: its scope, and its inbound clusters and listeners.
     let rest: Vec<&String> = changed.iter().filter(|line| !line.contains(" sidecar:")).collect();
     let own = |line: &str| line.contains("scopes sidecar~") || line.contains(" workload:east#");
     assert!(rest.iter().all(|line| own(line)), "{rest:#?}");
-    // It names one more host: only that is touched.
+    // The Sidecar lists one more host, and only that host is touched.
     mesh.apply(&limit("[east/mill.east.svc.cluster.local, north/school.north.svc.cluster.local]"));
     assert_eq!(
         mesh.changed(),
@@ -80,14 +80,14 @@ fn a_sidecar_is_a_view_of_the_hosts_it_lists() {
             "+routes/virtual-hosts sidecar:east/limit 80 school.north.svc.cluster.local:80",
         ]
     );
-    // The same in other words is no change.
+    // An equivalent list of hosts is no change.
     mesh.apply(&limit("[./mill.east.svc.cluster.local, north/*]"));
     assert_eq!(mesh.changed(), Vec::<String>::new());
 }
 
 #[test]
 fn a_host_that_a_sidecar_does_not_list_does_not_touch_it() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
     mesh.changed();
     mesh.apply(
@@ -116,7 +116,7 @@ spec: {hosts: [school], http: [{timeout: 1s, route: [{destination: {host: bank}}
     let changed = mesh.changed();
     assert!(changed.len() > 8, "{changed:#?}");
     assert_eq!(of_sidecars(&changed), Vec::<String>::new());
-    // A route of the host it names makes its destination reachable, and nothing else.
+    // A VirtualService of a listed host adds its destination.
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
@@ -137,7 +137,7 @@ spec: {hosts: [mill], http: [{route: [{destination: {host: forge, port: {number:
 
 #[test]
 fn removing_a_sidecar_restores_the_mesh() {
-    let mesh = town();
+    let mesh = test_mesh();
     let before = state(&mesh.engine, &mesh.handles);
     let spec = "
 apiVersion: networking.istio.io/v1
@@ -164,7 +164,7 @@ spec:
 
 #[test]
 fn the_sidecar_of_a_proxy_is_the_nearest() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     let key = mesh.connect(sidecar("east", "other", "10.9.0.3", &[("app", "other")]));
     let view = |mesh: &TestGraph| {
         let scope = mesh.get(&mesh.handles.scopes, &key).expect("connected");
@@ -201,7 +201,7 @@ fn the_sidecar_of_a_proxy_is_the_nearest() {
 
 #[test]
 fn a_sidecar_without_limits_shares_the_base_view() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(
         "
 apiVersion: networking.istio.io/v1
@@ -217,7 +217,7 @@ spec: {egress: [{hosts: ['*/*']}], inboundConnectionPool: {tcp: {maxConnections:
 
 #[test]
 fn proxies_with_selected_labels_get_only_differences() {
-    let mut mesh = town();
+    let mut mesh = test_mesh();
     mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
     mesh.changed();
     mesh.apply(

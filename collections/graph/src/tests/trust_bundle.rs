@@ -7,7 +7,7 @@ use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 use super::{TestGraph, sidecar};
 
 impl TestGraph {
-    /// How many resources of any type changed, and the roots as proxies have them.
+    /// The number of changed resources of any type, and the roots that proxies get.
     fn changed_roots(&mut self) -> (usize, Option<Vec<String>>) {
         let batch = self.feed.try_next();
         let resources = &self.handles.resources;

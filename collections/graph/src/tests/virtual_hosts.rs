@@ -1,4 +1,4 @@
-//! Virtual hosts as resources (VHDS): what a change touches, and which proxies get them.
+//! Virtual hosts as resources (VHDS): the keys that a change touches, and the proxies that get them.
 
 use prost::Message;
 use sluice_model::{Kind, Proxy, Resource, ResourceType, SlotValues};
@@ -26,15 +26,15 @@ metadata: {name: mill, namespace: east}
 spec: {hosts: [mill.east.svc.cluster.local], http: [{timeout: 1s, route: [{destination: {host: mill.east.svc.cluster.local}}]}]}
 ";
 
-fn taking(name: &str, ip: &str) -> Proxy {
+fn proxy_with_vhds(name: &str, ip: &str) -> Proxy {
     Proxy { virtual_hosts: true, ..sidecar("west", name, ip, &[]) }
 }
 
-fn town(virtual_hosts: bool) -> TestGraph {
+fn test_mesh(virtual_hosts: bool) -> TestGraph {
     TestGraph::with(GraphOptions { virtual_hosts, ..GraphOptions::default() }, TOWN)
 }
 
-/// What changed of routes, without the names of collections.
+/// The changes of routes, without the names of collections.
 fn routes(mesh: &mut TestGraph) -> Vec<String> {
     let is_route = |line: &&String| line.contains(" 80");
     let shown = |line: &String| {
@@ -50,9 +50,9 @@ fn routes(mesh: &mut TestGraph) -> Vec<String> {
 
 #[test]
 fn a_virtual_service_touches_its_virtual_host_alone() {
-    let mut mesh = town(true);
-    mesh.connect(taking("new", "10.9.0.1"));
-    // A proxy in the namespace of the services has its own table: there the services have shorter names.
+    let mut mesh = test_mesh(true);
+    mesh.connect(proxy_with_vhds("new", "10.9.0.1"));
+    // A proxy in the namespace of the services has its own table, in which the services have short names.
     let both = |sign: char, kind: &str, names: &[&str]| -> Vec<String> {
         let row = |view: &str, name: &str| format!("{sign}{kind} {view} 80{name}");
         ["base", "namespace:east"].iter().flat_map(|view| names.iter().map(|name| row(view, name))).collect()
@@ -64,15 +64,15 @@ fn a_virtual_service_touches_its_virtual_host_alone() {
     mesh.delete(Kind::Service, "east", "forge");
     assert_eq!(routes(&mut mesh), both('-', "part", &[forge]));
 
-    // One that takes whole tables has the same in segments.
+    // A proxy without VHDS gets the same virtual hosts as segments.
     mesh.connect(sidecar("west", "old", "10.9.0.2", &[]));
     assert_eq!(routes(&mut mesh), both('+', "segment", &[" ", " allow_any", " mill.east.svc.cluster.local:80"]));
 }
 
 #[test]
 fn a_table_refers_to_vhds_and_scopes_have_its_virtual_hosts() {
-    let mut mesh = town(true);
-    let key = mesh.connect(taking("new", "10.9.0.1"));
+    let mut mesh = test_mesh(true);
+    let key = mesh.connect(proxy_with_vhds("new", "10.9.0.1"));
     routes(&mut mesh);
     let snapshot = mesh.engine.snapshot();
     let tables = mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of));
@@ -81,10 +81,10 @@ fn a_table_refers_to_vhds_and_scopes_have_its_virtual_hosts() {
         other => panic!("{other:?}"),
     });
     let tables: Vec<RouteConfiguration> = table.collect();
-    assert_eq!(tables.len(), 2, "the base, and that of the namespace of the services: {tables:?}");
+    assert_eq!(tables.len(), 2, "the base table, and that of the namespace of the services: {tables:?}");
     for table in &tables {
         assert!(table.vhds.is_some() && table.virtual_hosts.is_empty() && table.name == "80");
-        assert!(table.validate_clusters.is_some(), "the rest is as ever");
+        assert!(table.validate_clusters.is_some(), "the other fields are set as without VHDS");
     }
     for (key, host) in mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of)) {
         if key.resource_type == ResourceType::VirtualHost {
@@ -92,7 +92,7 @@ fn a_table_refers_to_vhds_and_scopes_have_its_virtual_hosts() {
             assert_eq!(
                 VirtualHost::decode(host).expect("a virtual host").name,
                 *key.name,
-                "it is removed by its own name"
+                "its name is that of the resource"
             );
         }
     }
@@ -102,8 +102,8 @@ fn a_table_refers_to_vhds_and_scopes_have_its_virtual_hosts() {
 
 #[test]
 fn virtual_hosts_are_resources_only_if_the_option_is_set() {
-    let mut mesh = town(false);
-    let key = mesh.connect(taking("new", "10.9.0.1"));
+    let mut mesh = test_mesh(false);
+    let key = mesh.connect(proxy_with_vhds("new", "10.9.0.1"));
     let lines = routes(&mut mesh);
     assert!(lines.iter().all(|line| line.starts_with("+segment")) && lines.len() == 8, "{lines:?}");
     let scope = mesh.get(&mesh.handles.scopes, &key).expect("a scope");

@@ -90,15 +90,15 @@ pub(crate) fn derive_ambient<'s>(
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
     let gateways = gateways::derive_gateways(inputs, &settings, options);
     let services_by_label = SelectingServices::new(&services);
-    let surroundings = WorkloadContext { settings, services: services_by_label, policies, waypoints, gateways };
+    let context = WorkloadContext { settings, services: services_by_label, policies, waypoints, gateways };
     let workloads = vec![
-        pods::derive_pods(inputs, &surroundings, options),
-        entries::derive_workload_entries(inputs, &surroundings, options),
-        entries::derive_service_entries(inputs, &surroundings, options),
-        slices::derive_slices(inputs, &surroundings, options),
-        surroundings.gateways.workloads.clone(),
+        pods::derive_pods(inputs, &context, options),
+        entries::derive_workload_entries(inputs, &context, options),
+        entries::derive_service_entries(inputs, &context, options),
+        slices::derive_slices(inputs, &context, options),
+        context.gateways.workloads.clone(),
     ];
-    Ambient { services, workloads, policies: surroundings.policies.all }
+    Ambient { services, workloads, policies: context.policies.all }
 }
 
 /// The fields of the mesh config that every workload depends on.

@@ -223,7 +223,7 @@ fn virtual_service(
     });
     let HostRoutes { name, namespace, .. } = first;
     // A name without a domain is a Service in the namespace of the Ingress.
-    let full = if *host == Host::from("*") || host.as_str().contains(['.', ':']) {
+    let qualified = if *host == Host::from("*") || host.as_str().contains(['.', ':']) {
         host.clone()
     } else {
         service_host(host.as_str(), namespace, domain)
@@ -231,7 +231,7 @@ fn virtual_service(
     Some(VirtualService {
         namespace: namespace.clone(),
         name: format!("{}-{name}-{GENERATED}", host.as_str().replace('.', "-")).into(),
-        hosts: vec![full],
+        hosts: vec![qualified],
         gateways: vec![format!("{ingress_namespace}/{}", gateway_name(name, namespace)).into()],
         http,
         semantics: RouteSemantics::Ingress,

@@ -89,7 +89,7 @@ impl WorkloadPorts {
                     by_port.get(&number).and_then(|targets| targets.first()).map(|(service, _)| service.clone());
                 let placeholder = found.is_none();
                 let rule = found.as_ref().and_then(|service| self.rule(cx, workload, service));
-                let service = found.unwrap_or_else(|| Arc::new(stand_in(&own.scope)));
+                let service = found.unwrap_or_else(|| Arc::new(service_of_sidecar(&own.scope)));
                 let port = ServicePort {
                     port: listener.port.number,
                     name: listener.port.name.clone(),
@@ -149,7 +149,7 @@ impl WorkloadPorts {
 }
 
 /// Replaces the service of a port that only a Sidecar declares.
-fn stand_in(scope: &SidecarScope) -> Service {
+fn service_of_sidecar(scope: &SidecarScope) -> Service {
     Service {
         namespace: scope.namespace.clone(),
         host: Host(synthetic_host(scope)),

@@ -17,7 +17,7 @@ use crate::traffic::gateways::routers::Routers;
 /// The chains of one host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct PassthroughKey {
-    side: ProfiledRouter,
+    router: ProfiledRouter,
     host: Host,
 }
 
@@ -47,31 +47,31 @@ pub(super) fn derive_passthrough_chains<'s>(
         &inputs.routers.auto_passthrough,
         |_, router, ()| Some(router.clone()),
     );
-    let sides = derive_profiled_routers("listeners/passing-routers", inputs.listener_facts, &routers);
+    let routers_by_profile = derive_profiled_routers("listeners/passing-routers", inputs.listener_facts, &routers);
     let chains = inputs.hosts.derive_many("listeners/passed-chains", |deps| {
-        let (settings, sides) = (deps.on(settings), deps.on(&sides));
+        let (settings, routers_by_profile) = (deps.on(settings), deps.on(&routers_by_profile));
         let (destinations, merged) = (Destinations::on(deps, &inputs.destinations), deps.on(&inputs.routers.merged));
         move |cx, host, ()| {
-            let sides = cx.all(&sides);
-            if sides.is_empty() {
+            let routers_by_profile = cx.all(&routers_by_profile);
+            if routers_by_profile.is_empty() {
                 return Vec::new();
             }
             let destinations = destinations.get(cx, host);
-            let chains = |side: &ProfiledRouter| -> Option<Resource> {
-                let (settings, merged) = (cx.get(&settings, &side.profile)?, cx.get(&merged, &side.router)?);
-                let view = View::Selected { namespace: merged.namespace.clone(), labels: side.router.labels.clone() };
+            let chains = |router: &ProfiledRouter| -> Option<Resource> {
+                let (settings, merged) = (cx.get(&settings, &router.profile)?, cx.get(&merged, &router.router)?);
+                let view = View::Selected { namespace: merged.namespace.clone(), labels: router.router.labels.clone() };
                 let (service, rule) = destinations.seen_from(&view)?;
                 let filter_chains = build_auto_passthrough(&settings, &service, rule.as_ref());
                 let listener = Listener { filter_chains, ..Listener::default() };
                 (!listener.filter_chains.is_empty()).then(|| Resource::Encoded(wire::encode(&listener)))
             };
-            let rows = sides.iter().filter_map(|(side, _)| {
-                Some((PassthroughKey { side: side.clone(), host: host.clone() }, chains(side)?))
+            let rows = routers_by_profile.iter().filter_map(|(router, _)| {
+                Some((PassthroughKey { router: router.clone(), host: host.clone() }, chains(router)?))
             });
             rows.collect()
         }
     });
-    chains.index("listeners/passed-chains-by-router", |key, chains| [(key.side.clone(), chains.clone())])
+    chains.index("listeners/passed-chains-by-router", |key, chains| [(key.router.clone(), chains.clone())])
 }
 
 /// Looks up the chains of a router, inside a `derive`.
@@ -83,9 +83,9 @@ impl PassthroughChains {
     }
 
     /// The chains of the services that match one of a server's hosts.
-    pub(super) fn chains(&self, cx: &Context, side: &ProfiledRouter, hosts: &[Text]) -> Vec<Bytes> {
+    pub(super) fn chains(&self, cx: &Context, router: &ProfiledRouter, hosts: &[Text]) -> Vec<Bytes> {
         let hosts: Vec<Host> = hosts.iter().map(|host| Host::new(host)).collect();
-        let all = cx.by(&self.0, side).into_iter();
+        let all = cx.by(&self.0, router).into_iter();
         all.filter(|(key, _)| hosts.iter().any(|host| host.contains(&key.host)))
             .filter_map(|(_, chains)| match &*chains {
                 Resource::Encoded(bytes) => Some(bytes.clone()),

@@ -141,7 +141,9 @@ fn derive_shares<'s>(
                 if settings.facts.proxy_type != ProxyType::Sidecar {
                     continue;
                 }
-                let asked = |service: &Arc<Service>, ask: EgressBinding<'_>| -> BTreeMap<(Text, u16), Share> {
+                let shares_of_service = |service: &Arc<Service>,
+                                         ask: EgressBinding<'_>|
+                 -> BTreeMap<(Text, u16), Share> {
                     let pods = || -> Vec<Vec<Text>> {
                         let endpoints = cx.get(&endpoints, &service.key());
                         let addresses = endpoints.iter().flat_map(|found| found.iter().map(|e| e.addresses.clone()));
@@ -150,7 +152,7 @@ fn derive_shares<'s>(
                     shares_of(&settings, service, ask, &pods)
                 };
                 let shares = |service: Option<&Arc<Service>>| {
-                    service.map(|service| asked(service, EgressBinding::default())).unwrap_or_default()
+                    service.map(|service| shares_of_service(service, EgressBinding::default())).unwrap_or_default()
                 };
                 let place = |view: &View, (address, port): &(Text, u16)| SlotKey {
                     slot: Slot { profile: profile.clone(), view: view.clone(), address: address.clone(), port: *port },
@@ -169,8 +171,8 @@ fn derive_shares<'s>(
                             rows.push((place(view, slot), SlotContent::Share(share.clone())));
                         }
                     }
-                    let gone = base.keys().filter(|slot| !own.contains_key(*slot));
-                    rows.extend(gone.map(|slot| (place(view, slot), SlotContent::Nothing)));
+                    let hidden = base.keys().filter(|slot| !own.contains_key(*slot));
+                    rows.extend(hidden.map(|slot| (place(view, slot), SlotContent::Nothing)));
                 }
                 rows.extend(
                     base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), SlotContent::Share(share))),
@@ -179,7 +181,8 @@ fn derive_shares<'s>(
                     let mut own: BTreeMap<(Text, u16), Share> = BTreeMap::new();
                     for (at, listener) in scope.listeners.iter().enumerate() {
                         let Some(service) = listener.service(&services, scope.namespace()) else { continue };
-                        for (slot, share) in asked(&service, EgressBinding { at, listener: Some(listener) }) {
+                        for (slot, share) in shares_of_service(&service, EgressBinding { at, listener: Some(listener) })
+                        {
                             own.entry(slot).or_insert(share);
                         }
                     }

@@ -119,7 +119,7 @@ pub(super) fn shares_of(
     pods: &dyn Fn() -> Vec<Vec<Text>>,
 ) -> BTreeMap<(Text, u16), Share> {
     let mut shares = BTreeMap::new();
-    let asked = ask.bind(settings);
+    let binding = ask.bind(settings);
     let declared = ask.port();
     let order = || {
         let by_age = ask.listener.is_some_and(|listener| listener.only_exact);
@@ -130,11 +130,11 @@ pub(super) fn shares_of(
     for port in ports {
         let Some(kind) = port_protocol(port.protocol) else { continue };
         let headless =
-            asked.addresses.is_empty() && kind != PortProtocol::Http && service.resolution == Resolution::Passthrough;
+            binding.addresses.is_empty() && kind != PortProtocol::Http && service.resolution == Resolution::Passthrough;
         let per_pod = headless && declared.is_none();
         let addresses = if per_pod { pods() } else { Vec::new() };
-        let told_apart = declared.is_none().then_some(addresses.as_slice());
-        for key in listener_keys(settings, service, port, &asked, told_apart) {
+        let distinguish_addresses = declared.is_none().then_some(addresses.as_slice());
+        for key in listener_keys(settings, service, port, &binding, distinguish_addresses) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
             if kind == PortProtocol::Http {
@@ -179,12 +179,12 @@ pub(super) fn derive_first_http<'s>(
         (http || *content == SlotContent::Nothing)
             .then(|| ((key.slot.clone(), group), (key.host.clone(), content.clone())))
     });
-    let firsts = grouped.group("listeners/http-firsts", |_, rows: &[(&SlotKey, &(Host, SlotContent))]| {
+    let first_services = grouped.group("listeners/http-firsts", |_, rows: &[(&SlotKey, &(Host, SlotContent))]| {
         Some(first(rows.iter().map(|(_, row)| (*row).clone()).collect()))
     });
-    let by_slot = firsts.index("listeners/http-by-slot", |(slot, _), first| [(slot.clone(), first.clone())]);
+    let by_slot = first_services.index("listeners/http-by-slot", |(slot, _), first| [(slot.clone(), first.clone())]);
     by_slot.group("listeners/http", |_, rows: &[(&(Slot, u64), &HostContents)]| {
-        Some(first(rows.iter().flat_map(|(_, firsts)| (*firsts).clone()).collect()))
+        Some(first(rows.iter().flat_map(|(_, first_services)| (*first_services).clone()).collect()))
     })
 }
 

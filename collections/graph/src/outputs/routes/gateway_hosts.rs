@@ -129,9 +129,9 @@ pub(crate) fn plan_virtual_hosts(
             let Some(source) = source else { continue };
             for host in common {
                 let new = VirtualHostDraft { port: server.port, require_tls: false, sources: Vec::new() };
-                let gathered = hosts.entry(host).or_insert(new);
-                gathered.sources.push(source);
-                gathered.require_tls |= server.redirects_to_https();
+                let planned_host = hosts.entry(host).or_insert(new);
+                planned_host.sources.push(source);
+                planned_host.require_tls |= server.redirects_to_https();
             }
         }
         if server.redirects_to_https() {

@@ -303,12 +303,12 @@ impl VirtualHostBuilder<'_> {
 
     /// Of several services with one address and port, the oldest has the address.
     fn owns_address(&self, service: &Service, address: &Text, port: u16) -> bool {
-        let rivals = self.mesh.hosts_at(address, port).into_iter().filter(|host| *host != service.host);
-        let mut rivals = rivals.filter_map(|host| self.service(&host));
-        !rivals.any(|rival| {
-            let competes = rival.port(port).is_some_and(is_http_or_sniffed)
-                && addresses_for(&rival, self.profile, self.mesh.dual_stack()).contains(address);
-            competes && (rival.created, &rival.host) < (service.created, &service.host)
+        let others = self.mesh.hosts_at(address, port).into_iter().filter(|host| *host != service.host);
+        let mut others = others.filter_map(|host| self.service(&host));
+        !others.any(|other| {
+            let has_address = other.port(port).is_some_and(is_http_or_sniffed)
+                && addresses_for(&other, self.profile, self.mesh.dual_stack()).contains(address);
+            has_address && (other.created, &other.host) < (service.created, &service.host)
         })
     }
 

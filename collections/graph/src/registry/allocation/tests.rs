@@ -16,7 +16,7 @@ pub(super) fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
 }
 
 /// The first address of each host, of entries by name.
-fn given(pools: &AddressPools, entries: &[(&str, ServiceEntry)]) -> BTreeMap<String, Text> {
+fn allocate_to(pools: &AddressPools, entries: &[(&str, ServiceEntry)]) -> BTreeMap<String, Text> {
     let mut claims: Vec<(ObjectKey, Box<AddressClaim>)> = entries
         .iter()
         .filter_map(|(name, entry)| Some((ObjectKey::new("c", "ns", *name), Box::new(claim(entry)?))))
@@ -40,7 +40,7 @@ fn hosts_get_an_address_of_each_family() {
     let v4: std::net::Ipv4Addr = v4.parse().expect("IPv4");
     let v6: std::net::Ipv6Addr = v6.parse().expect("IPv6");
     assert!(AddressPools::default().v4.contains(&v4) && v4.octets() != [240, 240, 0, 0], "{v4}");
-    assert_eq!(u128::from(v6) & 0xffff, u128::from(u32::from(v4) & 0xffff), "the same place in both families");
+    assert_eq!(u128::from(v6) & 0xffff, u128::from(u32::from(v4) & 0xffff), "the same position in both families");
 }
 
 #[test]
@@ -50,19 +50,19 @@ fn a_new_entry_moves_no_other() {
         names.iter().zip(1..).map(|(name, created)| (name.as_str(), entry(created, &[name]))).collect();
     let mut before = BTreeMap::new();
     for count in 1..=all.len() {
-        let now = given(&small(), &all[..count]);
-        assert_eq!(now.len(), count, "a pool is used to its end");
+        let now = allocate_to(&small(), &all[..count]);
+        assert_eq!(now.len(), count, "every address of a pool is used");
         for (host, address) in &before {
-            assert_eq!(now.get(host), Some(address), "{host} moved when the {count}th came");
+            assert_eq!(now.get(host), Some(address), "{host} moved when entry {count} was added");
         }
         before = now;
     }
     let distinct: std::collections::BTreeSet<&Text> = before.values().collect();
     assert_eq!(distinct.len(), 7);
-    // There is no eighth.
+    // The pool has no eighth address.
     let mut more = all.clone();
     more.push(("late", entry(99, &["late.example"])));
-    assert_eq!(given(&small(), &more), before);
+    assert_eq!(allocate_to(&small(), &more), before);
 }
 
 #[test]
@@ -72,15 +72,15 @@ fn an_address_in_a_status_is_kept_unless_an_older_entry_has_it() {
         ..entry(created, &[host])
     };
     let entries = [("a", written(5, "a.example", "10.0.0.3")), ("b", written(1, "b.example", "10.0.0.3"))];
-    let all = given(&small(), &entries);
+    let all = allocate_to(&small(), &entries);
     assert_eq!(all["b.example"], *"10.0.0.3");
     assert_ne!(all["a.example"], *"10.0.0.3");
     // An address that a user declares is not allocated, not even to an older entry.
     let declared = ServiceEntry { addresses: vec!["10.0.0.3/32".into()], ..entry(9, &["c.example"]) };
-    let all = given(&small(), &[entries[1].clone(), ("c", declared)]);
+    let all = allocate_to(&small(), &[entries[1].clone(), ("c", declared)]);
     assert_ne!(all["b.example"], *"10.0.0.3");
-    // An address from elsewhere is kept.
-    let all = given(&small(), &[("d", written(1, "d.example", "192.0.2.1"))]);
+    // An address outside the pool is kept.
+    let all = allocate_to(&small(), &[("d", written(1, "d.example", "192.0.2.1"))]);
     assert_eq!(all["d.example"], *"192.0.2.1");
 }
 

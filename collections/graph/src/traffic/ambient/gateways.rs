@@ -55,7 +55,7 @@ impl RemoteGateway {
 /// Gateways to other networks.
 pub(super) struct RemoteGateways<'s> {
     by_network: Index<'s, Text, (ObjectKey, Text), HboneAddress>,
-    /// Each as a workload, so that node proxies know its identity.
+    /// Each as a workload, so that node proxies get its identity.
     pub(super) workloads: Collection<'s, Text, AmbientWorkload>,
 }
 

@@ -11,7 +11,7 @@ use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Workloads of addresses in slices that do not belong to pods: nothing else is known of them.
+/// Workloads of addresses in slices that do not belong to pods. Their other properties are unknown.
 /// Key: uid. From: `endpoint_slices`, `ambient_services`, `mesh_config`.
 /// Changes when: the slice does, or the ports of its Service.
 /// Size: such addresses. Rejects: none.

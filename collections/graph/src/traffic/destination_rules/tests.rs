@@ -65,7 +65,7 @@ fn the_most_specific_host_wins_within_a_namespace() {
         .add("shop", "domain", "*.shop.svc.cluster.local", &[])
         .add("shop", "exact", HOST, &["."]);
     rules.check("shop", &[], &["exact"]);
-    // The exact rule is not exported, so it does not hide the wildcard from others.
+    // The exact rule is not exported, so the wildcard rule applies to clients of other namespaces.
     rules.check("other", &[], &["domain"]);
 }
 
@@ -83,7 +83,8 @@ fn rules_of_one_host_are_merged_if_they_are_for_the_same_clients() {
     let rules = TestRules::new().add("shop", "one", HOST, &[]).add("shop", "two", HOST, &[]);
     rules.check("other", &[], &["one", "two"]);
     let rules = TestRules::new().add("shop", "few", HOST, &["app"]).add("shop", "more", HOST, &["app", "web"]);
-    // The wider rule adds to the narrower and is gone: the reference does so, and configurations rely on it.
+    // The public rule is merged into the private one and no longer applies by itself. istiod does so, and configurations
+    // rely on it.
     rules.check("app", &[], &["few", "more"]);
     rules.check("web", &[], &[]);
     let rules = TestRules::new().add("shop", "private", HOST, &["."]).add("shop", "public", HOST, &["*"]);

@@ -47,9 +47,9 @@ impl GatewayApiOptions {
     /// The controller of a class, with the object of the class if there is one; `None` if it is not ours.
     #[must_use]
     pub(crate) fn controller_of(&self, class: &str, object: Option<&GatewayClass>) -> Option<GatewayController> {
-        let find = |wanted: &dyn Fn(&str, &str) -> bool| {
+        let find = |matches: &dyn Fn(&str, &str) -> bool| {
             let known = self.known().into_iter().filter(|(.., enabled)| *enabled);
-            known.into_iter().find(|(class, controller, ..)| wanted(class, controller)).map(|(_, _, found, _)| found)
+            known.into_iter().find(|(class, controller, ..)| matches(class, controller)).map(|(_, _, found, _)| found)
         };
         let by_object = object.and_then(|object| find(&|_, controller| *controller == *object.controller));
         by_object.or_else(|| find(&|name, _| name == class))

@@ -1,4 +1,4 @@
-//! The Sidecars in use that each host concerns.
+//! The Sidecars in use that list a host or reach it through a route.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -188,13 +188,13 @@ pub(super) fn derive_hosts<'s>(
             let applied = |key: &ObjectKey| cx.get(&routes, key).map(|scopes| (*scopes).clone()).unwrap_or_default();
             let routed: BTreeSet<SidecarScope> =
                 cx.by(&routed, host).iter().flat_map(|(key, _)| applied(key)).collect();
-            let mut towards: Vec<Arc<VirtualService>> = Vec::new();
+            let mut routes_to_host: Vec<Arc<VirtualService>> = Vec::new();
             let mut reaching = BTreeSet::new();
             for (key, _) in cx.by(&by_destination, host) {
                 let scopes = applied(&key);
                 if !scopes.is_empty() {
                     reaching.extend(scopes);
-                    towards.extend(cx.get(&virtual_services, &key));
+                    routes_to_host.extend(cx.get(&virtual_services, &key));
                 }
             }
             let all: BTreeSet<&SidecarScope> = named.iter().chain(&routed).chain(&reaching).collect();
@@ -202,7 +202,7 @@ pub(super) fn derive_hosts<'s>(
             for key in all {
                 let Some(scope) = cx.get(&scopes, key) else { continue };
                 let mut listed = false;
-                let seen = reached_service(&scope, host, &services, &towards, &mut listed);
+                let seen = reached_service(&scope, host, &services, &routes_to_host, &mut listed);
                 let interest = HostInterest { listed, routed: routed.contains(key), seen };
                 if interest != HostInterest::default() {
                     found.insert(key.clone(), interest);
@@ -218,7 +218,7 @@ fn reached_service(
     scope: &EgressScope,
     host: &Host,
     services: &HostServices,
-    towards: &[Arc<VirtualService>],
+    routes_to_host: &[Arc<VirtualService>],
     listed: &mut bool,
 ) -> Option<ReachedService> {
     let client = scope.namespace();
@@ -236,7 +236,7 @@ fn reached_service(
             add(ReachedService { service: service.key(), ports: trimmed(&service, services) });
         }
         let mut routes: Vec<&Arc<VirtualService>> =
-            towards.iter().filter(|route| listener.imports_route(route, client)).collect();
+            routes_to_host.iter().filter(|route| listener.imports_route(route, client)).collect();
         routes.sort_by(|a, b| precedence(a, client).cmp(&precedence(b, client)));
         for found in routes.into_iter().filter_map(|route| destination(route, listener, host, services, client)) {
             add(found);

@@ -42,7 +42,7 @@ fn service(namespace: &str, host: &str, ports: &[u16], source: ServiceSource) ->
     })
 }
 
-fn seen_ports(scope: &EgressScope, services: &[Arc<Service>]) -> Vec<Option<(String, Vec<u16>)>> {
+fn imported_ports(scope: &EgressScope, services: &[Arc<Service>]) -> Vec<Option<(String, Vec<u16>)>> {
     let found = |service: Arc<Service>| {
         (service.namespace.to_string(), service.ports.iter().map(|port| port.port).collect::<Vec<_>>())
     };
@@ -99,7 +99,7 @@ fn a_listener_of_a_port_has_that_port_of_its_services() {
         egress(&["./*"]),
     ]);
     let all = || Some(("shop".to_owned(), vec![80, 90]));
-    assert_eq!(seen_ports(&scope, &cart), [Some(("shop".to_owned(), vec![90])), None, all(), all()]);
+    assert_eq!(imported_ports(&scope, &cart), [Some(("shop".to_owned(), vec![90])), None, all(), all()]);
     assert_eq!(scope.listener_for(90), Some(0));
     assert_eq!(scope.listener_for(80), Some(3));
     assert_eq!(scope.listeners[2].shared_table(), Some("8888".into()));
@@ -110,7 +110,7 @@ fn a_listener_of_a_port_has_that_port_of_its_services() {
 fn the_service_of_the_own_namespace_then_of_kubernetes_is_reached() {
     let entry = |namespace| service(namespace, "a.example.com", &[80], ServiceSource::ServiceEntry);
     let of = |services: &[Arc<Service>], hosts: &[&str]| {
-        seen_ports(&scope(&[egress(hosts)]), services).remove(0).map(|(namespace, _)| namespace)
+        imported_ports(&scope(&[egress(hosts)]), services).remove(0).map(|(namespace, _)| namespace)
     };
     let kubernetes = service("third", "a.example.com", &[80], ServiceSource::Kubernetes);
     let all = [entry("other"), kubernetes.clone(), entry("shop")];
@@ -120,7 +120,7 @@ fn the_service_of_the_own_namespace_then_of_kubernetes_is_reached() {
     let mut young = (*entry("other")).clone();
     young.created = 9;
     young.export_to = ExportTo::Namespaces(["shop".into()].into());
-    // What is shown to some comes first, unless every host is named exactly: then the older does.
+    // A service that is exported to listed namespaces precedes, unless every host is exact: then the older precedes.
     let both = [Arc::new(young), entry("third")];
     assert_eq!(of(&both, &["other/*", "third/*"]).as_deref(), Some("other"));
     assert_eq!(of(&both, &["other/a.example.com", "third/a.example.com"]).as_deref(), Some("third"));
@@ -157,7 +157,7 @@ fn the_endpoint_has_an_address_family_of_the_workload() {
     assert_eq!(at(LocalEndpoint::Instance { v6: false, port: 8 }, IpFamilies::V4).as_deref(), Some("10.0.0.7 8"));
     assert_eq!(at(LocalEndpoint::Instance { v6: true, port: 8 }, IpFamilies::V4).as_deref(), Some("fe80::1 8"));
     assert_eq!(at(LocalEndpoint::Original, IpFamilies::V4), None);
-    // An address others cannot reach is none to listen at.
+    // The listener does not bind an address that other hosts cannot reach.
     assert_eq!(ingress_address(&SidecarIngress::default(), &workload), Some("10.0.0.7".into()));
     let bound = SidecarIngress { bind: "0.0.0.0".into(), ..SidecarIngress::default() };
     assert_eq!(ingress_address(&bound, &workload), Some("0.0.0.0".into()));

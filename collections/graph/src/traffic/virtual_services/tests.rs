@@ -31,8 +31,8 @@ fn delegates_are_merged_while_they_exist() {
         })
     });
     mesh.set((), MeshConfig::default());
-    let hand_on = HttpRoute { delegate: Some(("other".into(), "leaf".into())), ..HttpRoute::default() };
-    declared.set(key("shop", "root"), virtual_service("shop", "root", &["a"], vec![hand_on, HttpRoute::default()]));
+    let delegating = HttpRoute { delegate: Some(("other".into(), "leaf".into())), ..HttpRoute::default() };
+    declared.set(key("shop", "root"), virtual_service("shop", "root", &["a"], vec![delegating, HttpRoute::default()]));
     let routes = || engine.snapshot().get(&merged, &key("shop", "root")).map_or(0, |vs| vs.http.len());
     engine.flush();
     assert_eq!(routes(), 1);

@@ -115,7 +115,7 @@ fn an_outline_plans_the_same_virtual_hosts() {
     let small = outline(&whole);
     assert_ne!(small, whole);
     assert_eq!(plan(&small), plan(&whole));
-    // What only changes routes does not change it.
+    // A change of routes does not change the outline.
     whole.http[0].timeout = Some(std::time::Duration::from_secs(1));
     assert_eq!(outline(&whole), small);
 }
