@@ -1,4 +1,4 @@
-//! `sluice-bench` as a user runs it: every change it makes arrives, and what must not be sent is not.
+//! `sluice-bench` as a user runs it: every change arrives, and nothing is sent that no change requires.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluice_testkit::binary::workspace_binary;
 use tokio::process::Command;
 
-/// Runs a small mesh; gives the result as JSON.
+/// Runs a small mesh and returns the result as JSON.
 async fn run(arguments: &[&str]) -> Result<Value> {
     let directory = tempfile::tempdir()?;
     let json = directory.path().join("result.json");
@@ -34,7 +34,7 @@ async fn run(arguments: &[&str]) -> Result<Value> {
         .await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = std::fs::read_to_string(&html)?;
-    ensure!(page.contains("<svg") && page.ends_with("</html>\n"), "the page is whole");
+    ensure!(page.contains("<svg") && page.ends_with("</html>\n"), "the page is complete");
     serde_json::from_slice(&std::fs::read(&json)?).context("read the result")
 }
 
@@ -61,14 +61,14 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
     assert_eq!(
         one("endpoint-address")["rounds"][0]["traffic"]["resources"],
         json!([0, 13, 0, 0, 0, 0]),
-        "and the gateway"
+        "the sidecars and the gateway"
     );
     assert_eq!(one("secret-rotation")["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 1]));
     assert_eq!(number(&one("peer-authentication")["affected"]), 3, "the proxies of one of four namespaces");
 
     let counts = result["connect"]["traffic"]["resources"].as_array().context("count")?;
     let kinds: Vec<bool> = counts.iter().map(|count| number(count) > 0).collect();
-    assert_eq!(kinds, [true, true, true, true, false, true], "all but virtual hosts one by one");
+    assert_eq!(kinds, [true, true, true, true, false, true], "all types except virtual hosts");
     let storms = result["storms"].as_array().context("list the storms")?;
     let names: BTreeSet<&str> = storms.iter().filter_map(|storm| storm["name"].as_str()).collect();
     assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 5, "{names:?}");
@@ -81,7 +81,7 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
         } else if storm["name"] == "endpoints while mesh config changes for all" {
             let during = beside["storm_ms"].as_array().context("changes during it")?;
             let [endpoints, listeners] = [1, 2].map(|kind| number(&storm["traffic"]["resources"][kind]));
-            assert_eq!((during.len(), endpoints), (5, 5 * 13), "each arrives at all");
+            assert_eq!((during.len(), endpoints), (5, 5 * 13), "each arrives at every proxy");
             assert!(listeners > endpoints, "{storm}");
         } else {
             assert_eq!(storm["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0]), "{} sends nothing", storm["name"]);
@@ -91,7 +91,7 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
 }
 
 #[tokio::test]
-async fn a_mesh_can_be_read_through_an_api_and_have_sidecars() -> Result<()> {
+async fn mesh_with_sidecars_is_read_through_an_api() -> Result<()> {
     let kinds = "endpoint-address,scale-up,service-add,service-remove,vs,dr,mesh-config,sidecar,no-op,rolling-restart,\
                  secret-rotation";
     let result = run(&["--driver=kube", "--layout=scoped", "--changes", kinds, "--starts=2"]).await?;
@@ -120,7 +120,7 @@ async fn virtual_hosts_can_be_subscribed_one_by_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_soaked_server_equals_a_fresh_one() -> Result<()> {
+async fn server_after_soak_equals_fresh_server() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let json = directory.path().join("soak.json");
     let output = Command::new(workspace_binary("sluice-bench")?)
@@ -132,10 +132,10 @@ async fn a_soaked_server_equals_a_fresh_one() -> Result<()> {
         .arg(&json)
         .output()
         .await?;
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{said}");
+    let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{output_text}");
     let result: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
-    assert!(number(&result["compared"]) > 100 && number(&result["different"]) == 0, "{said}");
+    assert!(number(&result["compared"]) > 100 && number(&result["different"]) == 0, "{output_text}");
     assert!(number(&result["reconnects"]) > 5 && result["changes"].as_object().context("count")?.len() > 8);
     Ok(())
 }

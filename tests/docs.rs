@@ -103,7 +103,7 @@ fn paths(line: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn file_paths_and_functions_exist() {
     let mut findings = Vec::new();
-    // A change note tells of the state of its time.
+    // A change note describes the state of its time.
     for Page { path, text } in pages().into_iter().filter(|page| !page.path.starts_with("CHANGES")) {
         for named in prose(&text).flat_map(paths) {
             let (file, function) = named.split_once("::").unwrap_or((named, ""));
@@ -166,13 +166,13 @@ fn run_isolated(script: &str, directory: &Path) -> Output {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    // What the script left in the background.
+    // Ends background processes of the script.
     kill_group(child.id());
     Output { status, stdout: std::fs::read(&log).expect("read the log"), stderr: Vec::new() }
 }
 
 fn kill_group(id: u32) {
-    // Fails when no process of the group is left.
+    // It fails if no process of the group is left.
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{id}")]).stderr(Stdio::null()).status();
 }
 

@@ -1,9 +1,10 @@
-//! What the server answers, against recorded answers of istiod, in both protocols, over real sockets. Prints a table,
-//! and fails when the resources that differ are not exactly those of `tests/cases/differences.json`, when a case cannot
-//! be served, or when the server panics. `target/parity/differences.json` is the list of the last complete run.
+//! Compares the resources of the server with recorded resources of istiod, in both protocols, over real sockets. Prints a
+//! table. Fails if the resources that differ are not exactly those of `tests/cases/differences.json`, if a case cannot be
+//! served, or if the server panics. `target/parity/differences.json` is the list of the last complete run.
 //!
-//! `FAMILY=service CASE=01 TYPE=LDS PROTOCOL=delta DIFFS=20 make parity` narrows it; answers are in `target/parity/`.
-//! `CASES=DIR` takes the cases of another directory; `sluice-adsdump` records such cases from any ADS server.
+//! `FAMILY=service CASE=01 TYPE=LDS PROTOCOL=delta DIFFS=20 make parity` selects some of them. Received resources are in
+//! `target/parity/`. `CASES=DIR` uses the cases of another directory. `sluice-adsdump` records such cases from any ADS
+//! server.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use anyhow::{Context, Result};
 use sluice_testkit::parity::report::Report;
 use sluice_testkit::parity::{case, differences::KnownDifferences, run};
 
-/// Differing resources shown for a proxy and type.
-const SHOWN: usize = 3;
+/// Number of differing resources to print for each proxy and type.
+const MAX_RESOURCES: usize = 3;
 
 fn main() -> Result<ExitCode> {
     // A test runner that lists tests by name gets an empty list.
@@ -27,13 +28,13 @@ fn main() -> Result<ExitCode> {
     let plan = run::Plan::from_env(out.clone(), |name| std::env::var(name).ok())?;
     let elsewhere = std::env::var_os("CASES").map(PathBuf::from);
     let root = elsewhere.clone().unwrap_or_else(case::root);
-    let cases = case::cases(&root, |family, name| plan.wants(family, name))?;
+    let cases = case::cases(&root, |family, name| plan.includes(family, name))?;
     anyhow::ensure!(!cases.is_empty(), "no case matches FAMILY and CASE");
     let start = Instant::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
     let report = runtime.block_on(run::run(&plan, &cases))?;
 
-    let differences = report.differences(SHOWN);
+    let differences = report.differences(MAX_RESOURCES);
     write(&out, "differences.txt", &differences)?;
     write(&out, "report.json", &format!("{:#}\n", report.to_json()))?;
     write(&out, "table.txt", &report.table())?;
@@ -52,8 +53,8 @@ fn main() -> Result<ExitCode> {
     }
     writeln!(console, "{}", report.table())?;
     writeln!(console, "most frequent differences:\n{}", systematic(&report, 20))?;
-    for (case, why) in &report.failed {
-        writeln!(console, "{case}: {why}")?;
+    for (case, reason) in &report.failed {
+        writeln!(console, "{case}: {reason}")?;
     }
     for line in &violations {
         writeln!(console, "{line}")?;

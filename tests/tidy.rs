@@ -1,5 +1,5 @@
-//! The repository keeps its own rules: dependencies between crates, file sizes, names, words, imports,
-//! and the features that comments cite.
+//! Checks of the repository: dependencies between crates, file sizes, names, words, imports, and the features that
+//! comments cite.
 
 #[path = "tidy/features.rs"]
 mod features;
@@ -38,7 +38,7 @@ fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
     metadata["packages"].as_array().into_iter().flatten()
 }
 
-/// Files git knows or would add, so that build output is never looked at.
+/// The files that git tracks or would add, without build output.
 fn files() -> Vec<PathBuf> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -51,7 +51,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// The table of crates in ARCHITECTURE.md: what is not listed is not a dependency.
+/// The table of crates in ARCHITECTURE.md. A crate may use only the crates that are listed for it.
 #[test]
 fn crates_depend_on_each_other_as_architecture_says() {
     let allowed = BTreeMap::from([
@@ -207,11 +207,11 @@ fn crates_depend_on_each_other_as_architecture_says() {
         "sluice-graph",
         "sluice-xds-protocol",
     ];
-    let mut seen = BTreeSet::new();
+    let mut checked = BTreeSet::new();
     let metadata = metadata(&["--no-deps"]);
     for package in packages(&metadata) {
         let name = package["name"].as_str().expect("a name");
-        seen.insert(name.to_owned());
+        checked.insert(name.to_owned());
         let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} is a new crate: list its dependencies here"));
         let used = package["dependencies"].as_array().into_iter().flatten();
         for used in used.filter(|d| d["kind"].is_null()).filter_map(|d| d["name"].as_str()) {
@@ -219,12 +219,12 @@ fn crates_depend_on_each_other_as_architecture_says() {
             assert!(!pure.contains(&name) || !effectful.contains(&used), "{name} is pure and may not use {used}");
         }
     }
-    assert_eq!(seen.len(), allowed.len(), "every listed crate exists: {seen:?}");
+    assert_eq!(checked.len(), allowed.len(), "every listed crate exists: {checked:?}");
 }
 
 #[test]
-fn files_are_small_and_say_what_they_hold() {
-    // A listed table may be longer; say why.
+fn files_are_small_and_have_descriptive_names() {
+    // Longer files, each with the reason.
     let long: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for file in files() {
@@ -234,7 +234,7 @@ fn files_are_small_and_say_what_they_hold() {
             continue;
         }
         if ["mod", "util", "utils", "common", "helper", "helpers", "manager", "misc"].contains(&stem) {
-            findings.push(format!("{}: the name says nothing", file.display()));
+            findings.push(format!("{}: the name does not describe the content", file.display()));
         }
         let lines = std::fs::read_to_string(root().join(&file)).expect("read a source file").lines().count();
         if lines > 800 && !long.contains_key(file.to_str().unwrap_or_default()) {
@@ -245,7 +245,7 @@ fn files_are_small_and_say_what_they_hold() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_code_is_marked_as_unfinished() {
     let marks = ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"];
     let mut findings = Vec::new();
     for file in files() {

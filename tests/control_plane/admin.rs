@@ -44,14 +44,14 @@ async fn debug_pages_show_the_state() {
     assert!(rejects["files"].as_object().expect("files").keys().any(|file| file.ends_with("bad.yaml")), "{rejects}");
 
     let collections = json("/debug/collections").await;
-    let names: Vec<_> = collections.as_array().expect("a list").iter().filter_map(|it| it["name"].as_str()).collect();
+    let names: Vec<_> = collections.as_array().expect("a list").iter().filter_map(|row| row["name"].as_str()).collect();
     assert!(names.contains(&"services"), "{names:?}");
     let dump = json("/debug/collections/services").await;
     let key = dump["records"][0]["key"].to_string().replace('"', "%22").replace('{', "%7B").replace('}', "%7D");
     let why = json(&format!("/debug/collections/services?key={key}")).await;
-    assert!(why["why"].to_string().contains("a.yaml:1"), "down to the file and line: {why}");
+    assert!(why["why"].to_string().contains("a.yaml:1"), "the explanation has the file and the line: {why}");
     let krtz = json("/debug/krtz").await;
-    assert!(krtz.as_array().expect("a list").iter().all(|it| it["state"]["synced"] == true), "{krtz}");
+    assert!(krtz.as_array().expect("a list").iter().all(|row| row["state"]["synced"] == true), "{krtz}");
 
     for (path, expect) in [
         ("/debug/collections/nothing", 404),

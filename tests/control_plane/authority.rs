@@ -1,4 +1,4 @@
-//! The certificate authority in a cluster: its Secret, the ConfigMaps of every namespace, tokens that are reviewed.
+//! The certificate authority in a cluster: its Secret, the ConfigMaps in every namespace, and reviews of tokens.
 
 mod external;
 mod leader;
@@ -51,16 +51,16 @@ fn rsa_bits(pem: &str) -> Option<usize> {
 async fn a_root_is_created_once_in_its_secret() {
     let server = ApiServer::start().await.expect("a server");
     let first = open(&server, AuthorityConfig::default()).await.expect("made");
-    let made = secret(&server, "istio-ca-secret").expect("it is kept");
-    assert_eq!(made["type"], "istio.io/ca-root");
-    let keys: Vec<&String> = made["data"].as_object().expect("data").keys().collect();
+    let created = secret(&server, "istio-ca-secret").expect("it is kept");
+    assert_eq!(created["type"], "istio.io/ca-root");
+    let keys: Vec<&String> = created["data"].as_object().expect("data").keys().collect();
     assert_eq!(keys, ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "key.pem", "root-cert.pem"]);
-    assert_eq!(data(&made, "ca-cert.pem"), first.signer().current().roots_pem());
-    assert_eq!(data(&made, "root-cert.pem"), data(&made, "ca-cert.pem"));
-    assert!(data(&made, "ca-key.pem").starts_with("-----BEGIN PRIVATE KEY-----"));
-    assert_eq!(rsa_bits(&data(&made, "ca-cert.pem")), Some(2048), "as istiod's");
+    assert_eq!(data(&created, "ca-cert.pem"), first.signer().current().roots_pem());
+    assert_eq!(data(&created, "root-cert.pem"), data(&created, "ca-cert.pem"));
+    assert!(data(&created, "ca-key.pem").starts_with("-----BEGIN PRIVATE KEY-----"));
+    assert_eq!(rsa_bits(&data(&created, "ca-cert.pem")), Some(2048), "the size of istiod's");
 
-    // Another replica, and one that is to use `cacerts`, take what is there.
+    // Another replica, and one configured to use `cacerts`, load the existing authority.
     for in_cacerts in [false, true] {
         let next = open(&server, AuthorityConfig { in_cacerts, ..AuthorityConfig::default() }).await.expect("loaded");
         assert_eq!(next.signer().current().roots_pem(), first.signer().current().roots_pem());
@@ -69,8 +69,8 @@ async fn a_root_is_created_once_in_its_secret() {
 
     let server = ApiServer::start().await.expect("a server");
     open(&server, AuthorityConfig { in_cacerts: true, ..AuthorityConfig::default() }).await.expect("made");
-    let made = secret(&server, "cacerts").expect("it is kept");
-    assert_eq!(data(&made, "istio-generated"), "");
+    let created = secret(&server, "cacerts").expect("it is kept");
+    assert_eq!(data(&created, "istio-generated"), "");
 
     let server = ApiServer::start().await.expect("a server");
     let root_key = Some(sluice_ca::NewKey::EcdsaP256);
@@ -123,7 +123,7 @@ async fn an_unreachable_api_server_is_retried() {
         let client = server.client().expect("a client");
         async move { AuthorityKeeper::open(AuthorityConfig::default(), Some((client, SYSTEM.into())), "td").await.is_ok() }
     });
-    until("it is asked twice", || (server.count("get", "secrets") > 1).then_some(())).await;
+    until("it is requested twice", || (server.count("get", "secrets") > 1).then_some(())).await;
     server.forbid("secrets", false);
     assert!(opening.await.expect("no panic"));
     assert!(secret(&server, "istio-ca-secret").is_some());
@@ -154,7 +154,7 @@ async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
     for keeper in keepers {
         tokio::spawn(keeper.run(stop.clone()));
     }
-    let renewed = until("both sign with the new one", || {
+    let renewed = until("both sign with the new root", || {
         let stored = data(&secret(&server, "istio-ca-secret")?, "ca-cert.pem");
         let is_new = stored != old.certificate && signers.iter().all(|signer| signer.current().roots_pem() == stored);
         is_new.then_some(stored)
@@ -162,7 +162,7 @@ async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
     .await;
     stop.cancel();
     let stored = secret(&server, "istio-ca-secret").expect("it is there");
-    assert_eq!(data(&stored, "ca-key.pem"), *old.key, "the key stays");
+    assert_eq!(data(&stored, "ca-key.pem"), *old.key, "the key does not change");
     assert_eq!(data(&stored, "of-another-writer"), "else");
     let certificate = sluice_ca::Certificate::from_pem("root", &renewed).expect("a certificate");
     assert!(certificate.not_after > now() + 3649 * 86400);
@@ -171,7 +171,7 @@ async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
 /// A bundle writer over a graph with namespaces.
 struct BundleWriterFixture {
     server: ApiServer,
-    /// Runs as long as there is a handle.
+    /// The engine runs as long as there is a handle.
     _engine: Engine,
     handles: sluice_graph::Handles,
     bundle: watch::Sender<TrustBundle>,
@@ -220,31 +220,34 @@ impl BundleWriterFixture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_namespace_has_the_root_config_map_restored() {
-    let it = BundleWriterFixture::start().await;
+    let fixture = BundleWriterFixture::start().await;
     for (cluster, name) in [("east", "shop"), ("east", "kube-public"), ("east", "kube-system"), ("west", "bank")] {
-        it.namespace(cluster, name);
+        fixture.namespace(cluster, name);
     }
-    it.has("shop", "one").await;
-    it.has("kube-system", "one").await;
-    it.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into(), ..TrustBundle::default() });
-    it.has("shop", "two").await;
-    until("the lists are there", || (it.text("shop", "istio-ca-crl", "ca-crl.pem")? == "list").then_some(())).await;
-    it.namespace("east", "late");
-    it.has("late", "two").await;
-    it.server.delete("configmaps", "shop", "istio-ca-root-cert");
-    it.has("shop", "two").await;
-    it.server.apply(json!({
+    fixture.has("shop", "one").await;
+    fixture.has("kube-system", "one").await;
+    fixture.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into(), ..TrustBundle::default() });
+    fixture.has("shop", "two").await;
+    until("the revocation lists are written", || {
+        (fixture.text("shop", "istio-ca-crl", "ca-crl.pem")? == "list").then_some(())
+    })
+    .await;
+    fixture.namespace("east", "late");
+    fixture.has("late", "two").await;
+    fixture.server.delete("configmaps", "shop", "istio-ca-root-cert");
+    fixture.has("shop", "two").await;
+    fixture.server.apply(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"namespace": "late", "name": "istio-ca-root-cert", "labels": {"istio.io/config": "true"}},
         "data": {"root-cert.pem": "forged", "mine": "kept"},
     }));
-    it.has("late", "two").await;
-    let late = it.server.get("", "configmaps", "late", "istio-ca-root-cert").expect("it is there");
+    fixture.has("late", "two").await;
+    let late = fixture.server.get("", "configmaps", "late", "istio-ca-root-cert").expect("it is there");
     assert_eq!(late["data"]["mine"], "kept");
     for without in ["kube-public", "bank"] {
-        assert_eq!(it.server.get("", "configmaps", without, "istio-ca-root-cert"), None, "{without}");
+        assert_eq!(fixture.server.get("", "configmaps", without, "istio-ca-root-cert"), None, "{without}");
     }
-    it.stop.cancel();
+    fixture.stop.cancel();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,7 +271,7 @@ async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
     let aliases = BTreeMap::from([("far".into(), "remote".into())]);
     let audiences = ["istio-ca".to_owned()];
     let tokens = ReviewedTokens::new(clients.into(), "own".into(), aliases, &audiences, TrustDomain::new("td".into()));
-    let ask = async |token: &str, cluster: &str| {
+    let authenticate = async |token: &str, cluster: &str| {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("a header");
         headers.insert("authorization", value);
@@ -277,19 +280,19 @@ async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
         }
         tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
     };
-    let is = |account: &str, cluster: &str| {
+    let expected = |account: &str, cluster: &str| {
         let pod = PodName { cluster: cluster.into(), namespace: "shop".into(), name: "p".into(), uid: "u".into() };
         Verdict::Pod(Identity::new("td", "shop", account), pod)
     };
     for name in ["", "own"] {
-        assert_eq!(ask("own-token", name).await, is("own", "own"));
+        assert_eq!(authenticate("own-token", name).await, expected("own", "own"));
     }
     for name in ["remote", "far"] {
-        assert_eq!(ask("remote-token", name).await, is("remote", "remote"));
+        assert_eq!(authenticate("remote-token", name).await, expected("remote", "remote"));
     }
     for (token, cluster) in [("own-token", "remote"), ("remote-token", ""), ("own-token", "elsewhere"), ("none", "own")]
     {
-        let verdict = ask(token, cluster).await;
+        let verdict = authenticate(token, cluster).await;
         assert!(
             matches!(&verdict, Verdict::Rejected(reason) if !reason.contains(token)),
             "{token} {cluster}: {verdict:?}"
@@ -297,6 +300,6 @@ async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
     }
     own.forbid("tokenreviews", true);
     assert!(
-        matches!(ask("own-token", "").await, Verdict::Rejected(reason) if reason.contains("cannot review the token"))
+        matches!(authenticate("own-token", "").await, Verdict::Rejected(reason) if reason.contains("cannot review the token"))
     );
 }

@@ -1,4 +1,4 @@
-//! Remote clusters that Secrets lead to (S15), each an API server over real HTTP.
+//! Remote clusters whose kubeconfigs are in Secrets (S15). Each is an API server over real HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,20 +29,20 @@ use tokio_util::sync::CancellationToken;
 
 const SYSTEM: &str = "istio-system";
 const OWN: &str = "own";
-/// What no text may show.
+/// A text that no output may contain.
 const SECRET_TEXT: &str = "hush-hush";
 
-/// Records the deletions of objects of remote clusters on their way to the inputs.
+/// Records the deletions of objects of remote clusters before they reach the inputs.
 struct DeletionRecorder {
     inner: Arc<dyn Sink>,
-    gone: Mutex<Vec<String>>,
+    deletions: Mutex<Vec<String>>,
 }
 
 impl Sink for DeletionRecorder {
     fn commit(&self, changes: Vec<Change>) {
-        let gone = changes.iter().filter(|change| change.object.is_none() && *change.key.cluster != *OWN);
-        let gone = gone.map(|change| format!("{} {}/{}", change.kind, change.key.cluster, change.key.name));
-        self.gone.lock().expect("no test panics with the lock").extend(gone);
+        let deletions = changes.iter().filter(|change| change.object.is_none() && *change.key.cluster != *OWN);
+        let deletions = deletions.map(|change| format!("{} {}/{}", change.kind, change.key.cluster, change.key.name));
+        self.deletions.lock().expect("no test panics with the lock").extend(deletions);
         self.inner.commit(changes);
     }
 
@@ -55,19 +55,19 @@ impl Sink for DeletionRecorder {
     }
 }
 
-/// A control plane that reads a cluster and those that its Secrets lead to.
+/// A control plane that reads a cluster, and the clusters whose kubeconfigs are in its Secrets.
 struct RemoteClustersFixture {
     engine: Engine,
     handles: Handles,
     clients: Clients,
     states: RemoteStates,
     registry: Registry,
-    tap: Arc<DeletionRecorder>,
+    recorder: Arc<DeletionRecorder>,
     stop: CancellationToken,
 }
 
 impl RemoteClustersFixture {
-    /// Starts it, and waits until proxies could be served.
+    /// Starts it, and waits until proxies would be served.
     async fn start(own: &ApiServer, timeout: Duration, allowed: &[&str]) -> Self {
         let options = GraphOptions { cluster: OWN.into(), reviews_secrets: true, ..GraphOptions::default() };
         let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
@@ -81,7 +81,8 @@ impl RemoteClustersFixture {
         let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
         let mesh = MeshOverride::new(ObjectKey::new(OWN, SYSTEM, "istio"), None);
         let inputs = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
-        let tap = Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), gone: Mutex::default() });
+        let recorder =
+            Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), deletions: Mutex::default() });
         let (stop, client) = (CancellationToken::new(), own.client().expect("a client"));
         let kube = KubeOptions {
             page: 2,
@@ -97,7 +98,7 @@ impl RemoteClustersFixture {
             namespace: None,
             options: kube,
         };
-        tokio::spawn(source.run(tap.clone(), stop.clone()));
+        tokio::spawn(source.run(recorder.clone(), stop.clone()));
         let clients = Clients::from(BTreeMap::from([(OWN.into(), client.clone())]));
         let (states, metrics) = (RemoteStates::new(BTreeSet::from(["files".into()])), ClusterMetrics::default());
         let mut registry = Registry::default();
@@ -112,17 +113,19 @@ impl RemoteClustersFixture {
             kube,
         };
         let rejects = handles.inputs.cluster_rejects.clone();
-        let remotes = RemoteClusters::new(options, tap.clone(), rejects, clients.clone(), states.clone(), metrics);
+        let remotes = RemoteClusters::new(options, recorder.clone(), rejects, clients.clone(), states.clone(), metrics);
         let settled = remotes.settled();
         tokio::spawn(remotes.run(client, stop.clone()));
         let waiting = engine.clone();
         let synced = tokio::task::spawn_blocking(move || waiting.wait_synced(Duration::from_secs(20))).await;
-        assert!(synced.expect("no panic"), "the own cluster is read");
-        tokio::time::timeout(Duration::from_secs(20), settled).await.expect("remote clusters are read, or late");
-        Self { engine, handles, clients, states, registry, tap, stop }
+        assert!(synced.expect("no panic"), "the config cluster is read");
+        tokio::time::timeout(Duration::from_secs(20), settled)
+            .await
+            .expect("remote clusters are read, or the timeout has passed");
+        Self { engine, handles, clients, states, registry, recorder, stop }
     }
 
-    async fn patient(own: &ApiServer) -> Self {
+    async fn start_with_long_timeout(own: &ApiServer) -> Self {
         Self::start(own, Duration::from_secs(60), &[]).await
     }
 
@@ -141,7 +144,7 @@ impl RemoteClustersFixture {
         until(&what, || (self.endpoints("cart.shop.svc.cluster.local") == expect).then_some(())).await;
     }
 
-    /// Findings: severity and path of the field.
+    /// The rejects of a Secret: severity and path of the field.
     fn found(&self, secret: &str) -> Vec<(Severity, String)> {
         let snapshot = self.engine.snapshot();
         let rejects = snapshot.iter(&self.handles.rejects).filter(|(key, _)| *key.object.name == *secret);
@@ -177,8 +180,8 @@ impl RemoteClustersFixture {
         text
     }
 
-    fn gone(&self) -> Vec<String> {
-        self.tap.gone.lock().expect("no test panics with the lock").clone()
+    fn deletions(&self) -> Vec<String> {
+        self.recorder.deletions.lock().expect("no test panics with the lock").clone()
     }
 
     /// Every record of every collection.
@@ -190,18 +193,18 @@ impl RemoteClustersFixture {
         self.engine.graph().iter().map(|info| (info.name.clone(), dump(&info.name))).collect()
     }
 
-    /// Whatever happened before, all is as if it had always been so.
+    /// Checks that every collection equals that of a control plane that has just started.
     async fn is_as_from_scratch(&self, own: &ApiServer) {
-        let anew = Self::patient(own).await.everything();
+        let fresh = Self::start_with_long_timeout(own).await.everything();
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let here = self.everything();
-            if here == anew {
+            let current = self.everything();
+            if current == fresh {
                 return;
             }
             if Instant::now() > deadline {
-                for (name, records) in &anew {
-                    assert_eq!(&here[name], records, "{name}");
+                for (name, records) in &fresh {
+                    assert_eq!(&current[name], records, "{name}");
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -215,7 +218,7 @@ impl Drop for RemoteClustersFixture {
     }
 }
 
-/// A server with service `cart`, that has an endpoint of this address.
+/// A server with service `cart`, which has an endpoint of this address.
 async fn cluster(address: &str) -> ApiServer {
     let server = ApiServer::start().await.expect("a server");
     server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
@@ -236,7 +239,7 @@ fn slice(server: &ApiServer, name: &str, address: &str) {
 }
 
 /// Applies a Secret with kubeconfigs of clusters.
-fn lead(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)]) {
+fn apply_kubeconfigs(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)]) {
     let encode = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let data: BTreeMap<_, _> = kubeconfigs.iter().map(|(id, it)| (*id, STANDARD.encode(encode(it)))).collect();
     own.apply(json!({
@@ -251,9 +254,9 @@ fn lead(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)
 async fn remote_clusters_follow_their_secrets() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
     let kubeconfigs = [("east", east.kubeconfig(json!({}))), ("west", west.kubeconfig(json!({})))];
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
-    let mesh = RemoteClustersFixture::patient(&own).await;
-    // No proxy is served before they are synced.
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
+    // No proxy is served before the remote clusters are synced.
     assert_eq!(mesh.endpoints("cart.shop.svc.cluster.local"), ["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]);
     let shown = serde_json::to_value(mesh.states.all()).expect("JSON");
     let secret = "istio-system/remote";
@@ -274,14 +277,14 @@ async fn remote_clusters_follow_their_secrets() {
     ] {
         assert!(metrics.lines().any(|it| it == line), "{line} in\n{metrics}");
     }
-    // Configuration counts in the own cluster only, and what runs in a cluster is watched.
+    // Configuration is read from the config cluster only. Workloads are watched in every cluster.
     for kind in ["configmaps", "ingresses"] {
         assert_eq!(east.count("list", kind), 0, "{kind}");
     }
     slice(&east, "cart-2", "10.2.0.2");
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1", "west 10.3.0.1"]).await;
 
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs[..1]);
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs[..1]);
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
     assert_eq!(mesh.status("west"), None);
     assert_eq!(mesh.clients.ids(), ["east", OWN]);
@@ -291,7 +294,7 @@ async fn remote_clusters_follow_their_secrets() {
     mesh.has(&["own 10.1.0.1"]).await;
     assert_eq!(mesh.clients.ids(), [OWN]);
     mesh.is_as_from_scratch(&own).await;
-    lead(&own, "again", "2026-01-02T00:00:00Z", &kubeconfigs[1..]);
+    apply_kubeconfigs(&own, "again", "2026-01-02T00:00:00Z", &kubeconfigs[1..]);
     mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
     mesh.is_as_from_scratch(&own).await;
 }
@@ -300,47 +303,47 @@ async fn remote_clusters_follow_their_secrets() {
 async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     slice(&east, "cart-2", "10.2.0.2");
-    east.take_only(&["old"]);
+    east.accept_only_tokens(&["old"]);
     let rotate = |token: &str| {
         let kubeconfig = east.kubeconfig(json!({"token": token}));
-        lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", kubeconfig)]);
+        apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", kubeconfig)]);
     };
     rotate("old");
-    let mesh = RemoteClustersFixture::patient(&own).await;
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
 
-    // The registry with new credentials is not synced: the old one stays.
+    // The registry with the new credentials is not synced, so the old registry continues.
     rotate("new");
     mesh.is("east", Some(SyncStatus::Syncing)).await;
     slice(&east, "cart-3", "10.2.0.3");
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
 
     // The old watches end, and an object is deleted without an event.
-    east.take_only(&["none"]);
+    east.accept_only_tokens(&["none"]);
     east.disconnect();
     east.delete("endpointslices", "shop", "cart-2");
     slice(&east, "cart-4", "10.2.0.4");
-    east.take_only(&["new"]);
+    east.accept_only_tokens(&["new"]);
     mesh.has(&["east 10.2.0.1", "east 10.2.0.3", "east 10.2.0.4", "own 10.1.0.1"]).await;
     mesh.is("east", Some(SyncStatus::Synced)).await;
-    assert_eq!(mesh.gone(), ["EndpointSlice east/cart-2"], "nothing else was ever taken away");
+    assert_eq!(mesh.deletions(), ["EndpointSlice east/cart-2"], "no other object was ever deleted");
     slice(&east, "cart-1", "10.2.0.5");
     mesh.has(&["east 10.2.0.3", "east 10.2.0.4", "east 10.2.0.5", "own 10.1.0.1"]).await;
     mesh.is_as_from_scratch(&own).await;
 
-    // One that replaces another before it is synced, and one that is reverted.
+    // Credentials that replace others before those are synced, and credentials that are reverted.
     rotate("wrong");
     mesh.is("east", Some(SyncStatus::Syncing)).await;
     rotate("new");
     mesh.is("east", Some(SyncStatus::Synced)).await;
-    // Another Secret may take over: it is the same cluster.
+    // Another Secret may declare the same cluster.
     let kubeconfig = east.kubeconfig(json!({"token": "new"}));
-    lead(&own, "other", "2026-01-02T00:00:00Z", &[("east", kubeconfig)]);
+    apply_kubeconfigs(&own, "other", "2026-01-02T00:00:00Z", &[("east", kubeconfig)]);
     mesh.finds("other", &[(Severity::Error, "data[east]")]).await;
     own.delete("secrets", SYSTEM, "remote");
     mesh.finds("other", &[]).await;
     let secret = mesh.states.all()[1].secret_name.clone();
-    assert_eq!((secret.as_str(), mesh.gone().len()), ("istio-system/other", 1));
+    assert_eq!((secret.as_str(), mesh.deletions().len()), ("istio-system/other", 1));
     mesh.is_as_from_scratch(&own).await;
 }
 
@@ -350,7 +353,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     let user = |user: Value| east.kubeconfig(user);
     let good = west.kubeconfig(json!({"token": SECRET_TEXT}));
     let when = "2026-01-01T00:00:00Z";
-    lead(
+    apply_kubeconfigs(
         &own,
         "remote",
         when,
@@ -366,8 +369,8 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
             ("west", good.clone()),
         ],
     );
-    lead(&own, "younger", "2026-02-01T00:00:00Z", &[("west", good.clone())]);
-    let mesh = RemoteClustersFixture::patient(&own).await;
+    apply_kubeconfigs(&own, "younger", "2026-02-01T00:00:00Z", &[("west", good.clone())]);
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
     mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
     let expect = [
         (Severity::Error, "data[broken]"),
@@ -381,30 +384,33 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     assert_eq!(mesh.clients.ids(), [OWN, "west"]);
     mesh.is_as_from_scratch(&own).await;
 
-    // A running registry continues whatever its kubeconfig becomes; a corrected kubeconfig is no longer reported.
-    lead(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
+    // A running registry continues when its kubeconfig becomes invalid. A corrected kubeconfig is no longer reported.
+    apply_kubeconfigs(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
     own.delete("secrets", SYSTEM, "younger");
     mesh.finds("remote", &[(Severity::Error, "data[west]")]).await;
     mesh.finds("younger", &[]).await;
     mesh.has(&["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]).await;
     slice(&west, "cart-2", "10.3.0.2");
     mesh.has(&["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1", "west 10.3.0.2"]).await;
-    lead(&own, "remote", when, &[("west", good), ("east", user(json!({})))]);
+    apply_kubeconfigs(&own, "remote", when, &[("west", good), ("east", user(json!({})))]);
     mesh.finds("remote", &[]).await;
     mesh.is_as_from_scratch(&own).await;
 
     let shown = format!("{:?} {:?} {}", mesh.everything(), mesh.states.all(), mesh.metrics());
     let encoded = STANDARD.encode(SECRET_TEXT);
-    assert!(!shown.contains(SECRET_TEXT) && !shown.contains(encoded.trim_end_matches('=')), "it is shown");
+    assert!(
+        !shown.contains(SECRET_TEXT) && !shown.contains(encoded.trim_end_matches('=')),
+        "the secret text is in the output"
+    );
 
-    // A file is read only where that is allowed.
+    // A token file is read only if that is allowed.
     let file = std::env::temp_dir().join(format!("sluice-token-{}", std::process::id()));
     std::fs::write(&file, "from-a-file").expect("write a token");
-    east.take_only(&["from-a-file"]);
-    lead(&own, "remote", when, &[("east", user(json!({"tokenFile": file})))]);
+    east.accept_only_tokens(&["from-a-file"]);
+    apply_kubeconfigs(&own, "remote", when, &[("east", user(json!({"tokenFile": file})))]);
     mesh.finds("remote", &[(Severity::Error, "data[east].users[0].user.tokenFile")]).await;
-    let trusting = RemoteClustersFixture::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
-    trusting.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
+    let with_token_files = RemoteClustersFixture::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
+    with_token_files.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
     std::fs::remove_file(&file).expect("remove the token");
 }
 
@@ -412,21 +418,21 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
 async fn an_unreachable_cluster_delays_the_start_only_until_the_timeout() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     east.forbid("pods", true);
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     let mesh = RemoteClustersFixture::start(&own, Duration::from_millis(100), &[]).await;
     assert_eq!(mesh.status("east"), Some(SyncStatus::Timeout));
     let timeouts = "remote_cluster_sync_timeouts_total{cluster=\"east\"} 1";
     assert!(mesh.metrics().lines().any(|line| line == timeouts), "{}", mesh.metrics());
-    // What can be read of it counts, and the rest when it can be.
+    // The readable part of the cluster is used, and the rest when it becomes readable.
     mesh.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
-    // New credentials may not read it either: they replace the old ones all the same, for those had not read it all.
+    // New credentials may not read the rest either. They replace the old ones, which had not read the whole cluster.
     slice(&east, "cart-2", "10.2.0.2");
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": "new"})))]);
-    east.take_only(&["new"]);
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": "new"})))]);
+    east.accept_only_tokens(&["new"]);
     east.disconnect();
     slice(&east, "cart-3", "10.2.0.3");
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
-    assert_eq!(mesh.gone(), Vec::<String>::new());
+    assert_eq!(mesh.deletions(), Vec::<String>::new());
     east.forbid("pods", false);
     mesh.is("east", Some(SyncStatus::Synced)).await;
     mesh.is_as_from_scratch(&own).await;
@@ -442,7 +448,7 @@ async fn tokens_are_reviewed_by_remote_clusters() {
     };
     own.review("token-of-own", status("own"));
     east.review("token-of-east", status("east"));
-    let mesh = RemoteClustersFixture::patient(&own).await;
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
     let audiences = ["istio-ca".to_owned()];
     let trust_domain = TrustDomain::new("td".into());
     let tokens = ReviewedTokens::new(mesh.clients.clone(), OWN.into(), BTreeMap::new(), &audiences, trust_domain);
@@ -458,11 +464,11 @@ async fn tokens_are_reviewed_by_remote_clusters() {
     };
     let unknown = "the caller names cluster \"east\"; known clusters are [\"own\"]";
     assert_eq!(ask("token-of-east", "east").await, unknown);
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     mesh.is("east", Some(SyncStatus::Synced)).await;
     assert_eq!(ask("token-of-east", "east").await, "spiffe://td/ns/shop/sa/east");
     assert_eq!(ask("token-of-own", OWN).await, "spiffe://td/ns/shop/sa/own");
-    // A token is good in its own cluster only.
+    // A token is valid in its own cluster only.
     for (token, cluster) in [("token-of-east", OWN), ("token-of-own", "east"), ("token-of-east", "")] {
         assert_eq!(ask(token, cluster).await, "the token is not authenticated", "{token} {cluster}");
     }
@@ -477,12 +483,12 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     let info = kind_info(Kind::WorkloadEntry).expect("in the table");
     let (group, versions) = (info.group, info.versions.to_vec());
     east.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    let mesh = RemoteClustersFixture::patient(&own).await;
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
 
-    // Its proxies may read its Secrets if that cluster permits it, whatever the primary cluster permits.
-    east.let_read_secrets("edge", "gateway", true);
-    own.let_read_secrets("edge", "other", true);
+    // Proxies of a cluster may read its Secrets if that cluster permits it. What the primary cluster permits has no effect.
+    east.allow_reading_secrets("edge", "gateway", true);
+    own.allow_reading_secrets("edge", "other", true);
     let (wanted, inputs) = (mesh.handles.wanted_secret_reviews.clone(), mesh.handles.inputs.clone());
     let reviewer = SecretReviewer::new(mesh.clients.clone(), mesh.engine.feed(), wanted, inputs.secret_reviews.clone());
     tokio::spawn(reviewer.run(mesh.stop.clone()));
@@ -498,7 +504,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
             tx.set(&inputs.secret_clients, ProxyKey(account.into()), ());
         });
     }
-    let answers = until("both are asked about", || {
+    let answers = until("both are reviewed", || {
         let dump = mesh.engine.dump("secret_reviews").expect("a collection");
         let answers: BTreeMap<_, _> =
             dump.records().map(|(key, answer)| (key["service_account"].to_string(), answer)).collect();
@@ -518,7 +524,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
 
     let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/rbac.yaml"));
     let asked = || -> BTreeSet<_> {
-        east.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
+        east.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
     };
     // Watches begin after the lists.
     until("all is watched", || (asked().len() >= granted.len()).then_some(())).await;
@@ -528,7 +534,12 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sluiced_is_ready_when_remote_clusters_are_synced() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": SECRET_TEXT})))]);
+    apply_kubeconfigs(
+        &own,
+        "remote",
+        "2026-01-01T00:00:00Z",
+        &[("east", east.kubeconfig(json!({"token": SECRET_TEXT})))],
+    );
     let directory = tempfile::tempdir().expect("a directory");
     let (kubeconfig, log) = (directory.path().join("kubeconfig"), directory.path().join("log"));
     own.write_kubeconfig(&kubeconfig).expect("a kubeconfig");
@@ -569,12 +580,12 @@ async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
     ask(&east, "other, own");
     ask(&west, "other");
     let kubeconfig = |server: &ApiServer, token: &str| server.kubeconfig(json!({"token": token}));
-    let lead_to = |token: &str| {
+    let rotate_to = |token: &str| {
         let kubeconfigs = [("east", kubeconfig(&east, token)), ("west", kubeconfig(&west, token))];
-        lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
+        apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
     };
-    lead_to("old");
-    let mesh = RemoteClustersFixture::patient(&own).await;
+    rotate_to("old");
+    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
     let options = RootsOptions {
         own: OWN.into(),
         system_namespace: SYSTEM.into(),
@@ -601,22 +612,28 @@ async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
         |server: &ApiServer| server.get("coordination.k8s.io", "leases", SYSTEM, "istio-namespace-controller-election");
     let holder = || lease(&east).map(|lease| lease["spec"]["holderIdentity"].to_string()).unwrap_or_default();
     let first = holder();
-    assert!(first.starts_with("\"one-"), "of several replicas one writes: {first}");
+    assert!(first.starts_with("\"one-"), "one of several replicas writes: {first}");
 
-    // It continues with new credentials, and in a cluster that is labelled later.
-    lead_to("new");
+    // Writing continues with new credentials, and begins in a cluster that is annotated later.
+    rotate_to("new");
     until("another writes", || (holder().starts_with("\"one-") && holder() != first).then_some(())).await;
     for server in [&east, &west] {
-        server.take_only(&["new"]);
+        server.accept_only_tokens(&["new"]);
     }
     bundle.send_modify(|bundle| bundle.roots = "three".to_owned());
     has(&east, "shop", "three").await;
-    assert!(west.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(), "it is served by another");
+    assert!(
+        west.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
+        "another control plane serves the cluster"
+    );
     ask(&west, "*");
     has(&west, "shop", "three").await;
-    assert!(own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(), "the own one is written elsewhere");
+    assert!(
+        own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
+        "the config cluster is written by another task"
+    );
     let of_roots = |resource: &str| resource == "configmaps" || resource == "leases";
-    let asked = east.asked().into_keys().filter(|it| of_roots(&it.resource));
+    let asked = east.requests().into_keys().filter(|it| of_roots(&it.resource));
     let asked: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
     let everywhere = |(_, group, resource, verb): Right| match resource.as_str() {
         "configmaps" => (String::new(), group, resource, verb),
@@ -624,7 +641,7 @@ async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
     };
     assert_eq!(asked.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
 
-    // Writing stops once another control plane serves the cluster, or no Secret refers to it.
+    // Writing stops when another control plane serves the cluster, or no Secret refers to it.
     ask(&east, "other");
     own.delete("secrets", SYSTEM, "remote");
     mesh.is("west", None).await;

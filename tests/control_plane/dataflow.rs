@@ -1,5 +1,5 @@
-//! `ARCHITECTURE.md`, "What happens when a VirtualService changes", step by step on the real parts: a directory on
-//! disk, the engine with the whole graph, the store and a session.
+//! The section "What happens when a VirtualService changes" of `ARCHITECTURE.md`, step by step: a directory on disk, the
+//! engine with the whole graph, the store, and a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,15 +21,15 @@ fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
 }
 
-/// Notes what a source hands over, and passes it on.
+/// Records the changes of a source, and forwards them.
 struct Recorder {
     inner: InputSink,
-    seen: Mutex<Vec<Change>>,
+    recorded: Mutex<Vec<Change>>,
 }
 
 impl Sink for Recorder {
     fn commit(&self, changes: Vec<Change>) {
-        self.seen.lock().expect("recorder").extend(changes.clone());
+        self.recorded.lock().expect("recorder").extend(changes.clone());
         self.inner.commit(changes);
     }
 
@@ -38,7 +38,7 @@ impl Sink for Recorder {
     }
 }
 
-fn ask(stream: &mut AdsStream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
+fn request(stream: &mut AdsStream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
     let subscribe = names.iter().collect();
     let request = Request {
         node,
@@ -47,7 +47,7 @@ fn ask(stream: &mut AdsStream, kind: ResourceType, names: &[&str], node: Option<
         error: None,
         interest: Interest::Change { subscribe, unsubscribe: NameList::default(), holds: HeldList::default() },
     };
-    stream.request(request, Instant::now()).expect("the request is taken");
+    stream.request(request, Instant::now()).expect("the request is accepted");
 }
 
 fn names(response: &Response) -> Vec<String> {
@@ -74,9 +74,9 @@ async fn a_virtual_service_changes() {
     let metrics = SourceMetrics::default();
     let inner =
         InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, metrics).expect("the sources' thread");
-    let sink = Arc::new(Recorder { inner, seen: Mutex::default() });
+    let sink = Arc::new(Recorder { inner, recorded: Mutex::default() });
     let mut source = FileSource::open(cluster, directory.path(), Reporter::default()).expect("the directory");
-    source.load(&*sink, true).expect("the samples are fine");
+    source.load(&*sink, true).expect("the samples are valid");
     let _following = source.follow(sink.clone()).expect("the directory is followed");
     until("everything is synced", || engine.wait_synced(Duration::ZERO).then_some(())).await;
 
@@ -87,7 +87,7 @@ async fn a_virtual_service_changes() {
         BTreeMap::new(),
         false,
     ));
-    let hub = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);
+    let server = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {
         resources: handles.resources.clone(),
         segments: handles.segments.clone(),
@@ -97,16 +97,16 @@ async fn a_virtual_service_changes() {
     tokio::spawn(async move { follow(&followed, &outputs, target, tokio::sync::oneshot::channel().0).await });
     until("the store is ready", || store.is_ready().then_some(())).await;
 
-    // A sidecar of the shop holds the route tables of two ports and is quiet.
+    // A sidecar of the shop holds the route table of a port, and has no pending changes.
     let node = Node { id: "sidecar~10.0.0.9~counter.teashop~teashop.svc.cluster.local".into(), ..Node::default() };
-    let mut stream = hub.open(XdsProtocol::Delta, Caller::default()).expect("the store is ready");
-    ask(&mut stream, ResourceType::Route, &["80"], Some(node), "");
+    let mut stream = server.open(XdsProtocol::Delta, Caller::default()).expect("the store is ready");
+    request(&mut stream, ResourceType::Route, &["80"], Some(node), "");
     let first = until("the first answer", || stream.poll(Instant::now())).await;
     assert_eq!(names(&first), ["80"]);
-    ask(&mut stream, ResourceType::Route, &[], None, &first.nonce);
+    request(&mut stream, ResourceType::Route, &[], None, &first.nonce);
     engine.flush();
     assert!(stream.poll(Instant::now()).is_none());
-    sink.seen.lock().expect("recorder").clear();
+    sink.recorded.lock().expect("recorder").clear();
     let mut feed = engine.feed();
     feed.try_next();
     let before = engine.snapshot().epoch();
@@ -116,13 +116,13 @@ async fn a_virtual_service_changes() {
     std::fs::rename(directory.path().join("staged"), directory.path().join("kettle-routes.yaml")).expect("rename");
 
     // 1. A source sees it: one change of one object.
-    let change = until("the source sees the edit", || sink.seen.lock().expect("recorder").first().cloned()).await;
+    let change = until("the source sees the edit", || sink.recorded.lock().expect("recorder").first().cloned()).await;
     let key = ObjectKey::new("Kubernetes", "teashop", "kettle-routes");
     assert_eq!((change.kind, &change.key), (Kind::VirtualService, &key));
     assert!(change.origin.place.contains("kettle-routes.yaml"), "{:?}", change.origin);
 
     // 2. It is parsed: a value and no rejects.
-    let parsed = change.object.expect("it is there");
+    let parsed = change.object.expect("the object is not deleted");
     assert!(parsed.rejects.is_empty(), "{:?}", parsed.rejects);
     assert!(matches!(parsed.object, Some(Object::VirtualService(_))));
 
@@ -132,8 +132,8 @@ async fn a_virtual_service_changes() {
     let event: Vec<_> = batch.events(&handles.virtual_services).map(|event| (*event.key).clone()).collect();
     assert_eq!(event, [key]);
 
-    // 5. to 7. What is bound, built and published: the virtual host of that host, as all namespaces see it and as its
-    // own namespace does; no cluster, endpoint or listener, and no other virtual host.
+    // 5. to 7. One virtual host is bound, built and published, in the views of all namespaces and of its own namespace.
+    // No cluster, endpoint, listener or other virtual host changes.
     let mut changed = Vec::new();
     for segments in &handles.segments {
         for event in batch.events(segments) {
@@ -157,7 +157,7 @@ async fn a_virtual_service_changes() {
     let answer = until("the session answers", || stream.poll(Instant::now())).await;
     assert_eq!(names(&answer), ["80"]);
     assert_ne!(answer.versions(), first.versions());
-    ask(&mut stream, ResourceType::Route, &[], None, &answer.nonce);
+    request(&mut stream, ResourceType::Route, &[], None, &answer.nonce);
     assert!(stream.poll(Instant::now()).is_none());
 
     // An edit that changes nothing sends nothing.
@@ -167,8 +167,8 @@ async fn a_virtual_service_changes() {
     let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: written-afterwards}\n";
     std::fs::write(directory.path().join("written-afterwards.yaml"), namespace).expect("write");
     let is_read = || {
-        let seen = sink.seen.lock().expect("recorder");
-        seen.iter().any(|change| &*change.key.name == "written-afterwards").then_some(())
+        let recorded = sink.recorded.lock().expect("recorder");
+        recorded.iter().any(|change| &*change.key.name == "written-afterwards").then_some(())
     };
     until("the source reads the namespace", is_read).await;
     engine.flush();

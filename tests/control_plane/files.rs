@@ -1,4 +1,4 @@
-//! A directory that changes, as its source sees it through the operating system.
+//! The file source on a directory that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use sluice_sources::files::FileSource;
 use sluice_sources::{Change, Cluster, Reporter, Sink};
 use sluice_watch::FollowGuard;
 
-/// The objects a source handed over, by name, with how often each was.
+/// Records the objects that a source commits.
 #[derive(Default)]
 struct Recorder(Mutex<Record>);
 
@@ -33,11 +33,11 @@ impl Recorder {
         self.read().objects.into_keys().collect()
     }
 
-    fn until(&self, what: &str, is_so: impl Fn(&Record) -> bool) -> Record {
+    fn until(&self, what: &str, is_met: impl Fn(&Record) -> bool) -> Record {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let record = self.read();
-            if is_so(&record) {
+            if is_met(&record) {
                 return record;
             }
             assert!(Instant::now() < deadline, "{what}: {record:?}");
@@ -81,7 +81,7 @@ struct WatchedDirectory {
     _directory: tempfile::TempDir,
 }
 
-/// A directory with files in it, followed.
+/// A directory with files, which a source follows.
 fn watch(prepare: impl FnOnce(&Path)) -> WatchedDirectory {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path().to_owned();
@@ -143,7 +143,7 @@ fn files_in_nested_directories_are_read_and_followed() {
     fs::remove_dir_all(watched.root.join("deep")).expect("removed");
     watched.sink.until_names(&["c", "d"]);
     fs::rename(watched.root.join("new"), watched.root.join("moved")).expect("moved");
-    // The same object in another place is no change.
+    // The same object in another file is no change.
     watched.write("moved/below/d.yaml", &services(&["e"]));
     watched.sink.until_names(&["c", "e"]);
 }
@@ -158,7 +158,7 @@ fn a_change_is_seen_at_once_and_is_one_commit() {
     let record = watched.sink.until_names(&["b", "c", "d"]);
     assert!(started.elapsed() < Duration::from_millis(250), "{:?}", started.elapsed());
     let commits: Vec<_> = record.commits[before..].iter().filter(|commit| !commit.is_empty()).collect();
-    assert_eq!(commits, [&["-a".to_owned(), "+d".to_owned()]], "only what differs");
+    assert_eq!(commits, [&["-a".to_owned(), "+d".to_owned()]], "only differences are committed");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn an_object_in_two_files_is_taken_from_the_last_file() {
     let record = watched.sink.until_names(&["x", "y"]);
     assert!(record.objects["x"].contains("b.yaml"), "{record:?}");
     watched.write("b.yaml", &services(&["y"]));
-    watched.sink.until("the other one counts now", |record| record.objects["x"].contains("a.yaml"));
+    watched.sink.until("the other file is used now", |record| record.objects["x"].contains("a.yaml"));
     fs::remove_file(watched.root.join("a.yaml")).expect("removed");
     watched.sink.until_names(&["y"]);
 }
@@ -251,7 +251,7 @@ fn invalid_files_leave_other_files_readable() {
     });
     let record = watched.sink.read();
     assert!(record.objects.contains_key("good"), "{record:?}");
-    assert!(!record.objects["good"].contains("loop"), "links are not followed in circles");
+    assert!(!record.objects["good"].contains("loop"), "cyclic links are not followed");
     let problems = watched.reporter.problems();
     for file in ["bomb.yaml", "deep.yaml", "deep.json", "latin.yaml"] {
         assert!(problems.keys().any(|it| it.ends_with(file)), "{file}: {:?}", problems.keys());
@@ -259,7 +259,7 @@ fn invalid_files_leave_other_files_readable() {
     let latin = problems.iter().find(|(file, _)| file.ends_with("latin.yaml")).map(|(_, problem)| problem.line);
     assert_eq!(latin, Some(2));
     watched.write("good.yaml", &services(&["still", "good"]));
-    watched.sink.until("changes are still seen", |record| record.objects.contains_key("still"));
+    watched.sink.until("changes are still read", |record| record.objects.contains_key("still"));
 }
 
 #[test]

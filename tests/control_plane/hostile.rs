@@ -1,5 +1,5 @@
-//! Clients that mean harm or are broken: whatever they send, nothing panics, memory stays bounded, neighbours are
-//! served.
+//! Malicious and broken clients. Whatever they send, the server does not panic, its memory stays bounded, and other
+//! proxies are served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Discove
 use sluice_proto::google::rpc::Status;
 use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::ask;
+use sluice_testkit::parity::run::dump_proxy;
 use sluice_testkit::server::{Options, Sluiced};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -24,7 +24,7 @@ use tower::{Service, ServiceExt};
 /// largest message is 4 MiB.
 const MAX_GROWTH_KIB: u64 = 200 * 1024;
 
-/// A server under siege, and a neighbour that must not notice.
+/// A server under attack, and the resources of another proxy before the attack.
 struct AttackedServer {
     server: Sluiced,
     log: PathBuf,
@@ -35,14 +35,14 @@ struct AttackedServer {
 }
 
 impl AttackedServer {
-    async fn lay() -> Result<Self> {
+    async fn start() -> Result<Self> {
         let case = Case::read(&root().join("virtualservice/01-user-header-canary"))?;
         let objects = tempfile::tempdir()?;
         let (primary, _) = case.write_objects(objects.path())?;
         let log = objects.path().join("sluiced.log");
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = neighbour(&server, &case).await?;
-        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the neighbour is served");
+        let before = dump_of_other_proxy(&server, &case).await?;
+        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the other proxy is served");
         let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case, before, memory_kib, _objects: objects })
     }
@@ -56,12 +56,13 @@ impl AttackedServer {
         Identity::of_node(&self.case.proxies.first().context("the case has a proxy")?.node)
     }
 
-    /// Checks that nothing panicked, and that the server is ready, small, and answers the neighbour as before.
-    async fn holds(self) -> Result<()> {
-        let after = neighbour(&self.server, &self.case).await.context("serve the neighbour")?;
-        ensure!(after == self.before, "the neighbour is told something else than before");
+    /// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the other proxy as
+    /// before.
+    async fn check(self) -> Result<()> {
+        let after = dump_of_other_proxy(&self.server, &self.case).await.context("serve the other proxy")?;
+        ensure!(after == self.before, "the other proxy receives other resources than before");
         let (status, _) = self.server.get("/ready").await?;
-        ensure!(status == 200, "ready says {status}");
+        ensure!(status == 200, "/ready answers {status}");
         let growth = self.server.resident_kib()?.saturating_sub(self.memory_kib);
         ensure!(growth < MAX_GROWTH_KIB, "memory grew by {growth} KiB");
         self.server.stop(Duration::from_secs(15)).await?;
@@ -72,9 +73,9 @@ impl AttackedServer {
     }
 }
 
-async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
+async fn dump_of_other_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
-    ask(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
+    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
 fn node(id: &str, metadata: Value) -> Result<Identity> {
@@ -92,7 +93,7 @@ async fn drain(stream: &mut AdsStream) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let frame = |length: u32, payload: &[u8]| {
         let mut out = vec![0];
         out.extend_from_slice(&length.to_be_bytes());
@@ -115,7 +116,7 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         frame(4096, &[0x0b; 4096]),
         // Messages within messages: the node of a node of a node.
         frame(4096, &[0x12; 4096]),
-        // A compressed frame although nothing was agreed on.
+        // A compressed frame, although no compression is negotiated.
         [vec![1], frame(4, &[1, 2, 3, 4])[1..].to_vec()].concat(),
         vec![0xff; 70_000],
     ];
@@ -129,7 +130,7 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
             .header("te", "trailers")
             .body(tonic::body::Body::new(Full::new(Bytes::from(body.clone()))))?;
             let answer = channel.ready().await?.call(request);
-            // Any status will do, and so will a connection that is closed.
+            // Any status is correct, and so is a closed connection.
             let _ = tokio::time::timeout(Duration::from_millis(500), answer).await;
         }
     }
@@ -140,12 +141,12 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         let _ = socket.write_all(text).await;
         let _ = socket.shutdown().await;
     }
-    attacked.holds().await
+    attacked.check().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_nodes_are_rejected() -> Result<()> {
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let long = "x".repeat(1 << 20);
     let deep = (0..20).fold(json!(1), |inner, _| json!({"a": inner}));
     let mut identities = vec![Identity::default(), Identity { node: Some(Node::default()), forwarded: None }];
@@ -187,12 +188,12 @@ async fn invalid_nodes_are_rejected() -> Result<()> {
             drain(&mut stream).await;
         }
     }
-    attacked.holds().await
+    attacked.check().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_types_and_names_are_answered_with_nothing() -> Result<()> {
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let many: Vec<String> =
         (0..100_000).map(|n| format!("outbound|80||service-{n}.nowhere.svc.cluster.local")).collect();
     let odd: Vec<String> = vec![
@@ -239,12 +240,12 @@ async fn unknown_types_and_names_are_answered_with_nothing() -> Result<()> {
     let held: BTreeMap<String, String> = many[..20_000].iter().map(|name| (name.clone(), "v".to_owned())).collect();
     stream.subscribe(Kind::Cds.type_url(), &[], held)?;
     drain(&mut stream).await;
-    attacked.holds().await
+    attacked.check().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_acknowledgements_leave_the_server_stable() -> Result<()> {
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let sotw = |nonce: &str, version: &str, error: bool| DiscoveryRequest {
         type_url: Kind::Cds.type_url().to_owned(),
         response_nonce: nonce.to_owned(),
@@ -265,7 +266,7 @@ async fn invalid_acknowledgements_leave_the_server_stable() -> Result<()> {
     let mut answers = 0;
     while let Ok(Some(update)) = stream.next_within(Duration::from_millis(300)).await {
         answers += 1;
-        ensure!(answers < 50, "a refused version is sent again and again");
+        ensure!(answers < 50, "a rejected version is sent repeatedly");
         stream.nack(&update, "no")?;
     }
 
@@ -285,14 +286,14 @@ async fn invalid_acknowledgements_leave_the_server_stable() -> Result<()> {
         })?;
     }
     drain(&mut stream).await;
-    attacked.holds().await
+    attacked.check().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
     const CONNECTIONS: usize = 10_000;
     const CONCURRENT_CONNECTIONS: usize = 50;
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let good = attacked.good_identity()?;
     let mut tasks = tokio::task::JoinSet::new();
     let mut refused = 0;
@@ -320,12 +321,12 @@ async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
         refused += usize::from(!matches!(done, Ok(true)));
     }
     ensure!(refused == 0, "{refused} of {CONNECTIONS} connections were refused");
-    attacked.holds().await
+    attacked.check().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_never_read_leave_memory_bounded() -> Result<()> {
-    let attacked = AttackedServer::lay().await?;
+    let attacked = AttackedServer::start().await?;
     let mut idle = Vec::new();
     for number in 0..100 {
         let mut stream = attacked.stream(Protocol::ALL[number % 2], attacked.good_identity()?).await?;
@@ -335,9 +336,9 @@ async fn clients_that_never_read_leave_memory_bounded() -> Result<()> {
         idle.push(stream);
     }
     for _ in 0..5 {
-        let told = neighbour(&attacked.server, &attacked.case).await?;
-        ensure!(told == attacked.before, "the neighbour is told something else than before");
+        let after = dump_of_other_proxy(&attacked.server, &attacked.case).await?;
+        ensure!(after == attacked.before, "the other proxy receives other resources than before");
     }
     drop(idle);
-    attacked.holds().await
+    attacked.check().await
 }

@@ -1,4 +1,4 @@
-//! The certificate authority and the secure port, from outside: a real `sluiced`, real TLS, real tokens, no cluster.
+//! The certificate authority and the secure port of a real `sluiced` without a cluster, with real TLS and tokens.
 
 mod debug;
 mod mesh;
@@ -38,7 +38,7 @@ async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
     let mesh = IdentityFixture::start(&[]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token)
+    let chain = CertificateRequest::with_token(&csr, &token)
         .send(&mesh.connect(&ClientTls::default()).await)
         .await
         .expect("issued");
@@ -46,7 +46,7 @@ async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
     assert_eq!(chain[1], mesh.root());
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
 
-    // The certificate itself is enough for the next one, and for configuration.
+    // The certificate authenticates the request for the next certificate, and the subscription to configuration.
     let presented = ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() };
     let channel = mesh.connect(&presented).await;
     let (_, csr) = signing_request().expect("a request");
@@ -63,8 +63,8 @@ async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
     assert_eq!(metrics["citadel_server_csr_count"], 2.0);
     assert_eq!(metrics["citadel_server_success_cert_issuance_count"], 2.0);
     assert_eq!(metrics["citadel_server_authentication_failure_count"], 0.0);
-    let left = metrics["citadel_server_root_cert_expiry_seconds"];
-    assert!(left > 3649.0 * 86400.0 && left <= 3650.0 * 86400.0, "{left}");
+    let remaining = metrics["citadel_server_root_cert_expiry_seconds"];
+    assert!(remaining > 3649.0 * 86400.0 && remaining <= 3650.0 * 86400.0, "{remaining}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,22 +77,25 @@ async fn keys_and_tokens_are_in_no_log_dump_or_metric() {
     let (_, csr) = signing_request().expect("a request");
     let (good, bad) = (mesh.token(CART), mesh.sign(&mesh.claims("system:serviceaccount:shop:thief", -5)));
     let channel = mesh.connect(&ClientTls::default()).await;
-    CertificateRequest::bearing(&csr, &good).send(&channel).await.expect("issued");
-    CertificateRequest::bearing(&csr, &bad).send(&channel).await.expect_err("expired");
+    CertificateRequest::with_token(&csr, &good).send(&channel).await.expect("issued");
+    CertificateRequest::with_token(&csr, &bad).send(&channel).await.expect_err("expired");
 
     let (_, list) = mesh.server.get("/debug/list").await.expect("the list");
     let mut pages: Vec<String> = serde_json::from_str(&list).expect("names");
     assert!(pages.len() > 10, "{pages:?}");
     pages.push("../metrics".to_owned());
     let collections = mesh.server.get("/debug/collections").await.expect("collections").1;
-    let mut seen = mesh.log() + &collections;
+    let mut output = mesh.log() + &collections;
     for page in pages {
-        seen += &mesh.server.get(&format!("/debug/{page}").replace("/debug/../", "/")).await.expect("a page").1;
+        output += &mesh.server.get(&format!("/debug/{page}").replace("/debug/../", "/")).await.expect("a page").1;
     }
-    assert!(seen.contains("generated a certificate authority") && seen.contains("the token has expired"), "{seen}");
+    assert!(
+        output.contains("generated a certificate authority") && output.contains("the token has expired"),
+        "{output}"
+    );
     let body = authority_key.lines().filter(|line| !line.starts_with("-----"));
     for secret in body.chain(good.split('.').skip(1)).chain(bad.split('.').skip(1)).chain(["PRIVATE KEY"]) {
-        assert!(secret.len() > 10 && !seen.contains(secret), "{secret} is shown");
+        assert!(secret.len() > 10 && !output.contains(secret), "{secret} is in the output");
     }
 }
 
@@ -104,7 +107,7 @@ async fn the_root_is_kept_in_its_directory_across_restarts() {
     assert_eq!(mesh.root(), root);
     let (_, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token)
+    let chain = CertificateRequest::with_token(&csr, &token)
         .send(&mesh.connect(&ClientTls::default()).await)
         .await
         .expect("issued");
@@ -115,9 +118,9 @@ async fn the_root_is_kept_in_its_directory_across_restarts() {
 async fn old_versions_of_tls_can_be_refused() {
     let only_12 = ClientTls { only_12: true, ..ClientTls::default() };
     let mesh = IdentityFixture::start(&["--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]).await;
-    mesh.try_connect(&only_12).await.expect("1.2 is spoken");
+    mesh.try_connect(&only_12).await.expect("TLS 1.2 is accepted");
     let mesh = mesh.restart(&["--tls-min-version=VersionTLS13"]).await;
-    mesh.try_connect(&only_12).await.expect_err("only 1.3 is spoken");
+    mesh.try_connect(&only_12).await.expect_err("only TLS 1.3 is accepted");
     mesh.connect(&ClientTls::default()).await;
 }
 
@@ -125,11 +128,13 @@ async fn old_versions_of_tls_can_be_refused() {
 async fn under_pqc_only_post_quantum_key_exchange_is_accepted() {
     let mesh = IdentityFixture::start_with(&[], &[("COMPLIANCE_POLICY", "pqc")]).await;
     let only = |group| ClientTls { only: Some(group), ..ClientTls::default() };
-    mesh.try_connect(&only(NamedGroup::X25519)).await.expect_err("of the old kind");
-    mesh.try_connect(&ClientTls { only_12: true, ..ClientTls::default() }).await.expect_err("1.2 has no other kind");
+    mesh.try_connect(&only(NamedGroup::X25519)).await.expect_err("a key exchange that is not post-quantum");
+    mesh.try_connect(&ClientTls { only_12: true, ..ClientTls::default() })
+        .await
+        .expect_err("TLS 1.2 has no post-quantum key exchange");
     let channel = mesh.connect(&only(NamedGroup::X25519MLKEM768)).await;
     let (_, csr) = signing_request().expect("a request");
-    CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
+    CertificateRequest::with_token(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +146,7 @@ async fn an_rsa_root_has_the_configured_size() {
     assert!(matches!(&key, x509_parser::public_key::PublicKey::RSA(key) if key.key_size() == 3072), "{key:?}");
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token)
+    let chain = CertificateRequest::with_token(&csr, &token)
         .send(&mesh.connect(&ClientTls::default()).await)
         .await
         .expect("issued");

@@ -23,7 +23,7 @@ use sluice_testkit::wait::until;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What a source handed over.
+/// The changes that a source has committed.
 #[derive(Default)]
 pub(crate) struct Recorder(Mutex<Record>);
 
@@ -40,12 +40,12 @@ impl Recorder {
         self.0.lock().expect("no test panics with the lock").clone()
     }
 
-    /// Waits until the record is as it should be.
-    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Record) -> bool) -> Record {
+    /// Waits until the record meets a condition.
+    pub(crate) async fn until(&self, what: &str, is_met: impl Fn(&Record) -> bool) -> Record {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let record = self.read();
-            if is_so(&record) {
+            if is_met(&record) {
                 return record;
             }
             assert!(Instant::now() < deadline, "{what}: {:?} synced {:?}", record.objects, record.synced);
@@ -173,13 +173,13 @@ async fn lists_are_read_in_pages_and_then_watched() {
 
     let version = running.server.apply(service("f"));
     running.server.delete("services", "n", "a");
-    let record = running
-        .sink
-        .until("f came, a went", |record| record.names(Kind::Service).len() == 5 && !record.deleted.is_empty());
+    let record = running.sink.until("f is added and a is deleted", |record| {
+        record.names(Kind::Service).len() == 5 && !record.deleted.is_empty()
+    });
     let record = record.await;
     assert_eq!(record.objects[&Kind::Service]["n/f"], version.to_string());
     assert_eq!(record.deleted, ["n/a"]);
-    assert_eq!(running.server.count("list", "services"), 3, "watching lists no more");
+    assert_eq!(running.server.count("list", "services"), 3, "a watch does not list again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,9 +194,12 @@ async fn a_watch_continues_at_its_resource_version() {
         running.server.disconnect();
         running.sink.until("it watches again", |_| running.server.count("watch", "services") > watches).await;
         running.server.apply(service(&format!("new-{round}")));
-        running.sink.until("told after a disconnect", |record| record.names(Kind::Service).len() == 2 + round).await;
+        running
+            .sink
+            .until("the change arrives after a disconnect", |record| record.names(Kind::Service).len() == 2 + round)
+            .await;
     }
-    assert_eq!(running.server.count("list", "services"), lists, "nothing was missed, so nothing is listed");
+    assert_eq!(running.server.count("list", "services"), lists, "no event was missed, so nothing is listed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +211,7 @@ async fn a_watch_that_expired_lists_again_and_reports_the_difference() {
     let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
-    // All of this happens before a watch can report it.
+    // These changes are made before a watch can report them.
     running.server.delete("services", "n", "b");
     running.server.apply(service("d"));
     running.server.compact();
@@ -217,7 +220,7 @@ async fn a_watch_that_expired_lists_again_and_reports_the_difference() {
         running.sink.until("the difference is found", |record| record.names(Kind::Service) == ["n/a", "n/c", "n/d"]);
     assert_eq!(record.await.deleted, ["n/b"]);
     running.server.apply(service("e"));
-    running.sink.until("and watched on", |record| record.names(Kind::Service).len() == 4).await;
+    running.sink.until("the watch continues", |record| record.names(Kind::Service).len() == 4).await;
     // The watch either saw the events, or expired and listed again. Both are correct; endless listing is not.
     assert!(running.server.count("list", "services") <= lists + 4);
 }
@@ -239,7 +242,7 @@ async fn bookmarks_avoid_lists() {
     running.server.compact();
     running.server.disconnect();
     running.server.apply(service("b"));
-    running.sink.until("told", |record| record.names(Kind::Service).len() == 2).await;
+    running.sink.until("the change arrives", |record| record.names(Kind::Service).len() == 2).await;
     assert_eq!(running.server.count("list", "services"), lists, "the bookmark was new enough");
 }
 
@@ -255,10 +258,13 @@ async fn kinds_follow_their_custom_resource_definition() {
     running.sink.until("and watched", |record| record.names(Kind::VirtualService).len() == 2).await;
     running.server.define(virtual_services(), false);
     running.server.disconnect();
-    running.sink.until("its objects are gone with it", |record| record.names(Kind::VirtualService).is_empty()).await;
+    running
+        .sink
+        .until("its objects are removed with the definition", |record| record.names(Kind::VirtualService).is_empty())
+        .await;
     running.server.define(virtual_services(), true);
     running.server.apply(virtual_service("v"));
-    running.sink.until("it comes back", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
+    running.sink.until("the kind is defined again", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -304,7 +310,7 @@ async fn failed_pods_are_not_listed() {
     let record = running.sink.synced().await;
     assert_eq!(record.names(Kind::Pod), ["n/good"]);
     running.server.apply(pod("good", "Failed"));
-    running.sink.until("it is gone for us", |record| record.names(Kind::Pod).is_empty()).await;
+    running.sink.until("the failed pod is removed", |record| record.names(Kind::Pod).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,7 +327,7 @@ async fn objects_without_effect_are_reported_and_delay_nothing() {
     let running = RunningSource::start(server).await;
     running.sink.synced().await;
     running.server.forbid(info.plural, false);
-    running.sink.until("it is told", |record| record.names(info.kind) == ["n/a"]).await;
+    running.sink.until("the object is reported", |record| record.names(info.kind) == ["n/a"]).await;
 }
 
 fn define(server: &ApiServer, kind: Kind) {
@@ -330,7 +336,7 @@ fn define(server: &ApiServer, kind: Kind) {
     server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
 }
 
-/// A mesh that reads a server and writes allocated addresses to it, until the token is cancelled.
+/// Runs a mesh that reads a server and writes allocated addresses to it, until the returned token is cancelled.
 fn allocate(server: &ApiServer) -> CancellationToken {
     let options =
         GraphOptions { cluster: "c".into(), address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
@@ -358,7 +364,7 @@ fn service_entry(name: &str, labels: Value, status: Option<Value>) -> Value {
     object
 }
 
-/// `status.addresses` of a ServiceEntry, once there are that many.
+/// Waits until `status.addresses` of a ServiceEntry has that many addresses, and returns them.
 async fn written(server: &ApiServer, name: &str, count: usize) -> Vec<Value> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -401,11 +407,11 @@ async fn allocated_addresses_are_written_to_statuses() {
     written(&server, "left", 0).await;
     assert_eq!(Value::from(written(&server, "settled", 1).await), own);
     let object = server.get("networking.istio.io", "serviceentries", "n", "reported").expect("it is there");
-    assert_eq!(object["status"]["conditions"], json!([]), "what others wrote stays");
+    assert_eq!(object["status"]["conditions"], json!([]), "conditions of other writers are kept");
     stop.cancel();
 }
 
-/// A graph with a proxy that subscribes secrets, and the reviewer that asks the cluster about its rights.
+/// A graph with proxies that subscribe to secrets, and the reviewer of their rights.
 struct SecretReviewFixture {
     engine: Engine,
     wanted: Published<SecretReader, ()>,
@@ -464,13 +470,13 @@ impl Drop for SecretReviewFixture {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_to_read_secrets_is_reviewed_by_the_cluster() {
     let server = ApiServer::start().await.expect("a server");
-    server.let_read_secrets("edge", "gateway", true);
-    server.let_read_secrets("bank", "thief", true);
+    server.allow_reading_secrets("edge", "gateway", true);
+    server.allow_reading_secrets("bank", "thief", true);
     let reviewing = SecretReviewFixture::start(&server);
     reviewing.answered("gateway", true).await;
     reviewing.answered("thief", false).await;
     assert_eq!(reviewing.engine.snapshot().iter(&reviewing.wanted).count(), 2);
-    assert_eq!(server.count("create", "subjectaccessreviews"), 2, "each is asked about once");
+    assert_eq!(server.count("create", "subjectaccessreviews"), 2, "each is reviewed once");
 }
 
 /// Every right in the manifests is used, and none is missing.
@@ -487,15 +493,15 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     let stop = allocate(&running.server);
     written(&running.server, "one", 2).await;
     stop.cancel();
-    use_the_authority(&running.server).await;
+    run_authority(&running.server).await;
     let reviewing = SecretReviewFixture::start(&running.server);
     reviewing.answered("gateway", false).await;
     let granted = granted();
     let compare = || {
-        let asked = running.server.asked().into_keys();
+        let asked = running.server.requests().into_keys();
         let used: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
         assert!(used.len() > 10, "{used:?}");
-        // A right in every namespace is one in each.
+        // A right in all namespaces includes the right in each.
         let (mut missing, mut unused) = (Vec::new(), granted.clone());
         for right in used {
             let everywhere = (String::new(), right.1.clone(), right.2.clone(), right.3.clone());
@@ -514,11 +520,11 @@ async fn the_manifest_grants_exactly_the_rights_used() {
 
 /// The requests of the certificate authority: it creates, reads and renews its Secret, writes roots, and reviews a
 /// token.
-async fn use_the_authority(server: &ApiServer) {
+async fn run_authority(server: &ApiServer) {
     let client = || server.client().expect("a client");
     let config = AuthorityConfig {
         check_interval: Duration::from_millis(20),
-        // Every root is due.
+        // Every root is due for renewal.
         grace_percent: 100,
         jitter: false,
         ..AuthorityConfig::default()
@@ -544,9 +550,9 @@ async fn use_the_authority(server: &ApiServer) {
     };
     until("update", "secrets").await;
     until("create", "configmaps").await;
-    let known = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while server.count("patch", "configmaps") == 0 {
-        assert!(Instant::now() < known, "the ConfigMap is mended");
+        assert!(Instant::now() < deadline, "the ConfigMap is restored");
         sender.send_replace(bundle(&format!("{:?}", Instant::now())));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -557,7 +563,7 @@ async fn use_the_authority(server: &ApiServer) {
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer token"))]);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Rejected(_)));
-    // It takes the lease, and renews it.
+    // The election acquires the lease, and renews it.
     let election = Election::new(Some(client()), "istio-system".into(), "a").lasting(Duration::from_millis(100));
     let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.cancelled().await }));
     until("update", "leases").await;
@@ -576,7 +582,7 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.subject_alt_names = vec![rcgen::SanType::URI(identity.try_into().expect("a name"))];
-    let request = params.serialize_request(&key).expect("a request").pem().expect("its text");
+    let request = params.serialize_request(&key).expect("a request").pem().expect("the PEM text");
     signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("no signer answers");
     let roots = |text: &str| TrustBundle { roots: text.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(roots("one"));
@@ -590,7 +596,7 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     }
     stop.cancel();
     writing.await.expect("no panic");
-    let asked = server.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
+    let asked = server.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
     let mut granted = granted_by("manifests/signer/rbac.yaml");
     granted.extend(granted_by("manifests/trust-bundle/rbac.yaml"));
     // The API server itself checks the rights to approve and to sign for a signer.

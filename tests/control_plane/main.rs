@@ -1,4 +1,4 @@
-//! The control plane from outside and from inside: one test binary, a module for each area.
+//! Tests of the control plane, through its ports and through its crates: one test binary, a module for each area.
 //!
 //! All modules share one binary because linking dominates the cost of a small change. A test sets nothing that applies
 //! to the whole process: no environment variable, no working directory, no global subscriber.

@@ -1,4 +1,4 @@
-//! Mesh config and networks in files that change while everything runs, down to what the graph makes of them.
+//! Mesh config and mesh networks in files that change while the control plane runs, and the settings in the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,7 +64,7 @@ fn fixture(prepare: impl FnOnce(&Path)) -> MeshFilesFixture {
 }
 
 impl MeshFilesFixture {
-    /// The connect timeout in force, in seconds: 10 unless configured.
+    /// The effective connect timeout, in seconds: 10 unless configured.
     fn timeout(&self) -> u64 {
         let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).expect("there always is a mesh config");
         mesh.connect_timeout.as_secs()
@@ -75,9 +75,9 @@ impl MeshFilesFixture {
         networks.networks.keys().map(ToString::to_string).collect()
     }
 
-    fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    fn until(&self, what: &str, is_met: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(15);
-        while !is_so(self) {
+        while !is_met(self) {
             let (timeout, networks) = (self.timeout(), self.networks());
             assert!(Instant::now() < deadline, "{what}: {timeout}, {networks:?}, {:?}", self.reporter.problems());
             std::thread::sleep(Duration::from_millis(2));
@@ -88,8 +88,8 @@ impl MeshFilesFixture {
         self.until(&format!("{seconds} seconds"), |fixture| fixture.timeout() == seconds);
     }
 
-    /// Nothing changes the timeout for a while.
-    fn keeps_timeout(&self, seconds: u64, time: Duration) {
+    /// Checks that the timeout does not change for some time.
+    fn check_timeout_does_not_change(&self, seconds: u64, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             assert_eq!(self.timeout(), seconds);
@@ -145,8 +145,12 @@ fn changed_files_take_effect_at_once() {
     let started = Instant::now();
     fixture.write("mesh/config", &config("2s"));
     fixture.until_timeout(2);
-    assert!(started.elapsed() < RESCAN_INTERVAL, "told of, not found: {:?}", started.elapsed());
-    // Moved into place, and a file that was not there.
+    assert!(
+        started.elapsed() < RESCAN_INTERVAL,
+        "the change is notified, not found by a rescan: {:?}",
+        started.elapsed()
+    );
+    // A file that is renamed into place, and a new file.
     fixture.write("mesh/.staged", &config("3s"));
     fs::rename(fixture.root.join("mesh/.staged"), fixture.root.join("mesh/config")).expect("moved");
     fixture.write("mesh/networks", &networks("north"));
@@ -154,7 +158,7 @@ fn changed_files_take_effect_at_once() {
     fixture.until("a network", |fixture| fixture.networks() == ["north"]);
     fixture.write("mesh/networks", &networks("south"));
     fixture.until("another network", |fixture| fixture.networks() == ["south"]);
-    assert_eq!(fixture.timeout(), 3, "one file says nothing of the other");
+    assert_eq!(fixture.timeout(), 3, "a change of one file does not affect the other");
 }
 
 #[test]
@@ -164,19 +168,21 @@ fn invalid_files_keep_the_last_valid_settings() {
         write(root, "mesh/config", &config("1s"));
     });
     fixture.write("mesh/config", &config("soon"));
-    fixture.until("a wrong value is noted", |fixture| fixture.problem("mesh/config").is_some());
-    let problem = fixture.problem("mesh/config").expect("noted");
+    fixture.until("an invalid value is reported", |fixture| fixture.problem("mesh/config").is_some());
+    let problem = fixture.problem("mesh/config").expect("reported");
     assert!(problem.line == 2 && problem.reason.contains("connectTimeout"), "{problem:?}");
     fixture.write("mesh/config", "connectTimeout: 4s\naccessLogFile: [\n");
-    fixture.until("no YAML is noted", |fixture| fixture.problem("mesh/config").is_some_and(|now| now != problem));
-    fixture.keeps_timeout(1, Duration::from_millis(500));
-    fixture.write("mesh/networks", "networks: 7\n");
     fixture
-        .until("wrong networks are noted", |fixture| fixture.problem("mesh/networks").is_some_and(|now| now.line == 1));
+        .until("invalid YAML is reported", |fixture| fixture.problem("mesh/config").is_some_and(|now| now != problem));
+    fixture.check_timeout_does_not_change(1, Duration::from_millis(500));
+    fixture.write("mesh/networks", "networks: 7\n");
+    fixture.until("invalid networks are reported", |fixture| {
+        fixture.problem("mesh/networks").is_some_and(|now| now.line == 1)
+    });
     assert_eq!(fixture.networks(), ["below"]);
-    // Mended to what it was.
+    // The file gets its earlier content again.
     fixture.write("mesh/config", &config("1s"));
-    fixture.until("the problem is gone", |fixture| fixture.problem("mesh/config").is_none());
+    fixture.until("the problem is no longer reported", |fixture| fixture.problem("mesh/config").is_none());
     assert_eq!(fixture.timeout(), 1);
     fixture.write("mesh/config", &config("5s"));
     fixture.until_timeout(5);
@@ -195,15 +201,15 @@ fn without_a_file_the_config_map_applies() {
     assert_eq!(fixture.networks(), ["above"]);
     fixture.remove("mesh/networks");
     fixture.until("the networks below", |fixture| fixture.networks() == ["below"]);
-    // The content of the ConfigMap is kept meanwhile.
+    // Changes of the ConfigMap are followed while the file overrides it.
     fixture.write("mesh/config", &config("2s"));
     fixture.until_timeout(2);
     fixture.write("objects/istio.yaml", &config_map("30s", "deeper"));
-    fixture.until("its other key counts", |fixture| fixture.networks() == ["deeper"]);
+    fixture.until("the other key of the ConfigMap applies", |fixture| fixture.networks() == ["deeper"]);
     assert_eq!(fixture.timeout(), 2);
     fixture.remove("mesh/config");
     fixture.until_timeout(30);
-    // So is its removal.
+    // Its removal is followed too.
     fixture.write("mesh/config", &config("3s"));
     fixture.until_timeout(3);
     fixture.remove("objects/istio.yaml");
@@ -223,13 +229,13 @@ fn an_invalid_config_map_keeps_its_last_valid_settings_below_the_files() {
     assert_eq!((fixture.timeout(), rejects(&fixture)), (1, 1));
     fixture.remove("mesh/config");
     fixture.until_timeout(10);
-    assert_eq!(rejects(&fixture), 1, "it is still wrong");
+    assert_eq!(rejects(&fixture), 1, "it is still invalid");
     fixture.write("objects/istio.yaml", &config_map("20s", "below"));
     fixture.until_timeout(20);
     fixture.write("mesh/config", &config("2s"));
     fixture.until_timeout(2);
     fixture.write("objects/istio.yaml", &config_map("never", "below"));
-    fixture.until("it is wrong again", |fixture| rejects(fixture) == 1);
+    fixture.until("it is invalid again", |fixture| rejects(fixture) == 1);
     fixture.remove("mesh/config");
     fixture.until_timeout(20);
 }
@@ -251,8 +257,12 @@ fn mounted_config_maps_are_followed_through_their_link() {
     fs::rename(fixture.root.join("mesh/..tmp"), fixture.root.join("mesh/..data")).expect("moved");
     fs::remove_dir_all(fixture.root.join("mesh/..one")).expect("removed");
     fixture.until_timeout(2);
-    assert!(started.elapsed() < RESCAN_INTERVAL, "told of, not found: {:?}", started.elapsed());
-    assert_eq!(fixture.networks(), ["two"], "both at once");
+    assert!(
+        started.elapsed() < RESCAN_INTERVAL,
+        "the change is notified, not found by a rescan: {:?}",
+        started.elapsed()
+    );
+    assert_eq!(fixture.networks(), ["two"], "both settings change together");
 }
 
 #[test]
@@ -261,14 +271,14 @@ fn a_file_replaced_by_rename_is_never_absent() {
         write(root, "objects/istio.yaml", &config_map("20s", "below"));
         write(root, "mesh/config", &config("1s"));
     });
-    // As editors do: put the old one aside, write the new one.
+    // As editors do: rename the old file, then write the new one.
     fs::rename(fixture.root.join("mesh/config"), fixture.root.join("mesh/config~")).expect("moved");
-    fixture.keeps_timeout(1, Duration::from_millis(50));
+    fixture.check_timeout_does_not_change(1, Duration::from_millis(50));
     fixture.write("mesh/config", &config("1s"));
-    fixture.keeps_timeout(1, LONGER_THAN_RESCAN);
-    // An empty moment while it is written does not count either.
+    fixture.check_timeout_does_not_change(1, LONGER_THAN_RESCAN);
+    // The file is empty for a moment while it is written, which has no effect.
     let file = fs::File::create(fixture.root.join("mesh/config")).expect("opened");
-    fixture.keeps_timeout(1, Duration::from_millis(50));
+    fixture.check_timeout_does_not_change(1, Duration::from_millis(50));
     fs::write(fixture.root.join("mesh/config"), config("2s")).expect("written");
     drop(file);
     let end = Instant::now() + Duration::from_millis(500);
@@ -326,13 +336,13 @@ async fn the_binary_shows_the_settings_in_force_and_warns_once() {
     };
     until("the invalid file is logged", || (!warnings().is_empty()).then_some(())).await;
     until_timeout(2).await;
-    // The same content again. Nothing shows that it was read, so this waits.
+    // The same content again. Nothing shows that the file was read, so the test waits.
     write(root, "mesh/config", &config("soon"));
     tokio::time::sleep(LONGER_THAN_RESCAN).await;
-    let complaints = warnings();
+    let warnings_before = warnings();
     assert!(
-        matches!(&complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")),
-        "{complaints:?}"
+        matches!(&warnings_before[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")),
+        "{warnings_before:?}"
     );
     let (_, rejects) = server.get("/debug/rejects").await.expect("an answer");
     assert!(rejects.contains("mesh/config"), "{rejects}");

@@ -1,4 +1,4 @@
-//! Which secrets a real server sends to which caller, and that no page or log shows a key (P17, X20).
+//! The secrets that a real server sends to each caller. No page or log contains a private key (P17, X20).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -27,7 +27,7 @@ fn secret(namespace: &str, name: &str, data: Value) -> String {
 /// The configuration of extension `edge/pull`, which has a pull secret.
 const MODULE: &str = "extensions.istio.io/trafficextension/edge.pull~istio-translated-wasmplugin";
 
-/// A server with Secrets `edge/shop`, `edge/other` and `bank/vault`, and an extension with a pull secret.
+/// A server with Secrets `edge/shop`, `edge/other` and `bank/server`, and an extension with a pull secret.
 struct SecretServer {
     server: Sluiced,
     directory: tempfile::TempDir,
@@ -78,8 +78,8 @@ impl SecretServer {
         Ok(())
     }
 
-    /// A stream of a router that subscribes secrets.
-    async fn ask(&self, caller: &Caller<'_>, protocol: Protocol, names: &[&str]) -> Result<AdsStream> {
+    /// Opens a stream of a router that subscribes to secrets.
+    async fn subscribe(&self, caller: &Caller<'_>, protocol: Protocol, names: &[&str]) -> Result<AdsStream> {
         let id = format!("router~10.0.0.1~{}.edge~edge.svc.cluster.local", caller.pod);
         let metadata =
             json!({"NAMESPACE": caller.namespace, "SERVICE_ACCOUNT": caller.account, "CLUSTER_ID": "Kubernetes"});
@@ -104,10 +104,10 @@ struct Caller<'a> {
 const EDGE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI=spiffe://cluster.local/ns/edge/sa/gateway";
 const AUTHENTICATED: Caller<'_> = Caller { pod: "known", namespace: "edge", account: "gateway", forwarded: Some(EDGE) };
 
-/// Names of the secrets in the next response, which is one of secrets.
+/// The names of the secrets in the next response.
 async fn names(stream: &mut AdsStream) -> Result<Vec<String>> {
     let update = stream.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
-    ensure!(update.type_url == Kind::Sds.type_url(), "{} came", update.type_url);
+    ensure!(update.type_url == Kind::Sds.type_url(), "received {}", update.type_url);
     let mut names = Vec::new();
     for (_, _, any) in &update.resources {
         let message = sluice_proto::json::encode_any(&any.type_url, &any.value);
@@ -118,11 +118,11 @@ async fn names(stream: &mut AdsStream) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The next response is not one of secrets.
-async fn is_silent(stream: &mut AdsStream) -> Result<()> {
+/// Checks that the next response has no secrets.
+async fn expect_no_secrets(stream: &mut AdsStream) -> Result<()> {
     stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
     let update = stream.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
-    ensure!(update.type_url == Kind::Cds.type_url(), "{} came", update.type_url);
+    ensure!(update.type_url == Kind::Cds.type_url(), "received {}", update.type_url);
     stream.ack(&update)
 }
 
@@ -130,16 +130,16 @@ const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
-    let vault = SecretServer::open(LOOPBACK).await?;
+    let server = SecretServer::open(LOOPBACK).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
-        let asked =
+        let subscribed =
             ["kubernetes://shop", "kubernetes://edge/shop-cacert", "kubernetes://absent", "kubernetes://bank/vault"];
-        let mut known = vault.ask(&AUTHENTICATED, protocol, &asked).await?;
+        let mut known = server.subscribe(&AUTHENTICATED, protocol, &subscribed).await?;
         assert_eq!(names(&mut known).await?, ["kubernetes://edge/shop-cacert", "kubernetes://shop"], "{protocol:?}");
     }
-    vault.logged(&["known.edge", "kubernetes://absent", "does not exist"]).await?;
+    server.logged(&["known.edge", "kubernetes://absent", "does not exist"]).await?;
 
-    let silent = [
+    let rejected = [
         ("other", AUTHENTICATED.forwarded, "kubernetes://bank/vault", "is in another namespace"),
         ("other-roots", AUTHENTICATED.forwarded, "kubernetes://bank/vault-cacert", "is in another namespace"),
         ("reference", AUTHENTICATED.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
@@ -147,25 +147,26 @@ async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
         ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "is malformed"),
     ];
     for protocol in [Protocol::Sotw, Protocol::Delta] {
-        for (pod, forwarded, name, why) in silent {
+        for (pod, forwarded, name, why) in rejected {
             let pod = format!("{pod}-{protocol:?}");
-            let mut stream = vault.ask(&Caller { pod: &pod, forwarded, ..AUTHENTICATED }, protocol, &[name]).await?;
-            vault.logged(&[&format!("~{pod}.edge"), why]).await?;
-            is_silent(&mut stream).await.with_context(|| format!("{pod} is told nothing"))?;
+            let mut stream =
+                server.subscribe(&Caller { pod: &pod, forwarded, ..AUTHENTICATED }, protocol, &[name]).await?;
+            server.logged(&[&format!("~{pod}.edge"), why]).await?;
+            expect_no_secrets(&mut stream).await.with_context(|| format!("{pod} receives no secret"))?;
         }
         for (pod, namespace, account) in [("bank", "bank", "gateway"), ("account", "edge", "admin")] {
             let claims = Caller { pod, namespace, account, ..AUTHENTICATED };
-            let refused = vault.ask(&claims, protocol, &["kubernetes://vault"]).await?.next().await;
+            let refused = server.subscribe(&claims, protocol, &["kubernetes://vault"]).await?.next().await;
             let refused = format!("{:#}", refused.expect_err("the caller has another identity"));
             assert!(
                 refused.contains(&format!("authorization failed: namespace and service account {namespace}/{account}"))
             );
-            vault
+            server
                 .logged(&[&format!("~{pod}.edge"), "refused a stream", "spiffe://cluster.local/ns/edge/sa/gateway"])
                 .await?;
         }
     }
-    let (_, metrics) = get(vault.server.monitoring, "/metrics").await?;
+    let (_, metrics) = get(server.server.monitoring, "/metrics").await?;
     assert!(metrics.contains("sluice_xds_refused{reason=\"identity\"} 4"), "{metrics}");
     assert!(metrics.contains("pilot_sds_certificate_errors_total 14"), "{metrics}");
     Ok(())
@@ -174,7 +175,7 @@ async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
 /// An address of this machine that is not of the loopback, if it has one.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: it only chooses a way.
+    // Nothing is sent. Connecting only selects the local address.
     socket.connect(SocketAddr::from(([192, 0, 2, 1], 9))).ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
@@ -182,22 +183,22 @@ fn own_address() -> Option<IpAddr> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<()> {
     let Some(ip) = own_address() else { return Ok(()) };
-    let vault = SecretServer::open(ip).await?;
+    let server = SecretServer::open(ip).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
-        let forger = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
-        let mut stream = vault.ask(&forger, protocol, &["kubernetes://shop"]).await?;
-        vault.logged(&[&format!("~{}.edge", forger.pod), "is accepted from trusted addresses only"]).await?;
-        is_silent(&mut stream).await?;
+        let untrusted = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
+        let mut stream = server.subscribe(&untrusted, protocol, &["kubernetes://shop"]).await?;
+        server.logged(&[&format!("~{}.edge", untrusted.pod), "is accepted from trusted addresses only"]).await?;
+        expect_no_secrets(&mut stream).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
-    let vault = SecretServer::open(LOOPBACK).await?;
-    let file = vault.directory.path().join("config/more.yaml");
+    let server = SecretServer::open(LOOPBACK).await?;
+    let file = server.directory.path().join("config/more.yaml");
     let write = |text: &str| -> Result<()> {
-        let staged: PathBuf = vault.directory.path().join("staged");
+        let staged: PathBuf = server.directory.path().join("staged");
         std::fs::write(&staged, text)?;
         Ok(std::fs::rename(&staged, &file)?)
     };
@@ -209,39 +210,43 @@ async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let both = ["kubernetes://a", "kubernetes://b"];
         let (mut one, mut two) = (
-            vault.ask(&AUTHENTICATED, protocol, &both).await?,
-            vault.ask(&AUTHENTICATED, protocol, &["kubernetes://b"]).await?,
+            server.subscribe(&AUTHENTICATED, protocol, &both).await?,
+            server.subscribe(&AUTHENTICATED, protocol, &["kubernetes://b"]).await?,
         );
         while names(&mut one).await?.len() < 2 {}
         assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
-        // A certificate without its key is unusable: nothing is sent, and each proxy keeps what it has.
+        // A certificate without its key is unusable: nothing is sent, and each proxy keeps its secret.
         let (certificate, _) = pair();
         let b = fresh("b");
         write(&(secret("edge", "a", json!({"cert": certificate})) + &b))?;
-        assert_eq!(names(&mut one).await?, ["kubernetes://b"], "{protocol:?}: only what is new of what it asked for");
+        assert_eq!(
+            names(&mut one).await?,
+            ["kubernetes://b"],
+            "{protocol:?}: only the changed secret among those that it subscribes to"
+        );
         assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
         write(&b)?;
         write(&(fresh("a") + &b))?;
-        assert_eq!(names(&mut one).await?, ["kubernetes://a"], "{protocol:?}: it is back");
-        is_silent(&mut two).await?;
+        assert_eq!(names(&mut one).await?, ["kubernetes://a"], "{protocol:?}: it exists again");
+        expect_no_secrets(&mut two).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_page_shows_a_private_key() -> Result<()> {
-    let vault = SecretServer::open(LOOPBACK).await?;
+    let server = SecretServer::open(LOOPBACK).await?;
     let mut known =
-        vault.ask(&AUTHENTICATED, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
+        server.subscribe(&AUTHENTICATED, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
     assert_eq!(names(&mut known).await?.len(), 2);
     known.subscribe(Kind::Ecds.type_url(), &[MODULE.to_owned()], BTreeMap::new())?;
     let module = known.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
     let (_, _, any) = module.resources.first().context("a module")?;
     let value = String::from_utf8_lossy(&any.value).into_owned();
-    ensure!(value.contains("PRIVATE KEY") && vault.hidden.iter().any(|line| value.contains(line)), "{value}");
+    ensure!(value.contains("PRIVATE KEY") && server.hidden.iter().any(|line| value.contains(line)), "{value}");
     known.ack(&module)?;
-    let (_, pages) = vault.server.get("/debug/list").await?;
-    let (_, collections) = vault.server.get("/debug/collections").await?;
+    let (_, pages) = server.server.get("/debug/list").await?;
+    let (_, collections) = server.server.get("/debug/collections").await?;
     let pages: Vec<String> = serde_json::from_str(&pages)?;
     let collections: Vec<Value> = serde_json::from_str(&collections)?;
     let names: Vec<&str> = collections.iter().filter_map(|collection| collection["name"].as_str()).collect();
@@ -249,23 +254,26 @@ async fn no_page_shows_a_private_key() -> Result<()> {
     let mut paths: Vec<String> = pages.iter().map(|page| format!("/debug/{page}")).collect();
     paths.extend(names.iter().map(|name| format!("/debug/collections/{}", name.replace('/', "%2F"))));
     paths.push("/debug/config_dump?proxyID=known.edge".to_owned());
-    let mut shown = vec![("the log".to_owned(), vault.log())];
+    let mut outputs = vec![("the log".to_owned(), server.log())];
     for path in paths {
-        let (_, text) = vault.server.get(&path).await?;
-        shown.push((path, text));
+        let (_, text) = server.server.get(&path).await?;
+        outputs.push((path, text));
     }
-    let (_, metrics) = get(vault.server.monitoring, "/metrics").await?;
-    shown.push(("/metrics".to_owned(), metrics));
-    for (place, text) in &shown {
-        for line in &vault.hidden {
-            assert!(!text.contains(line.as_str()), "{place} shows a key");
+    let (_, metrics) = get(server.server.monitoring, "/metrics").await?;
+    outputs.push(("/metrics".to_owned(), metrics));
+    for (place, text) in &outputs {
+        for line in &server.hidden {
+            assert!(!text.contains(line.as_str()), "{place} contains a private key");
         }
-        assert!(!text.contains("PRIVATE KEY") && !text.contains("LS0tLS1CRUdJTiBQUklWQVRF"), "{place} shows a key");
+        assert!(
+            !text.contains("PRIVATE KEY") && !text.contains("LS0tLS1CRUdJTiBQUklWQVRF"),
+            "{place} contains a private key"
+        );
     }
-    let (_, dump) = shown.iter().find(|(place, _)| place.contains("config_dump?")).context("the dump")?;
+    let (_, dump) = outputs.iter().find(|(place, _)| place.contains("config_dump?")).context("the dump")?;
     assert!(dump.contains("kubernetes://shop") && dump.contains("[redacted]"), "{dump}");
     assert!(dump.contains("\"ISTIO_META_WASM_IMAGE_PULL_SECRET\":\"[redacted]\""), "{dump}");
-    let (_, raw) = shown.iter().find(|(place, _)| place.ends_with("/raw_secrets")).context("the collection")?;
+    let (_, raw) = outputs.iter().find(|(place, _)| place.ends_with("/raw_secrets")).context("the collection")?;
     assert!(raw.contains("[redacted]") && raw.contains("vault"), "{raw}");
     Ok(())
 }

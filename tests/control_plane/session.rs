@@ -1,4 +1,5 @@
-//! ADS sessions: scripted without a network, random ones compared with the store, then over real sockets.
+//! ADS sessions: scripted ones without a network, random ones that are compared with the store, and streams over real
+//! sockets.
 
 mod addresses;
 mod client;

@@ -1,4 +1,4 @@
-//! Every mistake that keeps the control plane from starting has its message and its exit code.
+//! Every error that prevents the start has a message and an exit code.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a run came to.
+/// The result of a run.
 struct Outcome {
     code: Option<i32>,
     output: String,
     error: String,
 }
 
-/// Runs the binary with every port closed unless a flag opens it; one that does not end by itself is killed.
+/// Runs the binary with every port closed unless a flag opens it. A process that does not end is killed.
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
     let mut child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
         .args(["--grpcAddr=", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
@@ -40,7 +40,7 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
     Outcome { code, output, error }
 }
 
-/// The run ends with that code, and its last words have all of the parts.
+/// Checks that a run ends with that code, and that its error output contains all parts.
 fn check(arguments: &[&str], code: i32, parts: &[&str]) {
     let outcome = run(arguments, &[]);
     for part in parts {
@@ -160,7 +160,7 @@ fn run_until(arguments: &[&str], text: &str) -> String {
         log += "\n";
     }
     let killed = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
-    assert!(killed.success(), "it still ran");
+    assert!(killed.success(), "the process was running");
     let status = child.wait().expect("it ends");
     drop(reader.join().expect("no panic"));
     log.extend(lines.iter().map(|line| line + "\n"));
@@ -169,7 +169,7 @@ fn run_until(arguments: &[&str], text: &str) -> String {
 }
 
 #[test]
-fn a_stop_is_not_a_failure() {
+fn stopped_process_exits_with_code_0() {
     let (_keep, path) = directory(&[]);
     let log = run_until(&["discovery", &format!("--configDir={}", text(&path))], "listening name=grpc");
     assert!(log.contains("listening name=grpc address=127.0.0.1:") && log.contains("stopped"), "{log}");

@@ -8,8 +8,8 @@ use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted, until};
 use crate::family;
+use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn authorization() -> Result<()> {
@@ -26,7 +26,7 @@ async fn authorization() -> Result<()> {
     let mesh = family::mesh_of(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
         Workload::new("friend", "friend", PodRole::Sidecar(Protocol::Sotw)),
-        Workload::new("stranger", "stranger", PodRole::Nothing),
+        Workload::new("stranger", "stranger", PodRole::NoProxy),
         app("allow"),
         app("deny"),
         app("lines"),
@@ -86,10 +86,10 @@ spec:
         eventually(mesh, from, &call, expected).await?;
         always(mesh, from, &call, 5, expected).await?;
     }
-    let seen = mesh.pod("allow").received("/secret").await?;
+    let received = mesh.pod("allow").received("/secret").await?;
     ensure!(
-        seen.iter().all(|request| request["headers"]["x-pass"] == "open"),
-        "a denied request reaches no application: {seen:?}"
+        received.iter().all(|request| request["headers"]["x-pass"] == "open"),
+        "a denied request reaches no application: {received:?}"
     );
     Ok(())
 }
@@ -208,8 +208,11 @@ spec:
         always(mesh, "client", &call, 3, expected).await?;
     }
     let reply =
-        once(mesh, "client", &with("/brewers", &brewer), "tokens v1", |reply| reply.who() == "tokens v1").await?;
-    let seen = answer(reply)?.seen();
-    ensure!(seen["headers"]["x-group"] == "brewers", "the claim is a header, but the application saw {seen}");
+        once(mesh, "client", &with("/brewers", &brewer), "tokens v1", |reply| reply.responder() == "tokens v1").await?;
+    let received = answer(reply)?.received_request();
+    ensure!(
+        received["headers"]["x-group"] == "brewers",
+        "the claim is a header, but the application received {received}"
+    );
     Ok(())
 }

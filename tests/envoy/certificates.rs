@@ -1,4 +1,4 @@
-//! Certificates, roots and the authority change while requests are made, and none of them fails.
+//! Certificates, roots and the authority change while requests are sent. No request fails.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use sluice_testkit::pods::identity::{self, Authority};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{Host, eventually, pods_are_permitted};
 use crate::family;
 use crate::load::{Stream, under_load};
+use crate::requests::{Host, eventually, pods_are_permitted};
 
-/// One connection to it serves many requests.
-const KEPT: Host = Host("kept", 1);
-/// Each request shakes hands anew.
+/// Requests to this host reuse one connection.
+const REUSED: Host = Host("kept", 1);
+/// Each request to this host performs a TLS handshake.
 const FRESH: Host = Host("fresh", 2);
 
 /// Number of certificates of each proxy that are observed.
 const CERTIFICATES: usize = 5;
-/// Number of an agent's attempts at an absent authority.
+/// Number of observed certificate requests of an agent to an absent authority.
 const ATTEMPTS: usize = 3;
 
 const CLOSED: &str = "
@@ -35,7 +35,7 @@ spec:
   rules: [{to: [{operation: {paths: [/closed]}}]}]
 ";
 
-/// How long things may take on a busy machine.
+/// Timeout of each step on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,10 +43,10 @@ async fn certificates_and_roots() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    // Every second or two, long before the old one ends: a slow machine must not decide.
+    // Renewal every second or two, long before the old certificate expires, so that the test passes on a slow machine.
     let agents = vec![("SECRET_TTL", "30s".to_owned()), ("SECRET_GRACE_PERIOD_RATIO", "0.95".to_owned())];
-    let wishes = MeshOptions { control_plane: vec![("ISTIO_MULTIROOT_MESH", "true".to_owned())], agents };
-    let mut mesh = Mesh::start_with(&[], wishes).await?;
+    let options = MeshOptions { control_plane: vec![("ISTIO_MULTIROOT_MESH", "true".to_owned())], agents };
+    let mut mesh = Mesh::start_with(&[], options).await?;
     mesh.deploy(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
         Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Delta)),
@@ -54,32 +54,37 @@ async fn certificates_and_roots() -> Result<()> {
     .await?;
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
                   metadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n---\n";
-    let objects = KEPT.service("app: tea")
+    let objects = REUSED.service("app: tea")
         + &FRESH.service("app: tea")
         + &FRESH.policy("connectionPool: {http: {maxRequestsPerConnection: 1}}");
     mesh.apply("objects.yaml", &(strict.to_owned() + &objects))?;
     let mesh = &mesh;
-    for host in [KEPT, FRESH] {
+    for host in [REUSED, FRESH] {
         eventually(mesh, "client", &host.get(), "tea v1").await?;
     }
-    // One after the other: each changes what the others rely on.
+    // One after the other, because each changes certificates that the others use.
     family::run(mesh, vec![("certificates are renewed", Box::pin(renewed(mesh)))]).await?;
     family::run(mesh, vec![("another root", Box::pin(another_root(mesh)))]).await?;
-    family::run(mesh, vec![("the authority is away", Box::pin(away(mesh)))]).await
+    family::run(mesh, vec![("the authority is away", Box::pin(control_plane_restart(mesh)))]).await
 }
 
 fn streams() -> [Stream; 2] {
-    [KEPT, FRESH].map(|host| Stream::new("client", host.get(), "tea v1"))
+    [REUSED, FRESH].map(|host| Stream::new("client", host.get(), "tea v1"))
 }
 
 fn envoys(mesh: &Mesh) -> Vec<&Envoy> {
     mesh.pods().filter_map(|(_, pod)| pod.envoy.as_ref()).collect()
 }
 
-/// Waits until something is so of an Envoy.
-async fn one(mesh: &Mesh, envoy: &Envoy, what: &str, mut is_so: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
+/// Waits until an Envoy meets a condition.
+async fn wait_for(
+    mesh: &Mesh,
+    envoy: &Envoy,
+    what: &str,
+    mut is_met: impl AsyncFnMut(&Envoy) -> Result<bool>,
+) -> Result<()> {
     let deadline = Instant::now() + TIMEOUT;
-    while !is_so(envoy).await? {
+    while !is_met(envoy).await? {
         let (proxy, server) = (envoy.log_tail(), mesh.server_log());
         ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}\n{proxy}\ncontrol plane: {server}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -87,10 +92,10 @@ async fn one(mesh: &Mesh, envoy: &Envoy, what: &str, mut is_so: impl AsyncFnMut(
     Ok(())
 }
 
-/// Waits until something is so of every Envoy.
-async fn each(mesh: &Mesh, what: &str, mut is_so: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
+/// Waits until every Envoy meets a condition.
+async fn wait_for_all(mesh: &Mesh, what: &str, mut is_met: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
     for envoy in envoys(mesh) {
-        one(mesh, envoy, what, &mut is_so).await?;
+        wait_for(mesh, envoy, what, &mut is_met).await?;
     }
     Ok(())
 }
@@ -124,46 +129,49 @@ fn waits(envoy: &Envoy) -> Vec<Duration> {
 async fn renewed(mesh: &Mesh) -> Result<()> {
     let change = async {
         let deadline = Instant::now() + TIMEOUT;
-        let mut seen: Vec<BTreeSet<Certificate>> = envoys(mesh).iter().map(|_| BTreeSet::new()).collect();
-        while seen.iter().any(|certificates| certificates.len() < CERTIFICATES) {
-            for (certificates, envoy) in seen.iter_mut().zip(envoys(mesh)) {
+        let mut observed: Vec<BTreeSet<Certificate>> = envoys(mesh).iter().map(|_| BTreeSet::new()).collect();
+        while observed.iter().any(|certificates| certificates.len() < CERTIFICATES) {
+            for (certificates, envoy) in observed.iter_mut().zip(envoys(mesh)) {
                 certificates.extend(chain(envoy).await?.into_iter().next());
             }
-            ensure!(Instant::now() < deadline, "not {CERTIFICATES} certificates of each proxy within {TIMEOUT:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "some proxy has had fewer than {CERTIFICATES} certificates within {TIMEOUT:?}"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Ok(seen.iter().map(BTreeSet::len).sum::<usize>())
+        Ok(observed.iter().map(BTreeSet::len).sum::<usize>())
     };
     let (count, requests) = under_load(mesh, &streams(), change).await?;
     eprintln!("{count} certificates under {requests} requests, and none failed");
     Ok(())
 }
 
-/// The steps of docs/certificate-authority.md, from the root the control plane made to an organization's.
+/// The steps of docs/certificate-authority.md to replace the root that the control plane created by an organization's.
 async fn another_root(mesh: &Mesh) -> Result<()> {
     let directory = mesh.authority_directory();
     let old = std::fs::read_to_string(directory.join("root-cert.pem"))?;
     let organization = Authority::new()?;
     let new = organization.root();
     let of = |texts: &[&str]| certificates(&texts.concat()).map(BTreeSet::from_iter);
-    let trust = async |wanted: BTreeSet<Certificate>| {
-        mesh.hand_out_roots()?;
-        each(mesh, "roots are trusted", async |envoy| Ok(roots(envoy).await? == wanted)).await
+    let trust = async |expected: BTreeSet<Certificate>| {
+        mesh.distribute_roots()?;
+        wait_for_all(mesh, "roots are trusted", async |envoy| Ok(roots(envoy).await? == expected)).await
     };
     let change = async {
         // Both roots are trusted, and the old authority signs.
         std::fs::write(directory.join("root-cert.pem"), format!("{old}{new}")).context("add a root")?;
         trust(of(&[&old, new])?).await?;
-        // Both are, and the new authority signs.
+        // Both roots are trusted, and the new authority signs.
         let both = format!("{old}{new}");
         let authority = organization.plug_in(&directory, "authority", &both)?;
         let authority = certificates(&authority)?;
-        each(mesh, "certificates are of the new authority", async |envoy| {
+        wait_for_all(mesh, "certificates are of the new authority", async |envoy| {
             Ok(chain(envoy).await?.get(1) == authority.first())
         })
         .await?;
         // The old root is removed.
-        std::fs::write(directory.join("root-cert.pem"), new).context("take a root away")?;
+        std::fs::write(directory.join("root-cert.pem"), new).context("remove a root")?;
         trust(of(&[new])?).await
     };
     let ((), requests) = under_load(mesh, &streams(), change).await?;
@@ -171,34 +179,36 @@ async fn another_root(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// The control plane dies, agents go on asking for certificates, and get them when it is back.
-async fn away(mesh: &Mesh) -> Result<()> {
+/// The control plane is killed. Agents retry their certificate requests, and succeed after it restarts.
+async fn control_plane_restart(mesh: &Mesh) -> Result<()> {
     let change = async {
         let mut before = Vec::new();
         for envoy in envoys(mesh) {
             before.push((chain(envoy).await?, waits(envoy).len()));
         }
         mesh.server.kill().await?;
-        let mut known = before.iter().map(|(_, attempts)| *attempts);
+        let mut earlier = before.iter().map(|(_, attempts)| *attempts);
         for envoy in envoys(mesh) {
-            let known = known.next().unwrap_or_default();
-            let enough = async |envoy: &Envoy| Ok(waits(envoy).len() >= known + ATTEMPTS);
-            one(mesh, envoy, "it goes on asking", enough).await?;
-            let waits = &waits(envoy)[known..];
-            ensure!(waits.is_sorted(), "it asks less and less often: {waits:?}");
+            let earlier = earlier.next().unwrap_or_default();
+            let has_retried = async |envoy: &Envoy| Ok(waits(envoy).len() >= earlier + ATTEMPTS);
+            wait_for(mesh, envoy, "it goes on asking", has_retried).await?;
+            let waits = &waits(envoy)[earlier..];
+            ensure!(waits.is_sorted(), "the intervals between requests grow: {waits:?}");
         }
         mesh.server.start_again().await?;
         let mut before = before.into_iter().map(|(chain, _)| chain);
         for envoy in envoys(mesh) {
             let before = before.next().unwrap_or_default();
-            one(mesh, envoy, "another certificate", async |envoy| Ok(chain(envoy).await?.first() != before.first()))
-                .await?;
+            wait_for(mesh, envoy, "another certificate", async |envoy| {
+                Ok(chain(envoy).await?.first() != before.first())
+            })
+            .await?;
         }
-        // Configuration flows again as well.
+        // Configuration is sent again too.
         for (name, pod) in mesh.pods() {
             let page = format!("/debug/config_dump?proxyID={name}.{}", pod.workload.namespace);
             let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
-            one(mesh, envoy, "it is connected", async |_| Ok(mesh.server.get(&page).await?.0 == 200)).await?;
+            wait_for(mesh, envoy, "it is connected", async |_| Ok(mesh.server.get(&page).await?.0 == 200)).await?;
         }
         mesh.write("closed.yaml", CLOSED)?;
         eventually(mesh, "client", &FRESH.get().path("/closed"), "status 403").await.map(drop)

@@ -5,8 +5,8 @@ use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted};
 use crate::family;
+use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted};
 
 const GUARD: Host = Host("guard", 9);
 
@@ -38,7 +38,7 @@ async fn custom_authorization() -> Result<()> {
     let app = |name| Workload::new(name, name, PodRole::Sidecar(Protocol::Delta));
     let mesh = family::mesh_of(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
-        Workload::new("guard", "guard", PodRole::Nothing).version("guard").port("http", 8080, PortProtocol::Http).port(
+        Workload::new("guard", "guard", PodRole::NoProxy).version("guard").port("http", 8080, PortProtocol::Http).port(
             "grpc",
             9100,
             PortProtocol::Authorization,
@@ -63,7 +63,7 @@ async fn custom_authorization() -> Result<()> {
     .await
 }
 
-/// The Service of an application, and a policy that asks a provider about the paths below `/guarded`.
+/// The Service of an application, and a policy that delegates the paths below `/guarded` to a provider.
 fn guarded(host: Host, provider: &str) -> String {
     let name = host.0;
     host.service(&format!("app: {name}"))
@@ -78,7 +78,7 @@ fn guarded(host: Host, provider: &str) -> String {
 async fn over_http(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("web", 1);
     mesh.apply("web.yaml", &guarded(HOST, "over-http"))?;
-    // The authorization server receives the path itself, and responds as it requests.
+    // The authorization server receives the path of the request, whose query sets the response.
     let refused = HOST.get().path("/guarded/no?status=403&only=guard");
     eventually(mesh, "client", &refused, "status 403").await?;
     for (call, expected) in [
@@ -88,10 +88,13 @@ async fn over_http(mesh: &Mesh) -> Result<()> {
     ] {
         always(mesh, "client", &call, 5, expected).await?;
     }
-    let reply = once(mesh, "client", &refused, "a refusal", |reply| reply.who() == "status 403").await?;
-    ensure!(answer(reply)?.seen()["name"] == "guard", "the body is the guard's");
+    let reply = once(mesh, "client", &refused, "a refusal", |reply| reply.responder() == "status 403").await?;
+    ensure!(answer(reply)?.received_request()["name"] == "guard", "the body is that of the authorization server");
     ensure!(mesh.pod("web").received("/guarded/no").await?.is_empty(), "a denied request reaches no application");
-    ensure!(mesh.pod("guard").received("/free").await?.is_empty(), "the guard is asked about what is guarded only");
+    ensure!(
+        mesh.pod("guard").received("/free").await?.is_empty(),
+        "the authorization server receives only guarded paths"
+    );
     Ok(())
 }
 
@@ -101,7 +104,7 @@ async fn over_grpc(mesh: &Mesh) -> Result<()> {
     let call = HOST.get().path("/guarded");
     eventually(mesh, "client", &call, "status 403").await?;
     let permitted = call.clone().header("x-permit", "yes");
-    // Until there is a connection to the guard, nothing may pass.
+    // No request is permitted until there is a connection to the authorization server.
     eventually(mesh, "client", &permitted, "rpc v1").await?;
     for (call, expected) in [
         (permitted.clone(), "rpc v1"),
@@ -111,13 +114,20 @@ async fn over_grpc(mesh: &Mesh) -> Result<()> {
     ] {
         always(mesh, "client", &call, 5, expected).await?;
     }
-    let refused = answer(once(mesh, "client", &call, "a refusal", |reply| reply.who() == "status 403").await?)?;
-    ensure!(refused.body == "the guard says no", "the body is the guard's, not {:?}", refused.body);
-    let passed = answer(once(mesh, "client", &permitted, "rpc v1", |reply| reply.who() == "rpc v1").await?)?;
-    ensure!(passed.seen()["headers"]["x-permitted-by"] == "guard", "the guard adds a header");
-    let seen = mesh.pod("rpc").received("/guarded").await?;
+    let refused = answer(once(mesh, "client", &call, "a refusal", |reply| reply.responder() == "status 403").await?)?;
     ensure!(
-        seen.iter().all(|request| request["headers"]["x-permit"] == "yes"),
+        refused.body == "denied by the external authorization service",
+        "the body is that of the authorization server, but is {:?}",
+        refused.body
+    );
+    let passed = answer(once(mesh, "client", &permitted, "rpc v1", |reply| reply.responder() == "rpc v1").await?)?;
+    ensure!(
+        passed.received_request()["headers"]["x-permitted-by"] == "guard",
+        "the authorization server adds a header"
+    );
+    let received = mesh.pod("rpc").received("/guarded").await?;
+    ensure!(
+        received.iter().all(|request| request["headers"]["x-permit"] == "yes"),
         "a denied request reaches no application"
     );
     Ok(())

@@ -1,4 +1,5 @@
-//! Hosts outside the mesh: reached by default, by ServiceEntries, over TLS that Envoy adds, or not at all.
+//! Hosts outside the mesh: they are reachable by default, by ServiceEntries, or over TLS that Envoy originates, and
+//! unreachable with REGISTRY_ONLY.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, eventually, once, pods_are_permitted, stats_of, until, until_counted};
 use crate::family;
+use crate::requests::{Host, always, eventually, once, pods_are_permitted, stats_of, until, until_counted};
 
 const NAMES: [&str; 4] = ["api.example.com", "secure.example.com", "mutual.example.com", "late.example.com"];
 
@@ -21,11 +22,11 @@ async fn egress() -> Result<()> {
     let mesh = family::mesh_of(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
         Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Sotw)),
-        Workload::new("world", "world", PodRole::Outside(&NAMES))
+        Workload::new("world", "world", PodRole::External(&NAMES))
             .port("http", 8080, PortProtocol::Http)
             .port("https", 8443, PortProtocol::Https)
             .port("lines", 9000, PortProtocol::Lines),
-        Workload::new("moon", "moon", PodRole::Outside(&["moon.example.org"]))
+        Workload::new("moon", "moon", PodRole::External(&["moon.example.org"]))
             .port("http", 8080, PortProtocol::Http)
             .port("https", 8443, PortProtocol::Https),
     ])
@@ -51,8 +52,8 @@ fn ip_of(mesh: &Mesh, pod: &str) -> String {
     mesh.pod(pod).net.ip.to_string()
 }
 
-/// The client's counter of good answers by a cluster.
-async fn answers_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
+/// The client's counter of responses with status 200 from a cluster.
+async fn successes_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
     let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
     let name = format!("cluster.{cluster};.upstream_rq_200");
     Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
@@ -66,8 +67,8 @@ async fn unknown_host(mesh: &Mesh) -> Result<()> {
     eventually(mesh, "client", &call, "moon v1").await?;
     always(mesh, "client", &call, 10, "moon v1").await?;
     ensure!(
-        answers_of(mesh, "PassthroughCluster").await? >= 10,
-        "they went through the PassthroughCluster\n{}",
+        successes_of(mesh, "PassthroughCluster").await? >= 10,
+        "the requests pass through the PassthroughCluster\n{}",
         stats_of(mesh, "client", "Passthrough").await
     );
     Ok(())
@@ -94,7 +95,7 @@ spec:
     let call = AppRequest::get(vip("10.200.2.1", 8000), "static.example.com:8000");
     eventually(mesh, "client", &call, "world v1").await?;
     let cluster = "outbound|8000||static.example.com";
-    ensure!(answers_of(mesh, cluster).await? > 0, "{}", stats_of(mesh, "client", "static").await);
+    ensure!(successes_of(mesh, cluster).await? > 0, "{}", stats_of(mesh, "client", "static").await);
     eventually(mesh, "client", &AppRequest::raw(vip("10.200.2.1", 9001)), "world v1").await?;
     Ok(())
 }
@@ -128,14 +129,14 @@ spec:
     let call = AppRequest::get(vip("10.200.2.2", 80), "api.example.com");
     eventually(mesh, "client", &call, "world v1").await?;
     once(mesh, "client", &call, "the route's header", |reply| {
-        reply.outcome.as_ref().is_ok_and(|answer| answer.seen()["headers"]["x-from"] == "mesh")
+        reply.outcome.as_ref().is_ok_and(|answer| answer.received_request()["headers"]["x-from"] == "mesh")
     })
     .await?;
-    // Whatever address the client found, the host decides.
+    // The host selects the route, whatever address the client uses.
     let by_address = AppRequest { address: vip(&ip_of(mesh, "moon"), 80), ..call.clone() };
-    once(mesh, "client", &by_address, "world v1", |reply| reply.who() == "world v1").await?;
+    once(mesh, "client", &by_address, "world v1", |reply| reply.responder() == "world v1").await?;
     once(mesh, "client", &call.path("/?delay-ms=3000"), "a timeout", |reply| {
-        reply.who() == "status 504" && reply.elapsed() < Duration::from_secs(2)
+        reply.responder() == "status 504" && reply.elapsed() < Duration::from_secs(2)
     })
     .await?;
     Ok(())
@@ -145,8 +146,8 @@ fn tls(mesh: &Mesh, name: &str) -> Tls {
     Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
 }
 
-fn seen_tls(reply: &AppReply, field: &str) -> serde_json::Value {
-    reply.outcome.as_ref().map(|answer| answer.seen()["tls"][field].clone()).unwrap_or_default()
+fn received_tls(reply: &AppReply, field: &str) -> serde_json::Value {
+    reply.outcome.as_ref().map(|answer| answer.received_request()["tls"][field].clone()).unwrap_or_default()
 }
 
 async fn tls_passes_through(mesh: &Mesh) -> Result<()> {
@@ -166,7 +167,7 @@ spec:
     let call =
         AppRequest::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
     until(mesh, "client", &call, "the application's own TLS at world", |reply| {
-        reply.who() == "world v1" && seen_tls(reply, "serverName") == "secure.example.com"
+        reply.responder() == "world v1" && received_tls(reply, "serverName") == "secure.example.com"
     })
     .await?;
     until_counted("connections of its own cluster", 1, async || {
@@ -221,15 +222,15 @@ spec:
         let host = if port == 80 { "mutual.example.com".to_owned() } else { format!("mutual.example.com:{port}") };
         let call = AppRequest::get(vip("10.200.2.3", port), &host);
         until(mesh, "client", &call, &format!("TLS to {name}, client certificate: {certificate}"), |reply| {
-            reply.who() == "world v1"
-                && seen_tls(reply, "serverName") == name
-                && seen_tls(reply, "clientCertificate") == certificate
+            reply.responder() == "world v1"
+                && received_tls(reply, "serverName") == name
+                && received_tls(reply, "clientCertificate") == certificate
         })
         .await?;
     }
-    // A certificate of another name is refused.
+    // A certificate of another name is rejected.
     let call = AppRequest::get(vip("10.200.2.3", 82), "mutual.example.com:82");
-    until(mesh, "client", &call, "503, the certificate is not of that name", |reply| reply.who() == "status 503")
+    until(mesh, "client", &call, "503, the certificate is not of that name", |reply| reply.responder() == "status 503")
         .await?;
     Ok(())
 }
@@ -252,9 +253,9 @@ spec:
     )?;
     let call = AppRequest::get(vip("10.200.2.4", 80), "inside.example.com");
     until(mesh, "client", &call, "tea over mutual TLS", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        let certificate = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
-        reply.who() == "tea v1" && certificate.contains("/ns/shop/sa/client")
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        let certificate = received["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+        reply.responder() == "tea v1" && certificate.contains("/ns/shop/sa/client")
     })
     .await?;
     Ok(())
@@ -277,7 +278,7 @@ data: {mesh: 'outboundTrafficPolicy: {mode: REGISTRY_ONLY}'}
     always(mesh, "client", &unknown, 10, "status 502").await?;
     until(mesh, "client", &raw, "a closed connection", |reply| reply.outcome.is_err()).await?;
     always(mesh, "client", &known, 10, "world v1").await?;
-    // And back.
+    // The setting is reverted.
     std::fs::remove_file(mesh.config_file("mesh.yaml"))?;
     eventually(mesh, "client", &unknown, "moon v1").await?;
     eventually(mesh, "client", &raw, "world v1").await?;

@@ -11,7 +11,7 @@ use sluice_testkit::pods::workload::Workload;
 /// A scenario: its name and what it does.
 pub(crate) type Scenario<'m> = (&'static str, LocalBoxFuture<'m, Result<()>>);
 
-/// A mesh of these pods, its namespaces made.
+/// A mesh of these pods and their namespaces.
 pub(crate) async fn mesh_of(workloads: &[Workload]) -> Result<Mesh> {
     let mut mesh = Mesh::start(&[]).await?;
     mesh.deploy(workloads).await?;
@@ -35,18 +35,18 @@ pub(crate) async fn run(mesh: &Mesh, scenarios: Vec<Scenario<'_>>) -> Result<()>
     Ok(())
 }
 
-/// Checks that every Envoy has rejected nothing, and holds message by message what the control plane served.
+/// Checks that no Envoy has rejected an update, and that each holds exactly the resources that it was sent.
 pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<()> {
     for (name, pod) in mesh.pods().filter(|(_, pod)| pod.envoy.is_some()) {
-        looked_after(mesh, pod).await.with_context(|| format!("the Envoy of {name}"))?;
+        check_envoy(mesh, pod).await.with_context(|| format!("the Envoy of {name}"))?;
     }
     Ok(())
 }
 
-async fn looked_after(mesh: &Mesh, pod: &Pod) -> Result<()> {
+async fn check_envoy(mesh: &Mesh, pod: &Pod) -> Result<()> {
     let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
     let deadline = Instant::now() + Duration::from_secs(10);
-    // The last change may still be on its way, or the proxy on its way back after a restart of the control plane.
+    // The last change may not have arrived, or the proxy may be reconnecting after a restart of the control plane.
     loop {
         let late = Instant::now() > deadline;
         match compare_with_served(mesh, pod).await {
@@ -55,13 +55,13 @@ async fn looked_after(mesh: &Mesh, pod: &Pod) -> Result<()> {
                 break;
             }
             Ok((equal, differences)) if late => {
-                bail!("{equal} resources as served, but\n{}\n{}", differences.join("\n"), envoy.log_tail());
+                bail!("{equal} resources are equal, but\n{}\n{}", differences.join("\n"), envoy.log_tail());
             }
             Err(error) if late => return Err(error),
             Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
     let rejected = envoy.rejected().await?;
-    ensure!(rejected.is_empty(), "refused:\n{}\n{}", rejected.join("\n"), envoy.log_tail());
+    ensure!(rejected.is_empty(), "rejected:\n{}\n{}", rejected.join("\n"), envoy.log_tail());
     Ok(())
 }

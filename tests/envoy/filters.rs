@@ -1,4 +1,4 @@
-//! EnvoyFilters and Telemetry: what is added to the chains.
+//! EnvoyFilters and Telemetry: the filters that they add.
 
 use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
@@ -6,8 +6,8 @@ use sluice_testkit::pods::app::AppReply;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{Host, answer, count, eventually, once, pods_are_permitted, until, until_counted};
 use crate::family;
+use crate::requests::{Host, answer, count, eventually, once, pods_are_permitted, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters() -> Result<()> {
@@ -35,7 +35,7 @@ async fn filters() -> Result<()> {
     .await
 }
 
-/// An EnvoyFilter that puts an HTTP filter before the router of what arrives at an application.
+/// An EnvoyFilter that inserts an HTTP filter before the router in the inbound listener of an application.
 fn before_router(app: &str, filter: &str) -> String {
     format!(
         r"
@@ -81,16 +81,16 @@ async fn lua(mesh: &Mesh) -> Result<()> {
                 handle:headers():add("x-lua-answer", "and here")
               end"#;
     mesh.apply("lua.yaml", &(HOST.service("app: lua") + &before_router("lua", filter)))?;
-    let reply = until(mesh, "client", &HOST.get(), "an answer that Lua touched", |reply| {
-        reply.who() == "lua v1" && header(reply, "x-lua-answer") == "and here"
+    let reply = until(mesh, "client", &HOST.get(), "a response modified by Lua", |reply| {
+        reply.responder() == "lua v1" && header(reply, "x-lua-answer") == "and here"
     })
     .await?;
-    let seen = answer(reply)?.seen();
-    ensure!(seen["headers"]["x-lua"] == "was here", "the application sees Lua's header, but {seen}");
+    let received = answer(reply)?.received_request();
+    ensure!(received["headers"]["x-lua"] == "was here", "the application receives Lua's header, but {received}");
     // Without the EnvoyFilter the script does not run.
     mesh.apply("lua.yaml", &HOST.service("app: lua"))?;
-    until(mesh, "client", &HOST.get(), "an untouched answer", |reply| {
-        reply.who() == "lua v1" && header(reply, "x-lua-answer").is_empty()
+    until(mesh, "client", &HOST.get(), "an unmodified response", |reply| {
+        reply.responder() == "lua v1" && header(reply, "x-lua-answer").is_empty()
     })
     .await?;
     mesh.apply("lua.yaml", &(HOST.service("app: lua") + &before_router("lua", filter)))?;
@@ -113,7 +113,7 @@ async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
             response_headers_to_add:
             - append_action: OVERWRITE_IF_EXISTS_OR_ADD
               header: {key: x-limited, value: "yes"}"#;
-    // The service first: its calls before the limit do not count.
+    // The Service is applied first. Requests before the limit applies are not counted.
     mesh.apply("limited.yaml", &HOST.service("app: limited"))?;
     eventually(mesh, "client", &HOST.get(), "limited v1").await?;
     mesh.apply("limited.yaml", &(HOST.service("app: limited") + &before_router("limited", filter)))?;
@@ -122,22 +122,22 @@ async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
         Ok(envoy.admin("/config_dump?resource=dynamic_listeners").await?.matches("local_ratelimit.v3").count())
     })
     .await?;
-    // A connection to the draining listener takes calls without limit until it closes.
+    // A connection to the draining listener has no rate limit until it closes.
     let counts = count(mesh, "client", &HOST.get(), 40).await?;
-    ensure!(counts.get("limited v1").is_some_and(|good| *good >= 10), "10 are let through, but {counts:?}");
+    ensure!(counts.get("limited v1").is_some_and(|passed| *passed >= 10), "10 requests pass, but {counts:?}");
     until_counted("of 10 calls beyond the limit those refused", 10, async || {
         let counts = count(mesh, "client", &HOST.get(), 10).await?;
         Ok(counts.get("status 429").copied().unwrap_or_default())
     })
     .await?;
     once(mesh, "client", &HOST.get(), "429 with the filter's header", |reply| {
-        reply.who() == "status 429" && header(reply, "x-limited") == "yes"
+        reply.responder() == "status 429" && header(reply, "x-limited") == "yes"
     })
     .await?;
     Ok(())
 }
 
-/// A route configuration, a virtual host and a cluster of one client are changed.
+/// Patches a route configuration, a virtual host and a cluster of one client.
 async fn patches(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("patched", 3);
     let filter = r#"
@@ -166,7 +166,7 @@ spec:
 "#;
     mesh.apply("patched.yaml", &(HOST.service("app: logged") + filter))?;
     until(mesh, "client", &HOST.get(), "the virtual host's header", |reply| {
-        reply.who() == "logged v1" && header(reply, "x-patched") == "host"
+        reply.responder() == "logged v1" && header(reply, "x-patched") == "host"
     })
     .await?;
     let Some(envoy) = &mesh.pod("client").envoy else { return Ok(()) };
@@ -207,6 +207,6 @@ spec:
     })
     .await?;
     let text = std::fs::read_to_string(&log)?;
-    ensure!(text.lines().all(|line| line == "/bad?status=418 418"), "only what failed is logged, but:\n{text}");
+    ensure!(text.lines().all(|line| line == "/bad?status=418 418"), "only failed requests are logged, but:\n{text}");
     Ok(())
 }

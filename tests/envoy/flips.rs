@@ -1,5 +1,5 @@
-//! A policy that changes a thousand times while requests are made: at no moment may more pass than one of its states
-//! lets pass, nor less.
+//! An AuthorizationPolicy changes a thousand times while requests are sent. At no moment is a request permitted that all
+//! states deny, or a request denied that all states permit.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{Host, eventually, pods_are_permitted};
 use crate::family;
 use crate::load::{Stream, under_load};
+use crate::requests::{Host, eventually, pods_are_permitted};
 
-const FLIPS: usize = 1_000;
-/// How long a policy may take to be in force on a busy machine.
+const CHANGES: usize = 1_000;
+/// Timeout until a policy takes effect, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SAFE: Host = Host("safe", 1);
 
-/// The states, in turn. In each, the client may request `/always` and the path of the turn. No caller may request
-/// anything else: not `/never`, not as another workload, not in plaintext.
+/// The states, which follow each other in a cycle. In each, the client may request `/always` and the path of the state.
+/// Every other request is denied: to `/never`, from another workload, in plaintext.
 const STATES: [&str; 4] = [
     r"
   action: ALLOW
@@ -56,21 +56,21 @@ async fn policy_flips() -> Result<()> {
     let mesh = family::mesh_of(&[
         app("client", Protocol::Delta),
         app("friend", Protocol::Sotw),
-        Workload::new("stranger", "stranger", PodRole::Nothing),
+        Workload::new("stranger", "stranger", PodRole::NoProxy),
         app("safe", Protocol::Delta),
     ])
     .await?;
     family::run(&mesh, vec![("a thousand policies", Box::pin(flips(&mesh)))]).await
 }
 
-fn flip(mesh: &Mesh, state: usize) -> Result<()> {
+fn apply_state(mesh: &Mesh, state: usize) -> Result<()> {
     let head = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: safe, namespace: shop}\n\
                 spec:\n  selector: {matchLabels: {app: safe}}";
     mesh.write("policy.yaml", &format!("{head}{}", STATES[state]))
 }
 
 async fn flips(mesh: &Mesh) -> Result<()> {
-    flip(mesh, 0)?;
+    apply_state(mesh, 0)?;
     mesh.apply("safe.yaml", &SAFE.service("app: safe"))?;
     let get = |path: &str| SAFE.get().path(path);
     let plaintext = AppRequest::get(vip(&mesh.pod("safe").net.ip.to_string(), 8080), "safe");
@@ -83,30 +83,30 @@ async fn flips(mesh: &Mesh) -> Result<()> {
         Stream::new("stranger", plaintext.path("/always?stranger"), "status 403"),
     ];
     let change = async {
-        let mut took = Vec::with_capacity(FLIPS);
-        for number in 1..=FLIPS {
+        let mut durations = Vec::with_capacity(CHANGES);
+        for number in 1..=CHANGES {
             let state = number % STATES.len();
             let started = Instant::now();
-            flip(mesh, state)?;
-            let call = get(&format!("/turn-{state}")).kept();
-            while mesh.pod("client").call(call.clone()).await?.who() != "safe v1" {
-                ensure!(started.elapsed() < TIMEOUT, "policy {number} is not in force after {TIMEOUT:?}");
+            apply_state(mesh, state)?;
+            let call = get(&format!("/turn-{state}")).reuse_connection();
+            while mesh.pod("client").call(call.clone()).await?.responder() != "safe v1" {
+                ensure!(started.elapsed() < TIMEOUT, "policy {number} has not taken effect after {TIMEOUT:?}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            took.push(started.elapsed());
+            durations.push(started.elapsed());
         }
-        Ok(took)
+        Ok(durations)
     };
-    let (mut took, requests) = under_load(mesh, &streams, change).await?;
+    let (mut durations, requests) = under_load(mesh, &streams, change).await?;
     for marker in ["never", "friend", "stranger"] {
         let passed = mesh.pod("safe").received(marker).await?;
-        ensure!(passed.is_empty(), "what is always denied has reached the application: {passed:?}");
+        ensure!(passed.is_empty(), "requests that are always denied have reached the application: {passed:?}");
     }
-    took.sort_unstable();
-    let at = |percent: usize| took.get(took.len() * percent / 100).copied().unwrap_or(Duration::ZERO);
-    let (half, most, last) = (at(50), at(99), took.last());
+    durations.sort_unstable();
+    let at = |percent: usize| durations.get(durations.len() * percent / 100).copied().unwrap_or(Duration::ZERO);
+    let (half, most, last) = (at(50), at(99), durations.last());
     eprintln!(
-        "{FLIPS} flips under {requests} requests: in force after {half:?} (p50), {most:?} (p99), {last:?} (most)"
+        "{CHANGES} changes during {requests} requests: in effect after {half:?} (p50), {most:?} (p99), {last:?} (max)"
     );
     Ok(())
 }

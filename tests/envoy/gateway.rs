@@ -1,4 +1,4 @@
-//! Gateways: hosts, redirects, TLS in every mode, TCP.
+//! Gateways: hosts, redirects, every TLS mode, TCP.
 
 use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
@@ -7,8 +7,8 @@ use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, eventually, once, pods_are_permitted, share, until};
 use crate::family;
+use crate::requests::{Host, always, eventually, once, pods_are_permitted, share, until};
 
 const TEA: Host = Host("tea", 1);
 const LINES: Host = Host("lines", 2);
@@ -27,7 +27,7 @@ async fn gateway() -> Result<()> {
     };
     let mesh = family::mesh_of(&[
         Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")),
-        Workload::new("visitor", "visitor", PodRole::Nothing),
+        Workload::new("visitor", "visitor", PodRole::NoProxy),
         Workload::new("insider", "insider", PodRole::Sidecar(Protocol::Sotw)),
         tea("tea-v1", "v1"),
         tea("tea-v2", "v2"),
@@ -90,7 +90,7 @@ fn tls(mesh: &Mesh, name: &str) -> Tls {
 }
 
 fn is_tea(reply: &AppReply) -> bool {
-    reply.who().starts_with("tea ")
+    reply.responder().starts_with("tea ")
 }
 
 async fn hosts_and_paths(mesh: &Mesh) -> Result<()> {
@@ -103,15 +103,15 @@ async fn hosts_and_paths(mesh: &Mesh) -> Result<()> {
         + &routes_of("plain", "shop.example.com", rules)
         + &routes_of("branches", "*.branch.example.com", TO_TEA).replace("gateways: [branches]", "gateways: [plain]");
     mesh.apply("plain.yaml", &objects)?;
-    for (host, path, who) in [
+    for (host, path, name) in [
         ("shop.example.com", "/", "tea v1"),
         ("shop.example.com", "/v2/x", "tea v2"),
         ("shop.example.com:8080", "/v2/x", "tea v2"),
         ("other.example.com", "/", "status 404"),
     ] {
         let call = at(mesh, 8080, host).path(path);
-        eventually(mesh, "visitor", &call, who).await?;
-        always(mesh, "visitor", &call, 10, who).await?;
+        eventually(mesh, "visitor", &call, name).await?;
+        always(mesh, "visitor", &call, 10, name).await?;
     }
     share(mesh, "visitor", &at(mesh, 8080, "shop.example.com").path("/both"), 500, &[("tea v1", 60), ("tea v2", 40)])
         .await?;
@@ -147,11 +147,11 @@ async fn simple(mesh: &Mesh) -> Result<()> {
         tls.alpn = vec!["h2".to_owned()];
     }
     once(mesh, "visitor", &over_http2, "tea over HTTP/2", is_tea).await?;
-    // No server name of the Gateway, no handshake; no TLS, no answer.
+    // The handshake fails for a server name that the Gateway does not have, and a plaintext request has no response.
     let other = call.clone().tls(tls(mesh, "lines.example.com"));
-    once(mesh, "visitor", &other, "a refused handshake", |reply| reply.outcome.is_err()).await?;
+    once(mesh, "visitor", &other, "a failed handshake", |reply| reply.outcome.is_err()).await?;
     let plain = at(mesh, 8443, "shop.example.com");
-    once(mesh, "visitor", &plain, "no answer in plaintext", |reply| reply.outcome.is_err()).await?;
+    once(mesh, "visitor", &plain, "no response in plaintext", |reply| reply.outcome.is_err()).await?;
     Ok(())
 }
 
@@ -164,14 +164,14 @@ async fn mutual(mesh: &Mesh) -> Result<()> {
     mesh.apply("mutual.yaml", &objects)?;
     let with = |identity| at(mesh, 8444, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
     let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
-    let foe = mesh.authority.issue_hosts(&["foe.example.com".to_owned()])?;
-    until(mesh, "visitor", &with(Some(friend)), "tea with the certificate told", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
+    let denied = mesh.authority.issue_hosts(&["foe.example.com".to_owned()])?;
+    until(mesh, "visitor", &with(Some(friend)), "tea, with the client certificate forwarded", |reply| {
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        is_tea(reply) && received["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
     })
     .await?;
-    for (who, identity) in [("no certificate", None), ("a foe", Some(foe))] {
-        let refused = format!("{who} is refused");
+    for (name, identity) in [("no certificate", None), ("a foe", Some(denied))] {
+        let refused = format!("{name} is refused");
         once(mesh, "visitor", &with(identity), &refused, |reply| reply.outcome.is_err()).await?;
     }
     Ok(())
@@ -203,7 +203,7 @@ fn secret_of(name: &str, (chain, key): &(String, String), roots: Option<&str>) -
     format!("{object}\n---\n")
 }
 
-/// The certificate is in a Secret, which changes while requests are made.
+/// The certificate is in a Secret, which changes while requests are sent.
 async fn secret_simple(mesh: &Mesh) -> Result<()> {
     let host = ["shop.example.com".to_owned()];
     let server = "hosts: [shop.example.com], tls: {mode: SIMPLE, credentialName: shop-cert}";
@@ -211,14 +211,14 @@ async fn secret_simple(mesh: &Mesh) -> Result<()> {
     mesh.apply("secret-gateway.yaml", &objects)?;
     mesh.apply("secret.yaml", &secret_of("shop-cert", &mesh.authority.issue_hosts(&host)?, None))?;
     let other = Authority::new()?;
-    let trusting = |roots: &str| {
+    let with_roots = |roots: &str| {
         let call = at(mesh, 8461, "shop.example.com");
         call.tls(Tls { server_name: "shop.example.com".to_owned(), roots: roots.to_owned(), ..Tls::default() })
     };
-    let (old, new) = (trusting(mesh.authority.root()), trusting(other.root()));
+    let (old, new) = (with_roots(mesh.authority.root()), with_roots(other.root()));
     until(mesh, "visitor", &old, "tea, by the first certificate", is_tea).await?;
     once(mesh, "visitor", &new, "a certificate of another authority", |reply| reply.outcome.is_err()).await?;
-    let either = trusting(&format!("{}{}", mesh.authority.root(), other.root()));
+    let either = with_roots(&format!("{}{}", mesh.authority.root(), other.root()));
     let rotation = async {
         once(mesh, "visitor", &either, "tea before", is_tea).await?;
         mesh.apply("secret.yaml", &secret_of("shop-cert", &other.issue_hosts(&host)?, None))?;
@@ -231,8 +231,8 @@ async fn secret_simple(mesh: &Mesh) -> Result<()> {
         anyhow::Ok(())
     };
     tokio::try_join!(rotation, traffic)?;
-    once(mesh, "visitor", &old, "the first certificate is gone", |reply| reply.outcome.is_err()).await?;
-    // A deleted Secret stays with proxies that have it.
+    once(mesh, "visitor", &old, "the first certificate is no longer served", |reply| reply.outcome.is_err()).await?;
+    // Proxies that hold a deleted Secret keep it.
     mesh.apply("secret.yaml", "")?;
     always_tea(mesh, &new).await
 }
@@ -244,7 +244,7 @@ async fn always_tea(mesh: &Mesh, call: &AppRequest) -> Result<()> {
     Ok(())
 }
 
-/// Certificate and roots are in a Secret.
+/// The certificate and the roots are in a Secret.
 async fn secret_mutual(mesh: &Mesh) -> Result<()> {
     let clients = Authority::new()?;
     let pair = mesh.authority.issue_hosts(&["shop.example.com".to_owned()])?;
@@ -257,14 +257,14 @@ async fn secret_mutual(mesh: &Mesh) -> Result<()> {
     let friend = clients.issue_hosts(&["friend.example.com".to_owned()])?;
     let stranger = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
     until(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
-    for (who, identity) in [("no certificate", None), ("a client of another authority", Some(stranger))] {
-        once(mesh, "visitor", &with(identity), &format!("{who} is refused"), |reply| reply.outcome.is_err()).await?;
+    for (name, identity) in [("no certificate", None), ("a client of another authority", Some(stranger))] {
+        once(mesh, "visitor", &with(identity), &format!("{name} is refused"), |reply| reply.outcome.is_err()).await?;
     }
     Ok(())
 }
 
-/// How a client of the mesh reaches a port of the gateway over mutual TLS with this server name.
-fn way_in(name: &str, ip: &str, port: u16, sni: &str) -> String {
+/// A ServiceEntry and a DestinationRule by which a client reaches a port of the gateway over mutual TLS with this SNI.
+fn entry_of(name: &str, ip: &str, port: u16, sni: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: to-{name}, namespace: shop}}\n\
          spec:\n  hosts: [{name}.gateway.internal]\n  addresses: [{ip}]\n  location: MESH_INTERNAL\n  \
@@ -278,9 +278,9 @@ fn way_in(name: &str, ip: &str, port: u16, sni: &str) -> String {
 async fn istio_mutual(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("inner", 8447, "HTTPS", "hosts: [inner.example.com], tls: {mode: ISTIO_MUTUAL}")
         + &routes_of("inner", "inner.example.com", TO_TEA)
-        + &way_in("inner", "10.200.2.20", 8447, "inner.example.com");
+        + &entry_of("inner", "10.200.2.20", 8447, "inner.example.com");
     mesh.apply("inner.yaml", &objects)?;
-    // The client calls the gateway by the entry's address, which names the host.
+    // The client sends requests to the address of the ServiceEntry.
     let call = AppRequest::get(vip("10.200.2.20", 80), "inner.gateway.internal");
     let rewrite = r"
 apiVersion: networking.istio.io/v1
@@ -293,14 +293,14 @@ spec:
     route: [{destination: {host: inner.gateway.internal, port: {number: 80}}}]
 ";
     mesh.apply("to-inner.yaml", rewrite)?;
-    until(mesh, "insider", &call, "tea, and the gateway tells who called it", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
+    until(mesh, "insider", &call, "tea, with the gateway's certificate forwarded", |reply| {
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        is_tea(reply) && received["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
     })
     .await?;
-    // A certificate from outside the mesh is rejected, and so is none.
+    // A certificate from outside the mesh is rejected, and so is a client without one.
     let outsider = at(mesh, 8447, "inner.example.com").tls(tls(mesh, "inner.example.com"));
-    once(mesh, "visitor", &outsider, "a refused handshake", |reply| reply.outcome.is_err()).await?;
+    once(mesh, "visitor", &outsider, "a failed handshake", |reply| reply.outcome.is_err()).await?;
     Ok(())
 }
 
@@ -315,25 +315,26 @@ async fn passthrough(mesh: &Mesh) -> Result<()> {
     mesh.apply("through.yaml", &objects)?;
     let call = at(mesh, 8446, name).tls(tls(mesh, name));
     until(mesh, "visitor", &call, "the application's own TLS at tea v2", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        reply.who() == "tea v2" && seen["tls"]["serverName"] == name
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        reply.responder() == "tea v2" && received["tls"]["serverName"] == name
     })
     .await?;
     always(mesh, "visitor", &call, 10, "tea v2").await?;
     let other = call.tls(tls(mesh, "shop.example.com"));
-    once(mesh, "visitor", &other, "no way for another name", |reply| reply.outcome.is_err()).await?;
+    once(mesh, "visitor", &other, "no connection for another name", |reply| reply.outcome.is_err()).await?;
     Ok(())
 }
 
-/// The server name contains the cluster: traffic between networks.
+/// Traffic between networks: the server name contains the cluster.
 async fn auto_passthrough(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("east-west", 8450, "TLS", "hosts: [\"*.local\"], tls: {mode: AUTO_PASSTHROUGH}")
-        + &way_in("east-west", "10.200.2.21", 8450, "outbound_.80_._.tea.shop.svc.cluster.local");
+        + &entry_of("east-west", "10.200.2.21", 8450, "outbound_.80_._.tea.shop.svc.cluster.local");
     mesh.apply("east-west.yaml", &objects)?;
     let call = AppRequest::get(vip("10.200.2.21", 80), "east-west.gateway.internal");
     until(mesh, "insider", &call, "tea, called by the insider itself", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/insider"))
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        is_tea(reply)
+            && received["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/insider"))
     })
     .await?;
     Ok(())
@@ -356,7 +357,7 @@ async fn tcp(mesh: &Mesh) -> Result<()> {
     mesh.apply("tcp.yaml", &objects)?;
     let call = AppRequest::raw(at(mesh, 8449, "").address);
     let reply = until(mesh, "visitor", &call, "a line from tea", is_tea).await?;
-    let line = reply.outcome.map_err(anyhow::Error::msg)?.seen();
-    ensure!(line["line"] == "hello", "the application read what was sent, but {line}");
+    let line = reply.outcome.map_err(anyhow::Error::msg)?.received_request();
+    ensure!(line["line"] == "hello", "the application received the sent line, but {line}");
     Ok(())
 }

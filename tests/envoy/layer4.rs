@@ -6,8 +6,8 @@ use sluice_testkit::pods::app::{AppRequest, Tls};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, eventually, pods_are_permitted, share, stats_of, until};
 use crate::family;
+use crate::requests::{Host, always, eventually, pods_are_permitted, share, stats_of, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layer4() -> Result<()> {
@@ -24,13 +24,13 @@ async fn layer4() -> Result<()> {
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
         lines("lines-v1", PodRole::Sidecar(Protocol::Delta)),
         lines("lines-v2", PodRole::Sidecar(Protocol::Sotw)).version("v2"),
-        lines("lines-v3", PodRole::Nothing).version("v3"),
-        Workload::new("west", "west", PodRole::Outside(&["one.example.com", "two.example.com"])).port(
+        lines("lines-v3", PodRole::NoProxy).version("v3"),
+        Workload::new("west", "west", PodRole::External(&["one.example.com", "two.example.com"])).port(
             "https",
             8443,
             PortProtocol::Https,
         ),
-        Workload::new("east", "east", PodRole::Outside(&["one.example.com", "two.example.com"])).port(
+        Workload::new("east", "east", PodRole::External(&["one.example.com", "two.example.com"])).port(
             "https",
             8443,
             PortProtocol::Https,
@@ -55,7 +55,7 @@ async fn layer4() -> Result<()> {
 
 const LINES: &str = "[{name: tcp-lines, port: 9000, targetPort: lines}]";
 
-/// Every version of the subset rule, v3 too.
+/// Subsets for v1, v2 and v3.
 const SUBSETS: &str = "subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}, \
                        {name: v3, labels: {version: v3}}]";
 
@@ -77,12 +77,12 @@ async fn tcp(mesh: &Mesh) -> Result<()> {
     for who in ["lines v1", "lines v2", "lines v3"] {
         eventually(mesh, "client", &raw(HOST, 9000), who).await?;
     }
-    // Over mutual TLS where the other side has a sidecar: it counts handshakes.
+    // Connections to a pod with a sidecar use mutual TLS: its Envoy counts handshakes.
     let envoy = mesh.pod("lines-v1").envoy.as_ref().context("a sidecar")?;
-    let handshakes = envoy.counted("^listener\\.(.*_15006|virtualInbound).*ssl\\.handshake$").await?;
+    let handshakes = envoy.nonzero_stats("^listener\\.(.*_15006|virtualInbound).*ssl\\.handshake$").await?;
     ensure!(
         !handshakes.is_empty(),
-        "calls between sidecars are encrypted\n{}",
+        "connections between sidecars use TLS\n{}",
         stats_of(mesh, "client", "plain-tcp").await
     );
     Ok(())
@@ -128,7 +128,7 @@ async fn tcp_by_port(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Ports without a protocol: HTTP is routed as such, the rest as TCP.
+/// Ports without a protocol: HTTP is detected and routed as HTTP, other traffic as TCP.
 async fn sniffing(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("sniffed", 4);
     let ports = "[{name: something, port: 8000, targetPort: http}, {name: other, port: 9000, targetPort: lines}]";
@@ -140,9 +140,9 @@ async fn sniffing(mesh: &Mesh) -> Result<()> {
     let http = AppRequest { address: vip(&HOST.ip(), 8000), host: "sniffed:8000".to_owned(), ..HOST.get() };
     for call in [http.clone(), http.http2()] {
         let call = AppRequest { timeout_ms: 2000, ..call };
-        until(mesh, "client", &call, "an answer with the route's header", |reply| {
-            let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-            reply.who() == "lines v1" && seen["headers"]["x-routed"] == "as-http"
+        until(mesh, "client", &call, "a response with the route's header", |reply| {
+            let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+            reply.responder() == "lines v1" && received["headers"]["x-routed"] == "as-http"
         })
         .await?;
     }
@@ -154,7 +154,7 @@ fn tls(mesh: &Mesh, name: &str) -> Tls {
     Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
 }
 
-/// The application's own TLS inside the mesh's.
+/// TLS of the application inside the mutual TLS of the mesh.
 async fn tls_of_the_application(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("lines", 5);
     mesh.apply(
@@ -167,7 +167,7 @@ async fn tls_of_the_application(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Two names at one address and port: the name in the handshake decides.
+/// Two names with one address and port: the SNI selects the route.
 async fn sni_routing(mesh: &Mesh) -> Result<()> {
     mesh.apply(
         "sni.yaml",
@@ -223,7 +223,7 @@ spec:
     Ok(())
 }
 
-/// No address of its own: the pods' addresses are called.
+/// A headless Service: clients connect to the addresses of its pods.
 async fn headless(mesh: &Mesh) -> Result<()> {
     let service = r"
 apiVersion: v1

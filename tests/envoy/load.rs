@@ -1,4 +1,4 @@
-//! Requests that go on while something else happens, each of which has to be answered as it should.
+//! Sends requests while something changes. Every response has to be the expected one.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,34 +9,34 @@ use futures::future::try_join_all;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
 
-use crate::ask::{stats_of, words};
+use crate::requests::{describe, stats_of};
 
-/// Between two requests of a stream, so that the machine has time for what is tested.
+/// Pause between two requests of a stream, so that they do not occupy the CPUs.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A stream of requests that are all alike: one after the other, on connections that are kept.
+/// A sequence of equal requests, one after the other, on reused connections.
 pub(crate) struct Stream {
     from: &'static str,
     call: AppRequest,
-    wanted: &'static str,
+    expected: &'static str,
     sent: AtomicUsize,
 }
 
 impl Stream {
-    /// From a pod; every response must be of `wanted`, as named by [`AppReply::who`].
-    pub(crate) fn new(from: &'static str, call: AppRequest, wanted: &'static str) -> Self {
-        Self { from, call: call.kept(), wanted, sent: AtomicUsize::new(0) }
+    /// Requests from a pod. `expected` must respond to each, as named by [`AppReply::responder`].
+    pub(crate) fn new(from: &'static str, call: AppRequest, expected: &'static str) -> Self {
+        Self { from, call: call.reuse_connection(), expected, sent: AtomicUsize::new(0) }
     }
 
     async fn run(&self, mesh: &Mesh) -> Result<Infallible> {
         loop {
             let reply: AppReply = mesh.pod(self.from).call(self.call.clone()).await?;
             let number = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
-            if reply.who() != self.wanted {
+            if reply.responder() != self.expected {
                 bail!(
-                    "{}, wanted {} each time, and got as answer {number} after {:?}: {:?}\n{}",
-                    words(self.from, &self.call),
-                    self.wanted,
+                    "{}; expected {} each time, but response {number} after {:?} is {:?}\n{}",
+                    describe(self.from, &self.call),
+                    self.expected,
                     reply.elapsed(),
                     reply.outcome,
                     stats_of(mesh, self.from, &self.call.host).await
@@ -47,10 +47,10 @@ impl Stream {
     }
 }
 
-/// Sends requests until `change` is through; how many there were.
+/// Sends requests until `change` is complete. Returns its result and the number of requests.
 ///
 /// # Errors
-/// The change fails, or one answer was not as wanted.
+/// The change fails, or a response is not the expected one.
 pub(crate) async fn under_load<T>(
     mesh: &Mesh,
     streams: &[Stream],
@@ -64,6 +64,6 @@ pub(crate) async fn under_load<T>(
         },
     };
     let sent: Vec<usize> = streams.iter().map(|stream| stream.sent.load(Ordering::Relaxed)).collect();
-    ensure!(sent.iter().all(|count| *count > 20), "each stream was to have sent many requests: {sent:?}");
+    ensure!(sent.iter().all(|count| *count > 20), "each stream has sent many requests: {sent:?}");
     Ok((changed, sent.iter().sum()))
 }

@@ -1,10 +1,9 @@
-//! Real Envoys in real pods: the pinned release binary takes what the control plane serves, and traffic goes where the
-//! objects say. Pods are network namespaces with redirected traffic, so these tests want root on Linux.
+//! Real Envoys in pods: the pinned release binary accepts the resources of the control plane, and routes traffic as the
+//! objects define. Pods are network namespaces with redirected traffic, so these tests need root on Linux.
 //!
-//! A file a family of scenarios. A family starts one small mesh; its scenarios run side by side, each with hosts of its
-//! own. At the end every Envoy must hold exactly what it was served and have refused nothing.
+//! Each file is a family of scenarios. A family starts one small mesh. Its scenarios run concurrently, each with its own
+//! hosts. At the end, every Envoy must hold exactly the resources that it was sent, and must not have rejected any.
 
-mod ask;
 mod authorization;
 mod certificates;
 mod compliance;
@@ -16,6 +15,7 @@ mod flips;
 mod gateway;
 mod layer4;
 mod load;
+mod requests;
 mod resilience;
 mod revocation;
 mod routing;

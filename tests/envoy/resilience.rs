@@ -1,4 +1,4 @@
-//! Retries, timeouts, faults, ejection and circuit breaking, against backends that fail on request.
+//! Retries, timeouts, faults, outlier ejection and circuit breaking, with backends whose failures the request selects.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,10 @@ use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted};
 use crate::family;
+use crate::requests::{
+    Host, always, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resilience() -> Result<()> {
@@ -24,7 +26,7 @@ async fn resilience() -> Result<()> {
             // The limits of a connection pool also apply at the server, to all requests of a port.
             .port("limited", 8082, PortProtocol::Http),
         Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
-        Workload::new("void", "void", PodRole::Nothing),
+        Workload::new("void", "void", PodRole::NoProxy),
     ])
     .await?;
     let mesh = &mesh;
@@ -54,15 +56,16 @@ async fn timeouts(mesh: &Mesh) -> Result<()> {
     route: [{destination: {host: timeouts}}]",
     );
     mesh.apply("timeouts.yaml", &(HOST.service("app: tea") + &rules))?;
-    until(mesh, "client", &HOST.get(), "tea", |reply| reply.who().starts_with("tea")).await?;
+    until(mesh, "client", &HOST.get(), "tea", |reply| reply.responder().starts_with("tea")).await?;
     let reply = once(mesh, "client", &HOST.get().path("/?delay-ms=4000"), "a timeout after 300 ms", |reply| {
-        reply.who() == "status 504" && reply.elapsed() >= Duration::from_millis(290)
+        reply.responder() == "status 504" && reply.elapsed() >= Duration::from_millis(290)
     })
     .await?;
-    ensure!(reply.elapsed() < Duration::from_secs(3), "the answer does not wait for the backend: {reply:?}");
+    ensure!(reply.elapsed() < Duration::from_secs(3), "the response does not wait for the backend: {reply:?}");
     let call = HOST.get().path("/patient?delay-ms=700");
     let waits = |reply: &AppReply| reply.elapsed() >= Duration::from_millis(700);
-    once(mesh, "client", &call, "the late answer", |reply| reply.who().starts_with("tea") && waits(reply)).await?;
+    once(mesh, "client", &call, "the delayed response", |reply| reply.responder().starts_with("tea") && waits(reply))
+        .await?;
     Ok(())
 }
 
@@ -82,7 +85,7 @@ async fn retries(mesh: &Mesh) -> Result<()> {
   - retries: {attempts: 3, retryOn: 5xx, backoff: 5ms}
     route: [{destination: {host: retries}}]",
     );
-    // One pod, so that it alone sees every attempt.
+    // A single pod receives every attempt.
     mesh.apply("retries.yaml", &(HOST.service("app: tea, version: v1") + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     // Path, response, and the number of requests at the application.
@@ -95,12 +98,12 @@ async fn retries(mesh: &Mesh) -> Result<()> {
         ("/slow?delay-ms=4000&first=1", "tea v1", 2),
         ("/teapot?status=418&first=1", "tea v1", 2),
     ] {
-        once(mesh, "client", &HOST.get().path(path), expected, |reply| reply.who() == expected).await?;
+        once(mesh, "client", &HOST.get().path(path), expected, |reply| reply.responder() == expected).await?;
         let marker = path.split('?').next().unwrap_or_default();
-        let seen = mesh.pod("tea-v1").received(marker).await?.len();
+        let received = mesh.pod("tea-v1").received(marker).await?.len();
         ensure!(
-            seen == attempts,
-            "{path} is tried {attempts} times, but the application was asked {seen} times\n{}",
+            received == attempts,
+            "{path} is tried {attempts} times, but the application received {received} requests\n{}",
             stats_of(mesh, "client", HOST.0).await
         );
     }
@@ -140,14 +143,14 @@ spec:
     let call = AppRequest { host: "half-dead.example".into(), ..HOST.get() };
     eventually(mesh, "client", &call, "tea v1").await?;
     for _ in 0..30 {
-        once(mesh, "client", &call, "tea v1", |reply| reply.who() == "tea v1").await?;
+        once(mesh, "client", &call, "tea v1", |reply| reply.responder() == "tea v1").await?;
     }
     let envoy = mesh.pod("client").envoy.as_ref();
     let retried = match envoy {
-        Some(envoy) => envoy.counted("^cluster\\..*half-dead.*upstream_rq_retry$").await?,
+        Some(envoy) => envoy.nonzero_stats("^cluster\\..*half-dead.*upstream_rq_retry$").await?,
         None => Vec::new(),
     };
-    ensure!(!retried.is_empty(), "some were retried\n{}", stats_of(mesh, "client", HOST.0).await);
+    ensure!(!retried.is_empty(), "some requests are retried\n{}", stats_of(mesh, "client", HOST.0).await);
     Ok(())
 }
 
@@ -170,14 +173,14 @@ async fn faults(mesh: &Mesh) -> Result<()> {
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     for _ in 0..3 {
         once(mesh, "client", &HOST.get().path("/late"), "an answer after 400 ms", |reply| {
-            reply.who() == "tea v1" && reply.elapsed() >= Duration::from_millis(390)
+            reply.responder() == "tea v1" && reply.elapsed() >= Duration::from_millis(390)
         })
         .await?;
     }
     always(mesh, "client", &HOST.get().path("/broken"), 20, "status 418").await?;
     share(mesh, "client", &HOST.get().path("/half"), 400, &[("status 555", 50), ("tea v1", 50)]).await?;
     let received = mesh.pod("tea-v1").received("/broken").await?;
-    ensure!(received.is_empty(), "an aborted request reaches no application, but {received:?} came");
+    ensure!(received.is_empty(), "an aborted request reaches no application, but it received {received:?}");
     Ok(())
 }
 
@@ -197,10 +200,10 @@ async fn circuit_breaking(mesh: &Mesh) -> Result<()> {
         answer.is_some_and(|a| a.status == 503 && a.headers.get("x-envoy-overloaded").is_some_and(|v| v == "true"))
     };
     let broken = replies.iter().filter(overloaded).count();
-    let good = replies.iter().filter(|reply| reply.who() == "tea v1").count();
+    let good = replies.iter().filter(|reply| reply.responder() == "tea v1").count();
     ensure!(
         broken >= 8 && good >= 1 && broken + good == 12,
-        "one connection and one pending request of 12 at once, but {good} were good and {broken} overloaded: {replies:?}\n{}",
+        "one connection and one pending request of 12 concurrent ones, but {good} succeeded and {broken} were overloaded: {replies:?}\n{}",
         stats_of(mesh, "client", HOST.0).await
     );
     Ok(())
@@ -220,13 +223,17 @@ async fn outlier_ejection(mesh: &Mesh) -> Result<()> {
         mesh.pod("client").call(bad.clone()).await?;
         let envoy = mesh.pod("client").envoy.as_ref();
         let Some(envoy) = envoy else { return Ok(0) };
-        Ok(envoy.counted("^cluster\\..*outlier.*ejections_active$").await?.len())
+        Ok(envoy.nonzero_stats("^cluster\\..*outlier.*ejections_active$").await?.len())
     })
     .await?;
-    // Envoy's workers learn of it within a second: a row that chance would not give.
+    // Envoy's workers apply the ejection within a second. So many consecutive responses of one endpoint are not random.
     let deadline = Instant::now() + Duration::from_secs(10);
     while count(mesh, "client", &HOST.get(), 20).await?.contains_key("tea v2") {
-        ensure!(Instant::now() < deadline, "v2 is ejected, but answers\n{}", stats_of(mesh, "client", HOST.0).await);
+        ensure!(
+            Instant::now() < deadline,
+            "v2 is ejected, but it responds\n{}",
+            stats_of(mesh, "client", HOST.0).await
+        );
     }
     always(mesh, "client", &HOST.get(), 60, "tea v1").await
 }

@@ -1,4 +1,4 @@
-//! Certificates that the mesh's authority revokes: servers and clients reject them.
+//! Servers and clients reject certificates that the mesh's authority has revoked.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
@@ -8,13 +8,13 @@ use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 use x509_parser::parse_x509_certificate;
 
-use crate::ask::{Host, always, eventually, pods_are_permitted};
 use crate::family;
+use crate::requests::{Host, always, eventually, pods_are_permitted};
 
-/// Each request shakes hands anew.
+/// Each request to this host performs a TLS handshake.
 const FRESH: Host = Host("fresh", 1);
 
-/// Name of the authority that is plugged in.
+/// Name of the plugged-in authority.
 const AUTHORITY: &str = "authority";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -24,12 +24,12 @@ async fn revocation() -> Result<()> {
     }
     let agents = vec![("PILOT_ENABLE_CA_CRL", "true".to_owned())];
     let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane: Vec::new(), agents }).await?;
-    // An organization's authority in place of the one made at the start, before any workload has a certificate.
+    // An organization's authority replaces the generated one before any workload has a certificate.
     let organization = Authority::new()?;
     mesh.server.kill().await?;
     organization.plug_in(&mesh.authority_directory(), AUTHORITY, organization.root())?;
     mesh.server.start_again().await?;
-    mesh.hand_out_roots()?;
+    mesh.distribute_roots()?;
     mesh.deploy(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
         Workload::new("friend", "friend", PodRole::Sidecar(Protocol::Sotw)),
@@ -55,7 +55,7 @@ async fn serial(mesh: &Mesh, pod: &str) -> Result<Vec<u8>> {
 async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
     let revoke = |serials: &[Vec<u8>]| {
         organization.revoke(&mesh.authority_directory(), AUTHORITY, serials)?;
-        mesh.hand_out_revocations()
+        mesh.distribute_revocation_list()
     };
     for from in ["client", "friend"] {
         eventually(mesh, from, &FRESH.get(), "tea v1").await?;
@@ -63,20 +63,23 @@ async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
     // An empty list rejects no certificate.
     revoke(&[])?;
     for pod in ["client", "friend", "tea"] {
-        listed(mesh, pod).await?;
+        wait_for_revocation_list(mesh, pod).await?;
     }
     for from in ["client", "friend"] {
         always(mesh, from, &FRESH.get(), 5, "tea v1").await?;
     }
     let client = serial(mesh, "client").await?;
-    ensure!(client != serial(mesh, "friend").await?, "each has a certificate of its own");
+    ensure!(client != serial(mesh, "friend").await?, "each has its own certificate");
     revoke(std::slice::from_ref(&client))?;
     eventually(mesh, "client", &FRESH.get(), "status 503").await?;
     always(mesh, "client", &FRESH.get(), 5, "status 503").await?;
     always(mesh, "friend", &FRESH.get(), 5, "tea v1").await?;
     let tea = mesh.pod("tea").envoy.as_ref().context("a sidecar")?;
-    ensure!(!tea.counted("ssl\\.fail_verify_error$").await?.is_empty(), "the server's proxy refuses the certificate");
-    // The other way: clients refuse the server's.
+    ensure!(
+        !tea.nonzero_stats("ssl\\.fail_verify_error$").await?.is_empty(),
+        "the server's proxy rejects the certificate"
+    );
+    // In the other direction, clients reject the server's certificate.
     revoke(&[serial(mesh, "tea").await?])?;
     for from in ["client", "friend"] {
         eventually(mesh, from, &FRESH.get(), "status 503").await?;
@@ -89,8 +92,8 @@ async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the Envoy of a pod has a revocation list beside the roots.
-async fn listed(mesh: &Mesh, pod: &str) -> Result<()> {
+/// Waits until the Envoy of a pod has a revocation list with the roots.
+async fn wait_for_revocation_list(mesh: &Mesh, pod: &str) -> Result<()> {
     let envoy = mesh.pod(pod).envoy.as_ref().context("a sidecar")?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !envoy.admin("/config_dump?resource=dynamic_active_secrets").await?.contains("\"crl\"") {

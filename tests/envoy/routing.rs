@@ -1,4 +1,4 @@
-//! HTTP routes of VirtualServices, seen by a client behind a sidecar.
+//! HTTP routes of VirtualServices, for a client with a sidecar.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted, share, until, until_counted};
 use crate::family;
+use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted, share, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn routing() -> Result<()> {
@@ -23,7 +23,7 @@ async fn routing() -> Result<()> {
                 .port("http", 8080, PortProtocol::Http)
                 .port("http2", 8082, PortProtocol::Http),
             Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
-            Workload::new("shadow", "shadow", PodRole::Nothing),
+            Workload::new("shadow", "shadow", PodRole::NoProxy),
         ])
         .await?;
     let mesh = &mesh;
@@ -93,7 +93,7 @@ async fn weights(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// A rollout under traffic: nothing fails while the weights move.
+/// No request fails while the weights of a rollout change.
 async fn weights_that_change(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("rollout", 12);
     let at = |v2: usize| {
@@ -106,16 +106,19 @@ async fn weights_that_change(mesh: &Mesh) -> Result<()> {
     };
     at(0)?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    let version = |reply: &AppReply| ["tea v1", "tea v2"].contains(&reply.who().as_str());
+    let version = |reply: &AppReply| ["tea v1", "tea v2"].contains(&reply.responder().as_str());
     for v2 in [10, 50, 100] {
         at(v2)?;
-        // As many in a row from v2 as the share before would hardly give.
-        let (wanted, deadline) = (if v2 == 100 { 20 } else { 1 }, Instant::now() + Duration::from_secs(15));
+        // So many consecutive responses from v2 are improbable with the weights before.
+        let (expected, deadline) = (if v2 == 100 { 20 } else { 1 }, Instant::now() + Duration::from_secs(15));
         let mut row = 0;
-        while row < wanted {
+        while row < expected {
             let reply = once(mesh, "client", &HOST.get(), "an answer at every step", version).await?;
-            row = if reply.who() == "tea v2" { row + 1 } else { 0 };
-            ensure!(Instant::now() < deadline, "at {v2} % the last {row} went to v2, of {wanted} wanted");
+            row = if reply.responder() == "tea v2" { row + 1 } else { 0 };
+            ensure!(
+                Instant::now() < deadline,
+                "at {v2} % the last {row} responses are from v2, but {expected} are expected"
+            );
         }
     }
     always(mesh, "client", &HOST.get(), 40, "tea v2").await
@@ -175,7 +178,7 @@ async fn matches(mesh: &Mesh) -> Result<()> {
     ] {
         always(mesh, "client", &call, 3, expected).await?;
     }
-    let reply = once(mesh, "client", &get("/labels"), "a body", |reply| reply.who() == "status 218").await?;
+    let reply = once(mesh, "client", &get("/labels"), "a body", |reply| reply.responder() == "status 218").await?;
     ensure!(answer(reply)?.body == "from the client", "the body of a direct response");
     Ok(())
 }
@@ -229,16 +232,16 @@ async fn rewrites(mesh: &Mesh) -> Result<()> {
     );
     mesh.apply("rewrites.yaml", &(HOST.service("app: tea, version: v1") + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    for (path, seen_path, seen_host) in [
+    for (path, received_path, received_host) in [
         ("/api/v1/cups?size=3", "/internal/cups?size=3", "rewrites"),
         ("/authority/x", "/authority/x", "inner.example.com"),
         ("/orders/12/items", "/items/of/12", "rewrites"),
         ("/plain", "/plain", "rewrites"),
     ] {
-        let wanted = format!("{seen_host}{seen_path} at the application");
-        once(mesh, "client", &HOST.get().path(path), &wanted, |reply| {
-            let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-            seen["path"] == seen_path && seen["host"] == seen_host
+        let expected = format!("{received_host}{received_path} at the application");
+        once(mesh, "client", &HOST.get().path(path), &expected, |reply| {
+            let received_request = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+            received_request["path"] == received_path && received_request["host"] == received_host
         })
         .await?;
     }
@@ -261,16 +264,22 @@ async fn header_operations(mesh: &Mesh) -> Result<()> {
     mesh.apply("operations.yaml", &(HOST.service("app: tea, version: v1") + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     let call = HOST.get().header("x-set", "client").header("x-secret", "1").header("x-kept", "1");
-    let answer = answer(once(mesh, "client", &call, "an answer", |reply| reply.who() == "tea v1").await?)?;
-    let seen = &answer.seen()["headers"];
+    let answer = answer(once(mesh, "client", &call, "an answer", |reply| reply.responder() == "tea v1").await?)?;
+    let received_request = &answer.received_request()["headers"];
     for (name, value) in [("x-set", "route"), ("x-added", "one"), ("x-kept", "1"), ("x-destination", "tea")] {
-        ensure!(seen[name] == value, "the application sees {name}: {value}, but it saw {seen}");
+        ensure!(
+            received_request[name] == value,
+            "the application receives {name}: {value}, but it received {received_request}"
+        );
     }
-    ensure!(seen["x-secret"].is_null(), "x-secret is removed, but the application saw {seen}");
+    ensure!(
+        received_request["x-secret"].is_null(),
+        "x-secret is removed, but the application received {received_request}"
+    );
     let headers = &answer.headers;
-    ensure!(headers.get("x-answer").is_some_and(|v| v == "route"), "x-answer is set, but came {headers:?}");
-    ensure!(headers.get("x-late").is_some_and(|v| v == "yes"), "x-late is added, but came {headers:?}");
-    ensure!(!headers.contains_key("content-type"), "content-type is removed, but came {headers:?}");
+    ensure!(headers.get("x-answer").is_some_and(|v| v == "route"), "x-answer is set, but the headers are {headers:?}");
+    ensure!(headers.get("x-late").is_some_and(|v| v == "yes"), "x-late is added, but the headers are {headers:?}");
+    ensure!(!headers.contains_key("content-type"), "content-type is removed, but the headers are {headers:?}");
     Ok(())
 }
 
@@ -302,7 +311,7 @@ async fn cors(mesh: &Mesh) -> Result<()> {
     for origin in ["https://shop.example.com", "https://tea.example.org"] {
         let call = preflight(origin);
         let reply = once(mesh, "client", &call, "a preflight answer by Envoy", |reply| {
-            header(reply, "access-control-allow-origin") == origin && reply.who().is_empty()
+            header(reply, "access-control-allow-origin") == origin && reply.responder().is_empty()
         })
         .await?;
         for (name, value) in [
@@ -311,11 +320,11 @@ async fn cors(mesh: &Mesh) -> Result<()> {
             ("access-control-max-age", "86400"),
             ("access-control-allow-credentials", "true"),
         ] {
-            ensure!(header(&reply, name) == value, "{name} is {value}, but came {:?}", reply.outcome);
+            ensure!(header(&reply, name) == value, "{name} is {value}, but the response is {:?}", reply.outcome);
         }
         let call = HOST.get().header("origin", origin);
         once(mesh, "client", &call, "the answer with headers", |reply| {
-            reply.who() == "tea v1" && header(reply, "access-control-expose-headers") == "x-tea"
+            reply.responder() == "tea v1" && header(reply, "access-control-expose-headers") == "x-tea"
         })
         .await?;
     }
@@ -326,7 +335,7 @@ async fn cors(mesh: &Mesh) -> Result<()> {
     .await?;
     let received = mesh.pod("tea-v1").received("/preflight").await?;
     let allowed = received.iter().filter(|request| request["headers"]["origin"] != "https://evil.example.com").count();
-    ensure!(allowed == 0, "preflights are answered by Envoy, but the application saw {received:?}");
+    ensure!(allowed == 0, "Envoy answers preflights, but the application received {received:?}");
     Ok(())
 }
 
@@ -354,7 +363,7 @@ async fn mirroring(mesh: &Mesh) -> Result<()> {
     let received = shadow.received("/all").await?;
     ensure!(received.len() == 40, "40 requests at the mirror, but {}", received.len());
     let same = |request: &serde_json::Value| request["host"] == "mirrored";
-    ensure!(received.iter().all(same), "the mirror sees the host as sent, but {:?}", received.first());
+    ensure!(received.iter().all(same), "the mirror receives the original host, but {:?}", received.first());
 
     always(mesh, "client", &HOST.get().path("/half"), 400, "tea v1").await?;
     // 200 at six standard deviations of 10 each.
@@ -421,8 +430,8 @@ async fn http2(mesh: &Mesh) -> Result<()> {
     mesh.apply("http2.yaml", &(fluent + &upgraded))?;
     for (call, expected) in [(HOST.get(), "tea v1"), (HOST.get().http2(), "tea v1"), (UPGRADED.get(), "shadow v1")] {
         until(mesh, "client", &AppRequest { timeout_ms: 1000, ..call }, &format!("{expected} over HTTP/2"), |reply| {
-            let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-            reply.who() == expected && seen["protocol"] == "HTTP/2.0"
+            let received_request = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+            reply.responder() == expected && received_request["protocol"] == "HTTP/2.0"
         })
         .await?;
     }

@@ -1,4 +1,4 @@
-//! Sidecars: what a proxy sees, where it listens.
+//! Sidecar resources: the services that a proxy imports, and the ports that it listens on.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
@@ -6,8 +6,8 @@ use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
-use crate::ask::{Host, always, eventually, pods_are_permitted, until};
 use crate::family;
+use crate::requests::{Host, always, eventually, pods_are_permitted, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scope() -> Result<()> {
@@ -73,7 +73,7 @@ spec:
     always(mesh, "client", &tea, 5, "tea v1").await?;
     let envoy = mesh.pod("narrow").envoy.as_ref().context("a sidecar")?;
     let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
-    ensure!(!clusters.contains(".shop.svc.cluster.local"), "nothing of namespace shop is left");
+    ensure!(!clusters.contains(".shop.svc.cluster.local"), "no cluster of namespace shop is left");
     // One more host is visible.
     mesh.apply("narrow.yaml", &sidecar.replace("[./*]", "[./*, shop/tea.shop.svc.cluster.local]"))?;
     eventually(mesh, "narrow", &tea, "tea v1").await?;
@@ -96,7 +96,7 @@ spec:
   - hosts: ['*/*']
 ";
     mesh.apply("client.yaml", sidecar)?;
-    // A Service on that port to go to.
+    // The Service that the listener on that port routes to.
     let service = Host("local", 2).service_with("app: tea", "[{name: http, port: 7000, targetPort: http}]");
     mesh.apply("local.yaml", &service)?;
     let call = AppRequest::get(vip("127.0.0.1", 7000), "local.shop.svc.cluster.local:7000");
@@ -104,7 +104,7 @@ spec:
     Ok(())
 }
 
-/// The proxy listens on a port of its own and hands on to the application's.
+/// The proxy listens on a declared port and forwards to the application's port.
 async fn ingress_listener(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("inner", 3);
     let sidecar = r"
@@ -122,8 +122,8 @@ spec:
         &(HOST.service_with("app: inner", "[{name: http, port: 80, targetPort: 9080}]") + sidecar),
     )?;
     until(mesh, "client", &HOST.get(), "inner over mutual TLS", |reply| {
-        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
-        reply.who() == "inner v1" && seen["headers"]["x-forwarded-client-cert"].is_string()
+        let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
+        reply.responder() == "inner v1" && received["headers"]["x-forwarded-client-cert"].is_string()
     })
     .await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The demo's tea shop: traffic follows a VirtualService that is edited, broken and removed.
+//! The mesh of the demo: traffic follows a VirtualService that is edited, made invalid and removed.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{eventually, pods_are_permitted, until_counted};
 use crate::family::every_envoy_holds_what_it_was_served;
+use crate::requests::{eventually, pods_are_permitted, until_counted};
 
 const KETTLE: &str = "10.96.40.12";
 const MENU: &str = "10.96.40.11";
@@ -27,7 +27,7 @@ async fn tea_shop(protocol: Protocol) -> Result<Mesh> {
     let mut mesh = Mesh::start(&objects.map(sample)).await?;
     mesh.deploy(&[
         shop("counter", "counter", "v1", PodRole::Sidecar(protocol)),
-        shop("menu", "menu", "v1", PodRole::Nothing),
+        shop("menu", "menu", "v1", PodRole::NoProxy),
         shop("kettle-v1", "kettle", "v1", PodRole::Sidecar(protocol)),
         shop("kettle-v2", "kettle", "v2", PodRole::Sidecar(protocol)),
         shop("front-door", "front-door", "v1", PodRole::Gateway(protocol, "front-door")),
@@ -42,18 +42,18 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     }
     let mesh = tea_shop(protocol).await?;
 
-    // Sidecar to sidecar, over mutual TLS: the application sees the caller's identity.
+    // Sidecar to sidecar, over mutual TLS: the application receives the identity of its caller.
     let reply = eventually(&mesh, "counter", &AppRequest::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
     let body: serde_json::Value = serde_json::from_str(&reply.outcome.map_err(anyhow::Error::msg)?.body)?;
     let certificate = body["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default().to_owned();
     ensure!(
         certificate.contains("URI=spiffe://cluster.local/ns/teashop/sa/counter"),
-        "the call is mutually authenticated, but the application saw {body}"
+        "the call is mutually authenticated, but the application received {body}"
     );
 
     // Sidecar to a pod without one: plaintext.
     eventually(&mesh, "counter", &AppRequest::get(vip(MENU, 80), "menu"), "menu v1").await?;
-    // A pod without a sidecar to one with: PERMISSIVE takes plaintext.
+    // From a pod without a sidecar to one with a sidecar: PERMISSIVE accepts plaintext.
     let kettle = mesh.pod("kettle-v2").net.ip.to_string();
     eventually(&mesh, "menu", &AppRequest::get(vip(&kettle, 8080), "kettle"), "kettle v2").await?;
 
@@ -64,24 +64,24 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     }
     eventually(&mesh, "menu", &AppRequest::get(door, "other.example.com"), "status 404").await?;
 
-    // The VirtualService is edited: a header moves one user, all others stay.
+    // The VirtualService is edited: a header routes one user to v2, all others to v1.
     mesh.write("kettle-routes.yaml", &std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml"))?)?;
     let plain = AppRequest::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
     eventually(&mesh, "counter", &maya, "kettle v2").await?;
     for _ in 0..20 {
-        ensure!(mesh.pod("counter").call(plain.clone()).await?.who() == "kettle v1");
-        ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
+        ensure!(mesh.pod("counter").call(plain.clone()).await?.responder() == "kettle v1");
+        ensure!(mesh.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
     }
 
-    // An invalid edit is rejected; the last valid state stays.
+    // An invalid edit is rejected. The last valid state stays in effect.
     mesh.write("kettle-routes.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: [")?;
     until_counted("reports of the broken file", 1, async || {
         let log = mesh.server_log();
         Ok(log.lines().filter(|line| line.contains("not read") || line.contains("cannot read")).count())
     })
     .await?;
-    ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
+    ensure!(mesh.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
 
     // The object is deleted: without a rule, both versions respond.
     std::fs::remove_file(mesh.config_file("kettle-routes.yaml"))?;

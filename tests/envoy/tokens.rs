@@ -11,8 +11,8 @@ use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{Host, always, eventually, pods_are_permitted};
 use crate::family;
+use crate::requests::{Host, always, eventually, pods_are_permitted};
 
 const TEA: Host = Host("tea", 1);
 const ISSUER: &str = "https://tea.example.com";
@@ -25,7 +25,7 @@ async fn tokens_by_jwks_uri() -> Result<()> {
     let control_plane = vec![("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "500ms".to_owned())];
     let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane, ..MeshOptions::default() }).await?;
     mesh.deploy(&[
-        Workload::new("client", "client", PodRole::Nothing),
+        Workload::new("client", "client", PodRole::NoProxy),
         Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Delta)),
     ])
     .await?;
@@ -34,7 +34,7 @@ async fn tokens_by_jwks_uri() -> Result<()> {
 
 async fn keys_that_rotate(mesh: &Mesh) -> Result<()> {
     let (first, second) = (TokenIssuer::with_id("first")?, TokenIssuer::with_id("second")?);
-    // It names the first key, but is signed by another.
+    // Its tokens name the first key, but are signed with another one.
     let forger = TokenIssuer::with_id("first")?;
     let keys = KeyServer::start(&[&first]).await?;
     let policy = format!(
@@ -65,7 +65,7 @@ spec:
 
     eventually(mesh, "client", &call, "status 403").await?;
     eventually(mesh, "client", &by_first, "tea v1").await?;
-    // Clocks may differ by a minute.
+    // A clock skew of one minute is accepted.
     for (call, expected) in [
         (by_first.clone(), "tea v1"),
         (call.clone(), "status 403"),

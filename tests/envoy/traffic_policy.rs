@@ -8,10 +8,10 @@ use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{
+use crate::family;
+use crate::requests::{
     Host, always, answer, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
 };
-use crate::family;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traffic_policy() -> Result<()> {
@@ -48,19 +48,19 @@ async fn traffic_policy() -> Result<()> {
 const ALL: [&str; 3] = ["tea near", "tea next", "tea far"];
 
 /// Waits until each of these has answered.
-async fn all_answer(mesh: &Mesh, call: &AppRequest, expected: &[&str]) -> Result<()> {
-    for who in expected {
-        eventually(mesh, "client", call, who).await?;
+async fn wait_for_all(mesh: &Mesh, call: &AppRequest, expected: &[&str]) -> Result<()> {
+    for responder in expected {
+        eventually(mesh, "client", call, responder).await?;
     }
     Ok(())
 }
 
 /// Sends requests that one endpoint must answer, and returns its name.
-async fn by_one(mesh: &Mesh, call: &AppRequest) -> Result<String> {
+async fn single_responder(mesh: &Mesh, call: &AppRequest) -> Result<String> {
     let counts = count(mesh, "client", call, 12).await?;
     ensure!(
         counts.len() == 1,
-        "{} with {:?} is sticky, but {counts:?}\n{}",
+        "{} with {:?} always goes to one endpoint, but {counts:?}\n{}",
         call.path,
         call.headers,
         stats_of(mesh, "client", &call.host).await
@@ -73,15 +73,15 @@ async fn sticky_by_header(mesh: &Mesh) -> Result<()> {
         let policy = format!("loadBalancer: {{consistentHash: {{httpHeaderName: x-session{ring}}}}}");
         mesh.apply(&format!("{}.yaml", host.0), &(host.service("app: tea") + &host.policy(&policy)))?;
         // Without the header any endpoint answers.
-        all_answer(mesh, &host.get(), &ALL).await?;
-        let mut seen = BTreeSet::new();
+        wait_for_all(mesh, &host.get(), &ALL).await?;
+        let mut responders = BTreeSet::new();
         for session in 0..16 {
             let call = host.get().header("x-session", &format!("session-{session}"));
-            let who = by_one(mesh, &call).await?;
-            ensure!(ALL.contains(&who.as_str()), "{who} answered");
-            seen.insert(who);
+            let responder = single_responder(mesh, &call).await?;
+            ensure!(ALL.contains(&responder.as_str()), "{responder} answered");
+            responders.insert(responder);
         }
-        ensure!(seen.len() > 1, "16 sessions are spread, but all went to {seen:?}");
+        ensure!(responders.len() > 1, "16 sessions use several endpoints, but all went to {responders:?}");
     }
     Ok(())
 }
@@ -90,22 +90,22 @@ async fn sticky_by_cookie(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("cookies", 3);
     let policy = "loadBalancer: {consistentHash: {httpCookie: {name: seat, path: /, ttl: 60s}}}";
     mesh.apply("cookies.yaml", &(HOST.service("app: tea") + &HOST.policy(policy)))?;
-    let mut seen = BTreeSet::new();
+    let mut responders = BTreeSet::new();
     for _ in 0..8 {
         let reply = until(mesh, "client", &HOST.get(), "a cookie", |reply| {
             reply.outcome.as_ref().is_ok_and(|answer| answer.headers.contains_key("set-cookie"))
         })
         .await?;
-        let who = reply.who();
+        let responder = reply.responder();
         let answer = answer(reply)?;
         let cookie = answer.headers.get("set-cookie").context("a cookie")?.clone();
         ensure!(cookie.starts_with("seat=") && cookie.contains("Max-Age=60"), "the cookie is {cookie}");
         let cookie = cookie.split(';').next().unwrap_or_default();
-        let later = by_one(mesh, &HOST.get().header("cookie", cookie)).await?;
-        ensure!(later == who, "{cookie} came from {who}, but later {later} answered");
-        seen.insert(who);
+        let later = single_responder(mesh, &HOST.get().header("cookie", cookie)).await?;
+        ensure!(later == responder, "{cookie} came from {responder}, but later {later} answered");
+        responders.insert(responder);
     }
-    ensure!(seen.len() > 1, "8 cookies are spread, but all went to {seen:?}");
+    ensure!(responders.len() > 1, "8 cookies use several endpoints, but all went to {responders:?}");
     Ok(())
 }
 
@@ -116,17 +116,17 @@ async fn sticky_by_address_and_query(mesh: &Mesh) -> Result<()> {
     let by_query = QUERY.policy("loadBalancer: {consistentHash: {httpQueryParameterName: user}}");
     mesh.apply("address.yaml", &(ADDRESS.service("app: tea") + &by_address))?;
     mesh.apply("query.yaml", &(QUERY.service("app: tea") + &by_query))?;
-    let answers = |reply: &sluice_testkit::pods::app::AppReply| ALL.contains(&reply.who().as_str());
+    let answers = |reply: &sluice_testkit::pods::app::AppReply| ALL.contains(&reply.responder().as_str());
     until(mesh, "client", &ADDRESS.get(), "tea", answers).await?;
     until(mesh, "client", &QUERY.get(), "tea", answers).await?;
-    // All three are known as soon as calls without a key reach them.
-    all_answer(mesh, &QUERY.get(), &ALL).await?;
-    by_one(mesh, &ADDRESS.get()).await?;
-    let mut seen = BTreeSet::new();
+    // Envoy has all three endpoints when requests without a key reach each of them.
+    wait_for_all(mesh, &QUERY.get(), &ALL).await?;
+    single_responder(mesh, &ADDRESS.get()).await?;
+    let mut responders = BTreeSet::new();
     for user in 0..16 {
-        seen.insert(by_one(mesh, &QUERY.get().path(&format!("/?user={user}"))).await?);
+        responders.insert(single_responder(mesh, &QUERY.get().path(&format!("/?user={user}"))).await?);
     }
-    ensure!(seen.len() > 1, "16 users are spread, but all went to {seen:?}");
+    ensure!(responders.len() > 1, "16 users use several endpoints, but all went to {responders:?}");
     Ok(())
 }
 
@@ -134,22 +134,22 @@ async fn round_robin(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("robin", 6);
     let policy = HOST.policy("loadBalancer: {simple: ROUND_ROBIN}");
     mesh.apply("robin.yaml", &(HOST.service("app: tea") + &policy))?;
-    all_answer(mesh, &HOST.get(), &ALL).await?;
+    wait_for_all(mesh, &HOST.get(), &ALL).await?;
     let counts = count(mesh, "client", &HOST.get(), 90).await?;
-    // One worker takes turns exactly; retries of nothing and a start in the middle shift it by one.
+    // One worker distributes requests exactly. Starting in the middle of a round shifts the counts by one.
     ensure!(
-        ALL.iter().all(|who| counts.get(*who).is_some_and(|times| (29..=31).contains(times))),
-        "90 calls in turn, but {counts:?}"
+        ALL.iter().all(|responder| counts.get(*responder).is_some_and(|times| (29..=31).contains(times))),
+        "90 requests in round robin, but {counts:?}"
     );
     Ok(())
 }
 
-/// Hosts that answer 500 three times are ejected for long.
+/// Hosts that respond with 500 three times are ejected for a long time.
 const OUTLIERS: &str =
     "outlierDetection: {consecutive5xxErrors: 3, interval: 1s, baseEjectionTime: 90s, maxEjectionPercent: 100}";
 
-/// Requests errors of one version until Envoy has ejected that many hosts. Its workers may see that up to a second
-/// later.
+/// Sends requests that fail at one version until Envoy has ejected that many hosts. Its workers may apply that up to a
+/// second later.
 async fn eject(mesh: &Mesh, host: Host, version: &str, ejected: usize) -> Result<()> {
     let bad = host.get().path(&format!("/?status=500&only={version}"));
     until_counted(&format!("hosts ejected of {}", host.0), ejected, async || {
@@ -186,7 +186,7 @@ async fn failover_priority(mesh: &Mesh) -> Result<()> {
     ));
     let rules = HOST.routes("  - retries: {attempts: 0}\n    route: [{destination: {host: priority}}]");
     mesh.apply("priority.yaml", &(HOST.service("app: tea") + &policy + &rules))?;
-    // By label the far endpoint is first; the region counts only after it.
+    // The label gives the far endpoint the highest priority. The region is compared after the label.
     eventually(mesh, "client", &HOST.get(), "tea far").await?;
     always(mesh, "client", &HOST.get(), 30, "tea far").await
 }
@@ -198,7 +198,7 @@ async fn locality_distribution(mesh: &Mesh) -> Result<()> {
          to: {{north/n2/*: 75, south/*: 25}}}}]}}}}, {OUTLIERS}"
     ));
     mesh.apply("distribution.yaml", &(HOST.service("app: tea") + &policy))?;
-    all_answer(mesh, &HOST.get(), &["tea next", "tea far"]).await?;
+    wait_for_all(mesh, &HOST.get(), &["tea next", "tea far"]).await?;
     share(mesh, "client", &HOST.get(), 600, &[("tea next", 75), ("tea far", 25)]).await?;
     Ok(())
 }
@@ -235,12 +235,12 @@ spec:
   - route: [{destination: {host: levels, port: {number: 80}}}]",
     );
     mesh.apply("levels.yaml", &(service + rule + &rules))?;
-    all_answer(mesh, &HOST.get(), &ALL).await?;
+    wait_for_all(mesh, &HOST.get(), &ALL).await?;
     let sticky = AppRequest { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
-    all_answer(mesh, &sticky, &ALL).await?;
-    let turns = count(mesh, "client", &HOST.get().header("x-session", "1"), 30).await?;
-    ensure!(turns.len() == 3, "port 80 takes turns, but {turns:?}");
-    by_one(mesh, &sticky.clone().header("x-session", "1")).await?;
-    once(mesh, "client", &HOST.get().path("/far"), "tea far", |reply| reply.who() == "tea far").await?;
+    wait_for_all(mesh, &sticky, &ALL).await?;
+    let counts = count(mesh, "client", &HOST.get().header("x-session", "1"), 30).await?;
+    ensure!(counts.len() == 3, "port 80 uses all endpoints, but {counts:?}");
+    single_responder(mesh, &sticky.clone().header("x-session", "1")).await?;
+    once(mesh, "client", &HOST.get().path("/far"), "tea far", |reply| reply.responder() == "tea far").await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Route tables whose virtual hosts are separate resources (VHDS): Envoy accepts them, and a change sends only what
-//! changed.
+//! Route tables whose virtual hosts are separate resources (VHDS): Envoy accepts them, and only changed virtual hosts are
+//! sent.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
@@ -7,8 +7,8 @@ use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
-use crate::ask::{Host, always, eventually, pods_are_permitted, until, until_counted};
 use crate::family;
+use crate::requests::{Host, always, eventually, pods_are_permitted, until, until_counted};
 
 const TEA: Host = Host("tea", 1);
 const LATER: Host = Host("later", 2);
@@ -19,29 +19,29 @@ async fn virtual_hosts() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let wishes = MeshOptions {
+    let options = MeshOptions {
         control_plane: vec![("SLUICE_VHDS", "true".to_owned())],
         agents: vec![("ISTIO_META_VHDS", "true".to_owned())],
     };
-    let mut mesh = Mesh::start_with(&[], wishes).await?;
+    let mut mesh = Mesh::start_with(&[], options).await?;
     let tea = |name, version| Workload::new(name, "tea", PodRole::Sidecar(Protocol::Delta)).version(version);
     mesh.deploy(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
-        // It requests VHDS too, but its protocol does not have it.
+        // This proxy requests VHDS too, but its protocol does not support it.
         Workload::new("whole", "whole", PodRole::Sidecar(Protocol::Sotw)),
         Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")),
-        Workload::new("visitor", "visitor", PodRole::Nothing),
+        Workload::new("visitor", "visitor", PodRole::NoProxy),
         tea("tea-v1", "v1"),
         tea("tea-v2", "v2"),
     ])
     .await?;
     mesh.apply("tea.yaml", &(TEA.service("app: tea") + &TEA.versions()))?;
     let mesh = &mesh;
-    // One after the other: each reads counters that the others raise.
+    // One after the other, because each reads counters that the others increase.
     for scenario in [
-        family::run(mesh, vec![("a host changes", Box::pin(a_host_changes(mesh)))]).await,
-        family::run(mesh, vec![("hosts come and go", Box::pin(hosts_come_and_go(mesh)))]).await,
-        family::run(mesh, vec![("a gateway, on demand", Box::pin(a_gateway(mesh)))]).await,
+        family::run(mesh, vec![("a host changes", Box::pin(changed_virtual_host(mesh)))]).await,
+        family::run(mesh, vec![("hosts come and go", Box::pin(added_and_removed_hosts(mesh)))]).await,
+        family::run(mesh, vec![("a gateway, on demand", Box::pin(gateway_on_demand(mesh)))]).await,
         family::run(mesh, vec![("the control plane restarts", Box::pin(restarts(mesh)))]).await,
     ] {
         scenario?;
@@ -53,39 +53,46 @@ fn to(version: &str) -> String {
     TEA.routes(&format!("  - route: [{{destination: {{host: tea, subset: {version}}}}}]"))
 }
 
-/// How often an Envoy was sent a table, and hosts of it. (Its `config_reload` of a table counts both.)
+/// The number of updates of a route table and of its virtual hosts that an Envoy has received. (Its `config_reload` of a
+/// table counts both.)
 async fn updates(mesh: &Mesh, pod: &str, table: &str) -> Result<(usize, usize)> {
     let envoy = mesh.pod(pod).envoy.as_ref().context("a proxy")?;
     let count = async |kind: &str| -> Result<usize> {
-        let lines = envoy.counted(&format!("\\.{kind}\\.{table}\\.update_success$")).await?;
+        let lines = envoy.nonzero_stats(&format!("\\.{kind}\\.{table}\\.update_success$")).await?;
         Ok(lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
     };
     Ok((count("rds").await?, count("vhds").await?))
 }
 
-async fn a_host_changes(mesh: &Mesh) -> Result<()> {
+async fn changed_virtual_host(mesh: &Mesh) -> Result<()> {
     mesh.apply("routes.yaml", &to("v1"))?;
     for from in ["client", "whole"] {
-        until_settled(mesh, from, &TEA.get(), "tea v1").await?;
+        until_stable(mesh, from, &TEA.get(), "tea v1").await?;
     }
     let (tables, hosts) = updates(mesh, "client", "80").await?;
-    ensure!(tables == 1 && hosts > 0, "one table whose hosts came after it: {tables} tables, {hosts} times hosts");
+    ensure!(
+        tables == 1 && hosts > 0,
+        "one table, and then its virtual hosts: {tables} updates of the table, {hosts} of its virtual hosts"
+    );
     let (tables_whole, hosts_whole) = updates(mesh, "whole", "80").await?;
-    ensure!(tables_whole > 0 && hosts_whole == 0, "state of the world has whole tables: {tables_whole}, {hosts_whole}");
+    ensure!(
+        tables_whole > 0 && hosts_whole == 0,
+        "state of the world sends complete tables: {tables_whole}, {hosts_whole}"
+    );
 
     mesh.apply("routes.yaml", &to("v2"))?;
     for from in ["client", "whole"] {
-        until_settled(mesh, from, &TEA.get(), "tea v2").await?;
+        until_stable(mesh, from, &TEA.get(), "tea v2").await?;
     }
     let (tables_after, hosts_after) = updates(mesh, "client", "80").await?;
-    ensure!(tables_after == tables, "no table is sent: {tables} before, {tables_after} after");
-    ensure!(hosts_after == hosts + 1, "its host is sent once: {hosts} before, {hosts_after} after");
-    ensure!(updates(mesh, "whole", "80").await?.0 > tables_whole, "a whole table is another");
+    ensure!(tables_after == tables, "the table is not sent: {tables} updates before, {tables_after} after");
+    ensure!(hosts_after == hosts + 1, "its virtual host is sent once: {hosts} updates before, {hosts_after} after");
+    ensure!(updates(mesh, "whole", "80").await?.0 > tables_whole, "the complete table is sent");
     Ok(())
 }
 
-/// Waits until every response is the same: another one is possible while there is no route.
-async fn until_settled(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
+/// Waits until every response is the expected one. Other responses are possible while there is no route.
+async fn until_stable(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
     eventually(mesh, from, call, expected).await?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
     loop {
@@ -97,39 +104,39 @@ async fn until_settled(mesh: &Mesh, from: &str, call: &AppRequest, expected: &st
     }
 }
 
-async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
-    // In the table that is there, and in one of its own.
+async fn added_and_removed_hosts(mesh: &Mesh) -> Result<()> {
+    // One host in an existing table, and one in a new table.
     let elsewhere = ELSEWHERE.service_with("app: tea", "[{name: http, port: 8090, targetPort: http}]");
     // A request without a route times out: detect that soon.
-    let there = AppRequest { timeout_ms: 1000, ..AppRequest::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
+    let elsewhere_call = AppRequest { timeout_ms: 1000, ..AppRequest::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
     let aborted = LATER.routes(
         "  - fault: {abort: {httpStatus: 418, percentage: {value: 100}}}\n    route: [{destination: {host: later}}]",
     );
     let before = updates(mesh, "client", "80").await?;
     mesh.apply("more.yaml", &(LATER.service("app: tea") + &aborted + &elsewhere))?;
     eventually(mesh, "client", &LATER.get(), "status 418").await?;
-    until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
+    until(mesh, "client", &elsewhere_call, "tea", |reply| reply.responder().starts_with("tea ")).await?;
     until_counted("hosts of the new table", 1, async || Ok(updates(mesh, "client", "8090").await?.1)).await?;
-    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
-    // A client of another namespace finds the host in the table of that name only.
+    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "the table is not sent");
+    // The host is removed from the table of its port.
     mesh.apply("more.yaml", &elsewhere)?;
-    let gone = AppRequest { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
-    until(mesh, "client", &gone, "no 418", |reply| reply.who() != "status 418").await?;
+    let removed = AppRequest { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
+    until(mesh, "client", &removed, "no 418", |reply| reply.responder() != "status 418").await?;
     let envoy = mesh.pod("client").envoy.as_ref().context("a proxy")?;
     let dump = envoy.admin("/config_dump?resource=dynamic_route_configs").await?;
-    ensure!(!dump.contains("later.shop") && dump.contains("80/tea.shop"), "the host is gone: {dump}");
-    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
-    // A table that is removed and added with its listener is filled again.
+    ensure!(!dump.contains("later.shop") && dump.contains("80/tea.shop"), "the virtual host is removed: {dump}");
+    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "the table is not sent");
+    // A table that is removed and added again with its listener gets its virtual hosts again.
     mesh.apply("more.yaml", "")?;
-    until(mesh, "client", &there, "no tea", |reply| !reply.who().starts_with("tea ")).await?;
+    until(mesh, "client", &elsewhere_call, "no tea", |reply| !reply.responder().starts_with("tea ")).await?;
     mesh.apply("more.yaml", &elsewhere)?;
-    until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
+    until(mesh, "client", &elsewhere_call, "tea", |reply| reply.responder().starts_with("tea ")).await?;
     Ok(())
 }
 
 /// A request for a host that a gateway does not know waits until the control plane answers that the host does not
 /// exist.
-async fn a_gateway(mesh: &Mesh) -> Result<()> {
+async fn gateway_on_demand(mesh: &Mesh) -> Result<()> {
     const GATEWAY: &str = r"
 apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -168,8 +175,8 @@ spec:
     eventually(mesh, "visitor", &at("absent.example.com"), "status 404").await?;
     let (_, hosts) = updates(mesh, "door", "http\\.8080").await?;
     always(mesh, "visitor", &at("also-absent.example.com"), 3, "status 404").await?;
-    let asked = || async { Ok(updates(mesh, "door", "http\\.8080").await?.1) };
-    until_counted("answers to what is asked on demand", hosts + 1, asked).await?;
+    let requested = || async { Ok(updates(mesh, "door", "http\\.8080").await?.1) };
+    until_counted("answers to what is asked on demand", hosts + 1, requested).await?;
     always(mesh, "visitor", &at("shop.example.com"), 3, "tea v1").await
 }
 
@@ -179,15 +186,15 @@ async fn restarts(mesh: &Mesh) -> Result<()> {
     always(mesh, "client", &TEA.get(), 5, "tea v2").await?;
     mesh.server.start_again().await?;
     mesh.apply("routes.yaml", &to("v1"))?;
-    until_settled(mesh, "client", &TEA.get(), "tea v1").await?;
+    until_stable(mesh, "client", &TEA.get(), "tea v1").await?;
     let shop = AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), "shop.example.com");
     eventually(mesh, "visitor", &shop, "tea v1").await?;
-    // A host that was not requested on demand is sent too, to a proxy that requested another on demand before.
+    // A proxy that has requested a host on demand is also sent hosts that it has not requested.
     let later = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
                  metadata: {name: later, namespace: shop}\nspec:\n  hosts: [later.example.com]\n  gateways: [door]\n  \
                  http: [{route: [{destination: {host: tea, subset: v2}}]}]\n";
     mesh.apply("later.yaml", later)?;
     eventually(mesh, "visitor", &AppRequest { host: "later.example.com".to_owned(), ..shop }, "tea v2").await?;
-    ensure!(updates(mesh, "client", "80").await?.0 == tables, "no table is sent");
+    ensure!(updates(mesh, "client", "80").await?.0 == tables, "the table is not sent");
     Ok(())
 }

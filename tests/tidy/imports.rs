@@ -170,11 +170,11 @@ impl Crate {
             let names: BTreeSet<&String> = edges.keys().flat_map(|(from, to)| [from, to]).collect();
             let reach: BTreeMap<&String, BTreeSet<&String>> =
                 names.iter().map(|name| (*name, reachable(name, &edges))).collect();
-            let mut seen = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             for name in &names {
                 let is_member = |other: &&&String| reach[*name].contains(**other) && reach[**other].contains(*name);
                 let members: Vec<String> = names.iter().filter(is_member).map(|other| (*other).clone()).collect();
-                if members.is_empty() || !seen.insert(members.clone()) {
+                if members.is_empty() || !reported.insert(members.clone()) {
                     continue;
                 }
                 let inner = edges.iter().filter(|((a, b), _)| members.contains(a) && members.contains(b));
@@ -242,7 +242,7 @@ fn used_paths(code: &str) -> Vec<Vec<String>> {
     out
 }
 
-/// Takes a use tree apart.
+/// Expands a use tree to paths.
 fn expand(prefix: &[String], tree: &str, out: &mut Vec<Vec<String>>) {
     let tree = tree.trim().split(" as ").next().unwrap_or_default().trim();
     if tree.is_empty() {

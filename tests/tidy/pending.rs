@@ -1,4 +1,4 @@
-//! Findings that are still allowed: a count for each key in a file of `tests/tidy/`. A count may only shrink.
+//! Allowed findings: a count for each key in a file of `tests/tidy/`. A count may only shrink.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,8 +13,8 @@ pub(crate) fn check(name: &str, findings: &BTreeMap<String, Vec<String>>) {
     let path = root().join("tests/tidy").join(name);
     if std::env::var_os("TIDY_UPDATE").is_some() {
         let mut text = String::new();
-        for (key, found) in findings {
-            let _ = writeln!(text, "{key} {}", found.len());
+        for (key, lines) in findings {
+            let _ = writeln!(text, "{key} {}", lines.len());
         }
         if text.is_empty() {
             let _ = std::fs::remove_file(&path);
@@ -25,17 +25,17 @@ pub(crate) fn check(name: &str, findings: &BTreeMap<String, Vec<String>>) {
     }
     let allowed = read(&std::fs::read_to_string(&path).unwrap_or_default());
     let mut failures = Vec::new();
-    for (key, found) in findings {
+    for (key, lines) in findings {
         let limit = allowed.get(key).copied().unwrap_or_default();
-        if found.len() > limit {
-            failures.push(format!("{key}: {} findings, {limit} allowed\n  {}", found.len(), found.join("\n  ")));
+        if lines.len() > limit {
+            failures.push(format!("{key}: {} findings, {limit} allowed\n  {}", lines.len(), lines.join("\n  ")));
         }
     }
     if std::env::var_os("TIDY_EXACT").is_some() {
         for (key, limit) in &allowed {
-            let found = findings.get(key).map_or(0, Vec::len);
-            if found < *limit {
-                failures.push(format!("{key}: {limit} findings are allowed and {found} are left: lower the count"));
+            let lines = findings.get(key).map_or(0, Vec::len);
+            if lines < *limit {
+                failures.push(format!("{key}: {limit} findings are allowed and {lines} are left: lower the count"));
             }
         }
     }

@@ -1,13 +1,13 @@
-//! One name, one meaning: how often a type name that other files can use is defined in the workspace.
+//! Checks that a type name which other files can use has one meaning in the workspace.
 
 use std::collections::BTreeMap;
 
 use super::{files, pending, root};
 
-/// How many types may have one name.
-const MOST_DEFINITIONS: usize = 2;
+/// Largest number of types with one name.
+const MAX_DEFINITIONS: usize = 2;
 
-/// Nouns of protocols and of Rust that mean the same wherever they are used.
+/// Nouns of protocols and of Rust with the same meaning everywhere.
 const SHARED: [&str; 14] = [
     "Args",
     "Command",
@@ -37,7 +37,7 @@ fn a_type_name_has_one_meaning() {
             }
         }
     }
-    definitions.retain(|name, places| places.len() > MOST_DEFINITIONS && !SHARED.contains(&name.as_str()));
+    definitions.retain(|name, places| places.len() > MAX_DEFINITIONS && !SHARED.contains(&name.as_str()));
     pending::check("type-names-pending.txt", &definitions);
 }
 

@@ -1,4 +1,4 @@
-//! The words that people read (CONTRIBUTING.md): plain technical English, and the type names of the field.
+//! Checks words in names and texts (CONTRIBUTING.md): plain technical English, and the type names of the field.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::{files, root};
 /// identifiers count as words.
 const PERSONS: [&str; 9] = ["he", "him", "his", "himself", "whoever", "nobody", "somebody", "anybody", "everybody"];
 
-/// Phrases that stand for a term of the field.
+/// Phrases for which the field has a term.
 const PHRASES: [&str; 5] = ["in doubt", "turned away", "says who it is", "lies over", "gardener"];
 
-/// Names that types had before they were called as in Envoy, Kubernetes and differential dataflow.
+/// Former names of types that are now named as in Envoy, Kubernetes and differential dataflow.
 const TYPE_NAMES: [&str; 27] = [
     "Seat",
     "Sight",
@@ -53,18 +53,18 @@ fn words_are_those_of_the_field() {
             continue;
         }
         let text = std::fs::read_to_string(root().join(&file)).expect("read a source file");
-        let found = findings.entry(directory(&file)).or_default();
+        let lines = findings.entry(directory(&file)).or_default();
         for (number, line) in text.lines().enumerate() {
             for word in banned(line, rust) {
-                found.push(format!("{name}:{}: {word}: {}", number + 1, line.trim()));
+                lines.push(format!("{name}:{}: {word}: {}", number + 1, line.trim()));
             }
         }
     }
-    findings.retain(|_, found| !found.is_empty());
+    findings.retain(|_, lines| !lines.is_empty());
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
-/// The key of a file's count: its top directory.
+/// The key of a file: its top directory.
 fn directory(file: &Path) -> String {
     let top = file.parent().and_then(|parent| parent.iter().next());
     top.map_or_else(|| ".".to_owned(), |top| top.to_string_lossy().into_owned())
@@ -88,7 +88,7 @@ fn banned(line: &str, rust: bool) -> Vec<&'static str> {
     out
 }
 
-/// Identifiers with where they begin.
+/// Identifiers with their positions.
 fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let parts = code.split(|c: char| !c.is_alphanumeric() && c != '_');
     parts.map(move |part| (part.as_ptr() as usize - code.as_ptr() as usize, part))

@@ -18,8 +18,8 @@ use crate::gateway;
 /// Requests in flight at once.
 const CONCURRENT_REQUESTS: usize = 16;
 
-/// Kinds of objects that are written, in addition to built-in kinds.
-const CUSTOM: &[(&str, &str, &str)] = &[
+/// Custom resources that are written: group, kind, plural.
+const CUSTOM_RESOURCES: &[(&str, &str, &str)] = &[
     ("networking.istio.io", "DestinationRule", "destinationrules"),
     ("networking.istio.io", "Gateway", "gateways"),
     ("networking.istio.io", "ServiceEntry", "serviceentries"),
@@ -29,6 +29,7 @@ const CUSTOM: &[(&str, &str, &str)] = &[
     ("security.istio.io", "AuthorizationPolicy", "authorizationpolicies"),
     ("security.istio.io", "PeerAuthentication", "peerauthentications"),
 ];
+/// Built-in kinds that are written.
 const BUILT_IN: &[(&str, &str, &str)] = &[
     ("", "ConfigMap", "configmaps"),
     ("", "Namespace", "namespaces"),
@@ -46,23 +47,23 @@ pub(crate) struct Api {
     server: Option<ApiServer>,
     kubeconfig: PathBuf,
     runtime: Handle,
-    /// Objects by the name they were written under, and by path.
+    /// The objects written under each name, by path.
     written: Mutex<BTreeMap<String, Objects>>,
-    /// Objects are written to the server in this process without requests.
-    laying: Mutex<bool>,
+    /// The initial load: objects are stored in the server of this process without requests.
+    initial_load: Mutex<bool>,
 }
 
-/// By path of their requests.
+/// Objects by the path of their requests.
 type Objects = BTreeMap<String, Value>;
 
 impl Api {
     /// A server in this process. Its kubeconfig is written to `directory`.
     pub(crate) async fn start(directory: &Path) -> Result<Self> {
         let server = ApiServer::start().await?;
-        for (group, name, plural) in CUSTOM {
+        for (group, name, plural) in CUSTOM_RESOURCES {
             server.define(api_server::ResourceKind { group, versions: vec!["v1"], name, plural }, true);
         }
-        server.let_read_secrets(gateway::NAMESPACE, gateway::NAME, true);
+        server.allow_reading_secrets(gateway::NAMESPACE, gateway::NAME, true);
         let kubeconfig = directory.join("kubeconfig");
         server.write_kubeconfig(&kubeconfig)?;
         Ok(Self::new(server.client()?, Some(server), kubeconfig))
@@ -76,8 +77,8 @@ impl Api {
     }
 
     fn new(client: Client, server: Option<ApiServer>, kubeconfig: PathBuf) -> Self {
-        let (written, laying) = (Mutex::default(), Mutex::default());
-        Self { client, server, kubeconfig, runtime: Handle::current(), written, laying }
+        let (written, initial_load) = (Mutex::default(), Mutex::default());
+        Self { client, server, kubeconfig, runtime: Handle::current(), written, initial_load }
     }
 
     /// The kubeconfig for a control plane.
@@ -85,14 +86,14 @@ impl Api {
         &self.kubeconfig
     }
 
-    /// From here on objects are written before the server reads them.
-    pub(crate) fn begin(&self) {
-        *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    /// Begins the initial load, before the control plane reads the objects.
+    pub(crate) fn begin_initial_load(&self) {
+        *self.initial_load.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Serializes all lists beforehand, so that listing does not wait for this process.
-    pub(crate) fn finish(&self) -> Result<()> {
-        *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    /// Ends the initial load. Serializes all lists, so that a list request does not wait for that.
+    pub(crate) fn finish_initial_load(&self) -> Result<()> {
+        *self.initial_load.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if let Some(server) = &self.server {
             server.compact();
             server.warm();
@@ -100,7 +101,8 @@ impl Api {
         Ok(())
     }
 
-    /// Writes the differences between these objects and those written under the name before; returns when that began.
+    /// Writes the differences between these objects and those written under the name before. Returns the time of the
+    /// first write.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
         let mut objects = Objects::new();
         for document in serde_yaml_ng::Deserializer::from_str(text) {
@@ -114,7 +116,7 @@ impl Api {
             written.insert(name.to_owned(), objects.clone()).unwrap_or_default()
         };
         if let Some(server) = &self.server
-            && *self.laying.lock().unwrap_or_else(PoisonError::into_inner)
+            && *self.initial_load.lock().unwrap_or_else(PoisonError::into_inner)
         {
             let at = Instant::now();
             for object in objects.into_values() {
@@ -122,30 +124,30 @@ impl Api {
             }
             return Ok(at);
         }
-        let gone: Vec<String> = old.keys().filter(|path| !objects.contains_key(*path)).cloned().collect();
+        let removed: Vec<String> = old.keys().filter(|path| !objects.contains_key(*path)).cloned().collect();
         let changed: Vec<(String, Value, bool)> = objects
             .into_iter()
             .filter(|(path, object)| old.get(path) != Some(object))
             .map(|(path, object)| {
-                let known = old.contains_key(&path);
-                (path, object, known)
+                let exists = old.contains_key(&path);
+                (path, object, exists)
             })
             .collect();
-        tokio::task::block_in_place(|| self.runtime.block_on(self.send(changed, gone)))
+        tokio::task::block_in_place(|| self.runtime.block_on(self.send(changed, removed)))
     }
 
-    async fn send(&self, changed: Vec<(String, Value, bool)>, gone: Vec<String>) -> Result<Instant> {
+    async fn send(&self, changed: Vec<(String, Value, bool)>, removed: Vec<String>) -> Result<Instant> {
         let at = Instant::now();
-        let writes = changed.into_iter().map(|(path, object, known)| self.put(path, object, known));
+        let writes = changed.into_iter().map(|(path, object, exists)| self.put(path, object, exists));
         futures::stream::iter(writes).buffer_unordered(CONCURRENT_REQUESTS).try_collect::<Vec<()>>().await?;
-        let removals = gone.into_iter().map(|path| self.delete(path));
+        let removals = removed.into_iter().map(|path| self.delete(path));
         futures::stream::iter(removals).buffer_unordered(CONCURRENT_REQUESTS).try_collect::<Vec<()>>().await?;
         Ok(at)
     }
 
-    async fn put(&self, path: String, object: Value, known: bool) -> Result<()> {
+    async fn put(&self, path: String, object: Value, exists: bool) -> Result<()> {
         // An earlier run may have left the object in the cluster.
-        if known || (self.server.is_none() && self.patch(&path, &object).await.is_ok()) {
+        if exists || (self.server.is_none() && self.patch(&path, &object).await.is_ok()) {
             self.patch(&path, &object).await?;
         } else {
             let (collection, _) = path.rsplit_once('/').unwrap_or_default();
@@ -173,7 +175,7 @@ impl Api {
             .uri(path)
             .header("content-type", content)
             .body(serde_json::to_vec(body)?)
-            .with_context(|| format!("ask for {path}"))?;
+            .with_context(|| format!("build the request for {path}"))?;
         self.client.request_text(request).await.with_context(|| format!("{method} {path}"))?;
         Ok(())
     }
@@ -184,8 +186,8 @@ fn path(object: &Value) -> Result<String> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("/apiVersion"), text("/kind"));
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
-    let plural = CUSTOM.iter().chain(BUILT_IN).find(|(of, name, _)| *of == group && *name == kind);
-    let (_, _, plural) = plural.with_context(|| format!("no object of kind {kind} of {version} is written"))?;
+    let plural = CUSTOM_RESOURCES.iter().chain(BUILT_IN).find(|(of, name, _)| *of == group && *name == kind);
+    let (_, _, plural) = plural.with_context(|| format!("objects of kind {kind} of {version} are not supported"))?;
     let name = text("/metadata/name");
     ensure!(!name.is_empty(), "an object has no name");
     let root = if group.is_empty() { "/api" } else { "/apis" };
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn only_what_differs_is_written() -> Result<()> {
+    async fn only_differences_are_written() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let api = Api::start(directory.path()).await?;
         let pod = |name: &str, label: &str| {
@@ -225,9 +227,9 @@ mod tests {
                 "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: n, labels: {{app: {label}}}}}\n"
             )
         };
-        api.begin();
+        api.begin_initial_load();
         api.write("pods", &(pod("a", "one") + &pod("b", "one")))?;
-        api.finish()?;
+        api.finish_initial_load()?;
         let server = api.server.as_ref().context("a server")?;
         let label = |name: &str| server.get("", "pods", "n", name).map(|pod| pod["metadata"]["labels"]["app"].clone());
         assert_eq!(label("a"), Some("one".into()));

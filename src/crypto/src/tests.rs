@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
-use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, certified, trusting};
+use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, roots_with, self_signed_certificate};
 
 use super::*;
 
 /// The parameters that a client under a policy and a server negotiate.
 fn shake(policy: Option<CompliancePolicy>, server: TlsOptions) -> Result<NegotiatedTls, rustls::Error> {
-    let pair = certified().expect("a certificate");
-    let roots = trusting(&pair.0).expect("a root");
+    let pair = self_signed_certificate().expect("a certificate");
+    let roots = roots_with(&pair.0).expect("a root");
     let client = client(policy).expect("a client").with_root_certificates(roots).with_no_client_auth();
-    handshake::shake(client, Arc::new(server.server(&pair).expect("a server")))
+    handshake::perform_handshake(client, Arc::new(server.server(&pair).expect("a server")))
 }
 
 #[test]
@@ -53,10 +53,12 @@ fn client_negotiates_only_what_its_policy_allows() {
 
 #[test]
 fn only_the_unverifying_client_accepts_an_unknown_server() {
-    let server = || Arc::new(TlsOptions::default().server(&certified().expect("a certificate")).expect("a server"));
-    handshake::shake(client_without_verification().expect("a client"), server()).expect("accepted");
-    let roots = trusting(&certified().expect("a certificate").0).expect("a root");
+    let server = || {
+        Arc::new(TlsOptions::default().server(&self_signed_certificate().expect("a certificate")).expect("a server"))
+    };
+    handshake::perform_handshake(client_without_verification().expect("a client"), server()).expect("accepted");
+    let roots = roots_with(&self_signed_certificate().expect("a certificate").0).expect("a root");
     let client = client(None).expect("a client").with_root_certificates(roots).with_no_client_auth();
-    let rejected = handshake::shake(client, server()).expect_err("an unknown issuer");
+    let rejected = handshake::perform_handshake(client, server()).expect_err("an unknown issuer");
     assert!(matches!(rejected, rustls::Error::InvalidCertificate(_)), "{rejected:?}");
 }

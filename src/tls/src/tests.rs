@@ -6,13 +6,13 @@ use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 use sluice_auth::TrustDomain;
 use sluice_model::CompliancePolicy;
-use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, certified};
+use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, self_signed_certificate};
 
 use super::*;
 
 /// Version, cipher suite and group that a client and the server negotiate under a policy.
 fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Result<NegotiatedTls, String> {
-    let (certificate, key) = certified().expect("a certificate");
+    let (certificate, key) = self_signed_certificate().expect("a certificate");
     let pair = CertifiedKey::from_der(vec![certificate.clone()], key, &sluice_crypto::provider(None)).expect("a pair");
     let identity = Arc::new(ServerIdentity::default());
     identity.set(pair);
@@ -20,7 +20,7 @@ fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Re
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("cluster.local".into())));
     let server = server_config(&versions, identity, clients).map_err(|error| error.to_string())?;
     let client = offer.client(&certificate).expect("an offer");
-    handshake::shake(client, server).map_err(|error| error.to_string())
+    handshake::perform_handshake(client, server).map_err(|error| error.to_string())
 }
 
 #[test]

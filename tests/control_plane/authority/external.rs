@@ -22,13 +22,13 @@ const CART: &str = "spiffe://td/ns/shop/sa/cart";
 const GROUP: &str = "certificates.k8s.io";
 pub(crate) const REQUESTS: &str = "certificatesigningrequests";
 
-/// A request of a workload that names itself.
+/// A signing request of a workload that contains its own identity.
 fn request() -> String {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.subject_alt_names = vec![SanType::URI(CART.try_into().expect("a name"))];
-    params.serialize_request(&key).expect("a request").pem().expect("its text")
+    params.serialize_request(&key).expect("a request").pem().expect("the PEM text")
 }
 
 /// A signer that signs approved requests as requested.
@@ -75,16 +75,16 @@ impl Signer {
         Self { server, root, signed, signing }
     }
 
-    fn ask(&self, config: SignerConfig) -> KubernetesSigner {
+    fn client(&self, config: SignerConfig) -> KubernetesSigner {
         KubernetesSigner::new(self.server.client().expect("a client"), config, LifetimeLimits::default())
     }
 
-    /// The first request that was signed: as the API server had it, which may have deleted it since.
+    /// The first request that was signed. The API server may no longer have it.
     pub(crate) fn first_signed(&self) -> Value {
         self.signed.lock().expect("unpoisoned").first().expect("a signed request").clone()
     }
 
-    /// Everything is deleted in the end, whatever came of it.
+    /// Whether all requests are deleted.
     pub(crate) fn is_clean(&self) -> bool {
         self.server.list(GROUP, REQUESTS).is_empty()
     }
@@ -140,7 +140,7 @@ fn one(root: &str) -> SignerConfig {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signing_request_is_approved_signed_and_deleted() {
     let signer = Signer::start(sign).await;
-    let issued = issue(&signer.ask(one(&signer.root)), "").await.expect("issued");
+    let issued = issue(&signer.client(one(&signer.root)), "").await.expect("issued");
     assert_eq!(issued.chain.len(), 2);
     assert_eq!(issued.chain[1], signer.root);
     assert_eq!(sluice_ca::Certificate::from_pem("it", &issued.chain[0]).expect("a certificate").uris(), [CART]);
@@ -159,44 +159,44 @@ async fn a_signing_request_is_approved_signed_and_deleted() {
 async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
     let signer = Signer::start(sign).await;
     let config = SignerConfig { domain: "example.com".into(), ..SignerConfig::default() };
-    let ask = signer.ask(config);
-    let refused = |result: Result<Issued, IssueError>| result.expect_err("refused").to_string();
-    assert!(refused(issue(&ask, "").await).contains("names no signer"));
+    let signer_client = signer.client(config);
+    let error_of = |result: Result<Issued, IssueError>| result.expect_err("refused").to_string();
+    assert!(error_of(issue(&signer_client, "").await).contains("names no signer"));
     for name in ["a/b", "../x", "a b", "ä"] {
-        assert!(refused(issue(&ask, name).await).contains("the name of the signer is invalid"), "{name}");
+        assert!(error_of(issue(&signer_client, name).await).contains("the name of the signer is invalid"), "{name}");
     }
-    assert!(refused(issue(&ask, "mesh").await).contains("without a root"));
-    assert!(signer.is_clean(), "what was signed and not taken is deleted too");
+    assert!(error_of(issue(&signer_client, "mesh").await).contains("without a root"));
+    assert!(signer.is_clean(), "a signed request whose certificate is rejected is deleted too");
     let certificate = |pem: &str, signer: &str| CaCertificate {
         pem: pem.into(),
         cert_signers: vec![signer.into()],
         ..CaCertificate::default()
     };
-    let of_another =
+    let other_roots =
         MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/other")], ..MeshConfig::default() };
-    ask.follow(&of_another);
-    assert!(refused(issue(&ask, "mesh").await).contains("without a root"));
+    signer_client.follow(&other_roots);
+    assert!(error_of(issue(&signer_client, "mesh").await).contains("without a root"));
     let mesh =
         MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/mesh")], ..MeshConfig::default() };
-    ask.follow(&mesh);
-    assert_eq!(issue(&ask, "mesh").await.expect("issued").chain[1], signer.root);
-    assert_eq!(ask.roots(), std::slice::from_ref(&signer.root));
-    assert!(refused(issue(&signer.ask(one(&signer.root)), "mesh").await).contains("CERT_SIGNER_DOMAIN is not set"));
+    signer_client.follow(&mesh);
+    assert_eq!(issue(&signer_client, "mesh").await.expect("issued").chain[1], signer.root);
+    assert_eq!(signer_client.roots(), std::slice::from_ref(&signer.root));
+    assert!(error_of(issue(&signer.client(one(&signer.root)), "mesh").await).contains("CERT_SIGNER_DOMAIN is not set"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_and_certificates_for_other_callers_are_rejected() {
-    // A signer that puts the vault's name into every certificate.
+    // A signer that issues every certificate for the identity `vault`.
     let signer = Signer::start(|issuer, request| certify(issuer, request, "spiffe://td/ns/bank/sa/vault")).await;
-    let ask = signer.ask(one(&signer.root));
-    let error = issue(&ask, "").await.expect_err("refused");
+    let signer_client = signer.client(one(&signer.root));
+    let error = issue(&signer_client, "").await.expect_err("refused");
     assert!(matches!(&error, IssueError::Sign(reason) if reason.contains("names")), "{error}");
     assert!(signer.is_clean());
     let created = signer.server.count("create", REQUESTS);
-    let till = ["spiffe://td/ns/shop/sa/till".to_owned()];
-    let error = ask.issue(&request(), &till, 0, "").await.expect_err("refused");
+    let other_identity = ["spiffe://td/ns/shop/sa/till".to_owned()];
+    let error = signer_client.issue(&request(), &other_identity, 0, "").await.expect_err("refused");
     assert!(matches!(error, IssueError::Request(_)), "{error}");
-    let long = ask.issue(&request(), &[CART.to_owned()], i64::MAX, "").await.expect_err("refused");
+    let long = signer_client.issue(&request(), &[CART.to_owned()], i64::MAX, "").await.expect_err("refused");
     assert!(matches!(long, IssueError::Lifetime { .. }), "{long}");
     assert_eq!(signer.server.count("create", REQUESTS), created, "no request was created");
 }
@@ -204,15 +204,15 @@ async fn requests_and_certificates_for_other_callers_are_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signer_that_rejects_or_does_not_answer_fails_quickly() {
     let denies = Signer::start(|_, _| json!({"conditions": [{"type": "Denied", "message": "no"}]})).await;
-    let error = issue(&denies.ask(one(&denies.root)), "").await.expect_err("refused").to_string();
+    let error = issue(&denies.client(one(&denies.root)), "").await.expect_err("refused").to_string();
     assert!(error.contains("refuses") && error.ends_with(": no"), "{error}");
     assert!(denies.is_clean());
     let silent = Signer::start(|_, _| Value::Null).await;
     let config = SignerConfig { timeout: Duration::from_millis(100), ..one(&silent.root) };
-    let error = issue(&silent.ask(config.clone()), "").await.expect_err("refused").to_string();
+    let error = issue(&silent.client(config.clone()), "").await.expect_err("refused").to_string();
     assert!(error.contains("is not signed after 0.1 s"), "{error}");
     assert!(silent.is_clean());
     silent.server.forbid(REQUESTS, true);
-    let error = issue(&silent.ask(config), "").await.expect_err("refused").to_string();
+    let error = issue(&silent.client(config), "").await.expect_err("refused").to_string();
     assert!(error.contains("cannot create a CertificateSigningRequest for example.com/mesh"), "{error}");
 }

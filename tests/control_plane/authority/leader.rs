@@ -1,4 +1,4 @@
-//! One of several replicas writes (O17).
+//! Of several replicas, only the leader writes (O17).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SYSTEM, until};
 
-/// A replica, and whether it leads.
+/// A replica that takes part in the election.
 struct Replica {
     terms: Arc<AtomicUsize>,
     leads: watch::Receiver<bool>,
@@ -26,17 +26,17 @@ impl Replica {
     fn start(server: &ApiServer, pod: &str) -> Self {
         let election = Election::new(Some(server.client().expect("a client")), SYSTEM.into(), pod);
         let election = election.lasting(Duration::from_millis(800));
-        let (tell, leads) = watch::channel(false);
+        let (report, leads) = watch::channel(false);
         let (stop, terms) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let (stopping, counted) = (stop.clone(), terms.clone());
         let task = tokio::spawn(async move {
             let work = |term: CancellationToken| {
                 counted.fetch_add(1, Ordering::SeqCst);
-                tell.send_replace(true);
-                let tell = tell.clone();
+                report.send_replace(true);
+                let report = report.clone();
                 async move {
                     term.cancelled().await;
-                    tell.send_replace(false);
+                    report.send_replace(false);
                 }
             };
             election.lead(ROOTS_LEASE, stopping, work).await;
@@ -82,14 +82,14 @@ async fn another_replica_leads_when_the_leader_stops() {
     assert!(holder(&server).starts_with("one-"), "{held}");
     assert_eq!(held["spec"]["leaseTransitions"], 0);
 
-    // It stops orderly, and releases the lease.
+    // The leader stops, and releases the lease.
     one.stop.cancel();
     one.task.await.expect("no panic");
     assert!(!*one.leads.borrow());
     leads(&other).await;
     assert_eq!(lease(&server).expect("a lease")["spec"]["leaseTransitions"], 1);
 
-    // It is killed and does not release its lease.
+    // The leader is killed, and does not release its lease.
     let third = Replica::start(&server, "third");
     other.task.abort();
     leads(&third).await;
@@ -115,7 +115,7 @@ async fn a_leader_that_cannot_renew_its_lease_stops_leading_and_returns() {
     lease["kind"] = "Lease".into();
     server.apply(lease);
     until("it stops", || (!one.leads()).then_some(())).await;
-    // The thief does not renew it.
+    // The other holder does not renew it.
     leads(&one).await;
     one.stop.cancel();
 }
@@ -124,13 +124,13 @@ async fn a_leader_that_cannot_renew_its_lease_stops_leading_and_returns() {
 async fn without_an_election_every_replica_leads() {
     let election = Election::new(None, SYSTEM.into(), "one");
     let stop = CancellationToken::new();
-    let (tell, mut told) = watch::channel(false);
+    let (report, mut reported) = watch::channel(false);
     let work = |_: CancellationToken| {
-        tell.send_replace(true);
+        report.send_replace(true);
         async {}
     };
     election.lead(ROOTS_LEASE, stop, work).await;
-    assert!(*told.borrow_and_update());
+    assert!(*reported.borrow_and_update());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,17 +140,17 @@ async fn the_roots_are_in_a_cluster_trust_bundle() {
     let (sender, receiver) = watch::channel(bundle("one"));
     let stop = CancellationToken::new();
     let writing = tokio::spawn(TrustBundleWriter::new(server.client().expect("a client"), receiver).run(stop.clone()));
-    let there = || server.get("certificates.k8s.io", "clustertrustbundles", "", "istio.io:istiod-ca:root-cert");
+    let stored = || server.get("certificates.k8s.io", "clustertrustbundles", "", "istio.io:istiod-ca:root-cert");
     let has = |roots: &'static str| move |object: Value| (object["spec"]["trustBundle"] == roots).then_some(object);
-    let object = until("it is there", || there().and_then(has("one"))).await;
+    let object = until("it is written", || stored().and_then(has("one"))).await;
     assert_eq!(object["spec"], json!({"signerName": "istio.io/istiod-ca", "trustBundle": "one"}));
     sender.send_replace(bundle("two"));
-    until("it has the new roots", || there().and_then(has("two"))).await;
+    until("it has the new roots", || stored().and_then(has("two"))).await;
     // Equal roots are not written again.
     let written = server.count("update", "clustertrustbundles");
-    let looked = server.count("get", "clustertrustbundles");
+    let reads = server.count("get", "clustertrustbundles");
     sender.send_replace(bundle("two"));
-    until("it looks", || (server.count("get", "clustertrustbundles") > looked).then_some(())).await;
+    until("it reads again", || (server.count("get", "clustertrustbundles") > reads).then_some(())).await;
     assert_eq!(server.count("update", "clustertrustbundles"), written);
     stop.cancel();
     writing.await.expect("no panic");

@@ -52,7 +52,7 @@ fn keeper(certifier: &Arc<ServerSigner>) -> ServerCertificateKeeper {
 }
 
 /// Completes a handshake with a server of this configuration, and returns the server's certificate.
-async fn shown(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, String> {
+async fn served_certificate(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, String> {
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
     let server = server_config(&TlsVersions::default(), identity.clone(), clients).expect("a server");
     let mut store = RootCertStore::empty();
@@ -61,11 +61,11 @@ async fn shown(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, S
     }
     let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let client = client.with_safe_default_protocol_versions().expect("versions").with_root_certificates(store);
-    let (near, far) = tokio::io::duplex(1 << 16);
-    let accepting = tokio::spawn(async move { TlsAcceptor::from(server).accept(far).await.map(drop) });
+    let (client_io, server_io) = tokio::io::duplex(1 << 16);
+    let accepting = tokio::spawn(async move { TlsAcceptor::from(server).accept(server_io).await.map(drop) });
     let name = ServerName::try_from(ISTIOD).expect("a name");
     let connector = TlsConnector::from(Arc::new(client.with_no_client_auth()));
-    let connected = connector.connect(name, near).await.map_err(|error| error.to_string());
+    let connected = connector.connect(name, client_io).await.map_err(|error| error.to_string());
     accepting.abort();
     let certificates = connected?.get_ref().1.peer_certificates().map(<[_]>::to_vec);
     Ok(certificates.expect("certificates")[0].to_vec())
@@ -75,16 +75,16 @@ const NAMES: [&str; 3] = ["istio-pilot.istio-system.svc", "istiod-remote.istio-s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
-    let lives = Arc::new(AtomicBool::new(false));
-    let long = lives.clone();
+    let is_long_lived = Arc::new(AtomicBool::new(false));
+    let long = is_long_lived.clone();
     let signer = Signer::start(move |issuer, request| {
-        // At first more than half of its life is over when it is issued.
-        let life = if long.load(Ordering::SeqCst) { (-60, 3600) } else { (-3600, 600) };
-        certify(issuer, request, &NAMES, life)
+        // At first, more than half of the lifetime is over when the certificate is issued.
+        let validity = if long.load(Ordering::SeqCst) { (-60, 3600) } else { (-3600, 600) };
+        certify(issuer, request, &NAMES, validity)
     })
     .await;
-    let patience = Duration::from_secs(10);
-    let certifier = Arc::new(ServerSigner::new(signer.server.client().expect("a client"), NAME, patience));
+    let timeout = Duration::from_secs(10);
+    let certifier = Arc::new(ServerSigner::new(signer.server.client().expect("a client"), NAME, timeout));
     let mut keeper = keeper(&certifier);
     let error = keeper.begin().await.expect_err("no roots").to_string();
     assert!(error.contains("no caCertificates whose certSigners name example.com/mesh"), "{error}");
@@ -101,25 +101,25 @@ async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
     assert_eq!(object["spec"]["expirationSeconds"], 3600);
     assert_eq!(object["spec"]["usages"], json!(["digital signature", "key encipherment", "server auth"]));
     let (identity, bundle) = (keeper.identity.clone(), keeper.bundle.subscribe());
-    assert_eq!(bundle.borrow().roots.trim(), signer.root.trim(), "namespaces are given what it verifies with");
-    let first = shown(&identity, &signer.root).await.expect("a handshake");
+    assert_eq!(bundle.borrow().roots.trim(), signer.root.trim(), "namespaces get the roots of the server certificate");
+    let first = served_certificate(&identity, &signer.root).await.expect("a handshake");
 
-    // It is renewed as long as it is half over.
+    // It is renewed while more than half of its lifetime is over.
     let stop = CancellationToken::new();
     let keeping = tokio::spawn(keeper.run(stop.clone()));
     until("it is renewed", || (signer.server.count("create", REQUESTS) > 2).then_some(())).await;
-    lives.store(true, Ordering::SeqCst);
-    assert_ne!(shown(&identity, &signer.root).await.expect("a handshake"), first, "without a restart");
+    is_long_lived.store(true, Ordering::SeqCst);
+    assert_ne!(served_certificate(&identity, &signer.root).await.expect("a handshake"), first, "without a restart");
 
-    // Other roots in mesh config: another certificate, and other roots for the namespaces.
+    // With other roots in mesh config, the server gets another certificate, and the namespaces get other roots.
     let both = format!("{}{}", signer.root, other_root());
     certifier.follow(&mesh(&both));
-    until("the namespaces have them", || (bundle.borrow().roots.trim() == both.trim()).then_some(())).await;
-    // Mesh config that has none any more, or an equal one, changes nothing.
+    until("the namespaces have the roots", || (bundle.borrow().roots.trim() == both.trim()).then_some(())).await;
+    // Mesh config without roots, or with equal ones, changes nothing.
     certifier.follow(&MeshConfig::default());
     assert_eq!(certifier.roots().trim(), both.trim());
-    assert!(shown(&identity, &signer.root).await.is_ok());
-    until("requests are taken away", || signer.is_clean().then_some(())).await;
+    assert!(served_certificate(&identity, &signer.root).await.is_ok());
+    until("requests are deleted", || signer.is_clean().then_some(())).await;
     stop.cancel();
     keeping.await.expect("no panic");
 }
@@ -133,24 +133,24 @@ fn other_root() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_certificate_that_clients_would_reject_is_not_served() {
-    let life = (-60, 3600);
+    let validity = (-60, 3600);
     type CertificateAnswer = fn(&Issuer<'_, KeyPair>, &str, (i64, i64)) -> Value;
     let cases: [(&str, CertificateAnswer); 3] = [
-        ("names", |issuer, request, life| certify(issuer, request, &NAMES[..2], life)),
-        ("names", |issuer, request, life| certify(issuer, request, &["vault.bank.svc"], life)),
+        ("names", |issuer, request, validity| certify(issuer, request, &NAMES[..2], validity)),
+        ("names", |issuer, request, validity| certify(issuer, request, &["vault.bank.svc"], validity)),
         ("does not verify", |issuer, request, _| certify(issuer, request, &NAMES, (-3600, -60))),
     ];
     for (reason, answer) in cases {
-        let signer = Signer::start(move |issuer, request| answer(issuer, request, life)).await;
+        let signer = Signer::start(move |issuer, request| answer(issuer, request, validity)).await;
         let client = signer.server.client().expect("a client");
         let certifier = Arc::new(ServerSigner::new(client, NAME, Duration::from_secs(10)));
         certifier.follow(&mesh(&signer.root));
         let mut keeper = keeper(&certifier);
         let error = keeper.begin().await.expect_err(reason).to_string();
         assert!(error.contains(reason), "{reason}: {error}");
-        assert!(shown(&keeper.identity, &signer.root).await.is_err());
+        assert!(served_certificate(&keeper.identity, &signer.root).await.is_err());
         assert!(signer.is_clean());
-        // Of another root, likewise.
+        // A certificate of another root is rejected too.
         certifier.follow(&mesh(&other_root()));
         assert!(keeper.begin().await.is_err());
     }

@@ -1,4 +1,4 @@
-//! Debug pages over xDS (O09), as `istioctl` asks for them.
+//! Debug pages over xDS (O09), as `istioctl` requests them.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,18 @@ const DUMP: &str = "istio.io/debug/config_dump";
 async fn connect(mesh: &IdentityFixture, subject: &str) -> Channel {
     let (key, csr) = signing_request().expect("a request");
     let channel = mesh.connect(&ClientTls::default()).await;
-    let chain = CertificateRequest::bearing(&csr, &mesh.token(subject)).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::with_token(&csr, &mesh.token(subject)).send(&channel).await.expect("issued");
     mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await
 }
 
 /// Opens a stream with one request.
-fn ask(channel: &Channel, protocol: Protocol, of: (&str, &str), type_url: &str, names: &[&str]) -> Result<AdsStream> {
+fn open_with_request(
+    channel: &Channel,
+    protocol: Protocol,
+    of: (&str, &str),
+    type_url: &str,
+    names: &[&str],
+) -> Result<AdsStream> {
     let mut stream = AdsStream::open(channel.clone(), protocol, node(of.0, of.1))?;
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     stream.subscribe(type_url, &names, BTreeMap::new())?;
@@ -45,7 +51,7 @@ fn code(result: Result<Update>) -> Option<Code> {
 /// A proxy of the shop that has its clusters, in a namespace of its own.
 async fn proxy(mesh: &IdentityFixture) -> Result<AdsStream> {
     let channel = connect(mesh, CART).await;
-    let mut stream = ask(&channel, Protocol::Delta, ("shop", "cart"), Kind::Cds.type_url(), &[])?;
+    let mut stream = open_with_request(&channel, Protocol::Delta, ("shop", "cart"), Kind::Cds.type_url(), &[])?;
     let update = answer(&mut stream).await?;
     stream.ack(&update)?;
     Ok(stream)
@@ -56,11 +62,14 @@ async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
     let mesh = IdentityFixture::start(&[]).await;
     let _proxy = proxy(&mesh).await?;
     let channel = connect(&mesh, "system:serviceaccount:istio-system:operator").await;
-    let me = ("istio-system", "operator");
+    let operator = ("istio-system", "operator");
     for protocol in [Protocol::Sotw, Protocol::Delta] {
-        let mut stream = ask(&channel, protocol, me, SYNC, &[])?;
+        let mut stream = open_with_request(&channel, protocol, operator, SYNC, &[])?;
         let update = answer(&mut stream).await?;
-        ensure!(update.type_url == SYNC && update.resources.len() == 1, "one proxy, not who asks: {update:?}");
+        ensure!(
+            update.type_url == SYNC && update.resources.len() == 1,
+            "one proxy, without the caller itself: {update:?}"
+        );
         let any = &update.resources[0].2;
         ensure!(any.type_url == "type.googleapis.com/envoy.service.status.v3.ClientConfig", "{}", any.type_url);
         let client = ClientConfig::decode(any.value.as_slice())?;
@@ -78,18 +87,18 @@ async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
         let dump: Value = serde_json::from_slice(&any.value)?;
         ensure!(dump["configs"][1]["dynamicActiveClusters"].as_array().is_some_and(|list| !list.is_empty()), "{dump}");
 
-        let mut stream = ask(&channel, protocol, me, DUMP, &["pod-1.shop"])?;
+        let mut stream = open_with_request(&channel, protocol, operator, DUMP, &["pod-1.shop"])?;
         let types: Vec<String> =
             answer(&mut stream).await?.resources.into_iter().map(|(_, _, any)| any.type_url).collect();
         ensure!(types.contains(&"type.googleapis.com/envoy.admin.v3.ClustersConfigDump".to_owned()), "{types:?}");
     }
     let (_, connected) = mesh.server.get("/debug/connections").await?;
-    ensure!(!connected.contains("operator"), "who only looks is no proxy: {connected}");
+    ensure!(!connected.contains("operator"), "a caller that requests only debug pages is not a proxy: {connected}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_see_their_own_proxies_only() -> Result<()> {
+async fn other_callers_see_only_proxies_of_their_namespace() -> Result<()> {
     let mesh = IdentityFixture::start(&[]).await;
     let _proxy = proxy(&mesh).await?;
     let shop = connect(&mesh, "system:serviceaccount:shop:till").await;
@@ -97,14 +106,14 @@ async fn others_see_their_own_proxies_only() -> Result<()> {
     let page = "config_dump?proxyID=pod-1.shop";
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let text = async |channel: &Channel, of| -> Result<String> {
-            let update = answer(&mut ask(channel, protocol, of, PAGE, &[page])?).await?;
+            let update = answer(&mut open_with_request(channel, protocol, of, PAGE, &[page])?).await?;
             Ok(String::from_utf8(update.resources[0].2.value.clone())?)
         };
         ensure!(text(&shop, ("shop", "till")).await?.contains("dynamicActiveClusters"));
         let hidden = text(&bank, ("bank", "vault")).await?;
         ensure!(hidden.contains("not connected") && !hidden.contains("luster"), "{hidden}");
         for (type_url, names) in [(SYNC, &[][..]), (DUMP, &["pod-1.shop"])] {
-            let update = answer(&mut ask(&bank, protocol, ("bank", "vault"), type_url, names)?).await?;
+            let update = answer(&mut open_with_request(&bank, protocol, ("bank", "vault"), type_url, names)?).await?;
             ensure!(update.resources.is_empty(), "{update:?}");
         }
         for (page, expect) in [
@@ -113,23 +122,25 @@ async fn others_see_their_own_proxies_only() -> Result<()> {
             ("../metrics", Code::PermissionDenied),
             ("config_dump?proxyID=\u{1}", Code::InvalidArgument),
         ] {
-            let refused = answer(&mut ask(&shop, protocol, ("shop", "till"), PAGE, &[page])?).await;
+            let refused = answer(&mut open_with_request(&shop, protocol, ("shop", "till"), PAGE, &[page])?).await;
             ensure!(code(refused) == Some(expect), "{page}");
         }
-        let two = answer(&mut ask(&shop, protocol, ("shop", "till"), PAGE, &["edsz", "ndsz"])?).await;
+        let two = answer(&mut open_with_request(&shop, protocol, ("shop", "till"), PAGE, &["edsz", "ndsz"])?).await;
         ensure!(code(two) == Some(Code::InvalidArgument));
-        // A caller that claims another namespace than its own.
-        let thief = answer(&mut ask(&bank, protocol, ("shop", "vault"), PAGE, &[page])?).await;
-        ensure!(code(thief) == Some(Code::PermissionDenied));
+        // A caller whose node claims a namespace that is not its own.
+        let impersonation = answer(&mut open_with_request(&bank, protocol, ("shop", "vault"), PAGE, &[page])?).await;
+        ensure!(code(impersonation) == Some(Code::PermissionDenied));
         // The plaintext port authenticates no caller.
         let plain = sluice_testkit::ads::connect(mesh.server.grpc).await?;
         for type_url in [PAGE, SYNC, DUMP] {
-            let unknown = answer(&mut ask(&plain, protocol, ("istio-system", "operator"), type_url, &[page])?).await;
+            let unknown =
+                answer(&mut open_with_request(&plain, protocol, ("istio-system", "operator"), type_url, &[page])?)
+                    .await;
             ensure!(code(unknown) == Some(Code::Unauthenticated), "{type_url}");
         }
     }
     let refused = mesh.metrics().await["sluice_xds_refused{reason=\"debug\"}"];
-    ensure!((refused - 16.0).abs() < 0.1, "each refusal is counted once: {refused}");
+    ensure!((refused - 16.0).abs() < 0.1, "each rejection is counted once: {refused}");
     let lines = mesh.logged("rejected a request for a debug page");
     ensure!(lines.len() == 16 && lines[0].contains("spiffe://cluster.local/ns/shop/sa/till"), "{lines:#?}");
     Ok(())

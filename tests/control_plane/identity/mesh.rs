@@ -1,4 +1,4 @@
-//! A control plane without a cluster, with an authority and tokens of its own.
+//! A control plane without a cluster, with its own authority and token issuer.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl IdentityFixture {
         Self::start_with(arguments, &[]).await
     }
 
-    /// The same with variables of the environment.
+    /// The same with environment variables.
     pub(crate) async fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let objects = directory.path().join("objects");
@@ -79,7 +79,7 @@ impl IdentityFixture {
         self.restart(&[&format!("--meshConfig={}", file.display())]).await
     }
 
-    /// Where the authority is kept.
+    /// Directory of the authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.path().join("authority")
     }
@@ -103,10 +103,10 @@ impl IdentityFixture {
     }
 
     pub(crate) async fn connect(&self, presented: &ClientTls) -> Channel {
-        self.try_connect(presented).await.expect("hands are shaken")
+        self.try_connect(presented).await.expect("TLS handshake")
     }
 
-    /// Claims of a token that is good for some seconds.
+    /// Claims of a token that is valid for some seconds.
     pub(crate) fn claims(&self, subject: &str, seconds: i64) -> Value {
         json!({"iss": "https://issuer", "sub": subject, "aud": ["istio-ca"], "exp": now() + seconds})
     }
@@ -115,12 +115,12 @@ impl IdentityFixture {
         self.issuer.sign(claims).expect("a token")
     }
 
-    /// A good token.
+    /// A valid token.
     pub(crate) fn token(&self, subject: &str) -> String {
         self.sign(&self.claims(subject, 600))
     }
 
-    /// Metrics without labels, and those with, by their whole name.
+    /// Metrics by name, including labels.
     pub(crate) async fn metrics(&self) -> BTreeMap<String, f64> {
         let (_, text) = self.server.get("/metrics").await.expect("metrics");
         let lines = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
@@ -145,7 +145,7 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_secs()).expect("a time")
 }
 
-/// URIs that the first certificate of a text names.
+/// The URIs in the first certificate of a PEM text.
 pub(crate) fn uris(pem: &str) -> Vec<String> {
     let der = certificates(pem).expect("a certificate").remove(0);
     let (_, certificate) = X509Certificate::from_der(&der).expect("a certificate");
@@ -157,12 +157,12 @@ pub(crate) fn uris(pem: &str) -> Vec<String> {
     names.general_names.iter().map(one).collect()
 }
 
-/// Polls until there is a value.
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls until `poll` returns a value.
+pub(crate) async fn until<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        if let Some(found) = ask().await {
-            return found;
+        if let Some(value) = poll().await {
+            return value;
         }
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -3,7 +3,7 @@
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
 use sluice_ca::{Authority, LifetimeLimits, Material};
-use sluice_testkit::pods::identity::Authority as Stranger;
+use sluice_testkit::pods::identity::Authority as ForeignAuthority;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::{Code, Status};
@@ -12,15 +12,16 @@ use super::mesh::{CART, IdentityFixture, now, until, uris};
 
 const WEAK: &str = include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr");
 
-/// The refusal, which is logged once, with the reason and nothing that was presented.
+/// Sends a request that is rejected, and checks that the rejection is logged once, with the reason and without the
+/// credentials.
 async fn refused(
     mesh: &IdentityFixture,
     channel: &tonic::transport::Channel,
-    ask: CertificateRequest,
+    request: CertificateRequest,
     reason: &str,
 ) -> Status {
     let before = mesh.logged("rejected a certificate request").len();
-    let status = ask.send(channel).await.expect_err(reason);
+    let status = request.send(channel).await.expect_err(reason);
     let logged = until(reason, async || {
         let lines = mesh.logged("rejected a certificate request");
         (lines.len() > before).then_some(lines)
@@ -42,31 +43,31 @@ async fn invalid_tokens_get_no_certificate() {
         claims[name] = value;
         mesh.sign(&claims)
     };
-    let stranger = TokenIssuer::new().expect("an issuer").sign(&mesh.claims(CART, 600)).expect("a token");
+    let foreign = TokenIssuer::new().expect("an issuer").sign(&mesh.claims(CART, 600)).expect("a token");
     let tokens = [
         (with("exp", json!(now() - 1)), "the token has expired"),
         (with("nbf", json!(now() + 3600)), "the token is not valid yet"),
         (with("aud", json!(["kubernetes.default.svc"])), "the token does not have the audience istio-ca"),
         (with("iss", json!("https://other")), "the token has another issuer than the configured one"),
         (with("sub", json!("system:node:one")), "the token is not that of a service account"),
-        (stranger, "no key of the issuer verifies the signature of the token"),
+        (foreign, "no key of the issuer verifies the signature of the token"),
         ("garbage".to_owned(), "the token is malformed"),
     ];
     let count = tokens.len();
     for (token, reason) in tokens {
-        let status = refused(&mesh, &channel, CertificateRequest::bearing(&csr, &token), reason).await;
+        let status = refused(&mesh, &channel, CertificateRequest::with_token(&csr, &token), reason).await;
         assert_eq!(
             (status.code(), status.message()),
             (Code::Unauthenticated, "request authenticate failure"),
             "{reason}"
         );
     }
-    // A valid token, but of another cluster than the caller claims.
+    // A valid token of a cluster that is not the one the caller claims.
     for (cluster, reason) in [("east", "no key of the issuer verifies the signature"), ("west", "cluster \\\"west\\\"")]
     {
-        let mut ask = CertificateRequest::bearing(&csr, &mesh.token(CART));
-        ask.headers.push(("clusterid", cluster.to_owned()));
-        assert_eq!(refused(&mesh, &channel, ask, reason).await.code(), Code::Unauthenticated);
+        let mut request = CertificateRequest::with_token(&csr, &mesh.token(CART));
+        request.headers.push(("clusterid", cluster.to_owned()));
+        assert_eq!(refused(&mesh, &channel, request, reason).await.code(), Code::Unauthenticated);
     }
     let nothing = CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() };
     let status = refused(&mesh, &channel, nothing, "it presents no credentials").await;
@@ -78,7 +79,7 @@ async fn invalid_tokens_get_no_certificate() {
         ..CertificateRequest::default()
     };
     assert_eq!(refused(&mesh, &channel, forged, "it presents no credentials").await.code(), Code::Unauthenticated);
-    let mut node = CertificateRequest::bearing(&csr, &mesh.token(CART));
+    let mut node = CertificateRequest::with_token(&csr, &mesh.token(CART));
     node.metadata.push(("ImpersonatedIdentity", "spiffe://cluster.local/ns/bank/sa/vault".to_owned()));
     let status = refused(&mesh, &channel, node, "CA_TRUSTED_NODE_ACCOUNTS").await;
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -100,22 +101,23 @@ async fn invalid_signing_requests_get_no_certificate() {
         ("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n", "failed to parse"),
         (WEAK, "RSA key of 1024 bits is too weak"),
     ] {
-        let status = refused(&mesh, &channel, CertificateRequest::bearing(csr, &token), reason).await;
+        let status = refused(&mesh, &channel, CertificateRequest::with_token(csr, &token), reason).await;
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().starts_with("CSR signing error (") && status.message().contains(reason), "{status}");
     }
     let (_, csr) = signing_request().expect("a request");
-    let long = CertificateRequest { seconds: 91 * 86400, ..CertificateRequest::bearing(&csr, &token) };
+    let long = CertificateRequest { seconds: 91 * 86400, ..CertificateRequest::with_token(&csr, &token) };
     let status = refused(&mesh, &channel, long, "greater than the max allowed TTL").await;
     assert_eq!(status.code(), Code::InvalidArgument);
     let metrics = mesh.metrics().await;
     assert_eq!(metrics["citadel_server_csr_parsing_err_count"], 4.0);
     assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"CSR_ERROR\"}"], 4.0);
     assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"TTL_ERROR\"}"], 1.0);
-    // Not even read.
-    let status = CertificateRequest::bearing(&"A".repeat(100_000), &token).send(&channel).await.expect_err("too long");
+    // A request that is too long is not read.
+    let status =
+        CertificateRequest::with_token(&"A".repeat(100_000), &token).send(&channel).await.expect_err("too long");
     assert_eq!(status.code(), Code::OutOfRange);
-    CertificateRequest::bearing(&csr, &token).send(&channel).await.expect("the next is served");
+    CertificateRequest::with_token(&csr, &token).send(&channel).await.expect("the next is served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,12 +130,13 @@ async fn a_certificate_has_the_names_of_its_caller_whatever_the_request_names() 
         SanType::URI("spiffe://cluster.local/ns/bank/sa/vault".try_into().expect("a name")),
         SanType::DnsName("istiod.istio-system.svc".try_into().expect("a name")),
     ];
-    let csr = params.serialize_request(&key).expect("a request").pem().expect("its text");
-    let chain = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
+    let csr = params.serialize_request(&key).expect("a request").pem().expect("the PEM text");
+    let chain = CertificateRequest::with_token(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
-    // The same request of another is for that other: a replay gives nothing that its key does not open.
+    // The same request from another caller gets a certificate of that caller. A replayed request is useless without the
+    // private key.
     let till = mesh.token("system:serviceaccount:shop:till");
-    let chain = CertificateRequest::bearing(&csr, &till).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::with_token(&csr, &till).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/till"]);
 }
 
@@ -141,34 +144,34 @@ async fn a_certificate_has_the_names_of_its_caller_whatever_the_request_names() 
 async fn unauthenticated_client_is_rejected_before_first_request() {
     let mesh = IdentityFixture::start(&[]).await;
     let (_, csr) = signing_request().expect("a request");
-    let ask = || CertificateRequest::bearing(&csr, &mesh.token(CART));
-    let stranger = Stranger::new().expect("an authority");
-    let pair = stranger.issue("spiffe://cluster.local/ns/shop/sa/cart").expect("a certificate");
+    let request = || CertificateRequest::with_token(&csr, &mesh.token(CART));
+    let foreign = ForeignAuthority::new().expect("an authority");
+    let pair = foreign.issue("spiffe://cluster.local/ns/shop/sa/cart").expect("a certificate");
     let presented = |pair: (String, String)| ClientTls { pair: Some(pair), ..ClientTls::default() };
-    // With TLS 1.3 the client learns of it when it first reads.
+    // With TLS 1.3 the client detects the rejection at its first read.
     let refused = async |presented: ClientTls| match mesh.try_connect(&presented).await {
         Err(_) => true,
-        Ok(channel) => ask().send(&channel).await.is_err(),
+        Ok(channel) => request().send(&channel).await.is_err(),
     };
     assert!(refused(presented(pair)).await, "an unknown root");
-    // Issued by the authority itself while the mesh had another name.
+    // Issued by the same authority while the mesh had another trust domain.
     let other = mesh.rename("other.domain").await;
     let channel = other.connect(&ClientTls::default()).await;
     let (key, own) = signing_request().expect("a request");
-    let chain = CertificateRequest::bearing(&own, &other.token(CART)).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::with_token(&own, &other.token(CART)).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://other.domain/ns/shop/sa/cart"]);
     let pair = presented((chain[0].clone(), key));
     other.connect(&pair).await;
     let mesh = other.rename("cluster.local").await;
     let refused = match mesh.try_connect(&pair).await {
         Err(_) => true,
-        Ok(channel) => CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.is_err(),
+        Ok(channel) => CertificateRequest::with_token(&own, &mesh.token(CART)).send(&channel).await.is_err(),
     };
     assert!(refused, "another trust domain");
     until("it is logged", async || mesh.logged("TLS handshake failed").pop()).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 1.0);
     let channel = mesh.connect(&ClientTls::default()).await;
-    CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
+    CertificateRequest::with_token(&own, &mesh.token(CART)).send(&channel).await.expect("other callers are served");
 }
 
 #[tokio::test(flavor = "multi_thread")]

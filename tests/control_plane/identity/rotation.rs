@@ -1,11 +1,11 @@
-//! What changes while the control plane runs.
+//! Certificates and authorities that change while the control plane runs.
 
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 
 use super::mesh::{CART, IdentityFixture, until};
 
-/// Puts an authority of an organization into a directory; gives its certificate.
+/// Writes an authority of an organization into a directory. Returns its certificate.
 fn plug_in(organization: &Authority, directory: &std::path::Path, name: &str) -> String {
     organization.plug_in(directory, name, organization.root()).expect("plugged in")
 }
@@ -13,7 +13,7 @@ fn plug_in(organization: &Authority, directory: &std::path::Path, name: &str) ->
 async fn chain(mesh: &IdentityFixture) -> Vec<String> {
     let (_, csr) = signing_request().expect("a request");
     let channel = mesh.connect(&ClientTls::default()).await;
-    CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued")
+    CertificateRequest::with_token(&csr, &mesh.token(CART)).send(&channel).await.expect("issued")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,24 +28,24 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
 
     let second = plug_in(&organization, &mesh.authority(), "second");
     until("the second authority signs", async || (chain(&mesh).await[1].trim() == second.trim()).then_some(())).await;
-    // The server has a certificate of it: otherwise the handshakes above and below would fail.
+    // The server has a certificate of the authority, otherwise the handshakes would fail.
     until("the server's certificate is new", async || {
         (mesh.logged("issued the server certificate").len() > 1).then_some(())
     })
     .await;
 
-    // Another root is not taken, or workloads would not trust each other any more.
+    // Another root is rejected, because workloads would no longer trust each other.
     let root = mesh.root();
     plug_in(&Authority::new().expect("a root"), &mesh.authority(), "third");
-    until("the third is refused", async || {
+    until("the third is rejected", async || {
         mesh.logged("changed certificate authority is invalid, the previous one stays in use").pop()
     })
     .await;
     let address = mesh.server.secure.expect("the port is open");
     let channel = sluice_testkit::secure::connect(address, "localhost", &root, &ClientTls::default()).await;
     let (_, csr) = signing_request().expect("a request");
-    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART))
-        .send(&channel.expect("hands are shaken"))
+    let issued = CertificateRequest::with_token(&csr, &mesh.token(CART))
+        .send(&channel.expect("TLS handshake"))
         .await
         .expect("issued");
     assert_eq!(issued[1].trim(), second.trim());
@@ -92,9 +92,9 @@ async fn a_plugged_in_server_certificate_is_served_and_reloaded() {
     };
     let (_, csr) = signing_request().expect("a request");
     let issued =
-        CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&connect().await.expect("hands are shaken")).await;
-    assert_eq!(issued.expect("issued")[1], mesh.root(), "workloads are of the authority all the same");
-    mesh.try_connect(&ClientTls::default()).await.expect_err("it shows no certificate of the authority");
+        CertificateRequest::with_token(&csr, &mesh.token(CART)).send(&connect().await.expect("TLS handshake")).await;
+    assert_eq!(issued.expect("issued")[1], mesh.root(), "the authority still issues the certificates of workloads");
+    mesh.try_connect(&ClientTls::default()).await.expect_err("its certificate is not of the authority");
     write();
-    connect().await.expect("hands are shaken, whichever it is");
+    connect().await.expect("TLS handshake with the old or the new certificate");
 }

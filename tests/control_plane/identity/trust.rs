@@ -1,4 +1,4 @@
-//! Several roots: which ones workloads trust (P19, X23).
+//! Several roots, and which of them workloads trust (P19, X23).
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ async fn workloads_are_sent_all_roots_and_new_ones() {
     let mesh = IdentityFixture::start_with(&[&mesh_config], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token)
+    let chain = CertificateRequest::with_token(&csr, &token)
         .send(&mesh.connect(&ClientTls::default()).await)
         .await
         .expect("issued");
-    assert_eq!(chain.last(), Some(&mesh.root()), "its own certificate has its own root");
+    assert_eq!(chain.last(), Some(&mesh.root()), "the chain ends with the root of the authority");
     let channel = mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let mut stream = AdsStream::open(channel.clone(), protocol, node("shop", "cart")).expect("a stream");
-        stream.subscribe(TYPE, &[], BTreeMap::new()).expect("it is open");
-        let mut told = async |expect: Vec<String>| {
+        stream.subscribe(TYPE, &[], BTreeMap::new()).expect("the stream is open");
+        let mut receives = async |expect: Vec<String>| {
             // The roots of both sources may arrive in separate responses.
             loop {
-                let update = stream.next().await.expect("it goes on").expect("an answer");
-                stream.ack(&update).expect("it is open");
+                let update = stream.next().await.expect("the stream continues").expect("an answer");
+                stream.ack(&update).expect("the stream is open");
                 let roots = update.resources.first().map(|(_, _, any)| {
                     ProxyConfig::decode(any.value.as_slice()).expect("a message").ca_certificates_pem
                 });
@@ -52,12 +52,12 @@ async fn workloads_are_sent_all_roots_and_new_ones() {
             roots
         };
         let both = vec![mesh.root(), other.root().replace("\r\n", "\n")];
-        told(sorted(both.clone())).await;
+        receives(sorted(both.clone())).await;
         let new = Authority::new().expect("an authority");
         let all = json!({"caCertificates": [{"pem": other.root()}, {"pem": new.root()}]});
         std::fs::write(&file, all.to_string()).expect("write the mesh config");
-        told(sorted([both, vec![new.root().replace("\r\n", "\n")]].concat())).await;
+        receives(sorted([both, vec![new.root().replace("\r\n", "\n")]].concat())).await;
         std::fs::write(&file, json!({"caCertificates": [{"pem": other.root()}]}).to_string()).expect("write it back");
-        told(sorted(vec![mesh.root(), other.root().replace("\r\n", "\n")])).await;
+        receives(sorted(vec![mesh.root(), other.root().replace("\r\n", "\n")])).await;
     }
 }

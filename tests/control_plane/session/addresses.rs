@@ -1,4 +1,4 @@
-//! Addresses of ambient mode: all of them, or those that a node proxy subscribes on demand (X26).
+//! Addresses of ambient mode: all of them, or those that a node proxy subscribes to on demand (X26).
 
 use prost::Message as _;
 use sluice_model::ResourceType::{Address, Workload};
@@ -33,7 +33,7 @@ fn set_service(mesh: &SessionFixture, name: &str, ip: [u8; 4]) {
     mesh.set(Address, "base", name, &address.encode_to_vec());
 }
 
-/// A service of two pods, another pod at the address of the node `far`, and one on the client's own node.
+/// A service of two pods, a pod on the node `far`, and a pod on the client's own node.
 fn shop() -> SessionFixture {
     let mesh = SessionFixture::new();
     set_service(&mesh, WEB, [10, 9, 0, 1]);
@@ -44,7 +44,7 @@ fn shop() -> SessionFixture {
     mesh
 }
 
-fn asking(mesh: &SessionFixture, names: &[&str]) -> ScriptedClient {
+fn subscribed_client(mesh: &SessionFixture, names: &[&str]) -> ScriptedClient {
     let mut client = ScriptedClient::connect(mesh, Delta);
     client.want(Address, names);
     client
@@ -53,10 +53,10 @@ fn asking(mesh: &SessionFixture, names: &[&str]) -> ScriptedClient {
 #[test]
 fn an_address_is_answered_with_its_workload() {
     let mesh = shop();
-    let mut client = asking(&mesh, &["/10.1.0.3"]);
-    let got = client.settle();
-    assert_eq!(got.iter().map(ReceivedResponse::text).collect::<Vec<_>>(), ["WDS +db-1"]);
-    assert_eq!(got[0].aliases["db-1"], ["/10.1.0.3"]);
+    let mut client = subscribed_client(&mesh, &["/10.1.0.3"]);
+    let responses = client.settle();
+    assert_eq!(responses.iter().map(ReceivedResponse::text).collect::<Vec<_>>(), ["WDS +db-1"]);
+    assert_eq!(responses[0].aliases["db-1"], ["/10.1.0.3"]);
     client.change(Address, &["/10.1.0.9"], &[]);
     assert_eq!(client.settled(), ["WDS -/10.1.0.9"], "no workload has the address");
     // A workload gets the address, and the other workload changes.
@@ -67,19 +67,19 @@ fn an_address_is_answered_with_its_workload() {
     mesh.delete(Address, "base", "db-1");
     set_workload(&mesh, "web-1", [10, 1, 0, 1], "elsewhere", &[WEB]);
     mesh.commit();
-    assert_eq!(client.settled(), ["WDS -db-1"], "the other is not subscribed");
+    assert_eq!(client.settled(), ["WDS -db-1"], "the client is not subscribed to the other workload");
 }
 
 #[test]
-fn a_service_comes_with_its_workloads_however_it_is_asked_for() {
+fn service_is_sent_with_its_workloads_by_name_and_by_address() {
     for name in [WEB, "/10.9.0.1"] {
         let mesh = shop();
-        let mut client = asking(&mesh, &[name]);
+        let mut client = subscribed_client(&mesh, &[name]);
         assert_eq!(client.settled(), [format!("WDS +{WEB} +web-1 +web-2")], "by {name}");
         set_workload(&mesh, "web-3", [10, 1, 0, 4], "far", &[WEB]);
         mesh.commit();
         assert_eq!(client.settled(), ["WDS +web-3"], "by {name}");
-        // It leaves the service: clients that had the old state are sent the new one.
+        // The workload leaves the service. Clients that hold its old state are sent the new one.
         set_workload(&mesh, "web-2", [10, 1, 0, 2], "far", &[]);
         mesh.commit();
         assert_eq!(client.settled(), ["WDS +web-2"], "by {name}");
@@ -91,7 +91,7 @@ fn workloads_of_the_own_node_are_sent_unrequested() {
     let mesh = shop();
     set_workload(&mesh, "near-1", [10, 1, 0, 5], NODE, &[]);
     mesh.commit();
-    let mut client = asking(&mesh, &["/10.1.0.3"]);
+    let mut client = subscribed_client(&mesh, &["/10.1.0.3"]);
     assert_eq!(client.settled(), ["WDS +db-1 +near-1"]);
     set_workload(&mesh, "near-2", [10, 1, 0, 6], NODE, &[]);
     mesh.commit();
@@ -101,7 +101,7 @@ fn workloads_of_the_own_node_are_sent_unrequested() {
 #[test]
 fn a_repeated_subscription_is_answered_again() {
     let mesh = shop();
-    let mut client = asking(&mesh, &["/10.1.0.3"]);
+    let mut client = subscribed_client(&mesh, &["/10.1.0.3"]);
     client.settle();
     client.change(Address, &["/10.1.0.3"], &[]);
     assert_eq!(client.settled(), ["WDS +db-1"]);
@@ -112,21 +112,21 @@ fn a_reconnecting_node_proxy_is_sent_only_changes() {
     let mesh = shop();
     let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Address);
-    let got = client.settle().remove(0);
-    assert_eq!(got.text(), format!("WDS +db-1 +{WEB} +web-1 +web-2"));
-    assert!(got.aliases["db-1"].is_empty(), "who has everything needs no other names");
+    let responses = client.settle().remove(0);
+    assert_eq!(responses.text(), format!("WDS +db-1 +{WEB} +web-1 +web-2"));
+    assert!(responses.aliases["db-1"].is_empty(), "a wildcard subscription gets no aliases");
     set_workload(&mesh, "web-1", [10, 1, 0, 1], "elsewhere", &[WEB]);
     mesh.delete(Address, "base", "db-1");
     mesh.commit();
     let mut client = client.reconnect(&mesh);
     assert_eq!(client.settled(), ["WDS +web-1 -db-1"]);
     let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["WDS"], "it holds all there is");
+    assert_eq!(client.settled(), ["WDS"], "it already holds every resource");
 
-    let mut demanding = asking(&mesh, &["/10.1.0.2"]);
-    assert_eq!(demanding.settled(), ["WDS +web-2"]);
-    let mut demanding = demanding.reconnect(&mesh);
-    assert_eq!(demanding.settled(), ["WDS"]);
+    let mut on_demand = subscribed_client(&mesh, &["/10.1.0.2"]);
+    assert_eq!(on_demand.settled(), ["WDS +web-2"]);
+    let mut on_demand = on_demand.reconnect(&mesh);
+    assert_eq!(on_demand.settled(), ["WDS"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A client that follows the protocol, without a network.
+//! A client that follows the xDS protocol, without a network.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -17,16 +17,16 @@ use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
 use super::fixture::{SIDECAR, SessionFixture};
 
-/// A response, of whichever protocol.
+/// A response of either protocol.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ReceivedResponse {
     pub(crate) type_url: String,
     pub(crate) nonce: String,
     pub(crate) version: String,
-    /// Name, version, bytes. State of the world has no names of its own: there they are read from the message.
+    /// Name, version, bytes. In state of the world, the name is read from the message.
     pub(crate) resources: Vec<(String, String, Bytes)>,
     pub(crate) removed: Vec<String>,
-    /// Names that nothing is known by: resources without a message.
+    /// Names that do not exist: resources without a message.
     pub(crate) unresolved: Vec<String>,
     /// Aliases of resources.
     pub(crate) aliases: BTreeMap<String, Vec<String>>,
@@ -34,7 +34,7 @@ pub(crate) struct ReceivedResponse {
 
 impl ReceivedResponse {
     pub(crate) fn kind(&self) -> ResourceType {
-        ResourceType::from_type_url(&self.type_url).expect("a type of ours")
+        ResourceType::from_type_url(&self.type_url).expect("a known type")
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {
@@ -62,13 +62,13 @@ pub(crate) struct ScriptedClient {
     pub(crate) protocol: XdsProtocol,
     stream: AdsStream,
     node: Option<Node>,
-    /// The names of its subscriptions; with `None`, the wildcard.
+    /// The names of its subscriptions; `None` is the wildcard.
     pub(crate) wants: BTreeMap<ResourceType, Option<BTreeSet<String>>>,
-    /// What it holds: version and bytes.
+    /// The resources it holds: version and bytes.
     pub(crate) holds: BTreeMap<ResourceType, BTreeMap<String, (String, Bytes)>>,
     /// Nonce of the last response by type.
     nonces: BTreeMap<ResourceType, String>,
-    /// Responses it has not answered.
+    /// Responses that it has not acknowledged or rejected.
     pub(crate) unanswered: VecDeque<ReceivedResponse>,
     pub(crate) now: Instant,
 }
@@ -88,7 +88,7 @@ impl ScriptedClient {
         }
     }
 
-    /// The same client on a new stream, with what it holds.
+    /// The same client on a new stream, with the resources it holds.
     pub(crate) fn reconnect(self, mesh: &SessionFixture) -> Self {
         drop(self.stream);
         let fresh = Self::connect(mesh, self.protocol);
@@ -168,20 +168,20 @@ impl ScriptedClient {
         .expect("names on demand");
     }
 
-    /// Takes the next response in and applies it; does not answer it.
+    /// Receives the next response and applies it, without acknowledging it.
     pub(crate) fn receive(&mut self) -> Option<ReceivedResponse> {
         let bytes = self.stream.poll_encoded(self.now)?.bytes();
         Some(self.apply(bytes))
     }
 
-    /// The same if it has endpoints, which are sent while everything else waits for its turn.
+    /// The same for endpoints, which are sent while other types wait for a push permit.
     pub(crate) fn receive_endpoints(&mut self) -> Option<ReceivedResponse> {
         let bytes = self.stream.poll_endpoints(self.now)?.bytes();
         Some(self.apply(bytes))
     }
 
     fn apply(&mut self, bytes: Bytes) -> ReceivedResponse {
-        let got = match self.protocol {
+        let response = match self.protocol {
             XdsProtocol::Sotw => {
                 let response = DiscoveryResponse::decode(bytes).expect("a DiscoveryResponse");
                 let resources = response.resources.into_iter().map(|any| {
@@ -202,7 +202,7 @@ impl ScriptedClient {
                 let mut response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
                 let empty = response.resources.extract_if(.., |resource| resource.resource.is_none());
                 let unresolved = empty.map(|resource| {
-                    assert_eq!(resource.aliases, [&*resource.name], "Envoy takes it by its other names only");
+                    assert_eq!(resource.aliases, [&*resource.name], "Envoy reads only the aliases");
                     resource.name
                 });
                 let unresolved = unresolved.collect();
@@ -223,54 +223,55 @@ impl ScriptedClient {
                 }
             }
         };
-        if let Some(kind) = ResourceType::from_type_url(&got.type_url) {
-            self.nonces.insert(kind, got.nonce.clone());
+        if let Some(kind) = ResourceType::from_type_url(&response.type_url) {
+            self.nonces.insert(kind, response.nonce.clone());
             let held = self.holds.entry(kind).or_default();
             let named = self.wants.get(&kind).and_then(Option::as_ref);
             if self.protocol == XdsProtocol::Sotw && kind.is_wildcard() {
                 held.clear();
             }
-            for (name, version, bytes) in &got.resources {
-                // By other names it has asked for whatever it is sent.
+            for (name, version, bytes) in &response.resources {
+                // A resource may be subscribed to by an alias, so every sent one is accepted.
                 let on_demand = matches!(kind, ResourceType::Address | ResourceType::Workload);
                 let part = name.rsplit_once('/').filter(|_| kind == ResourceType::VirtualHost);
-                let of_wanted = |names: &BTreeSet<String>| part.is_some_and(|(whole, _)| names.contains(whole));
-                if on_demand || named.is_none_or(|names| names.contains(name) || of_wanted(names)) {
+                let is_in_subscribed_table =
+                    |names: &BTreeSet<String>| part.is_some_and(|(whole, _)| names.contains(whole));
+                if on_demand || named.is_none_or(|names| names.contains(name) || is_in_subscribed_table(names)) {
                     held.insert(name.clone(), (version.clone(), bytes.clone()));
                 }
             }
-            for name in &got.removed {
+            for name in &response.removed {
                 held.remove(name);
             }
         }
-        self.unanswered.push_back(got.clone());
-        got
+        self.unanswered.push_back(response.clone());
+        response
     }
 
-    /// Answers the oldest response: acknowledges it, or rejects it with a reason.
+    /// Acknowledges the oldest response, or rejects it with a reason.
     pub(crate) fn answer(&mut self, error: Option<&str>) -> bool {
-        let Some(got) = self.unanswered.pop_front() else { return false };
-        self.answer_to(&got, error);
+        let Some(response) = self.unanswered.pop_front() else { return false };
+        self.answer_to(&response, error);
         true
     }
 
-    pub(crate) fn answer_to(&mut self, got: &ReceivedResponse, error: Option<&str>) {
+    pub(crate) fn answer_to(&mut self, response: &ReceivedResponse, error: Option<&str>) {
         let error_detail = error.map(|message| Status { code: 13, message: message.into(), ..Status::default() });
         if self.protocol == XdsProtocol::Sotw {
-            let names = ResourceType::from_type_url(&got.type_url).and_then(|kind| self.wants.get(&kind));
+            let names = ResourceType::from_type_url(&response.type_url).and_then(|kind| self.wants.get(&kind));
             let request = DiscoveryRequest {
-                version_info: got.version.clone(),
+                version_info: response.version.clone(),
                 resource_names: names.cloned().flatten().into_iter().flatten().collect(),
-                type_url: got.type_url.clone(),
-                response_nonce: got.nonce.clone(),
+                type_url: response.type_url.clone(),
+                response_nonce: response.nonce.clone(),
                 error_detail,
                 ..DiscoveryRequest::default()
             };
             self.sotw(request).expect("an answer");
         } else {
             let request = DeltaDiscoveryRequest {
-                type_url: got.type_url.clone(),
-                response_nonce: got.nonce.clone(),
+                type_url: response.type_url.clone(),
+                response_nonce: response.nonce.clone(),
                 error_detail,
                 ..DeltaDiscoveryRequest::default()
             };
@@ -278,16 +279,16 @@ impl ScriptedClient {
         }
     }
 
-    /// Receives and accepts until there is nothing more; gives what came.
+    /// Receives and acknowledges responses until there are no more, and returns them.
     pub(crate) fn settle(&mut self) -> Vec<ReceivedResponse> {
         let mut all = Vec::new();
         loop {
             while self.answer(None) {}
             match self.receive() {
-                Some(got) => all.push(got),
+                Some(response) => all.push(response),
                 None => return all,
             }
-            assert!(all.len() < 1000, "there is no end to the responses");
+            assert!(all.len() < 1000, "the responses do not end");
         }
     }
 
@@ -296,9 +297,9 @@ impl ScriptedClient {
         self.settle().iter().map(ReceivedResponse::text).collect()
     }
 
-    /// Receives until there is nothing more, without answering; as text.
+    /// Receives responses until there are no more, without acknowledging them; as text.
     pub(crate) fn received(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.receive().map(|got| got.text())).collect()
+        std::iter::from_fn(|| self.receive().map(|response| response.text())).collect()
     }
 
     pub(crate) fn sotw(&mut self, mut request: DiscoveryRequest) -> Result<(), StreamError> {
@@ -322,7 +323,7 @@ pub(crate) fn delta(request: &DeltaDiscoveryRequest) -> Request {
     Request::decode(XdsProtocol::Delta, &request.encode_to_vec().into()).expect("a request")
 }
 
-/// The name in a message: its first field in clusters, listeners and routes, and in what the tests make up.
+/// The name in a message: its first field in clusters, listeners, routes and the messages of tests.
 fn name_in(message: &[u8]) -> String {
     #[derive(Clone, PartialEq, prost::Message)]
     struct NamedMessage {
@@ -332,7 +333,7 @@ fn name_in(message: &[u8]) -> String {
     NamedMessage::decode(message).expect("a message with a name").name
 }
 
-/// A message of its own for any type: field 1 is the name, the rest is the content.
+/// A test message that can stand for any type: field 1 is the name, field 2 the content.
 pub(crate) fn message(name: &str, content: &str) -> Vec<u8> {
     #[derive(Clone, PartialEq, prost::Message)]
     struct TestMessage {

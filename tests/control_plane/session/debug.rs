@@ -1,4 +1,4 @@
-//! Which debug pages a caller sees that is not on the loopback (O09).
+//! The debug pages that a caller sees which is not on the loopback (O09).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,9 +28,9 @@ use tower::ServiceExt;
 use super::fixture::{SIDECAR, SessionFixture};
 
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
-const STRANGER: &str = "10.0.0.9:4711";
+const REMOTE_PEER: &str = "10.0.0.9:4711";
 
-/// Accepts `Bearer SPIFFE-ID` as proof of that identity.
+/// Authenticates `Bearer SPIFFE-ID` as that identity.
 struct BearerIsIdentity;
 
 impl Authenticator for BearerIsIdentity {
@@ -53,7 +53,7 @@ impl Authenticator for BearerIsIdentity {
 
 fn log() -> LogControl {
     static LOG: OnceLock<LogControl> = OnceLock::new();
-    LOG.get_or_init(|| sluice_telemetry::start(&config().log).expect("no log yet")).clone()
+    LOG.get_or_init(|| sluice_telemetry::start(&config().log).expect("no log is installed")).clone()
 }
 
 fn config() -> Config {
@@ -111,12 +111,12 @@ impl DebugPages {
         Self { router: http_router(state.clone()), state, _streams: streams.into() }
     }
 
-    fn knows_callers(self) -> Self {
+    fn with_authentication(self) -> Self {
         assert!(self.state.callers.set(Authenticators::new(vec![Arc::new(BearerIsIdentity)], true)).is_ok());
         self
     }
 
-    async fn ask(&self, peer: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
+    async fn get(&self, peer: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
         self.send(Method::GET, peer, path, headers).await
     }
 
@@ -133,13 +133,13 @@ impl DebugPages {
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }
 
-    /// The answer to a remote caller.
-    async fn show(&self, id: &str, path: &str) -> StatusCode {
-        self.ask(STRANGER, path, &[("authorization", &format!("Bearer {id}"))]).await.0
+    /// The status of a response to a remote caller.
+    async fn get_as(&self, id: &str, path: &str) -> StatusCode {
+        self.get(REMOTE_PEER, path, &[("authorization", &format!("Bearer {id}"))]).await.0
     }
 
-    async fn refused(&self, reason: &str) -> Option<u64> {
-        let text = self.ask("127.0.0.1:1", "/metrics", &[]).await.1;
+    async fn rejections(&self, reason: &str) -> Option<u64> {
+        let text = self.get("127.0.0.1:1", "/metrics", &[]).await.1;
         let prefix = format!("sluice_debug_refused{{reason=\"{reason}\"}} ");
         text.lines().find_map(|line| line.strip_prefix(&prefix)).map(|count| count.parse().expect("a count"))
     }
@@ -147,9 +147,9 @@ impl DebugPages {
 
 #[tokio::test]
 async fn the_loopback_sees_every_page_but_other_origins_do_not() {
-    let panel = DebugPages::new();
+    let pages = DebugPages::new();
     for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-        let (status, text) = panel.ask(peer, "/debug/syncz", &[]).await;
+        let (status, text) = pages.get(peer, "/debug/syncz", &[]).await;
         assert_eq!(status, StatusCode::OK, "{peer}");
         assert!(text.contains("web.orchard") && text.contains("till.shop"), "{text}");
     }
@@ -159,26 +159,26 @@ async fn the_loopback_sees_every_page_but_other_origins_do_not() {
         [("origin", "http://evil.example")],
         [("origin", "null")],
     ] {
-        let (status, text) = panel.ask("127.0.0.1:1", "/debug/syncz", &headers).await;
+        let (status, text) = pages.get("127.0.0.1:1", "/debug/syncz", &headers).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{headers:?}");
         assert!(!text.contains("web.orchard"), "{text}");
     }
-    assert_eq!(panel.refused("origin").await, Some(4));
-    let monitoring = DebugPages { router: monitoring_router(panel.state.clone()), ..panel };
-    assert_eq!(monitoring.ask("127.0.0.1:1", "/debug/syncz", &[]).await.0, StatusCode::OK);
-    assert_eq!(monitoring.ask(STRANGER, "/debug/syncz", &[]).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(pages.rejections("origin").await, Some(4));
+    let monitoring = DebugPages { router: monitoring_router(pages.state.clone()), ..pages };
+    assert_eq!(monitoring.get("127.0.0.1:1", "/debug/syncz", &[]).await.0, StatusCode::OK);
+    assert_eq!(monitoring.get(REMOTE_PEER, "/debug/syncz", &[]).await.0, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn syncz_can_be_limited_to_a_namespace() {
-    let panel = DebugPages::new();
+    let pages = DebugPages::new();
     for (query, proxies) in [
         ("", vec!["web.orchard", "till.shop"]),
         ("?namespace=", vec!["web.orchard", "till.shop"]),
         ("?namespace=shop", vec!["till.shop"]),
         ("?namespace=nowhere", vec![]),
     ] {
-        let (status, text) = panel.ask("127.0.0.1:1", &format!("/debug/syncz{query}"), &[]).await;
+        let (status, text) = pages.get("127.0.0.1:1", &format!("/debug/syncz{query}"), &[]).await;
         let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let shown: Vec<&str> = shown.as_array().expect("a list").iter().filter_map(|it| it["proxy"].as_str()).collect();
         assert_eq!((status, shown), (StatusCode::OK, proxies), "{query}");
@@ -187,36 +187,41 @@ async fn syncz_can_be_limited_to_a_namespace() {
 
 #[tokio::test]
 async fn an_unauthenticated_remote_caller_sees_no_page() {
-    let panel = DebugPages::new();
+    let pages = DebugPages::new();
     let good = "spiffe://cluster.local/ns/istio-system/sa/operator";
-    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::UNAUTHORIZED, "callers cannot be authenticated yet");
-    let panel = panel.knows_callers();
-    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::OK);
-    let pages = panel.ask("127.0.0.1:1", "/debug/list", &[]).await.1;
-    let pages: Vec<String> = serde_json::from_str(&pages).expect("names");
-    assert!(pages.len() > 10);
-    let paths = pages.iter().map(|page| format!("/debug/{page}"));
+    assert_eq!(
+        pages.get_as(good, "/debug/syncz").await,
+        StatusCode::UNAUTHORIZED,
+        "callers cannot be authenticated yet"
+    );
+    let pages = pages.with_authentication();
+    assert_eq!(pages.get_as(good, "/debug/syncz").await, StatusCode::OK);
+    let list = pages.get("127.0.0.1:1", "/debug/list", &[]).await.1;
+    let names: Vec<String> = serde_json::from_str(&list).expect("names");
+    assert!(names.len() > 10);
+    let paths = names.iter().map(|page| format!("/debug/{page}"));
     let paths: Vec<String> = paths.chain(["/debug".to_owned(), "/debug/collections/services".to_owned()]).collect();
     for path in &paths {
-        for peer in [STRANGER, "[2001:db8::1]:1", "[::ffff:10.0.0.9]:1"] {
-            let (status, text) = panel.ask(peer, path, &[]).await;
+        for peer in [REMOTE_PEER, "[2001:db8::1]:1", "[::ffff:10.0.0.9]:1"] {
+            let (status, text) = pages.get(peer, path, &[]).await;
             assert_eq!((status, text.lines().count()), (StatusCode::UNAUTHORIZED, 1), "{path} for {peer}");
         }
-        assert_eq!(panel.show("nonsense", path).await, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(pages.get_as("nonsense", path).await, StatusCode::UNAUTHORIZED, "{path}");
         // A host or an origin that claims to be local does not make a caller local.
-        let (status, _) = panel.ask(STRANGER, path, &[("host", "localhost"), ("x-forwarded-for", "127.0.0.1")]).await;
+        let (status, _) =
+            pages.get(REMOTE_PEER, path, &[("host", "localhost"), ("x-forwarded-for", "127.0.0.1")]).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
         let other = "spiffe://other.domain/ns/istio-system/sa/operator";
-        assert_eq!(panel.show(other, path).await, StatusCode::FORBIDDEN, "{path} for another mesh");
+        assert_eq!(pages.get_as(other, path).await, StatusCode::FORBIDDEN, "{path} for another mesh");
     }
     let count = u64::try_from(paths.len()).expect("a few");
-    assert_eq!(panel.refused("unauthenticated").await, Some(1 + 5 * count));
-    assert_eq!(panel.refused("forbidden").await, Some(count));
+    assert_eq!(pages.rejections("unauthenticated").await, Some(1 + 5 * count));
+    assert_eq!(pages.rejections("forbidden").await, Some(count));
 }
 
 #[tokio::test]
 async fn a_namespace_sees_only_the_configuration_of_its_own_proxies() {
-    let panel = DebugPages::new().knows_callers();
+    let pages = DebugPages::new().with_authentication();
     let shop = "spiffe://cluster.local/ns/shop/sa/till";
     for (path, expect) in [
         ("/debug/config_dump?proxyID=till.shop", StatusCode::OK),
@@ -237,16 +242,16 @@ async fn a_namespace_sees_only_the_configuration_of_its_own_proxies() {
         ("/debug/config_dump/../syncz", StatusCode::FORBIDDEN),
         ("/debug/config_dump%2f..%2fsyncz", StatusCode::FORBIDDEN),
     ] {
-        assert_eq!(panel.show(shop, path).await, expect, "{path}");
+        assert_eq!(pages.get_as(shop, path).await, expect, "{path}");
     }
     let bearer = format!("Bearer {shop}");
-    let (status, _) = panel.send(Method::PUT, STRANGER, "/debug/log", &[("authorization", &bearer)]).await;
-    assert_eq!(status, StatusCode::FORBIDDEN, "the levels of the log are not theirs to change");
-    // The namespaces of operators: the root namespace, that of the control plane, and those that are named.
+    let (status, _) = pages.send(Method::PUT, REMOTE_PEER, "/debug/log", &[("authorization", &bearer)]).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "only operators may change log levels");
+    // The namespaces of operators: the root namespace, that of the control plane, and the configured ones.
     for namespace in ["istio-system", "control", "ops", "other-ops"] {
         let operator = format!("spiffe://cluster.local/ns/{namespace}/sa/a");
         for path in ["/debug/syncz", "/debug/config_dump?proxyID=web.orchard", "/debug/ecdsz?proxyID=till.shop"] {
-            assert_eq!(panel.show(&operator, path).await, StatusCode::OK, "{path} for {namespace}");
+            assert_eq!(pages.get_as(&operator, path).await, StatusCode::OK, "{path} for {namespace}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A mesh made of text: layers, resources and scopes set by hand.
+//! A mesh of test messages, whose layers, resources and scopes are set directly.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.clust
 /// The node that proxies run on.
 pub(crate) const NODE: &str = "worker-1";
 
-/// Proxies as they were written to the input, and whether each that came takes virtual hosts one by one.
+/// Records the proxies that are written to the input, and whether each uses VHDS.
 #[derive(Default)]
 pub(crate) struct RecordedProxies(pub(crate) Mutex<Vec<(Text, Option<Text>)>>, pub(crate) Mutex<Vec<bool>>);
 
@@ -52,7 +52,7 @@ impl ProxyInput for RecordedProxies {
     }
 }
 
-/// A hub whose store is fed by the test.
+/// A server whose store is written by the test.
 pub(crate) struct SessionFixture {
     pub(crate) hub: Arc<DiscoveryServer>,
     pub(crate) status: StatusReader,
@@ -61,7 +61,7 @@ pub(crate) struct SessionFixture {
 }
 
 impl SessionFixture {
-    /// Ready, with one sidecar that sees `base` of every type.
+    /// A ready store, and one sidecar whose scope is the layer `base` for every type.
     pub(crate) fn new() -> Self {
         Self::with(Admission::default())
     }
@@ -101,7 +101,7 @@ impl SessionFixture {
     pub(crate) fn put(&self, resource_type: ResourceType, layer_name: &str, name: &str, resource: Option<Resource>) {
         let key = ResourceKey { resource_type, layer: layer(layer_name), name: name.into() };
         let mut changes = self.changes.lock().unwrap();
-        changes.resources.retain(|(have, _)| *have != key);
+        changes.resources.retain(|(known, _)| *known != key);
         changes.resources.push((key, resource));
     }
 
@@ -113,11 +113,11 @@ impl SessionFixture {
             segment: segment.into(),
         };
         let mut changes = self.changes.lock().unwrap();
-        changes.segments.retain(|(have, _)| *have != key);
+        changes.segments.retain(|(known, _)| *known != key);
         changes.segments.push((key, content));
     }
 
-    /// The proxy sees these layers of every type, the first one first.
+    /// Sets the scope of a proxy: these layers for every type, in this order.
     pub(crate) fn scope(&self, proxy: &str, layers: &[&str]) {
         self.scope_for(proxy, None, layers);
     }
@@ -133,20 +133,20 @@ impl SessionFixture {
         };
         let key = ProxyKey(proxy.into());
         let mut changes = self.changes.lock().unwrap();
-        changes.scopes.retain(|(have, _)| *have != key);
+        changes.scopes.retain(|(known, _)| *known != key);
         changes.scopes.push((key, Some(Arc::new(scope))));
     }
 
-    /// Applies what was set since the last time, as one epoch.
+    /// Applies the changes since the last call, as one epoch.
     pub(crate) fn commit(&self) {
         let changes = std::mem::take(&mut *self.changes.lock().unwrap());
         self.hub.store().apply(changes, std::time::Instant::now());
     }
 
-    /// Name and bytes of everything the proxy should see of a type.
+    /// Name and bytes of every resource of a type in the scope of the proxy.
     pub(crate) fn current(&self, proxy: &str, kind: ResourceType) -> BTreeMap<String, Bytes> {
-        let found = self.status.current(&ProxyKey(proxy.into()), kind);
-        found.into_iter().map(|found| (found.name.to_string(), found.bytes())).collect()
+        let resources = self.status.current(&ProxyKey(proxy.into()), kind);
+        resources.into_iter().map(|resource| (resource.name.to_string(), resource.bytes())).collect()
     }
 }
 

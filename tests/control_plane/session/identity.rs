@@ -22,8 +22,8 @@ fn open(mesh: &SessionFixture, caller: Caller) -> (AdsStream, Result<(), StreamE
     let mut stream = mesh.hub.open(XdsProtocol::Sotw, caller).expect("ready");
     let node = Some(Node { id: SIDECAR.into(), ..Node::default() });
     let request = Request { node, type_url: ResourceType::Cluster.type_url().into(), ..Request::default() };
-    let taken = stream.request(request, Instant::now());
-    (stream, taken)
+    let accepted = stream.request(request, Instant::now());
+    (stream, accepted)
 }
 
 fn names(stream: &mut AdsStream) -> Option<Vec<String>> {
@@ -34,15 +34,15 @@ fn names(stream: &mut AdsStream) -> Option<Vec<String>> {
 #[test]
 fn a_caller_with_the_identity_of_another_proxy_is_rejected() {
     let mesh = SessionFixture::new();
-    let thief = Identity::new("cluster.local", "forest", "picker");
-    let (stream, taken) = open(&mesh, caller(&[thief]));
-    let Err(StreamError::Denied(reason)) = taken else { panic!("{taken:?}") };
+    let impersonator = Identity::new("cluster.local", "forest", "picker");
+    let (stream, accepted) = open(&mesh, caller(&[impersonator]));
+    let Err(StreamError::Denied(reason)) = accepted else { panic!("{accepted:?}") };
     assert!(reason.contains("orchard/") && reason.contains("spiffe://cluster.local/ns/forest/sa/picker"), "{reason}");
-    assert_eq!(stream.proxy(), None, "it has become no proxy");
+    assert_eq!(stream.proxy(), None, "it is not registered as a proxy");
     assert!(matches!(open(&mesh, caller(&[])).1, Err(StreamError::Denied(_))), "an identity outside the mesh");
     assert!(mesh.proxies.0.lock().unwrap().is_empty(), "the proxy is not registered");
     assert_eq!(open(&mesh, caller(&[orchard_identity()])).1, Ok(()));
-    assert_eq!(open(&mesh, Caller::default()).1, Ok(()), "an anonymous one is let in");
+    assert_eq!(open(&mesh, Caller::default()).1, Ok(()), "an unauthenticated caller is accepted");
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn resources_derived_for_one_identity_are_not_served_to_the_next_identity_of_tha
         (None, caller(&[orchard_identity()]), Some(orchard_identity())),
     ];
     for (first, caller, identity) in pairs {
-        // The store has not heard yet that the first has left.
+        // The store does not know yet that the first stream has ended.
         mesh.scope_for(SIDECAR, first, &["namespace", "base"]);
         mesh.commit();
-        let (mut stream, taken) = open(&mesh, caller);
-        assert_eq!((taken, stream.proxy()), (Ok(()), Some(&ProxyKey(SIDECAR.into()))));
-        assert_eq!(names(&mut stream), None, "nothing before its own scope is known");
+        let (mut stream, accepted) = open(&mesh, caller);
+        assert_eq!((accepted, stream.proxy()), (Ok(()), Some(&ProxyKey(SIDECAR.into()))));
+        assert_eq!(names(&mut stream), None, "nothing is sent before its own scope is known");
         mesh.scope_for(SIDECAR, identity, &["base"]);
         mesh.commit();
         assert_eq!(names(&mut stream), Some(vec!["public".into()]));

@@ -1,4 +1,4 @@
-//! Random clients that follow the protocol end up with exactly what their scope has.
+//! Clients with random steps that follow the protocol end with exactly the resources of their scope.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,15 +23,15 @@ enum Step {
     Segment { layer: usize, table: u8, segment: u8, content: Option<u8> },
     /// Ends the epoch.
     Commit,
-    /// The scope is these layers, in an order of its own.
+    /// Changes the order of the scope's layers.
     Scope(u8),
     /// The client receives one response.
     Receive,
-    /// It receives one about endpoints, while everything else waits.
+    /// The client receives a response with endpoints, while other types wait for a push permit.
     ReceiveEndpoints,
-    /// The client answers one; every so often with an error, after which it has it all the same.
+    /// The client acknowledges a response, or rejects it. It holds the resources in both cases.
     Answer { reject: bool },
-    /// The client changes the names it wants.
+    /// The client changes the names that it subscribes to.
     Names { kind: usize, add: u8, remove: u8 },
     /// The client reconnects with the versions it holds.
     Reconnect,
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn name(kind: ResourceType, name: u8) -> String {
-    // Some routes are whole, some made of segments.
+    // Some routes are single resources, some consist of segments.
     if kind == Route && name < 2 { format!("t{name}") } else { format!("n{name}") }
 }
 
@@ -115,9 +115,9 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let kind = KINDS[kind];
                 let (add, remove) = (name(kind, add), name(kind, remove));
                 let wanted = client.wants[&kind].clone().unwrap_or_default();
-                // Names change in answer to the last response, not while one is on its way; at least one stays.
-                let quiet = client.unanswered.iter().all(|got| got.kind() != kind);
-                if quiet && wanted.len() > 1 && add != remove {
+                // Names change only after the last response is acknowledged. At least one name stays.
+                let is_idle = client.unanswered.iter().all(|response| response.kind() != kind);
+                if is_idle && wanted.len() > 1 && add != remove {
                     let add = (!wanted.contains(&add)).then_some(add.as_str());
                     let remove = wanted.contains(&remove).then_some(remove.as_str());
                     client.change(kind, add.as_slice(), remove.as_slice());
@@ -138,17 +138,17 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
             client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
         if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
             // The protocol has no field for removed resources.
-            let gone: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
-            holds.retain(|name, _| !gone.contains(name));
+            let removed: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
+            holds.retain(|name, _| !removed.contains(name));
         }
         prop_assert_eq!(holds, expect, "{:?}", kind);
     }
-    prop_assert!(client.settle().is_empty(), "it is at rest");
+    prop_assert!(client.settle().is_empty(), "no response is pending");
     Ok(())
 }
 
-/// An epoch of clusters and routes: the clusters with their content, the one each route refers to, and whether the
-/// client then receives or answers.
+/// An epoch of clusters and routes: the clusters with their content, the cluster of each route, and the following steps of
+/// the client: it receives (true) or acknowledges (false).
 type RouteEpoch = (BTreeMap<u8, u8>, Vec<u8>, Vec<bool>);
 
 fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
@@ -160,8 +160,8 @@ fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
     prop::collection::vec(epoch, 1..12)
 }
 
-/// At no time does a route that the client holds refer to a cluster that it does not hold.
-fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
+/// Checks that at no time a route that the client holds refers to a cluster that it does not hold.
+fn check_references(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
     let mesh = SessionFixture::new();
     let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
         for cluster in 0..8u8 {
@@ -185,7 +185,7 @@ fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), Te
             let cluster = String::from_utf8_lossy(&bytes[bytes.len() - 2..]).into_owned();
             prop_assert!(
                 client.holds[&Cluster].contains_key(&cluster),
-                "{} leads to {}, which is gone",
+                "{} refers to {}, which is removed",
                 route,
                 cluster
             );
@@ -230,11 +230,11 @@ proptest! {
 
     #[test]
     fn routes_never_refer_to_absent_clusters_with_delta(epochs in epochs()) {
-        never_broken(XdsProtocol::Delta, epochs)?;
+        check_references(XdsProtocol::Delta, epochs)?;
     }
 
     #[test]
     fn routes_never_refer_to_absent_clusters_with_state_of_the_world(epochs in epochs()) {
-        never_broken(XdsProtocol::Sotw, epochs)?;
+        check_references(XdsProtocol::Sotw, epochs)?;
     }
 }

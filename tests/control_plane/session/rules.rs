@@ -1,4 +1,4 @@
-//! The protocol's rules, one by one (X06 to X09, X11).
+//! The rules of the xDS protocol (X06 to X09, X11).
 
 use std::time::Duration;
 
@@ -38,10 +38,10 @@ fn a_change_is_sent_once_and_an_acknowledgement_is_not_answered() {
         mesh.commit();
         let expect = if protocol == Delta { "CDS +b" } else { "CDS +a +b +c" };
         assert_eq!(client.settled(), [expect]);
-        // An edit that changes nothing.
+        // The same content again.
         mesh.cluster("base", "b", "2");
         mesh.commit();
-        // There and back within one look.
+        // A change that is reverted before the stream is polled.
         mesh.cluster("base", "b", "3");
         mesh.commit();
         mesh.cluster("base", "b", "2");
@@ -58,7 +58,7 @@ fn only_subscribed_names_are_sent() {
         client.want(Endpoint, &["a", "b"]);
         assert_eq!(client.settled(), ["EDS +a +b"]);
         client.change(Endpoint, &["c"], &[]);
-        assert_eq!(client.settled(), ["EDS +c"], "names added are answered with what was added");
+        assert_eq!(client.settled(), ["EDS +c"], "added names are answered with the added resources");
         client.change(Endpoint, &[], &["a"]);
         mesh.set(Endpoint, "base", "a", &message("a", "2"));
         mesh.set(Endpoint, "base", "b", &message("b", "2"));
@@ -67,7 +67,7 @@ fn only_subscribed_names_are_sent() {
         client.change(Endpoint, &[], &["b", "c"]);
         mesh.set(Endpoint, "base", "b", &message("b", "3"));
         mesh.commit();
-        assert_eq!(client.settled(), [""; 0], "nothing is wanted any more");
+        assert_eq!(client.settled(), [""; 0], "the client is subscribed to nothing");
     }
 }
 
@@ -82,7 +82,7 @@ fn changes_of_an_unsubscribed_type_are_sent_after_it_is_subscribed_again() {
     assert_eq!(client.settled(), [""; 0]);
     mesh.set(Endpoint, "base", "a", &message("a", "2"));
     mesh.commit();
-    // Only this wakes the stream.
+    // Only this change wakes the stream.
     mesh.cluster("base", "b", "2");
     mesh.commit();
     assert_eq!(client.settled(), ["CDS +a +b +c"]);
@@ -93,7 +93,7 @@ fn changes_of_an_unsubscribed_type_are_sent_after_it_is_subscribed_again() {
 
 #[test]
 fn an_absent_name_is_answered_and_sent_when_it_appears() {
-    for (protocol, nothing, gone) in [(Sotw, "EDS", None), (Delta, "EDS -x", Some("EDS -x"))] {
+    for (protocol, nothing, removed) in [(Sotw, "EDS", None), (Delta, "EDS -x", Some("EDS -x"))] {
         let mesh = three_clusters();
         let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want(Endpoint, &["x"]);
@@ -103,7 +103,7 @@ fn an_absent_name_is_answered_and_sent_when_it_appears() {
         assert_eq!(client.settled(), ["EDS +x"]);
         mesh.delete(Endpoint, "base", "x");
         mesh.commit();
-        assert_eq!(client.settled(), gone.into_iter().collect::<Vec<_>>());
+        assert_eq!(client.settled(), removed.into_iter().collect::<Vec<_>>());
     }
 }
 
@@ -117,18 +117,18 @@ fn a_rejected_response_is_recorded_and_not_repeated_until_its_content_changes() 
         mesh.cluster("base", "a", "bad");
         mesh.commit();
         assert_eq!(client.received().len(), 1);
-        client.answer(Some("no such thing"));
+        client.answer(Some("no such cluster"));
         assert_eq!(client.received(), [""; 0]);
         let status = mesh.status.streams().remove(0).types.remove(&Cluster).expect("subscribed");
         assert_eq!(status.state(), SyncState::Error);
-        assert_eq!(status.error.expect("kept").1, "no such thing");
+        assert_eq!(status.error.expect("kept").1, "no such cluster");
         let frontier = mesh.status.frontier(Cluster, "a");
         assert_eq!((frontier.interested, frontier.sent, frontier.acked), (1, 1, 0));
-        assert_eq!(frontier.rejected[SIDECAR], "no such thing");
-        // What was acknowledged before still is.
+        assert_eq!(frontier.rejected[SIDECAR], "no such cluster");
+        // Earlier acknowledgements remain.
         assert_eq!(mesh.status.frontier(Cluster, "b").acked, 1);
         mesh.commit();
-        assert_eq!(client.received(), [""; 0], "an epoch without a change is no reason");
+        assert_eq!(client.received(), [""; 0], "an epoch without a change sends nothing");
         mesh.cluster("base", "a", "good");
         mesh.commit();
         assert_eq!(client.settled().len(), 1);
@@ -154,7 +154,7 @@ fn changes_merge_while_a_response_is_unanswered() {
         mesh.commit();
         client.answer(None);
         let expect = if protocol == Delta { "CDS +a" } else { "CDS +a +b +c" };
-        assert_eq!(client.received(), [expect], "b is again as the client has it");
+        assert_eq!(client.received(), [expect], "b has again the content that the client holds");
         client.settle();
         assert_eq!(client.holds[&Cluster].len(), 3);
     }
@@ -203,7 +203,7 @@ fn a_request_without_a_nonce_restarts_a_state_of_the_world_subscription() {
     client.settle();
     client.want_all(Cluster);
     assert_eq!(client.settled(), ["CDS +a +b +c"]);
-    // A nonce of another stream means: new to us, so answer.
+    // A request with the nonce of another stream is answered like a first request.
     let type_url = Listener.type_url().to_owned();
     client
         .sotw(DiscoveryRequest { type_url, response_nonce: "00-7".into(), ..DiscoveryRequest::default() })
@@ -224,7 +224,7 @@ fn an_empty_list_ends_the_subscription_of_types_subscribed_by_name() {
     assert!(mesh.status.streams()[0].types.is_empty());
 }
 
-/// As pilot-agent behaves: it does not answer a response without resources for it.
+/// pilot-agent does not acknowledge a response without resources.
 #[test]
 fn agents_are_answered_when_resources_exist() {
     for protocol in BOTH {
@@ -258,7 +258,7 @@ fn a_client_that_reports_held_versions_is_sent_only_the_rest() {
     client.want(Endpoint, &["a", "b", "c"]);
     client.settle();
     let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["CDS", "EDS"], "nothing has changed: the answers are empty");
+    assert_eq!(client.settled(), ["CDS", "EDS"], "nothing has changed, so the responses are empty");
     mesh.cluster("base", "a", "2");
     mesh.cluster("base", "d", "1");
     mesh.delete(Cluster, "base", "c");
@@ -281,7 +281,8 @@ fn endpoints_are_sent_again_to_a_client_that_disconnected_while_clusters_were_wa
     mesh.cluster("base", "a", "2");
     mesh.commit();
     assert_eq!(client.receive().expect("clusters").text(), "CDS +a");
-    // The endpoints for it are lost with the stream. It has the clusters, and would not ask for known endpoints.
+    // The endpoints of the warming cluster are lost with the stream. The client holds the clusters, and does not request
+    // endpoints that it already holds.
     let mut client = client.reconnect(&mesh);
     assert_eq!(client.settled(), ["CDS", "EDS +a +b +c"]);
     assert_eq!(client.reconnect(&mesh).settled(), ["CDS", "EDS"]);
@@ -303,8 +304,8 @@ fn endpoints_are_sent_again_for_changed_clusters() {
         client.want(Endpoint, &names.iter().map(String::as_str).collect::<Vec<_>>());
         client.settle();
         let counts = |client: &mut ScriptedClient| {
-            let came = client.settle();
-            came.iter().map(|got| (got.kind(), got.names().len())).collect::<Vec<_>>()
+            let responses = client.settle();
+            responses.iter().map(|response| (response.kind(), response.names().len())).collect::<Vec<_>>()
         };
         let clusters = |changed| if protocol == Delta { changed } else { 1200 };
         change(&names[..500], "2");
@@ -313,7 +314,7 @@ fn endpoints_are_sent_again_for_changed_clusters() {
         assert_eq!(counts(&mut client), [(Cluster, clusters(1100)), (Endpoint, 1200)]);
         assert_eq!(client.holds[&Cluster].len(), 1200);
         change(&names[..1], "4");
-        assert_eq!(counts(&mut client), [(Cluster, clusters(1)), (Endpoint, 1)], "one as before");
+        assert_eq!(counts(&mut client), [(Cluster, clusters(1)), (Endpoint, 1)], "one cluster, as before");
     }
 }
 
@@ -348,7 +349,7 @@ fn a_wildcard_subscription_can_be_removed() {
     mesh.cluster("base", "a", "2");
     mesh.commit();
     assert_eq!(client.settled(), ["CDS +a"]);
-    // Both at once is the way to begin with nothing.
+    // A request with both subscribes to no resource.
     let mut client = ScriptedClient::connect(&mesh, Delta);
     client.delta(subscribe(&["*"], &["*"])).expect("taken");
     assert_eq!(client.settled(), ["CDS"]);
@@ -373,7 +374,7 @@ fn responses_come_in_the_order_of_the_types() {
         mesh.cluster("base", "a", "2");
         mesh.commit();
         let clusters = if protocol == Delta { "CDS +a" } else { "CDS +a +b +c" };
-        // The endpoints of `a` have not changed, but the changed cluster waits for them.
+        // The endpoints of `a` have not changed, but the changed cluster warms until it receives them.
         assert_eq!(client.received(), [clusters, "EDS +a", "LDS +l", "RDS +r"]);
     }
 }
@@ -396,7 +397,7 @@ fn a_cluster_is_removed_after_the_route_that_referred_to_it() {
         assert_eq!(client.received(), [add, "RDS +r"], "not before the route is acknowledged");
         while client.answer(None) {}
         assert_eq!(client.received(), [remove]);
-        // Nothing refers to clusters in this change: they go at once.
+        // No route changes, so the cluster is removed at once.
         client.settle();
         mesh.delete(Cluster, "base", "b");
         mesh.commit();
@@ -423,7 +424,7 @@ fn routes_wait_for_clusters_that_cannot_be_sent_yet_but_endpoints_do_not() {
         mesh.set(Route, "base", "r", &message("r", "to y"));
         mesh.set(Endpoint, "base", "a", &message("a", "2"));
         mesh.commit();
-        // Envoy may keep the answer back until it has these endpoints.
+        // Envoy may delay the acknowledgement until it has these endpoints.
         assert_eq!(client.received(), ["EDS +a"]);
         client.answer(None);
         let rest = client.received();
@@ -458,8 +459,8 @@ fn unknown_types_are_answered_with_nothing() {
             }
         }
         .expect("taken");
-        let got = client.receive().expect("an answer");
-        assert_eq!((got.type_url.as_str(), got.resources.len()), (type_url.as_str(), 0));
+        let response = client.receive().expect("an answer");
+        assert_eq!((response.type_url.as_str(), response.resources.len()), (type_url.as_str(), 0));
         client.settle();
         client.want_all(Cluster);
         assert_eq!(client.settled(), ["CDS +a +b +c"]);
@@ -474,20 +475,23 @@ fn a_request_before_the_node_is_rejected() {
         type_url: type_url.into(),
         ..DiscoveryRequest::default()
     };
-    let ask = |request: DiscoveryRequest| {
+    let open_with = |request: DiscoveryRequest| {
         let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
         stream.request(sotw(&request), std::time::Instant::now())
     };
-    assert_eq!(ask(DiscoveryRequest::default()), Err(StreamError::Invalid("missing node information".into())));
-    assert_eq!(ask(request("", Cluster.type_url())), Err(StreamError::Invalid("missing node information".into())));
-    assert!(matches!(ask(request("nonsense", Cluster.type_url())), Err(StreamError::Invalid(_))));
+    assert_eq!(open_with(DiscoveryRequest::default()), Err(StreamError::Invalid("missing node information".into())));
+    assert_eq!(
+        open_with(request("", Cluster.type_url())),
+        Err(StreamError::Invalid("missing node information".into()))
+    );
+    assert!(matches!(open_with(request("nonsense", Cluster.type_url())), Err(StreamError::Invalid(_))));
     assert!(matches!(
-        ask(request(&format!("{SIDECAR}{}", "x".repeat(5000)), Cluster.type_url())),
+        open_with(request(&format!("{SIDECAR}{}", "x".repeat(5000)), Cluster.type_url())),
         Err(StreamError::Invalid(_))
     ));
-    // A health report may come before; it has no node.
-    assert_eq!(ask(DiscoveryRequest { type_url: HEALTH_TYPE.into(), ..DiscoveryRequest::default() }), Ok(()));
-    assert_eq!(ask(request(SIDECAR, Cluster.type_url())), Ok(()));
+    // A health report may precede the node.
+    assert_eq!(open_with(DiscoveryRequest { type_url: HEALTH_TYPE.into(), ..DiscoveryRequest::default() }), Ok(()));
+    assert_eq!(open_with(request(SIDECAR, Cluster.type_url())), Ok(()));
 }
 
 #[test]
@@ -507,7 +511,7 @@ fn exceeded_limits_end_the_stream_and_not_the_server() {
 }
 
 #[test]
-fn proxies_are_registered_until_a_while_after_their_last_stream() {
+fn proxies_stay_registered_for_a_time_after_their_last_stream() {
     let mesh = three_clusters();
     let connect = |version: &str| {
         let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
@@ -527,7 +531,7 @@ fn proxies_are_registered_until_a_while_after_their_last_stream() {
     let log: Vec<_> = log.iter().map(|(key, version)| (key.as_str(), version.as_deref())).collect();
     let second = format!("{SIDECAR}#2");
     let expected = [(SIDECAR, Some("1")), (second.as_str(), Some("2")), (SIDECAR, None), (second.as_str(), None)];
-    assert_eq!(log, expected, "streams that say the same are one proxy, one that says otherwise is another");
+    assert_eq!(log, expected, "streams with equal nodes are one proxy, a stream with another node is another proxy");
 }
 
 #[test]
@@ -563,7 +567,7 @@ fn layers_override_and_hide() {
         let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         assert_eq!(client.settled(), ["CDS +a +c"]);
-        // What is overridden may change below.
+        // A change of an overridden resource has no effect.
         mesh.cluster("base", "a", "2");
         mesh.cluster("base", "b", "2");
         mesh.commit();
@@ -571,7 +575,7 @@ fn layers_override_and_hide() {
         mesh.delete(Cluster, "own", "b");
         mesh.commit();
         assert_eq!(client.settled(), [if protocol == Delta { "CDS +b" } else { "CDS +a +b +c" }]);
-        // Another scope with the same content is no change.
+        // Another scope with equal content is no change.
         mesh.scope(SIDECAR, &["none", "own", "base"]);
         mesh.commit();
         assert_eq!(client.settled(), [""; 0]);
@@ -601,7 +605,7 @@ fn route_tables_are_assembled_from_segments() {
     mesh.commit();
     let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(Route, &["80"]);
-    assert_eq!(client.settled(), ["RDS -80"], "there is no table without its own part");
+    assert_eq!(client.settled(), ["RDS -80"], "without its own part, the table does not exist");
     mesh.segment("base", "80", "", Some(Resource::Encoded(own_part.encode_to_vec().into())));
     mesh.commit();
     assert_eq!(client.settled(), ["RDS +80"]);
@@ -616,7 +620,7 @@ fn route_tables_are_assembled_from_segments() {
         .map(|n| (format!("h{n:03}"), if n == 100 || n == 300 { "own".into() } else { "base".into() }))
         .collect();
     assert_eq!(table(&client), expect);
-    // Below what is overridden nothing counts; above, it does.
+    // A change of an overridden segment has no effect. A change of an overriding one does.
     mesh.segment("base", "80", "h100", host("h100", "base, again"));
     mesh.segment("base", "80", "h200", None);
     mesh.commit();
@@ -646,7 +650,11 @@ fn templates_are_filled_for_the_proxy() {
         assert_eq!(client.settled(), ["LDS +l"]);
         assert!(client.holds[&Listener]["l"].1.ends_with(SIDECAR.as_bytes()));
         if protocol == Delta {
-            assert_eq!(client.reconnect(&mesh).settled(), ["LDS"], "its version is known without filling it");
+            assert_eq!(
+                client.reconnect(&mesh).settled(),
+                ["LDS"],
+                "the version of a template does not depend on the filled slots"
+            );
         }
     }
 }

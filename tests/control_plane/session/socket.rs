@@ -1,4 +1,4 @@
-//! Over real sockets: HTTP/2, gRPC framing, hostile input, drain.
+//! Streams over real sockets: HTTP/2, gRPC framing, invalid input, shutdown.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -77,7 +77,7 @@ fn first(kind: ResourceType) -> DeltaDiscoveryRequest {
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it does not finish within 20 s")
 }
 
 fn mesh_of(clusters: usize) -> SessionFixture {
@@ -120,8 +120,9 @@ async fn both_protocols_work_over_a_socket() {
                     .expect("open");
                 mesh.cluster("base", "cluster-00007", "after");
                 mesh.commit();
-                let again = within(responses.message()).await.expect("no error").expect("a response");
-                let changed = again.resources.iter().zip(&all.resources).filter(|(new, old)| new.value != old.value);
+                let changed_response = within(responses.message()).await.expect("no error").expect("a response");
+                let changed =
+                    changed_response.resources.iter().zip(&all.resources).filter(|(new, old)| new.value != old.value);
                 changed.map(|_| "cluster-00007".to_owned()).collect()
             }
             XdsProtocol::Delta => {
@@ -133,8 +134,8 @@ async fn both_protocols_work_over_a_socket() {
                 requests.send(ack).await.expect("open");
                 mesh.cluster("base", "cluster-00007", "after");
                 mesh.commit();
-                let again = within(responses.message()).await.expect("no error").expect("a response");
-                again.resources.into_iter().map(|resource| resource.name).collect()
+                let changed_response = within(responses.message()).await.expect("no error").expect("a response");
+                changed_response.resources.into_iter().map(|resource| resource.name).collect()
             }
         };
         assert_eq!(names, ["cluster-00007"], "{protocol:?}");
@@ -158,7 +159,7 @@ async fn a_rejected_stream_has_a_reason() {
     let status = within(responses.message()).await.expect_err("too big");
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
 
-    // The next one is served.
+    // The next stream is served.
     let (requests, mut responses) = server.delta().await;
     requests.send(first(Cluster)).await.expect("open");
     assert_eq!(within(responses.message()).await.expect("no error").expect("a response").resources.len(), 1);
@@ -208,13 +209,13 @@ async fn closed_connections_leave_no_state() {
     })
     .await;
     let last = || mesh.proxies.0.lock().expect("no panic").last().and_then(|(_, version)| version.clone());
-    assert!(last().is_some(), "the proxy may come back");
+    assert!(last().is_some(), "the proxy may reconnect");
     mesh.hub.remove_expired_proxies(std::time::Instant::now() + Duration::from_secs(60));
-    assert_eq!(last(), None, "the proxy is gone in the end");
+    assert_eq!(last(), None, "the proxy is finally removed");
     server.serving.abort();
 }
 
-/// Sends bytes as they are.
+/// A codec that sends bytes unchanged.
 #[derive(Clone, Default)]
 struct Raw;
 
@@ -260,7 +261,7 @@ async fn invalid_bytes_end_only_their_stream() {
     let good = first(Listener).encode_to_vec();
     let mut inputs: Vec<Bytes> = (1..good.len()).map(|cut| Bytes::copy_from_slice(&good[..cut])).collect();
     inputs.push(Bytes::from_static(&[0xff; 300]));
-    // A length beyond the end, an endless varint, text that is no UTF-8, groups that never end.
+    // A length beyond the end, an endless varint, text that is not UTF-8, groups without an end.
     inputs.push(Bytes::from_static(b"\x12\xff\xff\xff\xff\x0f"));
     inputs.push(Bytes::from_static(&[0x80; 64]));
     inputs.push(Bytes::from_static(b"\x12\x02\xff\xfe"));
@@ -274,7 +275,7 @@ async fn invalid_bytes_end_only_their_stream() {
             let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{path}");
             let answer = within(grpc.streaming(request, path.parse().expect("a path"), Raw)).await;
             if let Ok(answer) = answer {
-                // It may be answered or refused; it must end.
+                // The stream may be answered or rejected, but it must end.
                 let _ = within(answer.into_inner().collect::<Vec<_>>()).await;
             }
         }
@@ -286,7 +287,7 @@ async fn invalid_bytes_end_only_their_stream() {
 }
 
 #[tokio::test]
-async fn new_streams_take_turns_and_a_client_that_does_not_read_blocks_no_other() {
+async fn client_that_does_not_read_blocks_no_other_stream() {
     let mesh = SessionFixture::with(Admission::new(NonZeroUsize::new(1), None));
     for n in 0..10_000 {
         mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
@@ -306,7 +307,7 @@ async fn new_streams_take_turns_and_a_client_that_does_not_read_blocks_no_other(
 }
 
 #[tokio::test]
-async fn streams_over_the_admission_limit_are_told_to_retry() {
+async fn streams_over_the_admission_limit_are_rejected_with_resource_exhausted() {
     let mesh = SessionFixture::with(Admission::new(None, NonZeroU32::new(1)));
     let server = Server::start(&mesh, ServerOptions::default()).await;
     let begin = || async {

@@ -1,4 +1,4 @@
-//! Virtual hosts one by one: which client is sent which, and when.
+//! VHDS: the virtual hosts that each client is sent, and when.
 
 use sluice_model::ResourceType;
 use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
@@ -28,12 +28,12 @@ fn virtual_hosts_are_subscribed_by_their_route_table() {
     mesh.commit();
     assert_eq!(client.settled(), ["VHDS +80/b +80/z -80/a"]);
     client.change(VirtualHost, &["8080", "7"], &[]);
-    assert_eq!(client.settled(), ["VHDS +8080/a -7"], "of a table that has none, that is said");
+    assert_eq!(client.settled(), ["VHDS +8080/a -7"], "a table without virtual hosts is reported as removed");
     put("7/x", "1");
     mesh.commit();
     assert_eq!(client.settled(), ["VHDS +7/x"]);
     client.change(VirtualHost, &["80/b"], &[]);
-    assert_eq!(client.settled(), ["VHDS +80/b"], "one by its name, as a client on demand does");
+    assert_eq!(client.settled(), ["VHDS +80/b"], "a single virtual host, as a client requests it on demand");
     client.change(VirtualHost, &["80/absent"], &[]);
     assert_eq!(client.settled(), ["VHDS -80/absent"]);
     client.change(VirtualHost, &[], &["8080"]);
@@ -54,7 +54,7 @@ fn virtual_hosts_held_by_the_client_are_not_sent_again() {
     client.want(VirtualHost, &["80"]);
     client.settled();
     let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["VHDS"], "a confirmation");
+    assert_eq!(client.settled(), ["VHDS"], "an empty response confirms the subscription");
     put("80/b", "2");
     mesh.delete(VirtualHost, "base", "80/c");
     mesh.commit();
@@ -77,15 +77,15 @@ fn a_wildcard_client_gets_the_virtual_hosts_of_a_table_again_after_it_acknowledg
     client.want(Route, &["80"]);
     assert_eq!(client.settled(), ["RDS +80"]);
     client.want_all(VirtualHost);
-    assert_eq!(client.settled(), ["VHDS +80/a +80/b +81/c"], "it asked when it had the table");
+    assert_eq!(client.settled(), ["VHDS +80/a +80/b +81/c"], "the client requested them after it received the table");
 
     client.change(Route, &["81"], &[]);
     let table = client.receive().expect("the table");
     assert_eq!(table.text(), "RDS +81");
-    assert!(client.receive().is_none(), "before it has the table it would forget the hosts");
+    assert!(client.receive().is_none(), "the client would discard virtual hosts that arrive before the table");
     assert_eq!(client.settled(), ["VHDS +81/c"]);
     client.change(Route, &["82"], &[]);
-    assert_eq!(client.settled(), ["RDS +82", "VHDS -82/"], "of a table that has none, that is said");
+    assert_eq!(client.settled(), ["RDS +82", "VHDS -82/"], "a table without virtual hosts is reported as removed");
     client.change(Route, &["80"], &[]);
     assert_eq!(
         client.settled(),
@@ -98,14 +98,18 @@ fn a_wildcard_client_gets_the_virtual_hosts_of_a_table_again_after_it_acknowledg
     put(VirtualHost, "83/new", "1");
     mesh.delete(VirtualHost, "base", "80/a");
     mesh.commit();
-    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/b +83/new -80/a"], "it has the table: hosts stay");
+    assert_eq!(
+        client.settled(),
+        ["RDS +80", "VHDS +80/b +83/new -80/a"],
+        "it holds the table, so it keeps the virtual hosts"
+    );
     client.change(Route, &["83"], &[]);
     assert_eq!(client.settled(), ["RDS -83"]);
     put(Route, "83", "1");
     mesh.commit();
-    assert_eq!(client.settled(), ["RDS +83", "VHDS +83/new"], "a table that comes later");
+    assert_eq!(client.settled(), ["RDS +83", "VHDS +83/new"], "a table that is added later");
 
-    // A table that is refused is filled too: of several, others may have been taken.
+    // Virtual hosts are sent after a rejected response too, because Envoy may have accepted some of its tables.
     client.change(Route, &["81"], &[]);
     client.receive().expect("the table");
     client.answer(Some("no"));
@@ -129,19 +133,19 @@ fn on_demand_an_unknown_host_is_answered_as_absent() {
     put("80/c", "1");
     mesh.delete(VirtualHost, "base", "80/b");
     mesh.commit();
-    assert_eq!(client.settled(), ["VHDS +80/c -80/b"], "it still has all");
+    assert_eq!(client.settled(), ["VHDS +80/c -80/b"], "the wildcard subscription continues");
 
-    // One that does not read answers is not let ask for ever.
+    // The pending requests of a client that does not read responses are limited.
     let flood = |from: u32| {
         let names = (from..from + 6_000).map(|n| format!("80/{n}")).collect();
         let type_url = VirtualHost.type_url().into();
         DeltaDiscoveryRequest { type_url, resource_names_subscribe: names, ..DeltaDiscoveryRequest::default() }
     };
-    let mut greedy = ScriptedClient::connect(&mesh, Delta);
-    greedy.want_all(VirtualHost);
-    greedy.settle();
-    greedy.delta(flood(0)).expect("many");
-    assert!(matches!(greedy.delta(flood(6_000)), Err(StreamError::Exhausted(_))));
+    let mut unread_client = ScriptedClient::connect(&mesh, Delta);
+    unread_client.want_all(VirtualHost);
+    unread_client.settle();
+    unread_client.delta(flood(0)).expect("many");
+    assert!(matches!(unread_client.delta(flood(6_000)), Err(StreamError::Exhausted(_))));
 
     // A reconnecting client lists the names it requested on demand, and the versions it holds.
     client.wants.insert(VirtualHost, Some(["80/absent", "80/c"].map(str::to_owned).into()));
@@ -154,11 +158,11 @@ fn on_demand_an_unknown_host_is_answered_as_absent() {
 
 #[test]
 fn virtual_hosts_are_separate_resources_over_delta_only() {
-    for (protocol, taken) in [(Sotw, false), (Delta, true)] {
+    for (protocol, is_vhds) in [(Sotw, false), (Delta, true)] {
         let mesh = SessionFixture::new();
         let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         let connected = mesh.proxies.1.lock().unwrap().clone();
-        assert_eq!(connected, [taken], "{protocol:?}");
+        assert_eq!(connected, [is_vhds], "{protocol:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Mutated signing requests, at a certificate authority.
+//! Mutated signing requests to a certificate authority.
 //!
-//! Whatever is sent: a certificate names its caller and no other identity, signs nothing, has the key that signed the
-//! request, lives no longer than allowed, and verifies against the root.
+//! Whatever the request, the certificate has only the identity of its caller, cannot sign certificates, has the key that
+//! signed the request, is not valid for longer than allowed, and verifies against the root.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ use crate::bytes;
 use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
-use crate::turns::{self, wrong};
+use crate::turns::{self, violation};
 
 /// Valid requests.
 const GOOD: &[&str] = &[
@@ -49,10 +49,10 @@ struct Target {
     now: i64,
 }
 
-/// Sends requests until time is up.
+/// Sends requests until the deadline.
 ///
 /// # Errors
-/// There is no authority.
+/// The authority cannot be created.
 pub fn run(run: &Run) -> Result<FuzzStatistics> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
     let now = i64::try_from(now.as_secs())?;
@@ -61,12 +61,12 @@ pub fn run(run: &Run) -> Result<FuzzStatistics> {
     let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
     let good = der(GOOD)?;
     let all = [good.clone(), der(BAD)?].concat();
-    // Ed25519 (RFC 8410) of a fixed seed: what it signs is the same each time.
+    // Ed25519 (RFC 8410) with a fixed seed, so that signatures are reproducible.
     let pkcs8 = [&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20][..], &[7; 32]].concat();
     let key = KeyPair::try_from(pkcs8.as_slice()).context("read the key")?;
     let root = authority.roots().first().context("a root")?.clone();
     let target = Target { authority, root, good, all, key, now };
-    Ok(turns::run(run, "requests for certificates", |rng| target.turn(rng)))
+    Ok(turns::run(run, "requests for certificates", |rng| target.run_turn(rng)))
 }
 
 fn to_der(pem: &str) -> Option<Vec<u8>> {
@@ -81,66 +81,66 @@ fn to_pem(der: &[u8]) -> String {
 }
 
 impl Target {
-    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
-        let mut der = match rng.roll(6) {
+    fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
+        let mut der = match rng.below(6) {
             0 => self.sign(rng),
-            1 => rng.pick(&self.all).cloned().unwrap_or_default(),
-            _ => rng.pick(&self.good).cloned().unwrap_or_default(),
+            1 => rng.choose(&self.all).cloned().unwrap_or_default(),
+            _ => rng.choose(&self.good).cloned().unwrap_or_default(),
         };
         let signed = !self.all.contains(&der);
-        let asked = signed_part(&der).map(<[u8]>::to_vec);
+        let requested = signed_part(&der).map(<[u8]>::to_vec);
         let changes = !rng.once_in(5);
         if changes {
             bytes::change(&mut der, &self.all, rng, 3);
         }
         let mut text = to_pem(&der);
-        let changes_text = rng.once_in(6);
-        if changes_text {
+        let is_text_changed = rng.once_in(6);
+        if is_text_changed {
             let others: Vec<Vec<u8>> = GOOD.iter().map(|text| text.as_bytes().to_vec()).collect();
             bytes::change_text(&mut text, &others, rng, 4);
         }
-        let identity = rng.pick(IDENTITIES).copied().unwrap_or_default().to_owned();
-        if !changes_text && ForwardedRequest::parse(&text, std::slice::from_ref(&identity)).is_ok() {
-            let asks = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
-            if let Some(other) = NAMES.iter().find(|name| **name != identity && asks(name)) {
-                return wrong("a request for another identity is forwarded", format!("{other}\n{text}"));
+        let identity = rng.choose(IDENTITIES).copied().unwrap_or_default().to_owned();
+        if !is_text_changed && ForwardedRequest::parse(&text, std::slice::from_ref(&identity)).is_ok() {
+            let requests_name = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
+            if let Some(other) = NAMES.iter().find(|name| **name != identity && requests_name(name)) {
+                return violation("a request for another identity is forwarded", format!("{other}\n{text}"));
             }
         }
-        let seconds = rng.pick(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
+        let seconds = rng.choose(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
         let seconds = seconds.unwrap_or_default();
-        let terms = LifetimeLimits::default();
-        let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, terms, self.now);
+        let limits = LifetimeLimits::default();
+        let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, limits, self.now);
         let Ok(issued) = issued else {
-            if signed && !changes && !changes_text && (0..=90 * DAY as i64).contains(&seconds) {
-                return wrong("a good request is refused", text);
+            if signed && !changes && !is_text_changed && (0..=90 * DAY as i64).contains(&seconds) {
+                return violation("a good request is refused", text);
             }
             return Ok(false);
         };
         if seconds > 90 * DAY as i64 {
-            return wrong("a certificate lives longer than allowed", format!("{seconds} s"));
+            return violation("a certificate is valid for longer than allowed", format!("{seconds} s"));
         }
         self.check(&issued, &identity)?;
-        // A client without the key cannot have signed anything else. Text around the base64 does not count, so of
-        // changed text nothing is said.
+        // A client without the key cannot sign another request. Text around the base64 is ignored, so changed text
+        // is not checked.
         let part = signed_part(&der);
         let known = self.good.iter().any(|good| signed_part(good) == part);
-        if changes_text || known || asked.as_deref() == part {
+        if is_text_changed || known || requested.as_deref() == part {
             return Ok(true);
         }
-        wrong("something is issued that its key has not signed", text)
+        violation("something is issued that its key has not signed", text)
     }
 
-    /// A request of its own making, signed.
+    /// A random request with a valid signature.
     fn sign(&self, rng: &mut FuzzRng) -> Vec<u8> {
         let mut params = CertificateParams::default();
-        for _ in 0..rng.roll(4) {
-            let name = rng.pick(NAMES).copied().unwrap_or_default();
+        for _ in 0..rng.below(4) {
+            let name = rng.choose(NAMES).copied().unwrap_or_default();
             let name =
                 if rng.once_in(2) { name.try_into().map(SanType::URI) } else { name.try_into().map(SanType::DnsName) };
             params.subject_alt_names.extend(name);
         }
         if rng.once_in(2) {
-            let length = *rng.pick(&[0, 1, 64, 65, 2000]).unwrap_or(&1);
+            let length = *rng.choose(&[0, 1, 64, 65, 2000]).unwrap_or(&1);
             params.distinguished_name.push(DnType::CommonName, "x".repeat(length));
         }
         params.serialize_request(&self.key).map(|request| request.der().to_vec()).unwrap_or_default()
@@ -148,36 +148,36 @@ impl Target {
 
     fn check(&self, issued: &Issued, identity: &str) -> Result<(), Violation> {
         let [leaf, root] = issued.chain.as_slice() else {
-            return wrong("the chain is not the certificate and the root", format!("{} parts", issued.chain.len()));
+            return violation("the chain is not the certificate and the root", format!("{} parts", issued.chain.len()));
         };
         if root != self.authority.roots_pem() {
-            return wrong("the last of the chain is not the roots", root.clone());
+            return violation("the last of the chain is not the roots", root.clone());
         }
         let der = to_der(leaf).unwrap_or_default();
         let Ok(([], certificate)) = X509Certificate::from_der(&der) else {
-            return wrong("what is issued is no certificate", leaf.clone());
+            return violation("what is issued is no certificate", leaf.clone());
         };
         let names = certificate.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
         if !matches!(names.as_slice(), [GeneralName::URI(uri)] if *uri == identity) {
-            return wrong(
-                "a certificate names another identity than its caller's",
+            return violation(
+                "a certificate has an identity that is not its caller's",
                 format!("{names:?} for {identity}"),
             );
         }
         let common: Vec<&str> =
             certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).collect();
         if common.iter().any(|name| *name != identity) {
-            return wrong("a common name is not the caller's", format!("{common:?} for {identity}"));
+            return violation("a common name is not the caller's", format!("{common:?} for {identity}"));
         }
         let usage = certificate.key_usage().ok().flatten().map(|usage| *usage.value);
         if certificate.is_ca() || usage.is_none_or(|usage| usage.key_cert_sign() || usage.crl_sign()) {
-            return wrong("a certificate may sign others", leaf.clone());
+            return violation("a certificate may sign others", leaf.clone());
         }
         let most = self.now + i64::try_from(90 * DAY).unwrap_or_default();
         let validity = certificate.validity();
         if validity.not_after.timestamp() != issued.not_after || issued.not_after > most {
-            return wrong("a certificate lives longer than allowed", validity.not_after.to_string());
+            return violation("a certificate is valid for longer than allowed", validity.not_after.to_string());
         }
         let verified = || -> Result<(), webpki::Error> {
             let der = CertificateDer::from(der.as_slice());
@@ -187,18 +187,18 @@ impl Target {
             let algorithms = &[webpki::aws_lc_rs::ECDSA_P256_SHA256];
             leaf.verify_for_usage(algorithms, &anchors, &[], now, KeyUsage::client_auth(), None, None).map(drop)
         };
-        verified().or_else(|error| wrong("what is issued does not verify", format!("{error}: {leaf}")))
+        verified().or_else(|error| violation("an issued certificate does not verify", format!("{error}: {leaf}")))
     }
 }
 
-/// The part of a request that is signed: the first element of the sequence it is.
+/// The signed part of a request: the first element of its sequence.
 fn signed_part(der: &[u8]) -> Option<&[u8]> {
     let (_, contents) = element(der)?;
     let (whole, _) = element(contents)?;
     Some(whole)
 }
 
-/// The element the bytes begin with, and its contents.
+/// The first DER element of the bytes, and its contents.
 pub(crate) fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (head, length) = match *der.get(1)? {
         short @ 0..=0x7f => (2, usize::from(short)),

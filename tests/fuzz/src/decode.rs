@@ -1,21 +1,22 @@
-//! Whether published bytes are the message they are said to be, down to the last `Any`, and what Envoy would say of it.
+//! Checks that published bytes decode as their message type, including every nested `Any`, and that they keep Envoy's
+//! validation rules.
 
 use prost_reflect::{DynamicMessage, MapKey, ReflectMessage, Value};
 use sluice_proto::pool;
 
-use crate::envoy_rules::broken;
+use crate::envoy_rules::add_violations;
 
-/// Decodes `bytes` as a message of that name and everything packed in it; gives the rules of Envoy that it breaks.
+/// Decodes `bytes` as a message of that name, with all packed messages. Returns the rules of Envoy that they violate.
 ///
 /// # Errors
-/// Where it does not decode, and why.
+/// The message that does not decode, and the reason.
 pub fn check(name: &str, bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut rules = Vec::new();
-    look(name, bytes, &mut rules)?;
+    check_message(name, bytes, &mut rules)?;
     Ok(rules)
 }
 
-fn look(name: &str, bytes: &[u8], rules: &mut Vec<String>) -> Result<(), String> {
+fn check_message(name: &str, bytes: &[u8], rules: &mut Vec<String>) -> Result<(), String> {
     let descriptor = pool().get_message_by_name(name).ok_or_else(|| format!("there is no message {name}"))?;
     let message = DynamicMessage::decode(descriptor, bytes).map_err(|error| format!("{name}: {error}"))?;
     walk(&message, rules)
@@ -25,7 +26,7 @@ fn walk(message: &DynamicMessage, rules: &mut Vec<String>) -> Result<(), String>
     if message.descriptor().full_name() == "google.protobuf.Any" {
         return packed(message, rules);
     }
-    broken(message, rules);
+    add_violations(message, rules);
     message.fields().try_for_each(|(_, value)| visit(value, rules))
 }
 
@@ -43,11 +44,11 @@ fn packed(any: &DynamicMessage, rules: &mut Vec<String>) -> Result<(), String> {
     let url = text.as_ref().and_then(|value| value.as_str()).unwrap_or_default();
     let bytes = any.get_field_by_name("value");
     let bytes = bytes.as_ref().and_then(|value| value.as_bytes()).map(|bytes| &bytes[..]).unwrap_or_default();
-    // A field that is set to nothing, as that of a Wasm module without configuration.
+    // An empty `Any`, as the configuration of a Wasm module that has none.
     if url.is_empty() && bytes.is_empty() {
         return Ok(());
     }
-    look(url.rsplit('/').next().unwrap_or(url), bytes, rules)
+    check_message(url.rsplit('/').next().unwrap_or(url), bytes, rules)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The rules that Envoy's own messages declare of their fields: a proxy rejects a resource that violates one.
+//! The validation rules of Envoy's messages. A proxy rejects a resource that violates one.
 //!
-//! `envoy_rules.txt` is what `validate.rules` say in the `.proto` files of Envoy's API that the descriptors are made
-//! of, one rule a line: message, field, rule, bound. Durations are in nanoseconds. `RemoteDataSource.sha256` is left
-//! out: the agent beside the proxy fetches what has none, and Envoy gets a file.
+//! `envoy_rules.txt` has the `validate.rules` of the `.proto` files of Envoy's API that the descriptors are built from, one
+//! rule on each line: message, field, rule, bound. Durations are in nanoseconds. `RemoteDataSource.sha256` is omitted: the
+//! agent fetches modules without a hash, and Envoy gets a local file.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -25,26 +25,26 @@ static RULES: LazyLock<BTreeMap<&'static str, Vec<Rule>>> = LazyLock::new(|| {
 
 struct Rule {
     field: &'static str,
-    /// Of every element.
+    /// The rule applies to every element of the field.
     each: bool,
     word: &'static str,
     bound: f64,
 }
 
-/// The rules that a message breaks by itself, apart from what is in it.
-pub(crate) fn broken(message: &DynamicMessage, out: &mut Vec<String>) {
+/// Adds the rules that a message violates, without those of nested messages.
+pub(crate) fn add_violations(message: &DynamicMessage, out: &mut Vec<String>) {
     let descriptor = message.descriptor();
     for rule in RULES.get(descriptor.full_name()).into_iter().flatten() {
         if rule.word == "oneof" {
             let oneof = descriptor.oneofs().find(|oneof| oneof.name() == rule.field);
             if oneof.is_some_and(|oneof| !oneof.fields().any(|field| message.has_field(&field))) {
-                out.push(format!("{}.{}: nothing is chosen", descriptor.full_name(), rule.field));
+                out.push(format!("{}.{}: no field of the oneof is set", descriptor.full_name(), rule.field));
             }
             continue;
         }
         let Some(field) = descriptor.get_field_by_name(rule.field) else { continue };
         let is_set = message.has_field(&field);
-        // What has presence and is absent is under no rule but that it be there, if it is not one of several.
+        // An absent field with presence violates only `required`. Fields of a oneof may be absent.
         let may_be_absent = rule.word != "required" || field.containing_oneof().is_some();
         if !is_set && field.supports_presence() && may_be_absent {
             continue;
@@ -85,7 +85,7 @@ fn holds(rule: &Rule, value: &Value, is_set: bool) -> bool {
     }
 }
 
-/// A number, also one in a wrapper; of a duration its nanoseconds.
+/// The number in a value, in a wrapper message, or in a duration as nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "bounds are small")]
 fn number(value: &Value) -> Option<f64> {
     match value {
@@ -119,7 +119,7 @@ mod tests {
         let descriptor = pool().get_message_by_name(&M::full_name()).expect("a message");
         let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice()).expect("decodes");
         let mut out = Vec::new();
-        broken(&message, &mut out);
+        add_violations(&message, &mut out);
         out
     }
 

@@ -1,4 +1,4 @@
-//! Failures on disk: YAML that can be tried again.
+//! Failures as YAML files that can be replayed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use sluice_parse::yaml::{Limits, parse_documents};
 use crate::mesh::{EpochChange, Violation};
 use crate::seeds::{CaseMesh, Seed};
 
-/// Stands between the objects that are there before and those that make it fail.
+/// Separates the initial objects from those of the failing change.
 const THEN: &str = "# then:";
 const CLUSTER: &str = "# cluster: ";
 const NODE: &str = "# node: ";
 const DELETED: &str = "# deleted:";
 
-/// Writes a failure; gives the file.
+/// Writes a failure. Returns the path of the file.
 ///
 /// # Errors
 /// The directory cannot be written.
-pub fn write(dir: &Path, name: &str, finding: &Violation, world: &CaseMesh, change: &EpochChange) -> Result<PathBuf> {
+pub fn write(dir: &Path, name: &str, finding: &Violation, mesh: &CaseMesh, change: &EpochChange) -> Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let mut text = String::new();
     for line in finding.signature.lines().chain(finding.message.lines()) {
         let _ = writeln!(text, "# {line}");
     }
-    put(&mut text, &world.objects, &world.nodes);
+    put(&mut text, &mesh.objects, &mesh.nodes);
     let _ = writeln!(text, "---\n{THEN}");
     put(&mut text, &change.objects, &change.nodes);
     if !change.deletes.is_empty() {
@@ -38,7 +38,7 @@ pub fn write(dir: &Path, name: &str, finding: &Violation, world: &CaseMesh, chan
     Ok(path)
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a file of [`write()`].
 ///
 /// # Errors
 /// The file cannot be read.
@@ -47,9 +47,9 @@ pub fn read(path: &Path) -> Result<(CaseMesh, EpochChange)> {
     let (before, then) = text.split_once(&format!("---\n{THEN}")).unwrap_or(("", &text));
     let (then, deleted) = then.split_once(&format!("---\n{DELETED}")).unwrap_or((then, ""));
     let (objects, nodes) = take(before);
-    let world = CaseMesh { name: path.display().to_string(), objects, nodes };
+    let mesh = CaseMesh { name: path.display().to_string(), objects, nodes };
     let (objects, nodes) = take(then);
-    Ok((world, EpochChange { objects, nodes, deletes: take(deleted).0 }))
+    Ok((mesh, EpochChange { objects, nodes, deletes: take(deleted).0 }))
 }
 
 fn put(text: &mut String, objects: &[Seed], nodes: &[Value]) {
@@ -74,7 +74,7 @@ fn take(text: &str) -> (Vec<Seed>, Vec<Value>) {
     (objects, nodes)
 }
 
-/// A value as block YAML with every text in quotes, which is read back as it was.
+/// Writes a value as block YAML with every text in quotes, so that it is read back unchanged.
 fn yaml(out: &mut String, value: &Value, indent: usize, inline: bool) {
     let pad = |n: usize| " ".repeat(n);
     match value {
@@ -123,13 +123,13 @@ mod tests {
             seed(json!({ "kind": "A", "spec": { "a": [[1, 2], [], { "b": "x: \n- y", "c": {} }], "d": null } })),
             seed(json!({ "kind": "B", "n": -0.5, "t": "\u{0}\u{202e}💥", "yes": "no" })),
         ];
-        let world = CaseMesh { objects: objects.clone(), nodes: vec![json!({ "id": "n" })], ..CaseMesh::default() };
+        let mesh = CaseMesh { objects: objects.clone(), nodes: vec![json!({ "id": "n" })], ..CaseMesh::default() };
         let change = EpochChange { objects, nodes: Vec::new(), deletes: vec![seed(json!({ "kind": "C" }))] };
         let dir = tempfile::tempdir().expect("a directory");
         let finding = Violation { signature: "s".into(), message: "m\nn".into() };
-        let path = write(dir.path(), "one", &finding, &world, &change).expect("written");
+        let path = write(dir.path(), "one", &finding, &mesh, &change).expect("written");
         let (back, changed) = read(&path).expect("read");
-        assert_eq!((back.objects, back.nodes), (world.objects, world.nodes));
+        assert_eq!((back.objects, back.nodes), (mesh.objects, mesh.nodes));
         assert_eq!((changed.objects, changed.deletes), (change.objects, change.deletes));
     }
 }

@@ -26,7 +26,7 @@ use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
-use crate::turns::{self, wrong};
+use crate::turns::{self, violation};
 
 const NAMES: [&str; 4] = ["shop", "bank", "istio-system", "a"];
 const TRUSTED: &str = "10.1.0.0/16";
@@ -57,7 +57,7 @@ struct Target<'s> {
     _directory: tempfile::TempDir,
 }
 
-/// Calls until time is up.
+/// Makes calls until the deadline.
 ///
 /// # Errors
 /// There are no keys.
@@ -77,34 +77,34 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let authenticators = Authenticators::new(chain, true);
     let target = Target { seeds, issuer, runtime, authenticators, _directory: directory };
-    Ok(turns::run(run, "callers", |rng| target.turn(rng)))
+    Ok(turns::run(run, "callers", |rng| target.run_turn(rng)))
 }
 
 fn account(rng: &mut FuzzRng) -> Identity {
-    let mut name = || rng.pick(&NAMES).copied().unwrap_or_default();
+    let mut name = || rng.choose(&NAMES).copied().unwrap_or_default();
     let (namespace, account) = (name(), name());
     Identity::new("td", namespace, account)
 }
 
 impl Target<'_> {
-    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
+    fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
         let mut headers = http::HeaderMap::new();
-        let mut told = String::new();
-        // What counts, in the order in which it does.
+        let mut description = String::new();
+        // The credentials, in the order of their precedence.
         let token = (!rng.once_in(3)).then(|| self.issuer.token(self.seeds, rng));
         let mut by_token = None;
         if let Some(token) = &token {
             for _ in 0..=usize::from(rng.once_in(8)) {
-                let prefix = *rng.pick(&["Bearer ", "Bearer ", "Bearer ", "bearer ", "Basic ", ""]).unwrap_or(&"");
+                let prefix = *rng.choose(&["Bearer ", "Bearer ", "Bearer ", "bearer ", "Basic ", ""]).unwrap_or(&"");
                 let value = format!("{prefix}{}", token.text);
-                told += &format!("authorization: {value}\n");
+                description += &format!("authorization: {value}\n");
                 if let Ok(value) = http::HeaderValue::from_bytes(value.as_bytes()) {
                     headers.append("authorization", value);
                     by_token = by_token.or(Some(prefix == "Bearer "));
                 }
             }
         }
-        let peer = rng.pick(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
+        let peer = rng.choose(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
         let peer: Option<SocketAddr> = peer.filter(|_| !rng.once_in(20)).and_then(|peer| peer.parse().ok());
         let trusted = peer.is_some_and(|peer| {
             let ip = peer.ip().to_canonical().to_string();
@@ -117,7 +117,7 @@ impl Target<'_> {
             if changed {
                 bytes::change(&mut value, &[], rng, 4);
             }
-            told += &format!("from {peer:?}, {FORWARDED_HEADER}: {}\n", String::from_utf8_lossy(&value));
+            description += &format!("from {peer:?}, {FORWARDED_HEADER}: {}\n", String::from_utf8_lossy(&value));
             if let Ok(value) = http::HeaderValue::from_bytes(&value) {
                 forwarded = Some((String::from_utf8_lossy(value.as_bytes()).into_owned(), names, changed));
                 headers.insert(FORWARDED_HEADER, value);
@@ -136,7 +136,7 @@ impl Target<'_> {
         let Ok(caller) = self.runtime.block_on(self.authenticators.caller(&call)) else {
             let good = token.as_ref().and_then(|token| token.of.as_ref());
             if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
-                return wrong("a caller with valid credentials is rejected", told);
+                return violation("a caller with valid credentials is rejected", description);
             }
             return Ok(false);
         };
@@ -144,18 +144,26 @@ impl Target<'_> {
             (Some("token of a cluster"), _) => {}
             (Some("forwarded certificate"), Some((value, names, changed))) => {
                 if !trusted {
-                    return wrong("a forwarded certificate of an untrusted peer is accepted", told);
+                    return violation("a forwarded certificate of an untrusted peer is accepted", description);
                 }
                 if !changed && caller.identities != *names {
-                    return wrong("a forwarded certificate is read wrong", format!("{:?}\n{told}", caller.identities));
+                    return violation(
+                        "a forwarded certificate is parsed incorrectly",
+                        format!("{:?}\n{description}", caller.identities),
+                    );
                 }
-                // Of a changed one no more is known than that names come from somewhere in it.
+                // Of a mutated header, the test checks only that each name occurs in it.
                 let plain = value.replace('\\', "");
                 if caller.identities.iter().any(|identity| !plain.contains(&identity.to_string())) {
-                    return wrong("a name is read that is not there", format!("{:?}\n{told}", caller.identities));
+                    return violation(
+                        "an identity is not in the header",
+                        format!("{:?}\n{description}", caller.identities),
+                    );
                 }
             }
-            (means, _) => return wrong("a caller without credentials is authenticated", format!("{means:?}\n{told}")),
+            (means, _) => {
+                return violation("a caller without credentials is authenticated", format!("{means:?}\n{description}"));
+            }
         }
         self.proxy(&caller, rng).map(|()| true)
     }
@@ -167,7 +175,7 @@ impl Target<'_> {
             "metadata": {"NAMESPACE": account(rng).namespace.as_str(), "SERVICE_ACCOUNT": account(rng).service_account.as_str()},
         });
         // Often an identity that the caller has.
-        if let Some(identity) = rng.pick(&caller.identities).filter(|_| !rng.once_in(3)) {
+        if let Some(identity) = rng.choose(&caller.identities).filter(|_| !rng.once_in(3)) {
             node["metadata"]["NAMESPACE"] = json!(identity.namespace.as_str());
             node["metadata"]["SERVICE_ACCOUNT"] = json!(identity.service_account.as_str());
         }
@@ -179,7 +187,7 @@ impl Target<'_> {
             }
         }
         if rng.once_in(3) {
-            let times = 1 + rng.roll(3);
+            let times = 1 + rng.below(3);
             mutate(&mut node, "", self.seeds, rng, times);
         }
         let Ok(decoded) = sluice_proto::json::decode::<Node>(&node) else { return Ok(()) };
@@ -188,45 +196,46 @@ impl Target<'_> {
         hub.store().set_ready();
         let Ok(mut stream) = hub.open(XdsProtocol::Delta, caller.clone()) else { return Ok(()) };
         let type_url = ResourceType::Cluster.type_url().to_owned();
-        // What is refused is refused.
+        // A rejected stream is correct.
         let _ = stream.request(Request { node: Some(decoded.message), type_url, ..Request::default() }, Instant::now());
         let proxies = std::mem::take(&mut *recorded.0.lock().unwrap_or_else(PoisonError::into_inner));
         for proxy in proxies {
-            let told = || format!("{:?}\n{node:#}", caller.identities);
+            let description = || format!("{:?}\n{node:#}", caller.identities);
             let Some(identity) = &proxy.identity else {
-                return wrong("a proxy of an authenticated caller has no identity", told());
+                return violation("a proxy of an authenticated caller has no identity", description());
             };
             let is = |said: &Text, proven: &Text| said.as_str().is_empty() || said == proven;
             if !caller.identities.contains(identity)
                 || !is(&proxy.namespace, &identity.namespace)
                 || !is(&proxy.service_account, &identity.service_account)
             {
-                return wrong("a proxy is let in that its caller is not", told());
+                return violation("a proxy is let in that its caller is not", description());
             }
         }
         Ok(())
     }
 }
 
-/// A header as a gateway writes it, about certificates whose subjects strangers may have chosen; and the identities
-/// that it names.
+/// A header as a gateway writes it, with certificates whose subjects an attacker may choose. Also returns the identities
+/// in it.
 fn header(rng: &mut FuzzRng) -> (Vec<u8>, Vec<Identity>) {
     let mut elements = Vec::new();
     let mut names = Vec::new();
-    for _ in 0..=rng.roll(2) {
+    for _ in 0..=rng.below(2) {
         let mut pairs = vec!["By=spiffe://td/ns/istio-system/sa/gateway".to_owned()];
         if rng.once_in(2) {
             pairs.push("Hash=468ed33be74eee6556d90c0149c1309e9ba61d6425303443c0748a02dd8de688".to_owned());
         }
         if rng.once_in(2) {
             let forged = "CN=\",URI=spiffe://td/ns/bank/sa/vault;\\";
-            let subject =
-                *rng.pick(&["CN=a,O=b", forged, "", ";URI=spiffe://td/ns/bank/sa/vault", "\\\";URI=x"]).unwrap_or(&"");
+            let subject = *rng
+                .choose(&["CN=a,O=b", forged, "", ";URI=spiffe://td/ns/bank/sa/vault", "\\\";URI=x"])
+                .unwrap_or(&"");
             pairs.push(format!("Subject={}", quoted(subject)));
         }
-        for _ in 0..rng.roll(3) {
+        for _ in 0..rng.below(3) {
             let identity = account(rng);
-            let uri = match rng.roll(5) {
+            let uri = match rng.below(5) {
                 0 => "https://elsewhere/ns/shop/sa/cart".to_owned(),
                 _ => {
                     names.push(identity.clone());

@@ -1,7 +1,7 @@
-//! Mutated tokens, and sets of keys, at the authenticators that read them.
+//! Mutated tokens and key sets, for the authenticators that read them.
 //!
-//! An accepted token is signed by a key of the set, for this audience, of that issuer, valid at this time; and its
-//! caller is the service account that it names. What is good is believed.
+//! An accepted token is signed by a key of the set, has the audience and the issuer, and is valid now. Its caller is the
+//! service account in it. Valid tokens are accepted.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
-use crate::turns::{self, wrong};
+use crate::turns::{self, violation};
 
 const ISSUER: &str = "https://issuer";
 const P256: &str = include_str!("keys/p256.key");
@@ -44,16 +44,16 @@ pub struct Issuer {
     random: SystemRandom,
 }
 
-/// A token, and what is known of it.
+/// A token, and the identity in it.
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The token.
     pub text: String,
-    /// The identity it proves if it is valid; nothing if it is not, or was changed.
+    /// The identity in the token, if it is valid; none if it is invalid or mutated.
     pub of: Option<(String, String)>,
 }
 
-/// Tries tokens until time is up.
+/// Tries tokens until the deadline.
 ///
 /// # Errors
 /// There are no keys.
@@ -66,7 +66,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
         let mut set = issuer.keys();
         let changes_keys = rng.once_in(4);
         if changes_keys {
-            let times = 1 + rng.roll(3);
+            let times = 1 + rng.below(3);
             mutate(&mut set, "", seeds, rng, times);
         }
         let mut text = set.to_string();
@@ -79,14 +79,14 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
             if write.is_err() {
                 return Verdict::NoCredentials;
             }
-            believe(&file, &token.text).await
+            verify(&file, &token.text).await
         });
-        judge(&issuer, &token, &verdict, changes_keys)
+        check(&issuer, &token, &verdict, changes_keys)
     };
     Ok(turns::run(run, "tokens", turn))
 }
 
-async fn believe(file: &Path, token: &str) -> Verdict {
+async fn verify(file: &Path, token: &str) -> Verdict {
     let keys = [(String::new(), FileKeys::new(file))].into();
     let tokens = SignedTokens::of_clusters(keys, ISSUER, &["istio-ca".to_owned()], TrustDomain::new("td".into()));
     let mut headers = http::HeaderMap::new();
@@ -97,42 +97,42 @@ async fn believe(file: &Path, token: &str) -> Verdict {
     tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
 }
 
-fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Violation> {
-    let told = || format!("{verdict:?}\n{}", token.text);
+fn check(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Violation> {
+    let description = || format!("{verdict:?}\n{}", token.text);
     match verdict {
         Verdict::Identified(identities) => {
             let Some(claims) = issuer.signed(&token.text) else {
-                return wrong("a token without a valid signature is accepted", told());
+                return violation("a token without a valid signature is accepted", description());
             };
             let expect = of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
             match (identities.as_slice(), expect) {
                 ([one], Some(expect)) if *one == expect => Ok(true),
-                _ => wrong("a token is believed that is not good", told()),
+                _ => violation("a token is believed that is not good", description()),
             }
         }
-        Verdict::Pod(..) => wrong("a token makes a pod of its bearer", told()),
+        Verdict::Pod(..) => violation("a token makes a pod of its bearer", description()),
         Verdict::Rejected(reason) if token.text.len() > 40 && reason.contains(&token.text[token.text.len() - 20..]) => {
-            wrong("a reason shows the token", told())
+            violation("a reason shows the token", description())
         }
-        _ if token.of.is_some() && !changes_keys => wrong("a good token is refused", told()),
+        _ if token.of.is_some() && !changes_keys => violation("a good token is refused", description()),
         _ => Ok(false),
     }
 }
 
-/// The identity of valid claims, by rules of our own.
+/// The identity of valid claims, by an independent implementation of the rules.
 fn of(claims: &Value) -> Option<(String, String)> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?.as_secs_f64();
-    let meant = match &claims["aud"] {
+    let has_audience = match &claims["aud"] {
         Value::String(one) => one == "istio-ca",
         Value::Array(many) => many.iter().all(Value::is_string) && many.iter().any(|one| one == "istio-ca"),
         _ => false,
     };
-    let begun = claims["nbf"].is_null() || claims["nbf"].as_f64()? <= now + 61.0;
-    let good = meant && claims["iss"] == ISSUER && claims["exp"].as_f64()? > now - 1.0 && begun;
+    let is_begun = claims["nbf"].is_null() || claims["nbf"].as_f64()? <= now + 61.0;
+    let good = has_audience && claims["iss"] == ISSUER && claims["exp"].as_f64()? > now - 1.0 && is_begun;
     let parts: Vec<&str> = claims["sub"].as_str()?.split(':').collect();
     match parts.as_slice() {
         ["system", "serviceaccount", namespace, name] if good => {
-            // What would make another SPIFFE id of it is no name.
+            // A name with a slash would change the SPIFFE id.
             let is_name = |name: &str| !name.is_empty() && !name.contains('/');
             (is_name(namespace) && is_name(name)).then(|| ((*namespace).to_owned(), (*name).to_owned()))
         }
@@ -141,10 +141,10 @@ fn of(claims: &Value) -> Option<(String, String)> {
 }
 
 impl Issuer {
-    /// Of fixed keys.
+    /// An issuer with fixed keys.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The keys cannot be read.
     pub fn new() -> Result<Self> {
         let random = SystemRandom::new();
         let der = |pem: &str| {
@@ -166,7 +166,7 @@ impl Issuer {
         let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let point = self.ec.public_key().as_ref();
         let half = |range| part(point.get(range).unwrap_or_default());
-        // PKCS #1: a sequence of the modulus and the exponent, each perhaps with a zero before it.
+        // PKCS #1: a sequence of the modulus and the exponent, each optionally with a leading zero.
         let (_, numbers) = element(self.rsa.public_key().as_ref()).unwrap_or_default();
         let (whole, modulus) = element(numbers).unwrap_or_default();
         let (_, exponent) = element(numbers.get(whole.len()..).unwrap_or_default()).unwrap_or_default();
@@ -179,30 +179,33 @@ impl Issuer {
         ]})
     }
 
-    /// A token: good, signed but not good, or changed.
+    /// A token: valid, invalid with a valid signature, or mutated.
     pub fn token(&self, seeds: &Seeds, rng: &mut FuzzRng) -> Token {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_secs()).unwrap_or_default();
-        let namespace = rng.pick(&["shop", "bank", "istio-system"]).copied().unwrap_or_default();
+        let namespace = rng.choose(&["shop", "bank", "istio-system"]).copied().unwrap_or_default();
         let mut claims = json!({
             "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:cart"), "aud": ["other", "istio-ca"],
             "exp": now + 600, "nbf": now - 600, "kubernetes.io": {"namespace": namespace},
         });
-        let spoils = rng.once_in(2);
-        if spoils {
-            spoil(&mut claims, now, seeds, rng);
+        let invalidates = rng.once_in(2);
+        if invalidates {
+            invalidate(&mut claims, now, seeds, rng);
         }
         let (id, algorithm) = *rng
-            .pick(&[("ed", "EdDSA"), ("ec", "ES256"), ("rsa", "RS256"), ("rsa", "PS256"), ("rsa", "RS384")])
+            .choose(&[("ed", "EdDSA"), ("ec", "ES256"), ("rsa", "RS256"), ("rsa", "PS256"), ("rsa", "RS384")])
             .unwrap_or(&("ed", "EdDSA"));
         let mut head = json!({"alg": algorithm, "kid": id, "typ": "JWT"});
-        let twists = rng.once_in(4);
-        if twists {
-            match rng.roll(5) {
-                0 => head["alg"] = json!(rng.pick(&ALGORITHMS)),
-                1 => head["kid"] = json!(rng.pick(&IDS)),
+        let changes_header = rng.once_in(4);
+        if changes_header {
+            match rng.below(5) {
+                0 => head["alg"] = json!(rng.choose(&ALGORITHMS)),
+                1 => head["kid"] = json!(rng.choose(&IDS)),
                 2 => head["crit"] = json!(["exp"]),
-                3 => head = json!({"alg": rng.pick(&ALGORITHMS), "kid": rng.pick(&IDS), "jwk": self.keys()["keys"][0]}),
+                3 => {
+                    head =
+                        json!({"alg": rng.choose(&ALGORITHMS), "kid": rng.choose(&IDS), "jwk": self.keys()["keys"][0]})
+                }
                 _ => mutate(&mut head, "", seeds, rng, 1),
             }
         }
@@ -214,21 +217,21 @@ impl Issuer {
         if changes {
             self.change(&mut text, rng);
         }
-        let of = if twists || changes { None } else { of(&claims) };
+        let of = if changes_header || changes { None } else { of(&claims) };
         Token { text, of: of.filter(|_| claims["exp"].as_i64().is_some_and(|exp| exp > now + 60)) }
     }
 
     fn change(&self, text: &mut String, rng: &mut FuzzRng) {
         let parts: Vec<String> = text.split('.').map(str::to_owned).collect();
         let [head, claims, signature] = parts.as_slice() else { return };
-        match rng.roll(7) {
+        match rng.below(7) {
             0 => *text = format!("{head}.{claims}."),
             1 => {
                 let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
                 *text = format!("{none}.{claims}.");
             }
             2 => {
-                // A public key as the secret that is shared.
+                // The public key as HMAC secret.
                 let hs = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"rsa"}"#);
                 let key = hmac::Key::new(hmac::HMAC_SHA256, self.keys()["keys"][2]["n"].to_string().as_bytes());
                 let tag = hmac::sign(&key, format!("{hs}.{claims}").as_bytes());
@@ -243,7 +246,8 @@ impl Issuer {
                 *text = format!("{head}.{}.{signature}", other.unwrap_or_default());
             }
             4 => {
-                let extra = rng.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
+                let extra =
+                    rng.choose(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
                 text.push_str(extra);
             }
             _ => bytes::change_text(text, &[text.clone().into_bytes()], rng, 3),
@@ -269,7 +273,7 @@ impl Issuer {
         }
     }
 
-    /// The claims of a token, if one of the keys has signed it: checked by what is not the code that is tried.
+    /// The claims of a token, if one of the keys has signed it: verified by other code than the tested one.
     fn signed(&self, token: &str) -> Option<Value> {
         let (text, signature) = token.trim().rsplit_once('.')?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
@@ -294,8 +298,8 @@ fn claims_of(part: &str) -> Option<Value> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
 }
 
-/// Makes claims say something else, most of it nothing good.
-fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, rng: &mut FuzzRng) {
+/// Changes claims. Most results are invalid.
+fn invalidate(claims: &mut Value, now: i64, seeds: &Seeds, rng: &mut FuzzRng) {
     let times =
         [json!(now - 700), json!(now + 700), json!(0), json!(-1), json!(1e300), json!(now.to_string()), Value::Null];
     let audiences =
@@ -303,16 +307,16 @@ fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, rng: &mut FuzzRng) {
     let subjects =
         ["system:serviceaccount:bank:vault", "system:serviceaccount::x", "system:serviceaccount:a:b:c", "", "x"];
     let names: BTreeSet<&str> = ["exp", "nbf", "aud", "iss", "sub"].into();
-    match rng.roll(7) {
-        0 => claims["exp"] = rng.pick(&times).cloned().unwrap_or_default(),
-        1 => claims["nbf"] = rng.pick(&times).cloned().unwrap_or_default(),
-        2 => claims["aud"] = rng.pick(&audiences).cloned().unwrap_or_default(),
-        3 => claims["iss"] = json!(rng.pick(&["https://other", "", "https://issuer/"])),
-        4 => claims["sub"] = json!(rng.pick(&subjects)),
+    match rng.below(7) {
+        0 => claims["exp"] = rng.choose(&times).cloned().unwrap_or_default(),
+        1 => claims["nbf"] = rng.choose(&times).cloned().unwrap_or_default(),
+        2 => claims["aud"] = rng.choose(&audiences).cloned().unwrap_or_default(),
+        3 => claims["iss"] = json!(rng.choose(&["https://other", "", "https://issuer/"])),
+        4 => claims["sub"] = json!(rng.choose(&subjects)),
         5 => {
             if let Some(fields) = claims.as_object_mut() {
                 let all: Vec<&str> = names.into_iter().collect();
-                fields.remove(*rng.pick(&all).unwrap_or(&"exp"));
+                fields.remove(*rng.choose(&all).unwrap_or(&"exp"));
             }
         }
         _ => mutate(claims, "", seeds, rng, 1),

@@ -17,7 +17,7 @@ use sluice_testkit::parity::case::root;
 #[derive(Debug, Parser)]
 #[command(name = "sluice-fuzz", max_term_width = 100)]
 struct Args {
-    /// What is mutated.
+    /// Target to fuzz.
     #[arg(value_enum, default_value = "objects")]
     target: Target,
     /// Duration in seconds.
@@ -35,7 +35,7 @@ struct Args {
     /// Directory for failures.
     #[arg(long, default_value = "target/fuzz")]
     out: PathBuf,
-    /// Replay this failure instead.
+    /// Replay this failure instead of fuzzing.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 }
@@ -101,10 +101,10 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Identity => identity::run(&run, &seeds)?,
         Target::Yaml => yaml::run(&run, &root())?,
     };
-    Ok(tell(name, &statistics))
+    Ok(print_result(name, &statistics))
 }
 
-fn tell(name: &str, statistics: &FuzzStatistics) -> bool {
+fn print_result(name: &str, statistics: &FuzzStatistics) -> bool {
     let mut out = std::io::stdout();
     let _ = writeln!(
         out,
@@ -120,8 +120,8 @@ fn tell(name: &str, statistics: &FuzzStatistics) -> bool {
 }
 
 fn replay(path: &std::path::Path) -> Result<bool> {
-    let (world, change): (_, EpochChange) = failure::read(path)?;
-    let (mut mesh, mut findings) = FuzzedMesh::start(&world);
+    let (mesh_objects, change): (_, EpochChange) = failure::read(path)?;
+    let (mut mesh, mut findings) = FuzzedMesh::start(&mesh_objects);
     findings.extend(mesh.apply(&change));
     findings.extend(mesh.revert());
     for finding in &findings {

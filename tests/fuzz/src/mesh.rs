@@ -1,4 +1,4 @@
-//! A running graph, and what counts as a finding in it.
+//! A running graph, and the checks of its results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use crate::decode;
 use crate::seeds::{CaseMesh, Seed};
 
 /// Start of the signature of a finding about a validation rule of Envoy.
-const REFUSED: &str = "Envoy would refuse ";
+const ENVOY_REJECTS: &str = "Envoy would reject ";
 /// Longest time of one epoch. Debug builds on busy machines are slow; an endless loop takes far longer.
 const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,22 +36,22 @@ impl Violation {
     }
 }
 
-/// Places of panics since they were last taken, in order.
-static PLACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Locations of panics since the last call of [`take_locations`], in order.
+static PANIC_LOCATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Records panics instead of printing them: they are findings.
-pub fn quiet_panics() {
+/// Records panics, which are findings, instead of printing them.
+pub fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
             let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
-            PLACES.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+            PANIC_LOCATIONS.lock().unwrap_or_else(PoisonError::into_inner).push(place);
         }));
     });
 }
 
-fn take_places() -> Vec<String> {
-    std::mem::take(&mut PLACES.lock().unwrap_or_else(PoisonError::into_inner))
+fn take_locations() -> Vec<String> {
+    std::mem::take(&mut PANIC_LOCATIONS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The changes of one epoch.
@@ -61,47 +61,48 @@ pub struct EpochChange {
     pub objects: Vec<Seed>,
     /// Nodes that connect.
     pub nodes: Vec<Value>,
-    /// Whether the world's own objects and nodes of the same name are deleted instead.
+    /// Objects deleted.
     pub deletes: Vec<Seed>,
 }
 
 type ObjectId = (Kind, ObjectKey);
 
-/// A world in a running graph.
+/// The objects of a case in a running graph.
 pub struct FuzzedMesh {
     engine: Engine,
     handles: Handles,
     feed: Feed,
     objects: BTreeMap<ObjectId, ParsedObject>,
     proxies: BTreeMap<ProxyKey, Proxy>,
-    /// Everything published of the world itself.
+    /// The published state of the unmodified case.
     base: Arc<Snapshot>,
     conflicts: BTreeSet<String>,
     changed: (BTreeSet<ObjectId>, BTreeSet<ProxyKey>),
-    /// Rules of Envoy that the world's own resources break, which no change is to blame for.
+    /// Rules of Envoy that resources of the unmodified case violate. They are not findings.
     known: BTreeSet<String>,
-    /// Whether nothing that admission refuses is in the last change, nor patches, nor nodes: all of it is ours.
+    /// Whether the last change has no object that admission refuses, no patch and no node, so that every violation is
+    /// the control plane's.
     admitted: bool,
-    /// Whether patches are in the last change: what they add goes out as it is.
+    /// Whether the last change has patches, whose additions are sent unchecked.
     patched: bool,
-    /// Resources and segments that the last change changed.
+    /// Number of resources and segments that the last change changed.
     pub effect: usize,
 }
 
 impl FuzzedMesh {
-    /// The world, and what is wrong with it already.
+    /// Starts a graph with a case. Also returns the findings in the unmodified case.
     #[must_use]
-    pub fn start(world: &CaseMesh) -> (Self, Vec<Violation>) {
-        quiet_panics();
-        take_places();
+    pub fn start(case: &CaseMesh) -> (Self, Vec<Violation>) {
+        record_panics();
+        take_locations();
         let mut findings = Vec::new();
         let options = GraphOptions::default();
         let (engine, handles) = Engine::start(EngineOptions::default(), move |b| build(b, &options));
         let mut feed = engine.feed();
         feed.try_next();
-        let parsed = world.objects.iter().filter_map(|seed| parse(seed, &mut findings));
+        let parsed = case.objects.iter().filter_map(|seed| parse(seed, &mut findings));
         let objects: BTreeMap<ObjectId, ParsedObject> = parsed.map(|o| ((o.kind, o.key.clone()), o)).collect();
-        let nodes = world.nodes.iter().filter_map(|node| proxy(node, &mut findings));
+        let nodes = case.nodes.iter().filter_map(|node| proxy(node, &mut findings));
         let proxies: BTreeMap<ProxyKey, Proxy> = nodes.map(|proxy| (ProxyKey(proxy.id.clone()), proxy)).collect();
         let base = engine.snapshot();
         let mut mesh = Self {
@@ -128,30 +129,31 @@ impl FuzzedMesh {
             }
             mesh.handles.inputs.mark_all_synced(tx);
         });
-        let all = mesh.look(Instant::now());
-        mesh.known = all.iter().filter(|f| f.signature.starts_with(REFUSED)).map(|f| f.signature.clone()).collect();
-        findings.extend(all.into_iter().filter(|f| !f.signature.starts_with(REFUSED)));
+        let all = mesh.collect_findings(Instant::now());
+        mesh.known =
+            all.iter().filter(|f| f.signature.starts_with(ENVOY_REJECTS)).map(|f| f.signature.clone()).collect();
+        findings.extend(all.into_iter().filter(|f| !f.signature.starts_with(ENVOY_REJECTS)));
         mesh.base = mesh.engine.snapshot();
         (mesh, findings)
     }
 
-    /// Makes a change and returns what went wrong.
+    /// Applies a change and returns the findings.
     pub fn apply(&mut self, change: &EpochChange) -> Vec<Violation> {
         let mut findings = Vec::new();
-        take_places();
-        let begun = Instant::now();
+        take_locations();
+        let started = Instant::now();
         let objects: Vec<_> = change.objects.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
         let nodes: Vec<_> = change.nodes.iter().filter_map(|node| proxy(node, &mut findings)).collect();
         let deletes: Vec<_> = change.deletes.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
-        if begun.elapsed() > EPOCH_TIMEOUT {
-            findings.push(Violation::new("slow parse", format!("{:?}", begun.elapsed())));
+        if started.elapsed() > EPOCH_TIMEOUT {
+            findings.push(Violation::new("slow parse", format!("{:?}", started.elapsed())));
         }
-        let is_ours = |parsed: &ParsedObject| {
+        let is_accepted = |parsed: &ParsedObject| {
             parsed.kind != Kind::EnvoyFilter && !parsed.rejects.iter().any(|reject| reject.severity.is_refusal())
         };
-        self.admitted = nodes.is_empty() && objects.iter().all(is_ours);
+        self.admitted = nodes.is_empty() && objects.iter().all(is_accepted);
         self.patched = objects.iter().any(|parsed| parsed.kind == Kind::EnvoyFilter);
-        let begun = Instant::now();
+        let started = Instant::now();
         let inputs = &self.handles.inputs;
         self.engine.transaction(|tx| {
             for parsed in deletes {
@@ -168,14 +170,14 @@ impl FuzzedMesh {
                 tx.set(&inputs.proxies, key, proxy);
             }
         });
-        findings.extend(self.look(begun));
+        findings.extend(self.collect_findings(started));
         findings
     }
 
-    /// Reverts all changes and returns what is left of them.
+    /// Reverts all changes. Returns findings, such as records that are left over.
     pub fn revert(&mut self) -> Vec<Violation> {
-        take_places();
-        let begun = Instant::now();
+        take_locations();
+        let started = Instant::now();
         let (ids, keys) = std::mem::take(&mut self.changed);
         let inputs = &self.handles.inputs;
         self.engine.transaction(|tx| {
@@ -192,7 +194,7 @@ impl FuzzedMesh {
                 }
             }
         });
-        let mut findings = self.look(begun);
+        let mut findings = self.collect_findings(started);
         let now = self.engine.snapshot();
         if let Some(left) = self.difference(&self.base, &now) {
             findings.push(Violation::new(format!("left over in {}", left.0), left.1));
@@ -200,11 +202,11 @@ impl FuzzedMesh {
         findings
     }
 
-    /// What is published here and not in `fresh`, which was given the same, or the other way round.
+    /// The first difference between the published state and that of `fresh`, which has the same objects.
     #[must_use]
     pub fn differs_from(&self, fresh: &Self) -> Option<Violation> {
         let (collection, key) = self.difference(&fresh.engine.snapshot(), &self.engine.snapshot())?;
-        Some(Violation::new(format!("not as from scratch in {collection}"), key))
+        Some(Violation::new(format!("differs from a fresh graph in {collection}"), key))
     }
 
     fn difference(&self, left: &Snapshot, right: &Snapshot) -> Option<(String, String)> {
@@ -236,14 +238,14 @@ impl FuzzedMesh {
             .or_else(|| of(left, right, &handles.rejects))
     }
 
-    /// What went wrong in the epochs since the last look.
-    fn look(&mut self, begun: Instant) -> Vec<Violation> {
+    /// The findings in the epochs since the last call.
+    fn collect_findings(&mut self, started: Instant) -> Vec<Violation> {
         let mut findings = Vec::new();
-        let took = begun.elapsed();
-        if took > EPOCH_TIMEOUT {
-            findings.push(Violation::new("slow epoch", format!("{took:?}")));
+        let elapsed = started.elapsed();
+        if elapsed > EPOCH_TIMEOUT {
+            findings.push(Violation::new("slow epoch", format!("{elapsed:?}")));
         }
-        let mut places = take_places().into_iter();
+        let mut places = take_locations().into_iter();
         for panic in self.engine.panics() {
             let place = places.next().unwrap_or_default();
             let message = format!("{} of {}: {}", panic.collection, panic.key, panic.message);
@@ -252,7 +254,7 @@ impl FuzzedMesh {
         for collection in self.engine.metrics().collections {
             if collection.conflicts > 0 && self.conflicts.insert(collection.name.clone()) {
                 let count = format!("{} keys", collection.conflicts);
-                findings.push(Violation::new(format!("keys claimed twice in {}", collection.name), count));
+                findings.push(Violation::new(format!("keys with several values in {}", collection.name), count));
             }
         }
         let batch = self.feed.try_next();
@@ -282,11 +284,11 @@ impl FuzzedMesh {
             for slots in &slots {
                 match resource.bytes(slots).map(|bytes| decode::check(message, &bytes)) {
                     Some(Err(reason)) => {
-                        let signature = format!("bytes that are no {message}: {reason}");
+                        let signature = format!("bytes that are not a {message}: {reason}");
                         findings.push(Violation::new(signature, format!("{name}: {reason}")));
                     }
                     Some(Ok(rules)) if self.admitted => {
-                        let signatures = rules.iter().map(|rule| format!("{REFUSED}{rule}"));
+                        let signatures = rules.iter().map(|rule| format!("{ENVOY_REJECTS}{rule}"));
                         let new = signatures.filter(|signature| !self.known.contains(signature));
                         findings.extend(new.map(|signature| Violation::new(signature, name)));
                     }
@@ -323,10 +325,10 @@ fn message_name(of: ResourceType) -> &'static str {
     of.type_url().trim_start_matches("type.googleapis.com/")
 }
 
-/// Parses an object as a source would; a panic is a finding, and that it is no object of a known kind is none.
+/// Parses an object as a source would. A panic is a finding. An object of an unknown kind is not.
 fn parse(seed: &Seed, findings: &mut Vec<Violation>) -> Option<ParsedObject> {
     let object = seed.rendered();
-    contained(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
+    catch_panic(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
 }
 
 fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
@@ -334,15 +336,15 @@ fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
         let node = sluice_proto::json::decode::<Node>(node).ok()?;
         parse_proxy(&node.message, &BTreeMap::new()).ok()
     };
-    contained(findings, read).flatten()
+    catch_panic(findings, read).flatten()
 }
 
-fn contained<T>(findings: &mut Vec<Violation>, work: impl FnOnce() -> T) -> Option<T> {
+fn catch_panic<T>(findings: &mut Vec<Violation>, work: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(work));
     if let Err(panic) = &result {
         let message = panic.downcast_ref::<String>().cloned();
         let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        let place = take_places().pop().unwrap_or_default();
+        let place = take_locations().pop().unwrap_or_default();
         findings.push(Violation::new(format!("panic while parsing at {place}"), message.unwrap_or_default()));
     }
     result.ok()

@@ -1,25 +1,25 @@
-//! Mutation of JSON values that knows their structure.
+//! Structure-aware mutation of JSON values.
 
 use serde_json::{Map, Value, json};
 
 use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
 
-/// Levels of nesting a mutated value has at most: sources take no more.
+/// Largest nesting of a mutated value, which sources accept.
 const MAX_DEPTH: usize = 90;
 
-/// A step down: a field or an element.
+/// A step of a path: a field or an element.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Field(String),
     Item(usize),
 }
 
-/// A way from the root to a value.
+/// The path from the root to a value.
 pub(crate) type Path = Vec<Step>;
 
-/// Every place of a value, the root first.
-pub(crate) fn places(value: &Value) -> Vec<Path> {
+/// The paths of all values in a value, the root first.
+pub(crate) fn paths(value: &Value) -> Vec<Path> {
     fn walk(value: &Value, path: &mut Path, out: &mut Vec<Path>) {
         out.push(path.clone());
         match value {
@@ -53,7 +53,7 @@ pub(crate) fn at<'v>(value: &'v mut Value, path: &[Step]) -> Option<&'v mut Valu
     })
 }
 
-/// Takes the value at `path` out.
+/// Removes the value at `path`.
 pub(crate) fn remove(value: &mut Value, path: &[Step]) -> Option<Value> {
     let (last, parent) = path.split_last()?;
     match (at(value, parent)?, last) {
@@ -63,50 +63,50 @@ pub(crate) fn remove(value: &mut Value, path: &[Step]) -> Option<Value> {
     }
 }
 
-/// Changes `value` in `times` places below `root` (which stays what it is).
+/// Changes `value` in `times` places below `root`. The type of the root does not change.
 pub fn mutate(value: &mut Value, root: &str, seeds: &Seeds, rng: &mut FuzzRng, times: usize) {
     for _ in 0..times {
         let Some(target) = value.pointer_mut(root) else { return };
-        let mut all = places(target);
+        let mut all = paths(target);
         if all.len() > 1 {
             all.remove(0);
         }
-        let Some(path) = rng.pick(&all).cloned() else { return };
+        let Some(path) = rng.choose(&all).cloned() else { return };
         change(target, &path, seeds, rng);
     }
 }
 
 fn change(root: &mut Value, path: &Path, seeds: &Seeds, rng: &mut FuzzRng) {
-    match rng.roll(16) {
+    match rng.below(16) {
         0 | 1 => drop(remove(root, path)),
         2 => duplicate(root, path, rng),
         3 => replace(root, path, |value| *value = retyped(value, rng)),
         4 | 5 => {
             let name = field_name(path);
-            if let Some(value) = like(&name, seeds, rng) {
+            if let Some(value) = known_value(&name, seeds, rng) {
                 replace(root, path, |old| *old = value);
             }
         }
         6 => {
             let names: Vec<&String> = seeds.values.keys().collect();
-            let value = rng.pick(&names).and_then(|name| like(name, seeds, rng));
+            let value = rng.choose(&names).and_then(|name| known_value(name, seeds, rng));
             replace(root, path, |old| *old = value.unwrap_or_default());
         }
         7 | 8 => insert(root, path, seeds, rng),
         9 | 10 => replace(root, path, |value| *value = extreme(value, rng)),
         11 => replace(root, path, |value| *value = Value::String(odd_text(value, rng))),
         12 => {
-            let word = if rng.once_in(3) { "SOMETIMES".to_owned() } else { any(&seeds.words, rng) };
+            let word = if rng.once_in(3) { "SOMETIMES".to_owned() } else { any_word(&seeds.words, rng) };
             replace(root, path, |value| *value = Value::String(word));
         }
         13 => nest(root, path, rng),
         14 => replace(root, path, |value| edit_text(value, rng)),
-        _ => swap(root, path, rng),
+        _ => replace_by_copy(root, path, rng),
     }
 }
 
-fn any(words: &[String], rng: &mut FuzzRng) -> String {
-    rng.pick(words).cloned().unwrap_or_default()
+fn any_word(words: &[String], rng: &mut FuzzRng) -> String {
+    rng.choose(words).cloned().unwrap_or_default()
 }
 
 fn replace(root: &mut Value, path: &Path, change: impl FnOnce(&mut Value)) {
@@ -123,11 +123,11 @@ fn field_name(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// A value that some object has in a field of that name; an element of it where the place may be an element.
-fn like(name: &str, seeds: &Seeds, rng: &mut FuzzRng) -> Option<Value> {
-    let value = rng.pick(seeds.values.get(name)?)?.clone();
+/// A value that an object has in a field of that name, or an element of it.
+fn known_value(name: &str, seeds: &Seeds, rng: &mut FuzzRng) -> Option<Value> {
+    let value = rng.choose(seeds.values.get(name)?)?.clone();
     match value {
-        Value::Array(items) if rng.once_in(2) => rng.pick(&items).cloned(),
+        Value::Array(items) if rng.once_in(2) => rng.choose(&items).cloned(),
         value => Some(value),
     }
 }
@@ -138,7 +138,7 @@ fn duplicate(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
     match (at(root, parent), last) {
         (Some(Value::Array(items)), Step::Item(index)) => {
             if let Some(item) = items.get(*index).cloned() {
-                let to = rng.roll(items.len() + 1);
+                let to = rng.below(items.len() + 1);
                 items.splice(to..to, std::iter::repeat_n(item, times));
             }
         }
@@ -154,10 +154,10 @@ fn duplicate(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
 }
 
 fn retyped(value: &Value, rng: &mut FuzzRng) -> Value {
-    match rng.roll(8) {
+    match rng.below(8) {
         0 => Value::Null,
         1 => Value::Bool(rng.once_in(2)),
-        2 => json!(rng.roll(70_000)),
+        2 => json!(rng.below(70_000)),
         3 => Value::String(value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)),
         4 => json!([value]),
         5 => json!({ "value": value }),
@@ -166,13 +166,13 @@ fn retyped(value: &Value, rng: &mut FuzzRng) -> Value {
     }
 }
 
-/// A field beside the place that objects have there, or somewhere.
+/// Inserts a field that objects have beside the one at `path`, or any field.
 fn insert(root: &mut Value, path: &Path, seeds: &Seeds, rng: &mut FuzzRng) {
     let name = field_name(path);
-    let sibling = seeds.values.get(&name).and_then(|values| rng.pick(values)).cloned();
+    let sibling = seeds.values.get(&name).and_then(|values| rng.choose(values)).cloned();
     let mut fields: Map<String, Value> = match sibling {
         Some(Value::Object(fields)) => fields,
-        Some(Value::Array(items)) => match rng.pick(&items) {
+        Some(Value::Array(items)) => match rng.choose(&items) {
             Some(Value::Object(fields)) => fields.clone(),
             _ => Map::new(),
         },
@@ -180,13 +180,13 @@ fn insert(root: &mut Value, path: &Path, seeds: &Seeds, rng: &mut FuzzRng) {
     };
     if fields.is_empty() || rng.once_in(5) {
         let names: Vec<&String> = seeds.values.keys().collect();
-        if let Some(name) = rng.pick(&names)
-            && let Some(value) = like(name, seeds, rng)
+        if let Some(name) = rng.choose(&names)
+            && let Some(value) = known_value(name, seeds, rng)
         {
             fields = Map::from_iter([((*name).clone(), value)]);
         }
     }
-    let chosen = rng.roll(fields.len());
+    let chosen = rng.below(fields.len());
     let Some((name, value)) = fields.into_iter().nth(chosen) else { return };
     match at(root, path) {
         Some(Value::Object(into)) => drop(into.insert(name, value)),
@@ -251,8 +251,8 @@ fn extreme(value: &Value, rng: &mut FuzzRng) -> Value {
         "",
     ];
     match value {
-        Value::String(_) if !rng.once_in(4) => json!(rng.pick(&texts)),
-        _ => rng.pick(&numbers).cloned().unwrap_or_default(),
+        Value::String(_) if !rng.once_in(4) => json!(rng.choose(&texts)),
+        _ => rng.choose(&numbers).cloned().unwrap_or_default(),
     }
 }
 
@@ -263,12 +263,12 @@ fn odd_text(value: &Value, rng: &mut FuzzRng) -> String {
     ];
     let mut text = value.as_str().unwrap_or_default().to_owned();
     if rng.once_in(4) {
-        let length = rng.pick(&[63, 64, 253, 254, 256, 5_000, 60_000]).copied().unwrap_or_default();
-        let of = rng.pick(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
+        let length = rng.choose(&[63, 64, 253, 254, 256, 5_000, 60_000]).copied().unwrap_or_default();
+        let of = rng.choose(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
         return of.repeat(length);
     }
-    let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-    let (Some(place), Some(odd)) = (rng.pick(&places), rng.pick(&odd)) else { return text };
+    let paths: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let (Some(place), Some(odd)) = (rng.choose(&paths), rng.choose(&odd)) else { return text };
     text.insert_str(*place, odd);
     text
 }
@@ -276,8 +276,8 @@ fn odd_text(value: &Value, rng: &mut FuzzRng) -> String {
 fn edit_text(value: &mut Value, rng: &mut FuzzRng) {
     let Some(text) = value.as_str() else { return };
     let chars: Vec<char> = text.chars().collect();
-    let cut: String = chars.iter().take(rng.roll(chars.len() + 1)).collect();
-    let edited = match rng.roll(8) {
+    let cut: String = chars.iter().take(rng.below(chars.len() + 1)).collect();
+    let edited = match rng.below(8) {
         0 => cut,
         1 => text.to_uppercase(),
         2 => format!("*.{text}"),
@@ -290,10 +290,10 @@ fn edit_text(value: &mut Value, rng: &mut FuzzRng) {
     *value = Value::String(edited);
 }
 
-/// Wraps a value into many levels.
+/// Wraps a value into several levels of objects or lists.
 fn nest(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
     let name = field_name(path);
-    let levels = rng.pick(&[1, 2, 8, 60]).copied().unwrap_or_default();
+    let levels = rng.choose(&[1, 2, 8, 60]).copied().unwrap_or_default();
     let list = rng.once_in(2);
     let room = MAX_DEPTH.saturating_sub(path.len() + 20);
     if let Some(value) = at(root, path) {
@@ -313,10 +313,10 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Exchanges the value with another of the same object.
-fn swap(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
-    let all = places(root);
-    let Some(other) = rng.pick(&all) else { return };
+/// Replaces the value by another value of the same object.
+fn replace_by_copy(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
+    let all = paths(root);
+    let Some(other) = rng.choose(&all) else { return };
     let copied = at(root, other).map(|value| value.clone());
     if let Some(copied) = copied
         && depth(&copied) + path.len() < MAX_DEPTH

@@ -9,7 +9,7 @@ use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::{CaseMesh, Seed, Seeds};
 
-/// What patches may apply to, and a few that they may not.
+/// Values of `applyTo`: valid ones, and some invalid ones.
 const APPLY_TO: [&str; 13] = [
     "LISTENER",
     "FILTER_CHAIN",
@@ -28,24 +28,24 @@ const APPLY_TO: [&str; 13] = [
 const OPERATIONS: [&str; 9] =
     ["INVALID", "MERGE", "ADD", "REMOVE", "INSERT_BEFORE", "INSERT_AFTER", "INSERT_FIRST", "REPLACE", "MIX"];
 
-/// Mutates patches, with parts of real resources spliced in, until time is up.
+/// Mutates patches, and inserts parts of real resources, until the deadline.
 pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {
-    let worlds: Vec<&CaseMesh> = seeds.worlds.iter().filter(|world| world.objects.iter().any(is_filter)).collect();
-    turns(run, seeds, &worlds, filters)
+    let cases: Vec<&CaseMesh> = seeds.cases.iter().filter(|case| case.objects.iter().any(is_filter)).collect();
+    turns(run, seeds, &cases, filters)
 }
 
 fn is_filter(seed: &Seed) -> bool {
     seed.kind() == "EnvoyFilter"
 }
 
-fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
+fn filters(case: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
     let mut change = EpochChange::default();
-    let own: Vec<&Seed> = world.objects.iter().filter(|seed| is_filter(seed)).collect();
-    for _ in 0..=rng.roll(2) {
-        let Some(mut seed) = rng.pick(&own).map(|seed| (*seed).clone()) else { continue };
+    let own: Vec<&Seed> = case.objects.iter().filter(|seed| is_filter(seed)).collect();
+    for _ in 0..=rng.below(2) {
+        let Some(mut seed) = rng.choose(&own).map(|seed| (*seed).clone()) else { continue };
         let patches = seed.object.pointer("/spec/configPatches").and_then(Value::as_array).map_or(0, Vec::len);
-        let at = format!("/spec/configPatches/{}", rng.roll(patches));
-        for _ in 0..=rng.roll(3) {
+        let at = format!("/spec/configPatches/{}", rng.below(patches));
+        for _ in 0..=rng.below(3) {
             patch(&mut seed.object, &at, seeds, rng);
         }
         if rng.once_in(4) {
@@ -54,7 +54,7 @@ fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
         if rng.once_in(5)
             && let Some(name) = seed.object.pointer_mut("/metadata/name")
         {
-            *name = json!(format!("also-{}", rng.roll(3)));
+            *name = json!(format!("also-{}", rng.below(3)));
         }
         change.objects.push(seed);
     }
@@ -63,9 +63,9 @@ fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
 
 fn patch(object: &mut Value, at: &str, seeds: &Seeds, rng: &mut FuzzRng) {
     let Some(patch) = object.pointer_mut(at) else { return };
-    match rng.roll(8) {
-        0 => patch["applyTo"] = json!(rng.pick(&APPLY_TO)),
-        1 => patch["patch"]["operation"] = json!(rng.pick(&OPERATIONS)),
+    match rng.below(8) {
+        0 => patch["applyTo"] = json!(rng.choose(&APPLY_TO)),
+        1 => patch["patch"]["operation"] = json!(rng.choose(&OPERATIONS)),
         2 => {
             if let Some(part) = part(seeds, rng) {
                 patch["patch"]["value"] = part;
@@ -84,12 +84,12 @@ fn patch(object: &mut Value, at: &str, seeds: &Seeds, rng: &mut FuzzRng) {
     }
 }
 
-/// Some object within a real resource.
+/// A random object within a real resource.
 fn part(seeds: &Seeds, rng: &mut FuzzRng) -> Option<Value> {
-    let resource = rng.pick(&seeds.resources)?;
+    let resource = rng.choose(&seeds.resources)?;
     let mut parts = Vec::new();
     objects(resource, &mut parts);
-    rng.pick(&parts).map(|part| (*part).clone())
+    rng.choose(&parts).map(|part| (*part).clone())
 }
 
 fn objects<'v>(value: &'v Value, out: &mut Vec<&'v Value>) {

@@ -1,4 +1,4 @@
-//! One run of a target: its bounds, its progress, its findings.
+//! A run of a target: its limits, its progress, its findings.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use crate::failure;
 use crate::mesh::{EpochChange, Violation};
 use crate::seeds::CaseMesh;
 
-/// Time after which a turn counts as not ending.
+/// Timeout of a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Resident memory at which a run stops, in KiB.
 const MAX_MEMORY_KIB: u64 = 4 << 20;
@@ -22,9 +22,9 @@ pub struct Run {
     pub target: &'static str,
     /// Seed of all random choices.
     pub seed: u64,
-    /// When to stop.
+    /// End of the run.
     pub deadline: Instant,
-    /// Number of turns; as many as there is time for if none.
+    /// The first turn and the number of turns; none runs until the deadline.
     pub turns: Option<(u64, u64)>,
     /// Longest time to minimise a failure, in seconds.
     pub minimise: u64,
@@ -38,7 +38,7 @@ pub struct Run {
 #[derive(Debug)]
 struct CurrentTurn {
     turn: u64,
-    world: String,
+    case: String,
     since: Instant,
     printed: Instant,
 }
@@ -48,14 +48,14 @@ struct CurrentTurn {
 pub struct FuzzStatistics {
     /// Turns made.
     pub turns: u64,
-    /// Turns that changed something published: the rest was refused, or the same as before.
+    /// Turns that changed the published state. The others were rejected, or had no effect.
     pub effective: u64,
     /// The count of each finding.
     pub findings: BTreeMap<String, u64>,
 }
 
 impl FuzzStatistics {
-    /// Counts a finding; true if it is the first of its kind.
+    /// Counts a finding. Returns whether it is the first of its kind.
     pub fn count(&mut self, signature: &str) -> bool {
         let count = self.findings.entry(signature.to_owned()).or_default();
         *count += 1;
@@ -64,7 +64,7 @@ impl FuzzStatistics {
 }
 
 impl Run {
-    /// A run of `seconds`.
+    /// A run of that many seconds.
     #[must_use]
     pub fn new(target: &'static str, seed: u64, seconds: u64, out: PathBuf) -> Self {
         let now = Instant::now();
@@ -76,7 +76,7 @@ impl Run {
             minimise: 45,
             out,
             verbose: false,
-            now: Mutex::new(CurrentTurn { turn: 0, world: String::new(), since: now, printed: now }),
+            now: Mutex::new(CurrentTurn { turn: 0, case: String::new(), since: now, printed: now }),
         }
     }
 
@@ -84,31 +84,34 @@ impl Run {
         self.turns.map_or(0, |(first, _)| first)
     }
 
-    pub(crate) fn goes_on(&self, turn: u64) -> bool {
-        let wanted = self.turns.is_none_or(|(first, count)| turn < first + count);
-        wanted && Instant::now() < self.deadline && resident_kib() < MAX_MEMORY_KIB
+    pub(crate) fn continues(&self, turn: u64) -> bool {
+        let is_in_range = self.turns.is_none_or(|(first, count)| turn < first + count);
+        is_in_range && Instant::now() < self.deadline && resident_kib() < MAX_MEMORY_KIB
     }
 
-    /// Records the present turn in a file, for the case that the process is killed.
-    pub(crate) fn note(&self, turn: u64, world: &str) {
+    /// Records the present turn, and in a file in case the process is killed.
+    pub(crate) fn record_turn(&self, turn: u64, case: &str) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.turn = turn;
         now.since = Instant::now();
-        if now.world != world {
-            world.clone_into(&mut now.world);
+        if now.case != case {
+            case.clone_into(&mut now.case);
         }
     }
 
-    /// Watches the run from another thread, and ends the process when a turn does not end.
+    /// Starts a thread that ends the process if a turn exceeds its timeout or memory exceeds its limit.
     pub fn watch(self: &std::sync::Arc<Self>) {
         let run = std::sync::Arc::downgrade(self);
         std::thread::spawn(move || {
             while let Some(run) = run.upgrade() {
                 let now = run.now.lock().unwrap_or_else(PoisonError::into_inner);
-                let (turn, world, since) = (now.turn, now.world.clone(), now.since);
+                let (turn, case, since) = (now.turn, now.case.clone(), now.since);
                 drop(now);
                 if since.elapsed() > TURN_TIMEOUT + Duration::from_secs(run.minimise * 3) {
-                    let line = format!("{}: turn {turn} of seed {} on {world} runs away", run.target, run.seed);
+                    let line = format!(
+                        "{}: turn {turn} of seed {} on {case} exceeds its timeout or memory limit",
+                        run.target, run.seed
+                    );
                     let _ = writeln!(std::io::stderr(), "{line}");
                     std::process::exit(1);
                 }
@@ -127,20 +130,27 @@ impl Run {
                 "{}: turn {turn}, {} made, {} effective, {findings} findings, {kib} KiB",
                 self.target, statistics.turns, statistics.effective
             );
-            let _ = writeln!(std::io::stderr(), "{line} ({})", now.world);
+            let _ = writeln!(std::io::stderr(), "{line} ({})", now.case);
         }
     }
 
-    pub(crate) fn failed(&self, turn: u64, finding: &Violation, world: &CaseMesh, change: &EpochChange, again: bool) {
+    pub(crate) fn failed(
+        &self,
+        turn: u64,
+        finding: &Violation,
+        case: &CaseMesh,
+        change: &EpochChange,
+        reproduced: bool,
+    ) {
         let name = format!("{}-{}-{turn}", self.target, self.seed);
-        let written = failure::write(&self.out, &name, finding, world, change);
+        let written = failure::write(&self.out, &name, finding, case, change);
         let place = written.map_or_else(|error| format!("{error:#}"), |path| path.display().to_string());
-        let again = if again { "" } else { " (not met again by itself)" };
-        self.tell(&format!("{}{again}\n    {}\n    {place}", finding.signature, finding.message));
+        let reproduced = if reproduced { "" } else { " (not reproduced by this turn alone)" };
+        self.print(&format!("{}{reproduced}\n    {}\n    {place}", finding.signature, finding.message));
     }
 
     /// Prints a finding.
-    pub(crate) fn tell(&self, text: &str) {
+    pub(crate) fn print(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{}: {text}", self.target);
     }
 }

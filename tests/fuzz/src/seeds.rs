@@ -1,4 +1,4 @@
-//! The inputs that are mutated: every object and proxy of the cases.
+//! The inputs to mutate: every object and proxy of the cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use sluice_model::Text;
 use sluice_parse::yaml::{Limits, parse_documents, parse_value};
 use sluice_testkit::parity::case::{Case, cases};
 
-/// Values kept of one field name.
+/// Number of values that are stored for each field name.
 const MAX_SEEDS_PER_KIND: usize = 400;
 
 /// An object and the cluster it is read from.
@@ -17,12 +17,12 @@ const MAX_SEEDS_PER_KIND: usize = 400;
 pub struct Seed {
     /// Id of the cluster.
     pub cluster: Text,
-    /// The object. Mesh config is a value here, so that it is mutated as one; see [`Seed::rendered`].
+    /// The object. Mesh config in it is parsed, so that it is mutated as a value; see [`Seed::rendered`].
     pub object: Value,
 }
 
 impl Seed {
-    /// An object as it is in a file; the text in a ConfigMap of the mesh is parsed.
+    /// An object of a file. The text in a ConfigMap of the mesh is parsed.
     #[must_use]
     pub fn new(cluster: Text, mut object: Value) -> Self {
         for key in ["/data/mesh", "/data/meshNetworks"] {
@@ -50,13 +50,13 @@ impl Seed {
         object
     }
 
-    /// `kind`, or nothing.
+    /// The `kind`; empty if there is none.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.object.get("kind").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Whether the kind is one that users configure the mesh with.
+    /// Whether its kind configures the mesh.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         let version = self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
@@ -79,35 +79,35 @@ pub struct CaseMesh {
 #[derive(Clone, Debug, Default)]
 pub struct Seeds {
     /// A mesh for each case.
-    pub worlds: Vec<CaseMesh>,
-    /// Objects of no case.
-    pub strays: Vec<Seed>,
-    /// Values by the name of the field they stand in.
+    pub cases: Vec<CaseMesh>,
+    /// Objects that belong to no case.
+    pub other_objects: Vec<Seed>,
+    /// Values by the name of their field.
     pub values: BTreeMap<String, Vec<Value>>,
-    /// Words in capitals: those of enums.
+    /// Words in capitals, such as those of enums.
     pub words: Vec<String>,
-    /// Resources as goldens have them: what patches are made of.
+    /// Resources of goldens, as material for patches.
     pub resources: Vec<Value>,
 }
 
 impl Seeds {
-    /// Those of the cases below `root`.
+    /// Reads the cases below `root`.
     ///
     /// # Errors
     /// A case cannot be read, or there is none.
     pub fn read(root: &Path) -> Result<Self> {
         let mut seeds = Self::default();
         for case in cases(root, |_, _| true)? {
-            seeds.worlds.push(world(&case)?);
+            seeds.cases.push(case_mesh(&case)?);
         }
         for kind in list(&root.join("validation"))? {
             for file in list(&kind)? {
-                seeds.strays.extend(objects(&file, &"Kubernetes".into())?);
+                seeds.other_objects.extend(objects(&file, &"Kubernetes".into())?);
             }
         }
-        ensure!(!seeds.worlds.is_empty(), "there are no cases in {}", root.display());
+        ensure!(!seeds.cases.is_empty(), "there are no cases in {}", root.display());
         let (mut values, mut words) = (BTreeMap::<String, BTreeSet<String>>::new(), BTreeSet::new());
-        for seed in seeds.worlds.iter().flat_map(|world| &world.objects).chain(&seeds.strays) {
+        for seed in seeds.cases.iter().flat_map(|case_mesh| &case_mesh.objects).chain(&seeds.other_objects) {
             collect(&seed.object, &mut values, &mut words);
         }
         let parse = |texts: BTreeSet<String>| texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
@@ -116,7 +116,7 @@ impl Seeds {
         Ok(seeds)
     }
 
-    /// Adds what the goldens of a family answer, as material for patches.
+    /// Adds the resources of a family's goldens, as material for patches.
     ///
     /// # Errors
     /// A golden cannot be read.
@@ -131,22 +131,22 @@ impl Seeds {
     }
 }
 
-fn world(case: &Case) -> Result<CaseMesh> {
-    let mut world = CaseMesh { name: case.id(), ..CaseMesh::default() };
+fn case_mesh(case: &Case) -> Result<CaseMesh> {
+    let mut case_mesh = CaseMesh { name: case.id(), ..CaseMesh::default() };
     for file in list(&case.dir)? {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(middle) = name.strip_prefix("input").and_then(|rest| rest.strip_suffix(".yaml")) else { continue };
         let cluster = middle.strip_prefix('.').unwrap_or("Kubernetes").into();
-        world.objects.extend(objects(&file, &cluster)?);
+        case_mesh.objects.extend(objects(&file, &cluster)?);
     }
-    world.nodes = case.proxies.iter().map(|proxy| proxy.node.clone()).collect();
-    Ok(world)
+    case_mesh.nodes = case.proxies.iter().map(|proxy| proxy.node.clone()).collect();
+    Ok(case_mesh)
 }
 
 /// The objects of a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn objects(file: &Path, cluster: &Text) -> Result<Vec<Seed>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let documents = parse_documents(&text, &Limits::default());

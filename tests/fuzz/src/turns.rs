@@ -1,4 +1,4 @@
-//! Turns of a target that is one function. Its input depends on the random numbers; it returns what is wrong.
+//! Turns of a target that is one function. Its input depends on the random numbers, and it returns violations.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,23 +7,23 @@ use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 
-/// Runs turns until time is up. A turn returns whether it reached the code under test, or what is wrong; a panic is
-/// wrong. A finding is printed with its turn, which `--seed` and `--turns` reproduce.
+/// Runs turns until the deadline. A turn returns whether it reached the code under test, or a violation. A panic is a
+/// violation. A finding is printed with its turn, which `--seed` and `--turns` reproduce.
 pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Violation>) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();
-    while run.goes_on(number) {
-        run.note(number, what);
-        let made = catch_unwind(AssertUnwindSafe(|| turn(&mut FuzzRng::new(run.seed, number))));
+    while run.continues(number) {
+        run.record_turn(number, what);
+        let result = catch_unwind(AssertUnwindSafe(|| turn(&mut FuzzRng::new(run.seed, number))));
         statistics.turns += 1;
-        match made {
+        match result {
             Ok(Ok(effective)) => statistics.effective += u64::from(effective),
-            Ok(Err(finding)) => found(run, &mut statistics, number, &finding),
+            Ok(Err(finding)) => report(run, &mut statistics, number, &finding),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 let message = text.unwrap_or_default();
-                found(run, &mut statistics, number, &Violation { signature: format!("panic: {message}"), message });
+                report(run, &mut statistics, number, &Violation { signature: format!("panic: {message}"), message });
             }
         }
         number += 1;
@@ -32,7 +32,7 @@ pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<b
     statistics
 }
 
-fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Violation) {
+fn report(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Violation) {
     if !statistics.count(&finding.signature) {
         return;
     }
@@ -43,10 +43,10 @@ fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Violat
         std::fs::File::create(run.out.join(&name))?.write_all(text.as_bytes())
     };
     let place = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
-    run.tell(&format!("{} (turn {turn})\n    {}\n    {place}", finding.signature, finding.message));
+    run.print(&format!("{} (turn {turn})\n    {}\n    {place}", finding.signature, finding.message));
 }
 
-/// A finding.
-pub fn wrong<T>(signature: &str, message: impl Into<String>) -> Result<T, Violation> {
+/// A violation as an error.
+pub fn violation<T>(signature: &str, message: impl Into<String>) -> Result<T, Violation> {
     Err(Violation { signature: signature.to_owned(), message: message.into() })
 }

@@ -1,4 +1,4 @@
-//! Mutated requests against a real server.
+//! Mutated xDS requests to a real server.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Discove
 use sluice_proto::json::decode;
 use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::ask;
+use sluice_testkit::parity::run::dump_proxy;
 use sluice_testkit::server::{Options, Sluiced};
 
 use crate::mesh::Violation;
@@ -20,19 +20,19 @@ use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
 
-/// Streams between two looks at the server.
+/// Number of streams between two checks of the server.
 const ROUND: usize = 40;
 /// Largest growth of the server's resident memory, in KiB.
 const MAX_GROWTH_KIB: u64 = 300 * 1024;
-/// The case that is served.
+/// The case that the server serves.
 const CASE: &str = "virtualservice/01-user-header-canary";
 
 /// One stream: its identity and its steps, as data, so that it can be replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestSession {
-    /// In which protocol.
+    /// Whether it uses the delta protocol.
     pub delta: bool,
-    /// What is sent, each a request in JSON, and how what comes in between is answered.
+    /// The requests in JSON, and the answers to responses between them.
     pub steps: Vec<Step>,
 }
 
@@ -41,42 +41,42 @@ pub struct RequestSession {
 pub enum Step {
     /// Sends a request.
     Send(Value),
-    /// Acknowledges the next response, if one comes.
+    /// Acknowledges the next response, if there is one.
     Ack,
-    /// Refuses it.
+    /// Rejects the next response.
     Nack,
-    /// Does not answer it.
+    /// Does not answer the next response.
     Ignore,
 }
 
-/// Mutates requests until time is up.
+/// Mutates requests until the deadline.
 ///
 /// # Errors
-/// The test's own means fail.
+/// The test itself fails.
 pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let case = Case::read(&root().join(CASE))?;
-        let nodes: Vec<Value> = seeds.worlds.iter().flat_map(|world| world.nodes.clone()).collect();
+        let nodes: Vec<Value> = seeds.cases.iter().flat_map(|world| world.nodes.clone()).collect();
         let mut statistics = FuzzStatistics::default();
         let mut turn = run.first_turn();
-        let mut target = ServerUnderTest::lay(&case).await?;
-        while run.goes_on(turn) {
+        let mut target = ServerUnderTest::start(&case).await?;
+        while run.continues(turn) {
             let mut round = Vec::new();
-            while round.len() < ROUND && run.goes_on(turn) {
-                run.note(turn, CASE);
+            while round.len() < ROUND && run.continues(turn) {
+                run.record_turn(turn, CASE);
                 let session = session(&nodes, seeds, &mut FuzzRng::new(run.seed, turn));
                 play(&target.server, &session).await;
                 round.push(session);
                 turn += 1;
                 statistics.turns += 1;
             }
-            if let Err(finding) = target.look().await {
+            if let Err(finding) = target.check().await {
                 if statistics.count(&finding.signature) {
-                    let small = smaller(&case, round, &finding, Duration::from_secs(run.minimise)).await?;
+                    let small = minimise(&case, round, &finding, Duration::from_secs(run.minimise)).await?;
                     write(run, turn, &finding, &small)?;
                 }
-                target = ServerUnderTest::lay(&case).await?;
+                target = ServerUnderTest::start(&case).await?;
             }
             run.progress(&statistics, turn);
         }
@@ -95,32 +95,37 @@ struct ServerUnderTest {
 }
 
 impl ServerUnderTest {
-    async fn lay(case: &Case) -> Result<Self> {
+    async fn start(case: &Case) -> Result<Self> {
         let objects = tempfile::tempdir()?;
         let (primary, _) = case.write_objects(objects.path())?;
         let log = objects.path().join("sluiced.log");
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = neighbour(&server, case).await?;
+        let before = dump_of_proxy(&server, case).await?;
         ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "a proxy is served");
         let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
     }
 
-    /// Checks that nothing panicked, and that the server is ready, small, and answers the proxy as before.
-    async fn look(&self) -> Result<(), Violation> {
+    /// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the proxy as before.
+    async fn check(&self) -> Result<(), Violation> {
         let finding = |signature: &str, message: String| Violation { signature: signature.to_owned(), message };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
             return Err(finding("the server panicked", line.to_owned()));
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut differing = Vec::new();
-        // On a busy machine an answer may come after the client has stopped to wait for it.
+        // On a busy machine, a response may arrive after the client's timeout.
         for _ in 0..3 {
-            let after = neighbour(&self.server, &self.case).await;
-            let after = after.map_err(|error| finding("a proxy is not served any more", format!("{error:#}")))?;
+            let after = dump_of_proxy(&self.server, &self.case).await;
+            let after = after.map_err(|error| finding("a proxy is no longer served", format!("{error:#}")))?;
             let differs = |kind: &&Kind| after.get(*kind) != self.before.get(*kind);
-            differing = self.before.keys().filter(differs).map(|kind| told(*kind, &self.before, &after)).collect();
+            differing = self
+                .before
+                .keys()
+                .filter(differs)
+                .map(|kind| describe_difference(*kind, &self.before, &after))
+                .collect();
             if differing.is_empty() {
                 break;
             }
@@ -128,8 +133,8 @@ impl ServerUnderTest {
         if !differing.is_empty() {
             return Err(finding("a proxy is told something else than before", differing.join("; ")));
         }
-        if begun.elapsed() > Duration::from_secs(20) {
-            return Err(finding("a proxy waits long", format!("{:?}", begun.elapsed())));
+        if started.elapsed() > Duration::from_secs(20) {
+            return Err(finding("a proxy waits too long", format!("{:?}", started.elapsed())));
         }
         let ready = self.server.get("/ready").await.map_or(0, |(status, _)| status);
         if ready != 200 {
@@ -137,24 +142,24 @@ impl ServerUnderTest {
         }
         let growth = self.server.resident_kib().unwrap_or_default().saturating_sub(self.memory_kib);
         if growth > MAX_GROWTH_KIB {
-            return Err(finding("the server grows", format!("{growth} KiB")));
+            return Err(finding("the memory of the server grows", format!("{growth} KiB")));
         }
         Ok(())
     }
 }
 
-/// How an answer differs, in short.
-fn told(kind: Kind, before: &Dump, after: &Dump) -> String {
+/// A short description of how the resources of a type differ.
+fn describe_difference(kind: Kind, before: &Dump, after: &Dump) -> String {
     let count = |dump: &Dump| dump.get(&kind).map(|resources| resources.as_ref().map(Vec::len));
     format!("{}: {:?} and now {:?}", kind.name(), count(before), count(after))
 }
 
-async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
+async fn dump_of_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
-    ask(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
+    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
-/// Plays a session; that the server ends it is fine.
+/// Plays a session. The server may end it.
 async fn play(server: &Sluiced, session: &RequestSession) {
     let protocol = if session.delta { Protocol::Delta } else { Protocol::Sotw };
     let Ok(channel) = connect(server.grpc).await else { return };
@@ -184,18 +189,18 @@ async fn play(server: &Sluiced, session: &RequestSession) {
 
 fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> RequestSession {
     let delta = rng.once_in(2);
-    let mut node = rng.pick(nodes).cloned().unwrap_or_default();
+    let mut node = rng.choose(nodes).cloned().unwrap_or_default();
     if rng.once_in(2) {
-        let times = 1 + rng.roll(4);
+        let times = 1 + rng.below(4);
         mutate(&mut node, "", seeds, rng, times);
     }
     let mut steps = Vec::new();
-    for n in 0..=rng.roll(14) {
-        match rng.roll(4) {
+    for n in 0..=rng.below(14) {
+        match rng.below(4) {
             0 if n > 0 => steps.push(Step::Ack),
             1 if n > 0 => {
                 let answers = [Step::Nack, Step::Ignore];
-                steps.push(answers[rng.roll(2)].clone());
+                steps.push(answers[rng.below(2)].clone());
             }
             _ => {
                 let mut request = request(delta, seeds, rng);
@@ -203,7 +208,7 @@ fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> RequestSession 
                     request["node"] = node.clone();
                 }
                 if rng.once_in(3) {
-                    let times = 1 + rng.roll(3);
+                    let times = 1 + rng.below(3);
                     mutate(&mut request, "", seeds, rng, times);
                 }
                 steps.push(Step::Send(request));
@@ -214,17 +219,17 @@ fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> RequestSession 
 }
 
 fn request(delta: bool, seeds: &Seeds, rng: &mut FuzzRng) -> Value {
-    let url = match rng.roll(12) {
+    let url = match rng.below(12) {
         0 => "type.googleapis.com/none".to_owned(),
         1 => String::new(),
-        _ => rng.pick(&Kind::ALL).map(|kind| kind.type_url().to_owned()).unwrap_or_default(),
+        _ => rng.choose(&Kind::ALL).map(|kind| kind.type_url().to_owned()).unwrap_or_default(),
     };
     let names = names(seeds, rng);
-    let nonce = ["", "1", "x", "0000000000000000"][rng.roll(4)];
+    let nonce = ["", "1", "x", "0000000000000000"][rng.below(4)];
     if delta {
         let held: BTreeMap<&String, &str> = names.iter().map(|name| (name, "0")).collect();
         let mut request = json!({ "typeUrl": url, "responseNonce": nonce });
-        let part = ["resourceNamesSubscribe", "resourceNamesUnsubscribe"][rng.roll(2)];
+        let part = ["resourceNamesSubscribe", "resourceNamesUnsubscribe"][rng.below(2)];
         request[part] = json!(names);
         if rng.once_in(3) {
             request["initialResourceVersions"] = json!(held);
@@ -237,17 +242,17 @@ fn request(delta: bool, seeds: &Seeds, rng: &mut FuzzRng) -> Value {
 
 fn names(seeds: &Seeds, rng: &mut FuzzRng) -> Vec<String> {
     let hosts = seeds.values.get("host").map(Vec::as_slice).unwrap_or_default();
-    let times = if rng.once_in(20) { 3000 } else { rng.roll(4) };
+    let times = if rng.once_in(20) { 3000 } else { rng.below(4) };
     let name = |n: usize, rng: &mut FuzzRng| {
-        let host = rng.pick(hosts).and_then(Value::as_str).unwrap_or("x").to_owned();
-        match rng.roll(6) {
+        let host = rng.choose(hosts).and_then(Value::as_str).unwrap_or("x").to_owned();
+        match rng.below(6) {
             0 => "*".to_owned(),
-            1 => format!("outbound|{}||{host}", rng.roll(70_000)),
+            1 => format!("outbound|{}||{host}", rng.below(70_000)),
             2 => format!("{host}:80"),
-            3 => rng.roll(70_000).to_string(),
+            3 => rng.below(70_000).to_string(),
             4 => {
                 let most = if rng.once_in(50) { 5000 } else { 4 };
-                "é\u{202e}|||".repeat(rng.roll(most))
+                "é\u{202e}|||".repeat(rng.below(most))
             }
             _ => format!("{host}{n}"),
         }
@@ -255,8 +260,8 @@ fn names(seeds: &Seeds, rng: &mut FuzzRng) -> Vec<String> {
     (0..times).map(|n| name(n, rng)).collect()
 }
 
-/// The sessions that are needed for the finding, as far as time allows.
-async fn smaller(
+/// The sessions that are needed for the finding, as far as the time limit allows.
+async fn minimise(
     case: &Case,
     mut round: Vec<RequestSession>,
     finding: &Violation,
@@ -265,22 +270,22 @@ async fn smaller(
     let deadline = Instant::now() + limit;
     let handle = tokio::runtime::Handle::current();
     let (case, signature) = (case.clone(), finding.signature.clone());
-    // The delta is the same as for objects, and not asynchronous.
+    // The minimisation is the same as for objects, which is not asynchronous.
     tokio::task::spawn_blocking(move || {
         shrink(&mut round, |rest| {
-            let again = async {
-                let target = ServerUnderTest::lay(&case).await?;
+            let reproduced = async {
+                let target = ServerUnderTest::start(&case).await?;
                 for session in rest {
                     play(&target.server, session).await;
                 }
-                anyhow::Ok(target.look().await.is_err_and(|found| found.signature == signature))
+                anyhow::Ok(target.check().await.is_err_and(|found| found.signature == signature))
             };
-            Instant::now() < deadline && handle.block_on(again).unwrap_or_default()
+            Instant::now() < deadline && handle.block_on(reproduced).unwrap_or_default()
         });
         round
     })
     .await
-    .context("make it smaller")
+    .context("minimise the sessions")
 }
 
 fn write(run: &Run, turn: u64, finding: &Violation, sessions: &[RequestSession]) -> Result<()> {
@@ -299,6 +304,6 @@ fn write(run: &Run, turn: u64, finding: &Violation, sessions: &[RequestSession])
         text += &format!("---\n{}\n", json!({ "delta": session.delta, "steps": steps }));
     }
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    run.tell(&format!("{}\n    {}\n    {}", finding.signature, finding.message, path.display()));
+    run.print(&format!("{}\n    {}\n    {}", finding.signature, finding.message, path.display()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A short run of each target with a fixed seed: what it finds is a regression.
+//! A short run of each target with a fixed seed. A finding is a regression.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, identity, jwt, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
-/// Turns and not seconds, so that each run is the same.
+/// Number of turns. A number instead of a duration makes each run the same.
 const TURNS: u64 = 240;
 
 fn seeds() -> Seeds {
@@ -46,31 +46,31 @@ fn mutated_xds_requests_violate_no_rule() {
     clean(&xds::run(&short("xds", 80), &seeds()).expect("a server"), 80);
 }
 
-/// Turns of the targets that are one function.
-const MANY: u64 = 4000;
+/// Number of turns of the targets that are one function.
+const MANY_TURNS: u64 = 4000;
 
 #[test]
 fn mutated_signing_requests_violate_no_rule() {
-    let statistics = csr::run(&short("csr", MANY)).expect("an authority");
-    clean(&statistics, MANY);
-    assert!(statistics.effective > MANY / 20, "{} certificates were issued", statistics.effective);
+    let statistics = csr::run(&short("csr", MANY_TURNS)).expect("an authority");
+    clean(&statistics, MANY_TURNS);
+    assert!(statistics.effective > MANY_TURNS / 20, "{} certificates were issued", statistics.effective);
 }
 
 #[test]
 fn mutated_tokens_violate_no_rule() {
     // Some are signed with RSA, which is slow without optimization.
-    let turns = MANY / 4;
+    let turns = MANY_TURNS / 4;
     let statistics = jwt::run(&short("jwt", turns), &seeds()).expect("keys");
     clean(&statistics, turns);
-    assert!(statistics.effective > turns / 20, "{} tokens were believed", statistics.effective);
+    assert!(statistics.effective > turns / 20, "{} tokens were accepted", statistics.effective);
 }
 
 #[test]
 fn mutated_identities_violate_no_rule() {
-    let turns = MANY / 4;
+    let turns = MANY_TURNS / 4;
     let statistics = identity::run(&short("identity", turns), &seeds()).expect("keys");
     clean(&statistics, turns);
-    assert!(statistics.effective > turns / 20, "{} callers were let in", statistics.effective);
+    assert!(statistics.effective > turns / 20, "{} callers were authenticated", statistics.effective);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! An ADS client over a real socket that asks as Envoy and pilot-agent do, in both protocols.
+//! An ADS client over a real socket that subscribes as Envoy and pilot-agent do, in both protocols.
 
 mod dump;
 mod follow;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use dump::{Dump, Limits, dump};
 pub use stream::{AdsStream, Identity, Update, connect};
 
-/// Which of the two protocols.
+/// The xDS protocol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// State of the world.
@@ -26,7 +26,7 @@ impl Protocol {
     /// Both, in order.
     pub const ALL: [Self; 2] = [Self::Sotw, Self::Delta];
 
-    /// Lower-case name, also in lists of differences.
+    /// Lower-case name, as lists of differences use it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sotw => "sotw",
@@ -66,7 +66,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All, in the order a client asks.
+    /// All types, in the order in which a client subscribes to them.
     pub const ALL: [Self; 9] = [
         Self::Cds,
         Self::Eds,
@@ -119,12 +119,12 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.type_url() == type_url)
     }
 
-    /// Whether a client asks for all there is of it, rather than by name.
+    /// Whether a client subscribes to all resources of it, rather than to names.
     pub const fn is_wildcard(self) -> bool {
         matches!(self, Self::Cds | Self::Lds | Self::Nds | Self::WdsAddress | Self::WdsAuthz)
     }
 
-    /// Whether a state-of-the-world response holds everything: what it leaves out is gone.
+    /// Whether a state-of-the-world response has all resources, so that an absent one is removed.
     pub const fn is_full_state(self) -> bool {
         matches!(self, Self::Cds | Self::Lds | Self::Nds)
     }

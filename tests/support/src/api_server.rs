@@ -50,7 +50,7 @@ struct Faults {
     /// The number of lists that are broken off in the middle, by resource.
     broken_lists: BTreeMap<String, usize>,
     forbidden: BTreeSet<String>,
-    /// Accepted tokens. Without any, requests need no token.
+    /// Accepted tokens. If empty, requests need no token.
     tokens: BTreeSet<String>,
 }
 
@@ -58,16 +58,16 @@ struct Faults {
 struct State {
     store: ObjectStore,
     faults: Faults,
-    asked: BTreeMap<ReceivedRequest, usize>,
-    /// Statuses of reviews, by token.
+    requests: BTreeMap<ReceivedRequest, usize>,
+    /// Statuses of TokenReviews, by token.
     reviews: BTreeMap<String, Value>,
-    /// The last version that a bookmark told watches of a resource.
+    /// The version of the last bookmark sent to watches of a resource.
     bookmarks: BTreeMap<String, u64>,
     /// Users that may list the Secrets of their namespace.
     readers: BTreeSet<String>,
 }
 
-/// What handlers share.
+/// State that all handlers share.
 struct Shared {
     state: Mutex<State>,
     /// Counts changes; wakes watches.
@@ -76,7 +76,7 @@ struct Shared {
     disconnected: watch::Sender<u64>,
     /// Counts silences; watches that are open then send nothing more and do not end.
     silenced: watch::Sender<u64>,
-    /// How often an idle watch gets a bookmark.
+    /// Interval of bookmarks on an idle watch.
     bookmarks: Duration,
 }
 
@@ -100,7 +100,7 @@ impl ApiServer {
     /// No port is free.
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for API requests")?;
-        let address = listener.local_addr().context("look at the address")?;
+        let address = listener.local_addr().context("read the local address")?;
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: watch::channel(0).0,
@@ -110,7 +110,7 @@ impl ApiServer {
         });
         let router = answer::router(shared.clone());
         let task = tokio::spawn(async move {
-            // Ends with the test that started it.
+            // The task is aborted when the server is dropped.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { shared, address, task })
@@ -122,13 +122,13 @@ impl ApiServer {
         self.address
     }
 
-    /// A client of it.
+    /// A client of this server.
     ///
     /// # Errors
-    /// The client cannot be made.
+    /// The client cannot be created.
     pub fn client(&self) -> Result<kube::Client> {
         let uri = format!("http://{}", self.address).parse().context("parse the server's address")?;
-        kube::Client::try_from(kube::Config::new(uri)).context("make a client")
+        kube::Client::try_from(kube::Config::new(uri)).context("create a client")
     }
 
     /// Writes a kubeconfig of this server.
@@ -139,7 +139,7 @@ impl ApiServer {
         std::fs::write(path, self.kubeconfig(json!({})).to_string()).context("write the kubeconfig")
     }
 
-    /// A kubeconfig of a user at this server.
+    /// A kubeconfig of a user of this server.
     #[must_use]
     pub fn kubeconfig(&self, user: Value) -> Value {
         json!({
@@ -151,14 +151,14 @@ impl ApiServer {
     }
 
     /// Answers 401 to requests without one of these tokens; without tokens, every request is accepted.
-    pub fn take_only(&self, tokens: &[&str]) {
+    pub fn accept_only_tokens(&self, tokens: &[&str]) {
         self.shared.state().faults.tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
     }
 
-    /// Adds a kind by its definition, or removes it with all its objects.
-    pub fn define(&self, kind: ResourceKind, there: bool) {
+    /// Adds a kind with its definition, or removes it with all its objects.
+    pub fn define(&self, kind: ResourceKind, is_served: bool) {
         let mut state = self.shared.state();
-        if there {
+        if is_served {
             state.store.define(kind)
         } else {
             state.store.undefine(&kind)
@@ -170,7 +170,7 @@ impl ApiServer {
     /// Creates or updates an object, and returns its resourceVersion.
     ///
     /// # Panics
-    /// The server has no such kind: the test is wrong.
+    /// The server has no such kind.
     pub fn apply(&self, object: Value) -> u64 {
         let version = self.shared.state().store.apply(object);
         self.wake();
@@ -193,23 +193,23 @@ impl ApiServer {
     /// Deletes an object.
     ///
     /// # Panics
-    /// There is no such object: the test is wrong.
+    /// There is no such object.
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
         self.shared.state().store.delete(resource, namespace, name);
         self.wake();
     }
 
-    /// Compacts the history: watches and continue tokens from before get 410.
+    /// Compacts the history: watches and continue tokens of earlier versions get 410.
     pub fn compact(&self) {
         self.shared.state().store.compact();
     }
 
-    /// Serializes all lists beforehand, so that listing costs this process little.
+    /// Serializes all lists, so that a list request takes little CPU time of this process.
     pub fn warm(&self) {
         self.shared.state().store.warm();
     }
 
-    /// Ends every watch, as a load balancer or a restart does.
+    /// Ends every watch, as a load balancer or a restart of the server does.
     pub fn disconnect(&self) {
         self.shared.disconnected.send_modify(|count| *count += 1);
     }
@@ -234,7 +234,7 @@ impl ApiServer {
         self.shared.state().faults.slow_lists = delay;
     }
 
-    /// Answers 403 to requests for a resource, or no longer.
+    /// Answers 403 to requests for a resource, or stops doing so.
     pub fn forbid(&self, resource: &str, forbidden: bool) {
         let mut state = self.shared.state();
         if forbidden {
@@ -244,13 +244,13 @@ impl ApiServer {
         }
     }
 
-    /// Sets the status of a token's review. Other tokens are not authenticated.
+    /// Sets the status of a TokenReview of a token. Other tokens are not authenticated.
     pub fn review(&self, token: &str, status: Value) {
         self.shared.state().reviews.insert(token.to_owned(), status);
     }
 
     /// Allows or forbids a service account to list the Secrets of its namespace.
-    pub fn let_read_secrets(&self, namespace: &str, service_account: &str, allowed: bool) {
+    pub fn allow_reading_secrets(&self, namespace: &str, service_account: &str, allowed: bool) {
         let user = format!("system:serviceaccount:{namespace}:{service_account}");
         let mut state = self.shared.state();
         if allowed {
@@ -266,7 +266,7 @@ impl ApiServer {
         self.shared.state().store.version()
     }
 
-    /// The resource version of the last bookmark that was sent to a watch of a resource; 0 without one.
+    /// The resource version of the last bookmark sent to a watch of a resource; 0 if none was sent.
     #[must_use]
     pub fn bookmarked(&self, resource: &str) -> u64 {
         self.shared.state().bookmarks.get(resource).copied().unwrap_or_default()
@@ -274,15 +274,19 @@ impl ApiServer {
 
     /// Every request so far, with its count.
     #[must_use]
-    pub fn asked(&self) -> BTreeMap<ReceivedRequest, usize> {
-        self.shared.state().asked.clone()
+    pub fn requests(&self) -> BTreeMap<ReceivedRequest, usize> {
+        self.shared.state().requests.clone()
     }
 
     /// The number of requests with a verb on a resource.
     #[must_use]
     pub fn count(&self, verb: &str, resource: &str) -> usize {
-        let asked = self.asked();
-        asked.iter().filter(|(it, _)| it.verb == verb && it.resource == resource).map(|(_, count)| count).sum()
+        let requests = self.requests();
+        requests
+            .iter()
+            .filter(|(request, _)| request.verb == verb && request.resource == resource)
+            .map(|(_, count)| count)
+            .sum()
     }
 
     fn wake(&self) {

@@ -1,4 +1,4 @@
-//! Binaries of the workspace that tests run.
+//! Finds the workspace's binaries for tests.
 
 use std::path::PathBuf;
 

@@ -1,10 +1,11 @@
-//! The one form of a dump: protobuf JSON with every `Any` expanded, and lists in order where order means nothing.
+//! The canonical form of a dump: protobuf JSON with every `Any` expanded, and with sorted lists where the order has no
+//! meaning.
 
 use serde_json::Value;
 
-/// Sorts, inside one expanded resource, the lists whose order has no meaning.
+/// Sorts the lists in an expanded resource whose order has no meaning.
 pub fn canonicalize(resource: &mut Value) {
-    if let Some(table) = table_of_names(resource) {
+    if let Some(table) = name_table(resource) {
         for info in table.values_mut() {
             sort_by_text(info.get_mut("ips"));
         }
@@ -13,7 +14,7 @@ pub fn canonicalize(resource: &mut Value) {
     visit(resource, is_assignment);
 }
 
-/// Brings a whole dump into canonical form: each resource, then their order.
+/// Brings a dump into canonical form: each resource, and their order.
 pub fn canonical_dump(mut resources: Vec<Value>) -> Vec<Value> {
     for resource in &mut resources {
         canonicalize(resource);
@@ -24,7 +25,7 @@ pub fn canonical_dump(mut resources: Vec<Value>) -> Vec<Value> {
     keyed.into_iter().map(|(_, _, resource)| resource).collect()
 }
 
-/// The name a resource is known by; empty if it has none.
+/// The name of a resource; empty if it has none.
 pub fn name_of(resource: &Value) -> String {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let kind = type_of(resource);
@@ -44,7 +45,7 @@ pub fn name_of(resource: &Value) -> String {
     }
 }
 
-/// Compact JSON with keys in order, whatever order the value keeps them in.
+/// Compact JSON with sorted keys.
 pub fn sorted_text(value: &Value) -> String {
     let mut out = String::new();
     write_sorted(value, &mut out);
@@ -85,7 +86,7 @@ fn type_of(resource: &Value) -> &str {
     resource["@type"].as_str().unwrap_or_default()
 }
 
-fn table_of_names(resource: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
+fn name_table(resource: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
     if !type_of(resource).ends_with("nds.v1.NameTable") {
         return None;
     }

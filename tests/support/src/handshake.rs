@@ -1,4 +1,4 @@
-//! TLS handshakes in memory, between sides with different options.
+//! TLS handshakes in memory, between a client and a server with given options.
 
 use std::sync::Arc;
 
@@ -61,16 +61,16 @@ impl TlsOptions {
     /// The options are empty.
     pub fn client(&self, root: &CertificateDer<'static>) -> Result<ClientConfig, Error> {
         let builder = ClientConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
-        Ok(builder.with_root_certificates(trusting(root)?).with_no_client_auth())
+        Ok(builder.with_root_certificates(roots_with(root)?).with_no_client_auth())
     }
 
     /// A server with these options and a certificate.
     ///
     /// # Errors
     /// The options are empty, or the key does not belong to the certificate.
-    pub fn server(&self, (shown, key): &KeyPairDer) -> Result<ServerConfig, Error> {
+    pub fn server(&self, (certificate, key): &KeyPairDer) -> Result<ServerConfig, Error> {
         let builder = ServerConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
-        builder.with_no_client_auth().with_single_cert(vec![shown.clone()], key.clone_key())
+        builder.with_no_client_auth().with_single_cert(vec![certificate.clone()], key.clone_key())
     }
 }
 
@@ -80,18 +80,18 @@ pub type KeyPairDer = (CertificateDer<'static>, PrivateKeyDer<'static>);
 /// A self-signed certificate of the server.
 ///
 /// # Errors
-/// The machine has no randomness.
-pub fn certified() -> anyhow::Result<KeyPairDer> {
-    let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
-    Ok((made.cert.der().clone(), key))
+/// The system's random number generator fails.
+pub fn self_signed_certificate() -> anyhow::Result<KeyPairDer> {
+    let generated = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
+    let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+    Ok((generated.cert.der().clone(), key))
 }
 
 /// A client configuration that trusts one root.
 ///
 /// # Errors
 /// The DER is not a certificate.
-pub fn trusting(root: &CertificateDer<'static>) -> Result<RootCertStore, Error> {
+pub fn roots_with(root: &CertificateDer<'static>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone())?;
     Ok(roots)
@@ -104,8 +104,8 @@ pub type NegotiatedTls = (ProtocolVersion, CipherSuite, NamedGroup);
 ///
 /// # Errors
 /// One side rejects the other.
-pub fn shake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<NegotiatedTls, Error> {
-    let name = NAME.try_into().map_err(|_| Error::General("the name is none".to_owned()))?;
+pub fn perform_handshake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<NegotiatedTls, Error> {
+    let name = NAME.try_into().map_err(|_| Error::General("the server name is invalid".to_owned()))?;
     let mut server = ServerConnection::new(server)?;
     let mut client = ClientConnection::new(Arc::new(client), name)?;
     let memory = |error: std::io::Error| Error::General(error.to_string());

@@ -1,4 +1,4 @@
-//! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner.
+//! The test kit: an ADS client, canonical dumps, a fake API server, pods with real Envoys.
 
 pub mod ads;
 pub mod api_server;

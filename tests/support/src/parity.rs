@@ -1,8 +1,8 @@
-//! Parity with recorded answers: cases are read, dumps brought into one form, compared, counted.
+//! Parity with recorded resources: reads cases, brings dumps into canonical form, compares and counts them.
 //!
-//! A case is a directory `tests/cases/FAMILY/NN-SLUG` with objects, proxies and, for every proxy and type, what is to
-//! be answered. `golden/PROXY/TYPE.json` is an array of resources in canonical form, one a line; `null` says that the
-//! type is never answered.
+//! A case is a directory `tests/cases/FAMILY/NN-SLUG` with objects, proxies and, for every proxy and type, the expected
+//! resources. `golden/PROXY/TYPE.json` is an array of resources in canonical form, one on each line; `null` if the server
+//! never answers for the type.
 
 pub mod case;
 pub mod compare;

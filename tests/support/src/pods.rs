@@ -1,4 +1,4 @@
-//! A small mesh of real pods on one machine: network namespaces, an application, an Envoy and its agent in each.
+//! A small mesh of real pods on one machine. Each has a network namespace, an application, and an Envoy with its agent.
 
 pub mod agent;
 pub mod app;

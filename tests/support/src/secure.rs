@@ -1,4 +1,4 @@
-//! A client of the secure port: TLS with or without a certificate, and requests for certificates.
+//! A client of the secure port: TLS with or without a client certificate, and certificate requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,30 +27,30 @@ use crate::pods::identity::{certificates, private_key};
 pub struct ClientTls {
     /// Its certificate chain without the root, and its key, as PEM.
     pub pair: Option<(String, String)>,
-    /// It supports TLS up to 1.2.
+    /// It supports only TLS 1.2.
     pub only_12: bool,
     /// The only key exchange it supports.
     pub only: Option<NamedGroup>,
 }
 
-/// Connects and completes the TLS handshake with a server of this name.
+/// Connects to a server of this name and completes the TLS handshake.
 ///
 /// # Errors
 /// The handshake fails.
-pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &ClientTls) -> Result<Channel> {
+pub async fn connect(address: SocketAddr, name: &str, roots: &str, options: &ClientTls) -> Result<Channel> {
     let mut store = RootCertStore::empty();
     for root in certificates(roots)? {
         store.add(root).context("trust a root")?;
     }
     let mut provider = aws_lc_rs::default_provider();
-    provider.kx_groups.retain(|group| presented.only.is_none_or(|only| group.name() == only));
+    provider.kx_groups.retain(|group| options.only.is_none_or(|only| group.name() == only));
     let builder = ClientConfig::builder_with_provider(Arc::new(provider));
-    let builder = match presented.only_12 {
+    let builder = match options.only_12 {
         true => builder.with_protocol_versions(&[&TLS12]),
         false => builder.with_safe_default_protocol_versions(),
     };
     let builder = builder.context("choose versions")?.with_root_certificates(store);
-    let mut config = match &presented.pair {
+    let mut config = match &options.pair {
         Some((chain, key)) => builder.with_client_auth_cert(certificates(chain)?, private_key(key)?)?,
         None => builder.with_no_client_auth(),
     };
@@ -64,7 +64,7 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &C
             connector.connect(name, stream).await.map(TokioIo::new)
         }
     }));
-    channel.await.context("shake hands")
+    channel.await.context("TLS handshake")
 }
 
 /// A request for a certificate.
@@ -81,13 +81,13 @@ pub struct CertificateRequest {
 }
 
 impl CertificateRequest {
-    /// With a token.
+    /// A request with a token.
     #[must_use]
-    pub fn bearing(csr: &str, token: &str) -> Self {
+    pub fn with_token(csr: &str, token: &str) -> Self {
         Self { csr: csr.to_owned(), headers: vec![("authorization", format!("Bearer {token}"))], ..Self::default() }
     }
 
-    /// Sends it.
+    /// Sends the request.
     ///
     /// # Errors
     /// The server's status.

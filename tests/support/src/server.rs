@@ -1,4 +1,4 @@
-//! `sluiced` itself as a process of the test: the real binary on free ports of the loopback or a given address.
+//! `sluiced` as a child process of the test: the real binary, on free ports of the loopback or a given address.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,17 +17,17 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-/// Longest time to start.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of the start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a server is started.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory of objects.
     pub config_dir: PathBuf,
-    /// The kubeconfig of a cluster to read instead.
+    /// The kubeconfig of a cluster to read instead of the directory.
     pub kubeconfig: Option<PathBuf>,
-    /// Address to serve proxies on; debug and metrics are on the loopback.
+    /// Address to serve proxies on. Debug pages and metrics are on the loopback.
     pub ip: IpAddr,
     /// Further arguments.
     pub args: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// On the loopback, with the objects of one directory.
+    /// Options of a server on the loopback with the objects of one directory.
     #[must_use]
     pub fn new(config_dir: &Path) -> Self {
         Self {
@@ -67,10 +67,10 @@ pub struct Sluiced {
 }
 
 impl Sluiced {
-    /// Starts it and waits until it is ready.
+    /// Starts the server and waits until it is ready.
     ///
     /// # Errors
-    /// It ends or is not ready within 30 seconds; the message has its last log lines.
+    /// The process ends, or is not ready within 30 seconds. The message has its last log lines.
     pub async fn start(options: &Options) -> Result<Self> {
         if let Some(log) = &options.log {
             std::fs::File::create(log).context("make the log")?;
@@ -80,25 +80,25 @@ impl Sluiced {
         let server = Self {
             child: Mutex::new(Some(child)),
             options: options.clone(),
-            grpc: address("grpc").context("it serves xDS")?,
-            http: address("http").context("it serves its state")?,
-            monitoring: address("monitoring").context("it serves metrics")?,
+            grpc: address("grpc").context("sluiced does not serve xDS")?,
+            http: address("http").context("sluiced does not serve debug pages")?,
+            monitoring: address("monitoring").context("sluiced does not serve metrics")?,
             secure: address("secure grpc"),
         };
         server.ready().await?;
         Ok(server)
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the process (SIGKILL).
     ///
     /// # Errors
-    /// It is not running.
+    /// The process does not run.
     pub async fn kill(&self) -> Result<()> {
         let child = self.take();
         child.context("sluiced runs")?.kill().await.context("kill sluiced")
     }
 
-    /// Starts it again after [`Sluiced::kill`], on the same addresses.
+    /// Starts the server again after [`Sluiced::kill`], on the same addresses.
     ///
     /// # Errors
     /// As [`Sluiced::start`].
@@ -120,15 +120,15 @@ impl Sluiced {
     }
 
     async fn ready(&self) -> Result<()> {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + START_TIMEOUT;
         while !self.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
             if let Some(child) = &mut *self.child.lock().unwrap_or_else(PoisonError::into_inner)
-                && let Some(status) = child.try_wait().context("look after sluiced")?
+                && let Some(status) = child.try_wait().context("read the exit status of sluiced")?
             {
                 bail!("sluiced ended with {status}");
             }
             if Instant::now() > deadline {
-                bail!("sluiced is not ready after {TIMEOUT:?}");
+                bail!("sluiced is not ready after {START_TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -138,12 +138,12 @@ impl Sluiced {
     /// GET of a path on the HTTP port: status and body.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The server does not respond.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
         get(self.http, path).await
     }
 
-    /// Its process id.
+    /// The process id.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Child::id)
@@ -152,7 +152,7 @@ impl Sluiced {
     /// Resident memory, in KiB.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub fn resident_kib(&self) -> Result<u64> {
         let pid = self.pid().context("the server runs")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -160,10 +160,10 @@ impl Sluiced {
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// Stops it (SIGTERM) and returns its exit code.
+    /// Stops the process (SIGTERM) and returns its exit code.
     ///
     /// # Errors
-    /// It does not stop within `limit`.
+    /// The process does not stop within `limit`.
     pub async fn stop(self, limit: Duration) -> Result<Option<i32>> {
         let mut child = self.take().context("sluiced runs")?;
         let pid = child.id().context("sluiced runs")?;
@@ -173,11 +173,11 @@ impl Sluiced {
     }
 }
 
-/// Starts it with further arguments; returns the process and its addresses by listener name.
+/// Starts the process with further arguments. Returns it and its addresses by listener name.
 async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTreeMap<String, SocketAddr>)> {
     let binary = crate::binary::workspace_binary("sluiced")?;
     let listen = SocketAddr::new(options.ip, 0);
-    // Debug pages are for the loopback only.
+    // Debug pages are served on the loopback only.
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut child = Command::new(binary)
         .arg("discovery")
@@ -203,23 +203,23 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
     let stderr = child.stderr.take().context("take sluiced's errors")?;
     forward(BufReader::new(stdout), lines.clone());
     forward(BufReader::new(stderr), lines);
-    let mut wanted = vec!["grpc", "http", "monitoring"];
+    let mut expected = vec!["grpc", "http", "monitoring"];
     if options.args.iter().any(|argument| argument.strip_prefix("--secureGRPCAddr=").is_some_and(|it| !it.is_empty())) {
-        wanted.push("secure grpc");
+        expected.push("secure grpc");
     }
-    let mut seen = Vec::new();
+    let mut lines_so_far = Vec::new();
     let mut addresses = BTreeMap::new();
-    let deadline = Instant::now() + TIMEOUT;
-    while !wanted.iter().all(|name| addresses.contains_key(*name)) {
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !expected.iter().all(|name| addresses.contains_key(*name)) {
         let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
         let Ok(Some(line)) = line else {
-            // If it has ended, its exit status gives the reason.
+            // If the process has ended, its exit status gives the reason.
             let ended = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
-            let status = ended.map_or_else(|_| "it runs".to_owned(), |status| format!("{status:?}"));
-            bail!("sluiced did not say where it listens ({status}):\n{}", seen.join("\n"));
+            let status = ended.map_or_else(|_| "it is running".to_owned(), |status| format!("{status:?}"));
+            bail!("sluiced did not log its addresses ({status}):\n{}", lines_so_far.join("\n"));
         };
         addresses.extend(listening(&line));
-        seen.push(line);
+        lines_so_far.push(line);
     }
     let file = options.log.clone();
     tokio::spawn(async move {
@@ -230,7 +230,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
                 let _ = std::io::Write::write_all(file, format!("{line}\n").as_bytes());
             }
         };
-        for line in seen {
+        for line in lines_so_far {
             write(&mut file, &line);
         }
         while let Some(line) = log.recv().await {
@@ -243,7 +243,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
 /// GET of a path: status and body.
 ///
 /// # Errors
-/// The server does not answer.
+/// The server does not respond.
 pub async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -269,7 +269,7 @@ fn forward<R: tokio::io::AsyncRead + Send + Unpin + 'static>(
     });
 }
 
-/// The server's name and address, if the log line says that one is listening.
+/// The name and the address of a listener, if the log line reports one.
 fn listening(line: &str) -> Option<(String, SocketAddr)> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     // Fields are beside the message or in an object of their own, depending on the formatter.

@@ -1,16 +1,16 @@
-//! Waiting for a condition.
+//! Waits for a condition.
 
 use std::time::{Duration, Instant};
 
-/// Polls until there is a value.
+/// Polls until `poll` returns a value.
 ///
 /// # Panics
-/// There is none within 20 s. The message is `what`.
-pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+/// There is no value within 20 s. The message is `what`.
+pub async fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        if let Some(found) = ask() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! Everything a server sends to one proxy until no more messages arrive.
+//! Receives the resources that a server sends to one proxy, until no more messages arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use super::stream::{AdsStream, Identity, Update};
 use super::{Kind, Protocol, follow};
 use crate::canonical::{canonical_dump, name_of};
 
-/// The resources of each type in canonical form; `None` for a type without an answer.
+/// The resources of each type in canonical form; `None` for a type that the server did not answer.
 pub type Dump = BTreeMap<Kind, Option<Vec<Value>>>;
 
 /// Timeouts of a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time without a message after which a client with every subscribed resource ends.
+    /// Time without a message after which a client that has every subscribed resource ends.
     pub settle: Duration,
     /// Time without a message after which it ends although a subscribed resource is missing.
     pub give_up: Duration,
@@ -40,11 +40,11 @@ impl Default for Limits {
 #[derive(Default)]
 struct Subscription {
     /// A request was sent.
-    asked: bool,
+    requested: bool,
     /// Subscribed names; empty is the wildcard.
     names: BTreeSet<String>,
     answered: bool,
-    /// Names that the server answered as absent.
+    /// Names that the server reported as absent.
     absent: BTreeSet<String>,
     resources: Vec<(String, Value)>,
 }
@@ -52,8 +52,9 @@ struct Subscription {
 impl Subscription {
     /// Whether every subscribed name is answered.
     fn complete(&self) -> bool {
-        let told = |name: &String| self.absent.contains(name) || self.resources.iter().any(|(held, _)| held == name);
-        !self.asked || (self.answered && self.names.iter().all(told))
+        let is_answered =
+            |name: &String| self.absent.contains(name) || self.resources.iter().any(|(held, _)| held == name);
+        !self.requested || (self.answered && self.names.iter().all(is_answered))
     }
 
     fn apply(&mut self, kind: Kind, protocol: Protocol, update: Update) {
@@ -65,7 +66,7 @@ impl Subscription {
         for (name, _, any) in update.resources {
             let value = encode_any(&any.type_url, &any.value);
             let name = if name.is_empty() { name_of(&value) } else { name };
-            // Two resources of one name in one response are both kept, so that the comparison shows them.
+            // Two resources with one name in a response are both kept, so that the comparison shows them.
             match self.resources.iter_mut().find(|(held, _)| *held == name && !fresh.contains(held)) {
                 Some((_, held)) => *held = value,
                 None => self.resources.push((name.clone(), value)),
@@ -80,9 +81,8 @@ impl Subscription {
     }
 }
 
-/// Connects as `identity`, subscribes `kinds` as a real client does, and returns the resources once no more messages
-/// arrive.
-/// `names` replace those that follow from other types. ztunnel's types always use delta.
+/// Connects as `identity`, subscribes to `kinds` as a real client does, and returns the resources when no more messages
+/// arrive. `names` replace the names to which resources of other types refer. ztunnel's types always use delta.
 ///
 /// # Errors
 /// The stream cannot be opened or ends early.
@@ -99,35 +99,36 @@ pub async fn dump(
     let mut stream = AdsStream::open(channel, protocol, identity)?;
     let mut held: BTreeMap<Kind, Subscription> = kinds.iter().map(|kind| (*kind, Subscription::default())).collect();
     let start = Instant::now();
-    ask(&mut stream, &mut held, names)?;
+    subscribe_to_referenced_names(&mut stream, &mut held, names)?;
     loop {
-        let settled = held.iter().all(|(kind, held)| held.complete() && (held.asked || may_stay_unasked(*kind)));
-        let patience = if settled { limits.settle } else { limits.give_up };
-        let patience = patience.min(limits.total.saturating_sub(start.elapsed()));
-        let Some(update) = stream.next_within(patience).await? else { break };
+        let settled =
+            held.iter().all(|(kind, held)| held.complete() && (held.requested || may_have_no_subscription(*kind)));
+        let timeout = if settled { limits.settle } else { limits.give_up };
+        let timeout = timeout.min(limits.total.saturating_sub(start.elapsed()));
+        let Some(update) = stream.next_within(timeout).await? else { break };
         stream.ack(&update)?;
         let Some(kind) = Kind::of_type_url(&update.type_url) else { continue };
         held.get_mut(&kind)
-            .with_context(|| format!("{} was not asked for", kind.name()))?
+            .with_context(|| format!("the client is not subscribed to {}", kind.name()))?
             .apply(kind, protocol, update);
-        ask(&mut stream, &mut held, names)?;
+        subscribe_to_referenced_names(&mut stream, &mut held, names)?;
     }
     let result = held.into_iter().map(|(kind, held)| {
-        // A client without names to subscribe has an empty answer.
-        let answered = held.answered || !held.asked;
+        // For a type without names to subscribe to, the result is empty.
+        let answered = held.answered || !held.requested;
         let resources = held.resources.into_iter().map(|(_, value)| value).collect();
         (kind, answered.then(|| canonical_dump(resources)))
     });
     Ok(result.collect())
 }
 
-/// A type whose names follow from other types may have none.
-const fn may_stay_unasked(kind: Kind) -> bool {
+/// Whether a type may stay without a subscription: its names are those to which other resources refer.
+const fn may_have_no_subscription(kind: Kind) -> bool {
     !kind.is_wildcard()
 }
 
-/// Subscribes the names that follow from the resources received so far.
-fn ask(
+/// Subscribes to the names to which the resources received so far refer.
+fn subscribe_to_referenced_names(
     stream: &mut AdsStream,
     held: &mut BTreeMap<Kind, Subscription>,
     given: &BTreeMap<Kind, Vec<String>>,
@@ -141,7 +142,7 @@ fn ask(
                 continue;
             }
         } else if !kind.is_wildcard() {
-            for source in follow::named_by(kind) {
+            for source in follow::referring_kinds(kind) {
                 for (_, resource) in held.get(source).map(|h| h.resources.as_slice()).unwrap_or_default() {
                     follow::names(kind, resource, &mut names);
                 }
@@ -150,14 +151,14 @@ fn ask(
                 continue;
             }
         }
-        // As in Envoy, listeners are requested once clusters are known.
-        let clusters_known = held.get(&Kind::Cds).is_none_or(|clusters| clusters.answered);
-        if kind == Kind::Lds && !clusters_known {
+        // As Envoy does, listeners are requested after clusters have arrived.
+        let has_clusters = held.get(&Kind::Cds).is_none_or(|clusters| clusters.answered);
+        if kind == Kind::Lds && !has_clusters {
             continue;
         }
         let Some(held) = held.get_mut(&kind) else { continue };
-        if !held.asked || held.names != names {
-            held.asked = true;
+        if !held.requested || held.names != names {
+            held.requested = true;
             let list: Vec<String> = names.iter().cloned().collect();
             held.names = names;
             stream.subscribe(kind.type_url(), &list, BTreeMap::new())?;

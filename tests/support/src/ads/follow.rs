@@ -1,4 +1,4 @@
-//! Which names a client subscribes next, given the resources it has received.
+//! The names that a client subscribes to next, given the resources it has received.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Kind;
 
-/// Names of `kind` that follow from the resource, in canonical JSON.
+/// Adds the names of `kind` to which a resource in canonical JSON refers.
 pub(super) fn names(kind: Kind, resource: &Value, into: &mut BTreeSet<String>) {
     match kind {
         Kind::Eds => {
@@ -26,8 +26,8 @@ pub(super) fn names(kind: Kind, resource: &Value, into: &mut BTreeSet<String>) {
     }
 }
 
-/// Which types' resources name resources of `kind`.
-pub(super) const fn named_by(kind: Kind) -> &'static [Kind] {
+/// The types whose resources refer to resources of `kind`.
+pub(super) const fn referring_kinds(kind: Kind) -> &'static [Kind] {
     match kind {
         Kind::Eds => &[Kind::Cds],
         Kind::Rds | Kind::Ecds => &[Kind::Lds],

@@ -23,8 +23,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::Protocol;
 
-/// The largest response read: route tables of big meshes pass the usual 4 MiB.
-const MAX_MESSAGE: usize = 512 << 20;
+/// Largest response. Route tables of large meshes exceed the default of 4 MiB.
+const MAX_MESSAGE_BYTES: usize = 512 << 20;
 
 /// Connects to a plaintext ADS port.
 ///
@@ -68,9 +68,9 @@ pub struct Update {
     pub type_url: String,
     /// Its nonce.
     pub nonce: String,
-    /// Its version as a whole.
+    /// Version of the response.
     pub version: String,
-    /// Resources with name and version; both are empty in the state of the world, where only the message has them.
+    /// Resources with name and version. Both are empty in state of the world, where only the message has them.
     pub resources: Vec<(String, String, Any)>,
     /// Removed names; always empty in state of the world.
     pub removed: Vec<String>,
@@ -81,7 +81,7 @@ pub struct AdsStream {
     wire: StreamHalves,
     node: Option<Node>,
     /// Subscribed names, by type.
-    asked: BTreeMap<String, BTreeSet<String>>,
+    subscribed: BTreeMap<String, BTreeSet<String>>,
     /// Last version and nonce acknowledged, by type.
     acked: BTreeMap<String, (String, String)>,
 }
@@ -93,27 +93,27 @@ enum StreamHalves {
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
-/// Makes the call without waiting: some servers send no headers before the first request.
-fn answers<T: Send + 'static>(
+/// Makes the call without waiting for response headers: some servers send none before the first request.
+fn response_stream<T: Send + 'static>(
     call: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>> + Send + 'static,
 ) -> ResponseStream<T> {
     let call = tokio::spawn(call);
     let opened = async move {
-        let answer = call.await.map_err(|error| tonic::Status::internal(error.to_string()))?;
-        answer.map(tonic::Response::into_inner)
+        let response = call.await.map_err(|error| tonic::Status::internal(error.to_string()))?;
+        response.map(tonic::Response::into_inner)
     };
     Box::pin(futures::stream::once(opened).try_flatten())
 }
 
 impl AdsStream {
-    /// Opens a stream. The first request has the node. If the server rejects the call, reading the first update fails.
+    /// Opens a stream. The first request carries the node. If the server rejects the call, reading the first update fails.
     ///
     /// # Errors
     /// The identity cannot be sent as a header.
     pub fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
-        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let header: Option<MetadataValue<Ascii>> = match &identity.forwarded {
-            Some(value) => Some(value.parse().context("make a header of the identity")?),
+            Some(value) => Some(value.parse().context("encode the identity as a header")?),
             None => None,
         };
         let wire = match protocol {
@@ -123,7 +123,10 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                StreamHalves::Sotw(sender, answers(async move { client.stream_aggregated_resources(request).await }))
+                StreamHalves::Sotw(
+                    sender,
+                    response_stream(async move { client.stream_aggregated_resources(request).await }),
+                )
             }
             Protocol::Delta => {
                 let (sender, requests) = mpsc::unbounded_channel();
@@ -131,20 +134,23 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                StreamHalves::Delta(sender, answers(async move { client.delta_aggregated_resources(request).await }))
+                StreamHalves::Delta(
+                    sender,
+                    response_stream(async move { client.delta_aggregated_resources(request).await }),
+                )
             }
         };
-        Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
+        Ok(Self { wire, node: identity.node, subscribed: BTreeMap::new(), acked: BTreeMap::new() })
     }
 
-    /// Subscribes names of a type, or all of it without names, in place of its earlier subscription. `held` are
-    /// resources that the client has from an earlier stream, with their versions (delta only).
+    /// Subscribes to names of a type, or to all its resources if there are no names, in place of the earlier
+    /// subscription. `held` are resources from an earlier stream, with their versions (delta only).
     ///
     /// # Errors
     /// The stream is closed.
     pub fn subscribe(&mut self, type_url: &str, names: &[String], held: BTreeMap<String, String>) -> Result<()> {
         let wanted: BTreeSet<String> = names.iter().cloned().collect();
-        let before = self.asked.insert(type_url.to_owned(), wanted.clone());
+        let before = self.subscribed.insert(type_url.to_owned(), wanted.clone());
         match &self.wire {
             StreamHalves::Sotw(sender, _) => {
                 let (version_info, response_nonce) = self.acked.get(type_url).cloned().unwrap_or_default();
@@ -183,26 +189,26 @@ impl AdsStream {
     /// The stream is closed.
     pub fn ack(&mut self, update: &Update) -> Result<()> {
         self.acked.insert(update.type_url.clone(), (update.version.clone(), update.nonce.clone()));
-        self.answer(update, &update.version, None)
+        self.acknowledge(update, &update.version, None)
     }
 
-    /// Rejects an update; the acknowledged version stays.
+    /// Rejects an update. The acknowledged version does not change.
     ///
     /// # Errors
     /// The stream is closed.
     pub fn nack(&mut self, update: &Update, reason: &str) -> Result<()> {
         let version = self.acked.get(&update.type_url).map(|(version, _)| version.clone()).unwrap_or_default();
         let status = Status { code: 13, message: reason.to_owned(), details: Vec::new() };
-        self.answer(update, &version, Some(status))
+        self.acknowledge(update, &version, Some(status))
     }
 
-    fn answer(&self, update: &Update, version: &str, error_detail: Option<Status>) -> Result<()> {
+    fn acknowledge(&self, update: &Update, version: &str, error_detail: Option<Status>) -> Result<()> {
         match &self.wire {
             StreamHalves::Sotw(sender, _) => send(
                 sender,
                 DiscoveryRequest {
                     type_url: update.type_url.clone(),
-                    resource_names: self.asked.get(&update.type_url).into_iter().flatten().cloned().collect(),
+                    resource_names: self.subscribed.get(&update.type_url).into_iter().flatten().cloned().collect(),
                     version_info: version.to_owned(),
                     response_nonce: update.nonce.clone(),
                     error_detail,
@@ -221,7 +227,7 @@ impl AdsStream {
         }
     }
 
-    /// Sends a request of the test's own making, of the stream's protocol.
+    /// Sends a request that the test has built, in the stream's protocol.
     ///
     /// # Errors
     /// The stream is closed or is incremental.
@@ -232,7 +238,7 @@ impl AdsStream {
         }
     }
 
-    /// Sends a request of the test's own making, of the stream's protocol.
+    /// Sends a request that the test has built, in the stream's protocol.
     ///
     /// # Errors
     /// The stream is closed or is not incremental.
@@ -243,7 +249,7 @@ impl AdsStream {
         }
     }
 
-    /// Waits for the next response; `None` when the server ends the stream.
+    /// Waits for the next response; `None` if the server ends the stream.
     ///
     /// # Errors
     /// The server ends it with a status.
@@ -270,7 +276,7 @@ impl AdsStream {
         })
     }
 
-    /// Waits for the next response for at most `limit`; `None` when none came.
+    /// Waits for the next response for at most `limit`; `None` if none arrives.
     ///
     /// # Errors
     /// The stream ended.

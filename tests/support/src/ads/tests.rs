@@ -1,4 +1,4 @@
-//! The client against a server that replays recorded answers: every recorded resource must arrive.
+//! The client against a server that replays recorded resources: every recorded resource must arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::parity::compare::compare;
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Recorded answers by type URL and name.
+/// Recorded resources by type URL and name.
 #[derive(Clone, Default)]
 struct Replay(Arc<BTreeMap<String, BTreeMap<String, Any>>>);
 
@@ -57,12 +57,12 @@ impl AggregatedDiscoveryService for Replay {
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let replay = self.clone();
-        let mut told: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut subscribed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let answers = request.into_inner().filter_map(move |request| {
             let answer = request.ok().and_then(|request| {
                 let names: BTreeSet<String> = request.resource_names.into_iter().collect();
                 // An acknowledgement repeats the subscription.
-                if told.insert(request.type_url.clone(), names.clone()).is_some_and(|before| before == names) {
+                if subscribed.insert(request.type_url.clone(), names.clone()).is_some_and(|before| before == names) {
                     return None;
                 }
                 let resources = replay.answer(&request.type_url, &names).into_iter().map(|(_, any)| any).collect();
@@ -124,11 +124,11 @@ async fn every_recorded_resource_arrives_in_both_protocols() {
                 let identity = Identity::of_node(&proxy.node).expect("a node");
                 let channel = connect(address).await.expect("connect");
                 let limits = Limits { give_up: std::time::Duration::from_millis(400), ..Limits::default() };
-                let got =
+                let actual =
                     dump(channel, protocol, identity, &proxy.kinds(), &proxy.names, limits).await.expect("a dump");
-                assert!(got.keys().eq(golden.keys()), "{name}: {:?}", got.keys());
-                for (kind, wanted) in &golden {
-                    let result = compare(wanted.as_deref(), got[kind].as_deref(), 5);
+                assert!(actual.keys().eq(golden.keys()), "{name}: {:?}", actual.keys());
+                for (kind, expected) in &golden {
+                    let result = compare(expected.as_deref(), actual[kind].as_deref(), 5);
                     assert_eq!(result.equal, result.total(), "{name} {protocol} {}: {result:?}", kind.name());
                     assert_eq!(result.note, None, "{name} {protocol} {}", kind.name());
                 }

@@ -1,4 +1,4 @@
-//! Requests and answers.
+//! Handles requests: lists, watches, and patches of statuses.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::response::{broken_answer, json_answer, status, text_answer};
+use super::response::{broken_response, json_response, status, text_response};
 use super::store::{PagedList, StoreEvent};
 use super::{ReceivedRequest, Shared, patch, write};
 
@@ -21,7 +21,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
 }
 
-/// What a request is for.
+/// The objects that a request reads.
 #[derive(Clone, Debug)]
 struct ReadTarget {
     group: String,
@@ -33,13 +33,13 @@ struct ReadTarget {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    let refused = {
+    let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let rejected = {
         let tokens = &shared.state().faults.tokens;
         !tokens.is_empty() && !tokens.contains(token)
     };
-    if refused {
+    if rejected {
         return status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
     }
     let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
@@ -66,7 +66,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     };
     let query = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let wanted = ReadTarget {
+    let target = ReadTarget {
         group: group.to_owned(),
         version: version.to_owned(),
         resource: resource.to_owned(),
@@ -74,29 +74,29 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         query: query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         metadata_only: accept.contains("as=PartialObjectMetadata"),
     };
-    let is_watch = wanted.query.get("watch").is_some_and(|value| value == "true" || value == "1");
+    let is_watch = target.query.get("watch").is_some_and(|value| value == "true" || value == "1");
     let delay = {
         let mut state = shared.state();
-        let asked = ReceivedRequest {
+        let received = ReceivedRequest {
             verb: if is_watch { "watch" } else { "list" }.to_owned(),
-            group: wanted.group.clone(),
-            resource: wanted.resource.clone(),
-            namespace: wanted.namespace.clone(),
+            group: target.group.clone(),
+            resource: target.resource.clone(),
+            namespace: target.namespace.clone(),
         };
-        *state.asked.entry(asked).or_default() += 1;
+        *state.requests.entry(received).or_default() += 1;
         if state.store.find(group, version, resource).is_none() {
             return status(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
         }
         if state.faults.forbidden.contains(resource) {
-            return status(StatusCode::FORBIDDEN, "Forbidden", "no right to do that");
+            return status(StatusCode::FORBIDDEN, "Forbidden", "forbidden by the test");
         }
         state.faults.slow_lists
     };
     if is_watch {
-        return watch(shared, wanted);
+        return watch(shared, target);
     }
     tokio::time::sleep(delay).await;
-    list(&shared, &wanted)
+    list(&shared, &target)
 }
 
 /// A JSON patch of an object's status.
@@ -106,15 +106,15 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
     let [group, resource, namespace, name] = &target;
     let (result, code, reason) = {
         let mut state = shared.state();
-        let asked = ReceivedRequest {
+        let received = ReceivedRequest {
             verb: "patch".to_owned(),
             group: group.clone(),
             resource: format!("{resource}/status"),
             namespace: String::new(),
         };
-        *state.asked.entry(asked).or_default() += 1;
+        *state.requests.entry(received).or_default() += 1;
         if state.faults.forbidden.contains(&format!("{resource}/status")) {
-            (Err("no right to do that".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
+            (Err("forbidden by the test".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
         } else if let Some(object) = state.store.get(group, resource, namespace, name) {
             let patched = patch::apply(&object, &operations).inspect(|patched| {
                 state.store.apply(patched.clone());
@@ -127,7 +127,7 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
     match result {
         Ok(object) => {
             shared.changed.send_modify(|count| *count += 1);
-            json_answer(StatusCode::OK, &object)
+            json_response(StatusCode::OK, &object)
         }
         Err(message) => status(code, reason, &message),
     }
@@ -142,16 +142,16 @@ fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
         .into_iter()
         .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
         .collect();
-    json_answer(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
+    json_response(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
 }
 
-/// Only `status.phase!=Failed`, `metadata.name=NAME` and one label with its value are understood. Tests use no other
-/// selector.
-fn selects(wanted: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
-    let selector = wanted.query.get("fieldSelector").cloned().unwrap_or_default();
+/// Whether the selectors of a request match an object. Only `status.phase!=Failed`, `metadata.name=NAME` and one label
+/// with its value are supported: tests use no other selector.
+fn selects(target: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
+    let selector = target.query.get("fieldSelector").cloned().unwrap_or_default();
     let no_failed = selector == "status.phase%21%3DFailed";
     let name = selector.strip_prefix("metadata.name%3D").map(str::to_owned);
-    let label = wanted.query.get("labelSelector").map(|selector| selector.replace("%2F", "/").replace("%3D", "="));
+    let label = target.query.get("labelSelector").map(|selector| selector.replace("%2F", "/").replace("%3D", "="));
     move |object| {
         let labels = &object["metadata"]["labels"];
         let has = |label: &String| label.split_once('=').is_some_and(|(name, value)| labels[name] == value);
@@ -164,43 +164,43 @@ fn selects(wanted: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
     }
 }
 
-fn shown(wanted: &ReadTarget, object: &Value) -> Value {
-    if wanted.metadata_only {
+fn representation(target: &ReadTarget, object: &Value) -> Value {
+    if target.metadata_only {
         json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
     } else {
         object.clone()
     }
 }
 
-fn list(shared: &Shared, wanted: &ReadTarget) -> Response<Body> {
+fn list(shared: &Shared, target: &ReadTarget) -> Response<Body> {
     let mut state = shared.state();
-    let reading = match wanted.query.get("continue") {
-        Some(token) => state.store.take(token),
-        None => Some(state.store.list(&wanted.group, &wanted.resource, &wanted.namespace, selects(wanted))),
+    let page = match target.query.get("continue") {
+        Some(token) => state.store.take_page(token),
+        None => Some(state.store.list(&target.group, &target.resource, &target.namespace, selects(target))),
     };
-    let Some(PagedList { version, mut objects }) = reading else {
+    let Some(PagedList { version, mut objects }) = page else {
         return status(StatusCode::GONE, "Expired", "the provided continue parameter is too old");
     };
-    let limit = wanted.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
+    let limit = target.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if objects.len() > limit {
         let rest = objects.split_off(limit);
         metadata["remainingItemCount"] = rest.len().into();
-        metadata["continue"] = state.store.keep(PagedList { version, objects: rest }).into();
+        metadata["continue"] = state.store.store_page(PagedList { version, objects: rest }).into();
     }
     drop(state);
     let items: Vec<Cow<'_, str>> = objects
         .iter()
-        .map(|stored| match wanted.metadata_only {
+        .map(|stored| match target.metadata_only {
             true => json!({"metadata": stored.object["metadata"]}).to_string().into(),
             false => stored.item().into(),
         })
         .collect();
-    let (version, items) = (&wanted.version, items.join(","));
+    let (version, items) = (&target.version, items.join(","));
     let list = format!(r#"{{"kind":"List","apiVersion":"{version}","metadata":{metadata},"items":[{items}]}}"#);
-    match breaks_off(shared, &wanted.resource) {
-        true => broken_answer(list),
-        false => text_answer(StatusCode::OK, list),
+    match breaks_off(shared, &target.resource) {
+        true => broken_response(list),
+        false => text_response(StatusCode::OK, list),
     }
 }
 
@@ -213,17 +213,17 @@ fn breaks_off(shared: &Shared, resource: &str) -> bool {
     breaks
 }
 
-fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
-    let has = |name: &str, value: &str| wanted.query.get(name).is_some_and(|it| it == value);
-    let version = wanted.query.get("resourceVersion").and_then(|text| text.parse().ok());
+fn watch(shared: Arc<Shared>, target: ReadTarget) -> Response<Body> {
+    let has = |name: &str, value: &str| target.query.get(name).is_some_and(|it| it == value);
+    let version = target.query.get("resourceVersion").and_then(|text| text.parse().ok());
     let (lines, from) = if has("sendInitialEvents", "true") {
         if !shared.state().faults.streams_lists || !has("resourceVersionMatch", "NotOlderThan") {
             let text = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
             return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text);
         }
-        let (lines, version) = initial_events(&shared, &wanted);
-        if breaks_off(&shared, &wanted.resource) {
-            return broken_answer(lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect());
+        let (lines, version) = initial_events(&shared, &target);
+        if breaks_off(&shared, &target.resource) {
+            return broken_response(lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect());
         }
         (lines, version)
     } else {
@@ -232,14 +232,14 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
     if from < shared.state().store.floor() {
         return status(StatusCode::GONE, "Expired", "too old resource version");
     }
-    let seconds = wanted.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(3600);
+    let seconds = target.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(3600);
     let watch = WatchStream {
         changed: shared.changed.subscribe(),
         disconnected: shared.disconnected.subscribe(),
         silenced: shared.silenced.subscribe(),
         shared,
-        wanted,
-        at: from,
+        target,
+        sent_version: from,
         ends: Instant::now() + Duration::from_secs(seconds),
         lines,
     };
@@ -253,26 +253,26 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
 }
 
 /// The events of a streaming list with the bookmark of its end, and its resourceVersion.
-fn initial_events(shared: &Shared, wanted: &ReadTarget) -> (VecDeque<Bytes>, u64) {
+fn initial_events(shared: &Shared, target: &ReadTarget) -> (VecDeque<Bytes>, u64) {
     let state = shared.state();
-    let list = state.store.list(&wanted.group, &wanted.resource, &wanted.namespace, selects(wanted));
+    let list = state.store.list(&target.group, &target.resource, &target.namespace, selects(target));
     let mut lines: VecDeque<Bytes> =
-        list.objects.iter().map(|stored| line("ADDED", &shown(wanted, &stored.object))).collect();
+        list.objects.iter().map(|stored| line("ADDED", &shown(target, &stored.object))).collect();
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     let metadata = json!({"resourceVersion": list.version.to_string(), "annotations": annotations});
-    let object = json!({"apiVersion": wanted.version, "kind": wanted.resource, "metadata": metadata});
+    let object = json!({"apiVersion": target.version, "kind": target.resource, "metadata": metadata});
     lines.push_back(line("BOOKMARK", &object));
     (lines, list.version)
 }
 
 struct WatchStream {
     shared: Arc<Shared>,
-    wanted: ReadTarget,
+    target: ReadTarget,
     changed: tokio::sync::watch::Receiver<u64>,
     disconnected: tokio::sync::watch::Receiver<u64>,
     silenced: tokio::sync::watch::Receiver<u64>,
-    /// Everything up to this version has been told.
-    at: u64,
+    /// Version up to which the watch has sent all events.
+    sent_version: u64,
     ends: Instant,
     lines: VecDeque<Bytes>,
 }
@@ -301,10 +301,10 @@ impl WatchStream {
                 changed = self.changed.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep_until(self.ends.into()) => return None,
                 () = tokio::time::sleep(self.shared.bookmarks) => {
-                    let metadata = json!({"resourceVersion": self.at.to_string()});
-                    let object = json!({"apiVersion": self.wanted.version, "kind": self.wanted.resource, "metadata": metadata});
+                    let metadata = json!({"resourceVersion": self.sent_version.to_string()});
+                    let object = json!({"apiVersion": self.target.version, "kind": self.target.resource, "metadata": metadata});
                     self.lines.push_back(line("BOOKMARK", &object));
-                    self.shared.state().bookmarks.insert(self.wanted.resource.clone(), self.at);
+                    self.shared.state().bookmarks.insert(self.target.resource.clone(), self.sent_version);
                 }
             }
         }
@@ -312,28 +312,28 @@ impl WatchStream {
 
     fn collect(&mut self) {
         let state = self.shared.state();
-        if self.at < state.store.floor() {
-            let gone =
+        if self.sent_version < state.store.floor() {
+            let expired =
                 json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
-            self.lines.push_back(line("ERROR", &gone));
-            self.at = state.store.version();
+            self.lines.push_back(line("ERROR", &expired));
+            self.sent_version = state.store.version();
             self.ends = Instant::now();
             return;
         }
-        let wanted = &self.wanted;
-        let selects = selects(wanted);
-        for event in state.store.since(&wanted.group, &wanted.resource, &wanted.namespace, self.at) {
+        let target = &self.target;
+        let selects = selects(target);
+        for event in state.store.since(&target.group, &target.resource, &target.namespace, self.sent_version) {
             let StoreEvent { is_new, is_deleted, object, .. } = event;
             let kind = match (is_deleted || !selects(&object.object), is_new) {
-                // Never selected, never told.
+                // The object was never selected, so the watch has no event for it.
                 (true, true) => continue,
                 (true, false) => "DELETED",
                 (false, true) => "ADDED",
                 (false, false) => "MODIFIED",
             };
-            self.lines.push_back(line(kind, &shown(wanted, &object.object)));
+            self.lines.push_back(line(kind, &representation(target, &object.object)));
         }
-        self.at = state.store.version();
+        self.sent_version = state.store.version();
     }
 }
 

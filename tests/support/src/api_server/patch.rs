@@ -1,11 +1,11 @@
-//! JSON patches, as far as tests send them.
+//! JSON patches, limited to the operations that clients use in tests.
 
 use serde_json::{Map, Value};
 
 /// Applies the operations in order, or none of them.
 ///
 /// # Errors
-/// Which operation does not fit the object.
+/// An operation cannot be applied to the object.
 pub(super) fn apply(object: &Value, operations: &Value) -> Result<Value, String> {
     let mut patched = object.clone();
     for operation in operations.as_array().ok_or("a patch is a list")? {
@@ -14,18 +14,18 @@ pub(super) fn apply(object: &Value, operations: &Value) -> Result<Value, String>
         let value = operation.get("value").cloned().unwrap_or_default();
         let (parent, name) = path.rsplit_once('/').ok_or("a path begins with a slash")?;
         let parent = patched.pointer_mut(parent).and_then(Value::as_object_mut);
-        apply_one(kind, parent, name, value).ok_or_else(|| format!("{kind} at {path} does not fit"))?;
+        apply_one(kind, parent, name, value).ok_or_else(|| format!("{kind} at {path} cannot be applied"))?;
     }
     Ok(patched)
 }
 
 fn apply_one(kind: &str, parent: Option<&mut Map<String, Value>>, name: &str, value: Value) -> Option<()> {
     let parent = parent?;
-    let known = parent.get(name);
+    let current = parent.get(name);
     match kind {
-        // What is not there is as good as null.
-        "test" if *known.unwrap_or(&Value::Null) == value => {}
-        "replace" if known.is_none() => return None,
+        // An absent field counts as null.
+        "test" if *current.unwrap_or(&Value::Null) == value => {}
+        "replace" if current.is_none() => return None,
         "add" | "replace" => {
             parent.insert(name.to_owned(), value);
         }
@@ -41,7 +41,7 @@ mod tests {
     use super::apply;
 
     #[test]
-    fn a_patch_is_applied_completely_or_not_at_all() {
+    fn patch_is_applied_completely_or_not_at_all() {
         let object = json!({"status": {"a": 1}});
         let add =
             json!([{"op": "test", "path": "/status/b", "value": null}, {"op": "add", "path": "/status/b", "value": 2}]);

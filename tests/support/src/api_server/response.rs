@@ -1,4 +1,4 @@
-//! Responses as an API server writes them.
+//! Responses in the form of an API server's.
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
@@ -10,14 +10,14 @@ pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code.as_u16(), "reason": reason, "message": message,
     });
-    json_answer(code, &status)
+    json_response(code, &status)
 }
 
-pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
-    text_answer(code, value.to_string())
+pub(super) fn json_response(code: StatusCode, value: &Value) -> Response<Body> {
+    text_response(code, value.to_string())
 }
 
-pub(super) fn text_answer(code: StatusCode, text: String) -> Response<Body> {
+pub(super) fn text_response(code: StatusCode, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));

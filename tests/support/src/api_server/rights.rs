@@ -1,4 +1,4 @@
-//! Rights that manifests grant.
+//! The rights that manifests grant.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub type Right = (String, String, String, String);
 /// The rights that the roles of a file grant.
 ///
 /// # Panics
-/// It is no file of roles: the test is wrong.
+/// The file cannot be read, or is not a file of roles.
 #[must_use]
 pub fn granted(file: &Path) -> BTreeSet<Right> {
     let text = std::fs::read_to_string(file).expect("the manifest is there");

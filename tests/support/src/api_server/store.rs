@@ -1,4 +1,4 @@
-//! Objects, and what happened to them.
+//! The objects of the server, and the history of their changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ pub struct ResourceKind {
     pub plural: &'static str,
 }
 
-/// Built-in kinds, as far as tests read them.
+/// The built-in kinds that tests use.
 const BUILT_IN: &[(&str, &str, &str)] = &[
     ("", "ConfigMap", "configmaps"),
     ("", "Namespace", "namespaces"),
@@ -36,7 +36,7 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("networking.k8s.io", "IngressClass", "ingressclasses"),
 ];
 
-/// An object, with its text as an item of a list once one was made.
+/// An object, and its text as an item of a list after the first list.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) object: Value,
@@ -48,7 +48,7 @@ impl Stored {
         Arc::new(Self { object, item: OnceLock::new() })
     }
 
-    /// As the real one has it: items of a typed list say neither kind nor version.
+    /// The text of the object in a list: as in a real server's, without `kind` and `apiVersion`.
     pub(super) fn item(&self) -> &str {
         self.item.get_or_init(|| {
             let fields = self.object.as_object().into_iter().flatten();
@@ -59,7 +59,7 @@ impl Stored {
     }
 }
 
-/// Something that happened.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub(super) struct StoreEvent {
     pub(super) version: u64,
@@ -69,7 +69,7 @@ pub(super) struct StoreEvent {
     pub(super) object: Arc<Stored>,
 }
 
-/// A list that is being read in pages.
+/// The rest of a list that is read in pages.
 #[derive(Clone, Debug)]
 pub(super) struct PagedList {
     pub(super) version: u64,
@@ -83,11 +83,11 @@ pub(super) struct ObjectStore {
     kinds: Vec<ResourceKind>,
     objects: BTreeMap<Resource, BTreeMap<(String, String), Arc<Stored>>>,
     version: u64,
-    /// What happened before is forgotten.
+    /// Earlier events are compacted.
     floor: u64,
     events: Vec<StoreEvent>,
-    readings: BTreeMap<String, PagedList>,
-    next_reading: u64,
+    pages: BTreeMap<String, PagedList>,
+    next_page: u64,
 }
 
 impl Default for ObjectStore {
@@ -104,8 +104,8 @@ impl Default for ObjectStore {
             version: 100,
             floor: 0,
             events: Vec::new(),
-            readings: BTreeMap::new(),
-            next_reading: 0,
+            pages: BTreeMap::new(),
+            next_page: 0,
         }
     }
 }
@@ -153,7 +153,7 @@ impl ObjectStore {
             self.remove(&resource, &namespace, &name);
         }
         self.delete("customresourcedefinitions", "", &format!("{}.{}", kind.plural, kind.group));
-        self.kinds.retain(|it| it != kind);
+        self.kinds.retain(|known| known != kind);
     }
 
     pub(super) fn apply(&mut self, mut object: Value) -> u64 {
@@ -173,20 +173,26 @@ impl ObjectStore {
         self.version
     }
 
-    /// Deletes an object if it is there.
-    pub(super) fn take_away(&mut self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+    /// Deletes an object, if it exists, and returns it.
+    pub(super) fn delete_if_present(
+        &mut self,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Value> {
         let object = self.get(group, plural, namespace, name)?;
         self.remove(&(group.to_owned(), plural.to_owned()), namespace, name);
         Some(object)
     }
 
-    /// A name that nothing has had yet.
+    /// A name that no object has had.
     pub(super) fn new_name(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.version)
     }
 
-    /// Applies an object; gives it back as it is then.
-    pub(super) fn read(&mut self, mut object: Value) -> Value {
+    /// Applies an object and returns it with its new resource version.
+    pub(super) fn apply_and_get(&mut self, mut object: Value) -> Value {
         let version = self.apply(object.clone());
         object["metadata"]["resourceVersion"] = version.to_string().into();
         object
@@ -198,7 +204,7 @@ impl ObjectStore {
     }
 
     pub(super) fn delete(&mut self, plural: &str, namespace: &str, name: &str) {
-        let resource = self.objects.keys().find(|(_, it)| it == plural).cloned();
+        let resource = self.objects.keys().find(|(_, resource)| resource == plural).cloned();
         let resource = resource.unwrap_or_else(|| panic!("the server has no {plural}"));
         self.remove(&resource, namespace, name);
     }
@@ -217,17 +223,17 @@ impl ObjectStore {
     pub(super) fn compact(&mut self) {
         self.floor = self.version;
         self.events.clear();
-        self.readings.clear();
+        self.pages.clear();
     }
 
-    /// Makes the texts of all lists.
+    /// Serializes the items of all lists.
     pub(super) fn warm(&self) {
         for stored in self.objects.values().flat_map(BTreeMap::values) {
             stored.item();
         }
     }
 
-    /// The objects of a resource that a selector lets through.
+    /// The objects of a resource that `selects` accepts.
     pub(super) fn list(
         &self,
         group: &str,
@@ -236,30 +242,30 @@ impl ObjectStore {
         selects: impl Fn(&Value) -> bool,
     ) -> PagedList {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()));
-        let objects = objects.into_iter().flatten().filter(|((it, _), _)| namespace.is_empty() || it == namespace);
+        let objects = objects.into_iter().flatten().filter(|((of, _), _)| namespace.is_empty() || of == namespace);
         let objects = objects.map(|(_, stored)| stored).filter(|stored| selects(&stored.object)).cloned().collect();
         PagedList { version: self.version, objects }
     }
 
-    /// Keeps the rest of a list; gives the token it is continued with.
-    pub(super) fn keep(&mut self, reading: PagedList) -> String {
-        self.next_reading += 1;
-        let token = format!("page-{}", self.next_reading);
-        self.readings.insert(token.clone(), reading);
+    /// Stores the rest of a list. Returns the continue token.
+    pub(super) fn store_page(&mut self, page: PagedList) -> String {
+        self.next_page += 1;
+        let token = format!("page-{}", self.next_page);
+        self.pages.insert(token.clone(), page);
         token
     }
 
-    pub(super) fn take(&mut self, token: &str) -> Option<PagedList> {
-        self.readings.remove(token)
+    pub(super) fn take_page(&mut self, token: &str) -> Option<PagedList> {
+        self.pages.remove(token)
     }
 
-    /// What happened to a resource after a version.
+    /// The events of a resource after a version.
     pub(super) fn since(&self, group: &str, plural: &str, namespace: &str, version: u64) -> Vec<StoreEvent> {
-        let wanted = |event: &&StoreEvent| {
+        let matches = |event: &&StoreEvent| {
             let of = event.object.object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
             event.resource.0 == group && event.resource.1 == plural && (namespace.is_empty() || of == namespace)
         };
         let first = self.events.partition_point(|event| event.version <= version);
-        self.events.iter().skip(first).filter(wanted).cloned().collect()
+        self.events.iter().skip(first).filter(matches).cloned().collect()
     }
 }

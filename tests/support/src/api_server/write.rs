@@ -1,4 +1,4 @@
-//! Requests for one object: read, created, replaced, merged, deleted; and reviews of tokens.
+//! Requests for one object: get, create, update, patch, delete; TokenReviews and SubjectAccessReviews.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::response::{json_answer, status};
+use super::response::{json_response, status};
 use super::{ReceivedRequest, Shared};
 
-/// What is wanted of which object.
+/// The verb and the object of a request.
 #[derive(Clone, Debug)]
 pub(super) struct WriteTarget {
     verb: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct WriteTarget {
     name: String,
 }
 
-/// A request for one object; nothing if it is for others.
+/// The target of a request for one object; none for other requests.
 pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method) -> Option<WriteTarget> {
     let (namespace, resource, name) = match path {
         ["namespaces", namespace, resource, name] => (*namespace, *resource, *name),
@@ -37,70 +37,70 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         Method::DELETE => "delete",
         _ => return None,
     };
-    let asked = ReceivedRequest {
+    let received = ReceivedRequest {
         verb: verb.to_owned(),
         group: group.to_owned(),
         resource: format!("{resource}{part}"),
         namespace: namespace.to_owned(),
     };
-    *shared.state().asked.entry(asked).or_default() += 1;
+    *shared.state().requests.entry(received).or_default() += 1;
     Some(WriteTarget { verb, resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-pub(super) async fn answer(shared: &Shared, group: &str, wanted: WriteTarget, body: Body) -> Response<Body> {
+pub(super) async fn answer(shared: &Shared, group: &str, target: WriteTarget, body: Body) -> Response<Body> {
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
     let mut sent: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let answered = {
+    let result = {
         let mut state = shared.state();
-        if state.faults.forbidden.contains(&wanted.resource) {
-            return status(StatusCode::FORBIDDEN, "Forbidden", "no right to do that");
+        if state.faults.forbidden.contains(&target.resource) {
+            return status(StatusCode::FORBIDDEN, "Forbidden", "forbidden by the test");
         }
-        if wanted.resource == "tokenreviews" {
+        if target.resource == "tokenreviews" {
             let token = sent.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
             let review = state.reviews.get(token).cloned().unwrap_or_else(|| json!({"user": {}}));
-            return json_answer(StatusCode::CREATED, &json!({"kind": "TokenReview", "status": review}));
+            return json_response(StatusCode::CREATED, &json!({"kind": "TokenReview", "status": review}));
         }
-        if wanted.resource == "subjectaccessreviews" {
+        if target.resource == "subjectaccessreviews" {
             let allowed = may_list_secrets(&sent, &state.readers);
             let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
-            return json_answer(StatusCode::CREATED, &review);
+            return json_response(StatusCode::CREATED, &review);
         }
-        if wanted.verb == "create"
+        if target.verb == "create"
             && let Some(prefix) = sent.pointer("/metadata/generateName").and_then(Value::as_str)
         {
             sent["metadata"]["name"] = state.store.new_name(prefix).into();
         }
         let sent_name = sent.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let name = if wanted.name.is_empty() { sent_name } else { &wanted.name };
-        let old = state.store.get(group, &wanted.resource, &wanted.namespace, name);
-        match (wanted.verb, old) {
+        let name = if target.name.is_empty() { sent_name } else { &target.name };
+        let old = state.store.get(group, &target.resource, &target.namespace, name);
+        match (target.verb, old) {
             ("get", Some(old)) => Ok(old),
             ("delete", Some(_)) => {
-                let gone = state.store.take_away(group, &wanted.resource, &wanted.namespace, name);
-                Ok(gone.unwrap_or_default())
+                let deleted = state.store.delete_if_present(group, &target.resource, &target.namespace, name);
+                Ok(deleted.unwrap_or_default())
             }
-            ("create", None) => Ok(state.store.read(sent.clone())),
+            ("create", None) => Ok(state.store.apply_and_get(sent.clone())),
             ("create", Some(_)) => Err((StatusCode::CONFLICT, "AlreadyExists")),
             (_, None) => Err((StatusCode::NOT_FOUND, "NotFound")),
             ("update", Some(old)) => {
                 let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
                 match version(&sent).is_some_and(|sent| Some(sent) != version(&old)) {
                     true => Err((StatusCode::CONFLICT, "Conflict")),
-                    false => Ok(state.store.read(sent.clone())),
+                    false => Ok(state.store.apply_and_get(sent.clone())),
                 }
             }
             (_, Some(mut old)) => {
                 merge(&mut old, &sent);
-                Ok(state.store.read(old))
+                Ok(state.store.apply_and_get(old))
             }
         }
     };
-    match answered {
+    match result {
         Ok(object) => {
-            if wanted.verb != "get" {
+            if target.verb != "get" {
                 shared.changed.send_modify(|count| *count += 1);
             }
-            json_answer(StatusCode::OK, &object)
+            json_response(StatusCode::OK, &object)
         }
         Err((code, reason)) => status(code, reason, reason),
     }
@@ -125,7 +125,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Whether a review asks about one of these users, and whether that user may list the Secrets of its own namespace.
+/// Whether a SubjectAccessReview is about a user of `readers` that lists the Secrets of its own namespace.
 fn may_list_secrets(review: &Value, readers: &BTreeSet<String>) -> bool {
     let text = |path: &str| review.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let user = text("/spec/user");

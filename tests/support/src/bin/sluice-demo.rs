@@ -29,7 +29,7 @@ const COUNTER: &str = "10.96.40.10";
 const MENU: &str = "10.96.40.11";
 const KETTLE: &str = "10.96.40.12";
 
-/// A file of the mesh, as the demo starts.
+/// A file of the mesh at the start of the demo.
 fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../manifests/demo", name].iter().collect()
 }
@@ -39,7 +39,7 @@ fn replacement(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../manifests/demo-edits", name].iter().collect()
 }
 
-fn say(text: &str) {
+fn print(text: &str) {
     // A closed terminal is not an error.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
     let mesh = match permitted {
         Ok(()) => whole_mesh().await?,
         Err(reason) => {
-            say(&format!("The demo runs a gateway only, without sidecars. Reason: {reason:#}.\n"));
+            print(&format!("The demo runs a gateway only, without sidecars. Reason: {reason:#}.\n"));
             gateway_only().await?
         }
     };
@@ -78,16 +78,16 @@ async fn main() -> Result<()> {
             ensure!(rejected.is_empty(), "the Envoy of {name} rejected an update: {}", rejected.join(", "));
         }
     }
-    say("No Envoy rejected an update.");
+    print("No Envoy rejected an update.");
     if !args.once {
-        what_to_try(&mesh);
+        print_suggestions(&mesh);
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     }
     Ok(())
 }
 
 /// Prints a request to send, the directory to edit, and the pages to look at.
-fn what_to_try(mesh: &Mesh) {
+fn print_suggestions(mesh: &Mesh) {
     let gateway = mesh.pod("front-door").net.ip;
     let directory = mesh.config_file("");
     let admin = mesh.server.http;
@@ -115,14 +115,14 @@ fn what_to_try(mesh: &Mesh) {
     }
     lines.push(format!("      {:75} the log", mesh.file("sluiced.log").display()));
     lines.push("\nPress Enter to stop the demo.".to_owned());
-    say(&lines.join("\n"));
+    print(&lines.join("\n"));
 }
 
 async fn whole_mesh() -> Result<Mesh> {
-    say(
+    print(
         "Start: sluiced reads a copy of manifests/demo. Seven pods start, each in a network namespace of its own. Six have",
     );
-    say("  an Envoy and sluice-agent, which gets a certificate from sluiced. The pod `stranger` has neither.");
+    print("  an Envoy and sluice-agent, which gets a certificate from sluiced. The pod `stranger` has neither.");
     let objects = OBJECTS.iter().chain([&MUTUAL_TLS]);
     let mut mesh =
         Mesh::start(&objects.map(|name| sample(name)).collect::<Vec<_>>()).await.context("start the mesh")?;
@@ -133,11 +133,11 @@ async fn whole_mesh() -> Result<Mesh> {
         sidecar("kettle-v2", "kettle", "v2", Protocol::Sotw),
         sidecar("kettle-v3", "kettle", "v3", Protocol::Delta),
         FRONT_DOOR,
-        shop("stranger", "stranger", "v1", PodRole::Nothing),
+        shop("stranger", "stranger", "v1", PodRole::NoProxy),
     ])
     .await
     .context("start the pods")?;
-    say("  All Envoys are configured.\n");
+    print("  All Envoys are configured.\n");
     through_the_mesh(&mesh).await?;
     mutual_tls(&mesh).await?;
     through_the_gateway(&mesh).await?;
@@ -150,7 +150,7 @@ async fn whole_mesh() -> Result<Mesh> {
 async fn gateway_only() -> Result<Mesh> {
     let mut mesh = Mesh::start_on_loopback(&OBJECTS.map(sample)).await.context("start the mesh")?;
     // The gateway listens on 8080 of every loopback address.
-    let plain = |name, app, version| shop(name, app, version, PodRole::Nothing).port("http", 9080, PortProtocol::Http);
+    let plain = |name, app, version| shop(name, app, version, PodRole::NoProxy).port("http", 9080, PortProtocol::Http);
     mesh.deploy(&[
         plain("counter", "counter", "v1"),
         plain("menu", "menu", "v1"),
@@ -161,7 +161,7 @@ async fn gateway_only() -> Result<Mesh> {
     .await
     .context("start the gateway")?;
     through_the_gateway(&mesh).await?;
-    say("Edit: front-door.yaml on disk now sends /kettle to v2.");
+    print("Edit: front-door.yaml on disk now sends /kettle to v2.");
     let text = std::fs::read_to_string(sample("front-door.yaml")).context("read front-door.yaml")?;
     let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
     ensure!(text != edited, "front-door.yaml sends /kettle to v1");
@@ -170,14 +170,14 @@ async fn gateway_only() -> Result<Mesh> {
     let started = Instant::now();
     mesh.write("front-door.yaml", &edited)?;
     settle(&mesh, "counter", &call, "kettle v2").await?;
-    say(&format!("  first changed answer: {:.1} ms after the edit\n", started.elapsed().as_secs_f64() * 1000.0));
+    print(&format!("  first changed answer: {:.1} ms after the edit\n", started.elapsed().as_secs_f64() * 1000.0));
     Ok(mesh)
 }
 
 /// The workload that answered, or an error that says what was received instead.
 fn responder(reply: &AppReply) -> Result<String> {
     match &reply.outcome {
-        Ok(answer) if answer.status == 200 => Ok(answer.who()),
+        Ok(answer) if answer.status == 200 => Ok(answer.responder()),
         Ok(answer) => bail!("status {}: {}", answer.status, answer.body),
         Err(error) => bail!("{error}"),
     }
@@ -202,7 +202,7 @@ async fn settle(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> R
 }
 
 async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
-    say("Traffic between sidecars: caller, host, and the workload that answers.");
+    print("Traffic between sidecars: caller, host, and the workload that answers.");
     for (from, address, host, expected) in [
         ("counter", MENU, "menu", "menu v1"),
         ("counter", KETTLE, "kettle", "kettle v1"),
@@ -210,43 +210,43 @@ async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
         ("kettle-v2", COUNTER, "counter.teashop", "counter v1"),
     ] {
         let reply = settle(mesh, from, &AppRequest::get(vip(address, 80), host), expected).await?;
-        say(&format!("  {from:9} → {host:32} {expected:10} {:5.1} ms", millis(&reply)));
+        print(&format!("  {from:9} → {host:32} {expected:10} {:5.1} ms", millis(&reply)));
     }
-    say("");
+    print("");
     Ok(())
 }
 
-/// Both sides of a call are authenticated. A client without a certificate is rejected.
+/// Shows that both sides of a call are authenticated, and that a client without a certificate is rejected.
 async fn mutual_tls(mesh: &Mesh) -> Result<()> {
-    say("Mutual TLS: mutual-tls.yaml requires it, and certificates come from sluiced.");
+    print("Mutual TLS: mutual-tls.yaml requires it, and certificates come from sluiced.");
     let reply = settle(mesh, "counter", &AppRequest::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
-    let seen = reply.outcome.map_err(anyhow::Error::msg)?.seen();
-    let told = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
-    let client = told.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default();
+    let received = reply.outcome.map_err(anyhow::Error::msg)?.received_request();
+    let header = received["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+    let client = header.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default();
     ensure!(
         client == "spiffe://cluster.local/ns/teashop/sa/counter",
-        "the kettle receives the identity of its caller, but got {seen}"
+        "the kettle receives the identity of its caller, but got {received}"
     );
-    say(&format!("  the kettle sees the caller {client}"));
+    print(&format!("  the kettle sees the caller {client}"));
     let kettle = vip(&mesh.pod("kettle-v1").net.ip.to_string(), 8080);
     let reply = mesh.pod("stranger").call(AppRequest::get(kettle, "kettle")).await?;
     ensure!(reply.outcome.is_err(), "plaintext is rejected, but got {:?}", reply.outcome);
-    say("  the pod `stranger` calls in plaintext and is rejected\n");
+    print("  the pod `stranger` calls in plaintext and is rejected\n");
     Ok(())
 }
 
 async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
-    say("Traffic through the gateway, with the header `Host: tea.example.com`:");
+    print("Traffic through the gateway, with the header `Host: tea.example.com`:");
     let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
         let call = AppRequest::get(door, "tea.example.com").path(path);
         let reply = settle(mesh, "counter", &call, expected).await?;
-        say(&format!("  {path:44} {expected:10} {:5.1} ms", millis(&reply)));
+        print(&format!("  {path:44} {expected:10} {:5.1} ms", millis(&reply)));
     }
     let other = mesh.pod("counter").call(AppRequest::get(door, "other.example.com")).await?;
     let status = other.outcome.as_ref().map(|answer| answer.status);
     ensure!(status == Ok(404), "a host that no Gateway declares gets status 404, but got {status:?}");
-    say("  a host that no Gateway declares              status 404\n");
+    print("  a host that no Gateway declares              status 404\n");
     Ok(())
 }
 
@@ -292,7 +292,7 @@ async fn edit(mesh: &Mesh, file: &str, call: &AppRequest, expected: &str) -> Res
 }
 
 fn report(latency: &EditLatency) {
-    say(&format!(
+    print(&format!(
         "  first changed answer: {:.1} ms after the edit; routes applied by Envoy: {:.1} ms",
         latency.first_answer.as_secs_f64() * 1000.0,
         latency.envoy_applied.as_secs_f64() * 1000.0,
@@ -300,7 +300,9 @@ fn report(latency: &EditLatency) {
 }
 
 async fn canary(mesh: &Mesh) -> Result<()> {
-    say("Edit: kettle-canary.yaml replaces kettle-routes.yaml on disk. Requests with `x-user: maya` go to kettle v2.");
+    print(
+        "Edit: kettle-canary.yaml replaces kettle-routes.yaml on disk. Requests with `x-user: maya` go to kettle v2.",
+    );
     let plain = AppRequest::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
     report(&edit(mesh, "kettle-canary.yaml", &maya, "kettle v2").await?);
@@ -309,14 +311,14 @@ async fn canary(mesh: &Mesh) -> Result<()> {
             let answered = responder(&mesh.pod("counter").call(call.clone()).await?)?;
             ensure!(answered == expected, "{user}: expected an answer of {expected}, but got {answered}");
         }
-        say(&format!("  {user:13} {expected}: 10 of 10 requests"));
+        print(&format!("  {user:13} {expected}: 10 of 10 requests"));
     }
-    say("");
+    print("");
     Ok(())
 }
 
 async fn weights(mesh: &Mesh) -> Result<()> {
-    say("Edit: kettle-weights.yaml replaces it. Of all other requests, 80 % go to v1 and 20 % to v3.");
+    print("Edit: kettle-weights.yaml replaces it. Of all other requests, 80 % go to v1 and 20 % to v3.");
     let call = AppRequest::get(vip(KETTLE, 80), "kettle");
     report(&edit(mesh, "kettle-weights.yaml", &call, "kettle v3").await?);
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
@@ -324,12 +326,12 @@ async fn weights(mesh: &Mesh) -> Result<()> {
         *counts.entry(responder(&mesh.pod("counter").call(call.clone()).await?)?).or_default() += 1;
     }
     for (name, count) in &counts {
-        say(&format!("  {name:13} {count:3} of 500 requests"));
+        print(&format!("  {name:13} {count:3} of 500 requests"));
     }
     let v3 = counts.get("kettle v3").copied().unwrap_or(0);
     ensure!(counts.len() == 2 && counts.contains_key("kettle v1"), "only v1 and v3 answer: {counts:?}");
     // Six standard deviations of 500 draws at 20 %.
     ensure!((46..=154).contains(&v3), "about 100 of 500 answers come from v3, but {v3} did");
-    say("");
+    print("");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Cases on disk.
+//! Reads cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::ads::Kind;
 
-/// One case: objects, the proxies that connect, and the recorded answers of each.
+/// One case: objects, the proxies that connect, and the recorded resources of each.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Directory of the families, the first part of the name.
+    /// Name of the family: the parent directory.
     pub family: String,
     /// `NN-slug`.
     pub name: String,
-    /// Where it is.
+    /// Directory of the case.
     pub dir: PathBuf,
     /// Environment of the server.
     pub env: BTreeMap<String, String>,
@@ -27,20 +27,20 @@ pub struct Case {
 /// A proxy of a case.
 #[derive(Clone, Debug, Deserialize)]
 pub struct CaseProxy {
-    /// Its name in the case.
+    /// Name of the proxy in the case.
     pub name: String,
-    /// The node it says it is, as protobuf JSON.
+    /// Its node, as protobuf JSON.
     pub node: Value,
-    /// What it asks for; the usual types if empty.
+    /// The types it subscribes to; those of a sidecar if empty.
     #[serde(default)]
     types: Vec<String>,
-    /// Names it asks for by type; elsewhere those that a real client would ask for.
+    /// The names it subscribes to, by type. For other types, those to which its resources refer.
     #[serde(default)]
     pub names: BTreeMap<Kind, Vec<String>>,
 }
 
 impl CaseProxy {
-    /// The types it asks for, in order of first use.
+    /// The types it subscribes to, in order of first use.
     pub fn kinds(&self) -> Vec<Kind> {
         if !self.types.is_empty() {
             return self.types.iter().filter_map(|name| Kind::named(name)).collect();
@@ -53,7 +53,7 @@ impl CaseProxy {
         kinds
     }
 
-    /// The value of `x-forwarded-client-cert` that vouches for its identity.
+    /// The value of `x-forwarded-client-cert` with its identity.
     pub fn forwarded_identity(&self) -> String {
         let metadata = |key: &str| self.node["metadata"][key].as_str().unwrap_or("default").to_owned();
         let (namespace, account) = (metadata("NAMESPACE"), metadata("SERVICE_ACCOUNT"));
@@ -67,7 +67,7 @@ impl Case {
     /// Reads one case.
     ///
     /// # Errors
-    /// A file is missing or is not of its form.
+    /// A file is missing or invalid.
     pub fn read(dir: &Path) -> Result<Self> {
         let part = |path: Option<&Path>| -> Result<String> {
             let name = path.and_then(Path::file_name).and_then(|name| name.to_str());
@@ -85,7 +85,7 @@ impl Case {
         format!("{}/{}", self.family, self.name)
     }
 
-    /// What `proxy` is to be told: by type, `None` where it is never answered.
+    /// The resources that `proxy` is expected to receive, by type; `None` for a type that the server never answers.
     ///
     /// # Errors
     /// A file is not a JSON array of resources or `null`.
@@ -94,7 +94,7 @@ impl Case {
         let mut out = BTreeMap::new();
         for path in entries(&dir)? {
             let kind = path.file_stem().and_then(|stem| stem.to_str()).and_then(Kind::named);
-            let kind = kind.with_context(|| format!("know the type of {}", path.display()))?;
+            let kind = kind.with_context(|| format!("{} is not named after a type", path.display()))?;
             let dump: Option<Vec<Value>> =
                 serde_json::from_value(read_json(&path)?).with_context(|| format!("read {}", path.display()))?;
             out.insert(kind, dump);
@@ -102,41 +102,41 @@ impl Case {
         Ok(out)
     }
 
-    /// Writes the objects into directories as the server reads them, one a cluster: the primary's, and the remotes' by
-    /// id.
+    /// Writes the objects into one directory for each cluster, as the server reads them. Returns the directory of the
+    /// primary cluster, and those of remote clusters by id.
     ///
     /// # Errors
     /// A file cannot be copied.
     pub fn write_objects(&self, into: &Path) -> Result<(PathBuf, BTreeMap<String, PathBuf>)> {
-        let place = |name: &str, file: &Path| -> Result<PathBuf> {
+        let copy_to = |name: &str, file: &Path| -> Result<PathBuf> {
             let dir = into.join(name);
             std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
             std::fs::copy(file, dir.join("input.yaml")).with_context(|| format!("copy {}", file.display()))?;
             Ok(dir)
         };
-        let primary = place("primary", &self.dir.join("input.yaml"))?;
+        let primary = copy_to("primary", &self.dir.join("input.yaml"))?;
         let mut remotes = BTreeMap::new();
         for path in entries(&self.dir)? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let cluster = name.strip_prefix("input.").and_then(|rest| rest.strip_suffix(".yaml"));
             if let Some(cluster) = cluster.filter(|cluster| !cluster.is_empty()) {
-                remotes.insert(cluster.to_owned(), place(&format!("remote-{cluster}"), &path)?);
+                remotes.insert(cluster.to_owned(), copy_to(&format!("remote-{cluster}"), &path)?);
             }
         }
         Ok((primary, remotes))
     }
 }
 
-/// Where the repository keeps its cases.
+/// Directory of the repository's cases.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cases")
 }
 
-/// All cases below `root`, in order; `wanted` filters by family and by part of the name.
+/// All cases below `root`, in order; `is_selected` filters by family and by part of the name.
 ///
 /// # Errors
 /// A case cannot be read.
-pub fn cases(root: &Path, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Case>> {
+pub fn cases(root: &Path, is_selected: impl Fn(&str, &str) -> bool) -> Result<Vec<Case>> {
     let not_families = BTreeSet::from(["validation", "inject"]);
     let mut out = Vec::new();
     for family in entries(root)?.into_iter().filter(|path| path.is_dir()) {
@@ -146,7 +146,7 @@ pub fn cases(root: &Path, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Cas
         }
         for dir in entries(&family)? {
             let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if dir.join("proxies.json").exists() && wanted(family_name, name) {
+            if dir.join("proxies.json").exists() && is_selected(family_name, name) {
                 out.push(Case::read(&dir)?);
             }
         }

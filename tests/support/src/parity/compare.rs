@@ -1,4 +1,4 @@
-//! What differs between two dumps of one proxy and type, and how to say it briefly.
+//! Compares two dumps of one proxy and type, and describes the differences briefly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::canonical::{name_of, sorted_text};
 
-/// The outcome for one proxy and type.
+/// The result for one proxy and type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Resources expected.
@@ -15,38 +15,39 @@ pub struct Comparison {
     pub equal: usize,
     /// Names of those that differ, with the first differing paths.
     pub differing: BTreeMap<String, Vec<String>>,
-    /// Names that should be there.
+    /// Names of expected resources that are missing.
     pub missing: Vec<String>,
-    /// Names that should not.
+    /// Names of unexpected resources.
     pub extra: Vec<String>,
-    /// Something else worth saying.
+    /// A remark, if only one of the two dumps has an answer.
     pub note: Option<String>,
 }
 
 impl Comparison {
-    /// What `equal` is a part of: everything expected, and everything too much.
+    /// The number of expected and of unexpected resources.
     pub fn total(&self) -> usize {
         self.golden + self.extra.len()
     }
 }
 
-/// Compares dumps in canonical form; `None` is a type that was never answered. At most `limit` paths a resource.
+/// Compares dumps in canonical form; `None` for a type that was never answered. Lists at most `limit` paths for each
+/// resource.
 pub fn compare(golden: Option<&[Value]>, actual: Option<&[Value]>, limit: usize) -> Comparison {
     let mut out = Comparison::default();
     if golden.is_none() != actual.is_none() {
-        let said = |dump: Option<&[Value]>| if dump.is_none() { "not answered" } else { "answered" };
-        out.note = Some(format!("golden was {}, actual was {}", said(golden), said(actual)));
+        let describe = |dump: Option<&[Value]>| if dump.is_none() { "not answered" } else { "answered" };
+        out.note = Some(format!("golden was {}, actual was {}", describe(golden), describe(actual)));
     }
     let (golden, actual) = (index(golden.unwrap_or_default()), index(actual.unwrap_or_default()));
     out.golden = golden.len();
-    for (name, wanted) in &golden {
+    for (name, expected) in &golden {
         match actual.get(name) {
             None => out.missing.push(name.clone()),
-            Some(got) if equal(wanted, got) => out.equal += 1,
-            Some(got) => {
-                let mut paths = Paths { found: Vec::new(), limit };
-                paths.diff(wanted, got, "$");
-                out.differing.insert(name.clone(), paths.found);
+            Some(actual) if equal(expected, actual) => out.equal += 1,
+            Some(actual) => {
+                let mut paths = Paths { lines: Vec::new(), limit };
+                paths.diff(expected, actual, "$");
+                out.differing.insert(name.clone(), paths.lines);
             }
         }
     }
@@ -54,7 +55,7 @@ pub fn compare(golden: Option<&[Value]>, actual: Option<&[Value]>, limit: usize)
     out
 }
 
-/// By name; the second of one name is `name#2`.
+/// Resources by name. The second resource of one name has the key `name#2`.
 fn index(dump: &[Value]) -> BTreeMap<String, &Value> {
     let mut out = BTreeMap::new();
     for resource in dump {
@@ -70,7 +71,7 @@ fn index(dump: &[Value]) -> BTreeMap<String, &Value> {
     out
 }
 
-/// Equality of JSON where `1` and `1.0` are one number.
+/// Equality of JSON values. `1` and `1.0` are equal.
 pub fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
@@ -83,19 +84,19 @@ pub fn equal(a: &Value, b: &Value) -> bool {
 }
 
 struct Paths {
-    found: Vec<String>,
+    lines: Vec<String>,
     limit: usize,
 }
 
 impl Paths {
-    fn say(&mut self, path: &str, what: &str) {
-        if self.found.len() < self.limit {
-            self.found.push(format!("{path}: {what}"));
+    fn add(&mut self, path: &str, what: &str) {
+        if self.lines.len() < self.limit {
+            self.lines.push(format!("{path}: {what}"));
         }
     }
 
     fn diff(&mut self, golden: &Value, actual: &Value, path: &str) {
-        if self.found.len() >= self.limit || equal(golden, actual) {
+        if self.lines.len() >= self.limit || equal(golden, actual) {
             return;
         }
         match (golden, actual) {
@@ -105,8 +106,8 @@ impl Paths {
                     let path = format!("{path}.{name}");
                     match (a.get(name), b.get(name)) {
                         (Some(a), Some(b)) => self.diff(a, b, &path),
-                        (Some(a), None) => self.say(&path, &format!("missing {}", short(a))),
-                        (None, Some(b)) => self.say(&path, &format!("extra {}", short(b))),
+                        (Some(a), None) => self.add(&path, &format!("missing {}", short(a))),
+                        (None, Some(b)) => self.add(&path, &format!("extra {}", short(b))),
                         (None, None) => {}
                     }
                 }
@@ -115,37 +116,37 @@ impl Paths {
                 (Some(of_a), Some(of_b)) => self.diff_labelled((a, &of_a), (b, &of_b), path),
                 _ => {
                     if a.len() != b.len() {
-                        self.say(path, &format!("{} elements, golden has {}", b.len(), a.len()));
+                        self.add(path, &format!("{} elements, golden has {}", b.len(), a.len()));
                     }
                     for (index, (a, b)) in a.iter().zip(b).enumerate() {
                         self.diff(a, b, &format!("{path}[{index}]"));
                     }
                 }
             },
-            _ => self.say(path, &format!("{}, golden has {}", short(actual), short(golden))),
+            _ => self.add(path, &format!("{}, golden has {}", short(actual), short(golden))),
         }
     }
 
-    /// Lists whose elements have names: one inserted filter must not make all later ones differ.
+    /// Compares lists whose elements have labels, so that one inserted element does not make all later ones differ.
     fn diff_labelled(&mut self, golden: (&[Value], &[String]), actual: (&[Value], &[String]), path: &str) {
-        for (index, (label, wanted)) in golden.1.iter().zip(golden.0).enumerate() {
+        for (index, (label, expected)) in golden.1.iter().zip(golden.0).enumerate() {
             match actual.1.iter().position(|other| other == label) {
-                Some(at) => self.diff(wanted, &actual.0[at], &format!("{path}[{label}]")),
-                None => self.say(&format!("{path}[{label}]"), &format!("missing (golden index {index})")),
+                Some(at) => self.diff(expected, &actual.0[at], &format!("{path}[{label}]")),
+                None => self.add(&format!("{path}[{label}]"), &format!("missing (golden index {index})")),
             }
         }
         for label in actual.1.iter().filter(|label| !golden.1.contains(label)) {
-            self.say(&format!("{path}[{label}]"), "extra");
+            self.add(&format!("{path}[{label}]"), "extra");
         }
         let common_golden: Vec<&String> = golden.1.iter().filter(|label| actual.1.contains(label)).collect();
         let common_actual: Vec<&String> = actual.1.iter().filter(|label| golden.1.contains(label)).collect();
         if common_golden != common_actual {
-            self.say(path, &format!("order {common_actual:?}, golden has {common_golden:?}"));
+            self.add(path, &format!("order {common_actual:?}, golden has {common_golden:?}"));
         }
     }
 }
 
-/// A stable label for each element; `None` if one has none or two are alike.
+/// A label for each element; `None` if an element has none or two are equal.
 fn labels(elements: &[Value]) -> Option<Vec<String>> {
     let labels: Vec<String> = elements.iter().map(label).collect::<Option<_>>()?;
     let distinct: BTreeSet<&String> = labels.iter().collect();
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_paths() {
+    fn comparison_has_counts_and_paths() {
         let golden =
             [json!({"name": "a", "x": 1}), json!({"name": "b", "f": [{"name": "p"}, {"name": "q", "y": true}]})];
         let actual = [
@@ -190,16 +191,16 @@ mod tests {
             json!({"name": "b", "f": [{"name": "new"}, {"name": "p"}, {"name": "q", "y": false}]}),
             json!({"name": "c"}),
         ];
-        let got = compare(Some(&golden), Some(&actual), 5);
-        assert_eq!((got.golden, got.equal, got.total()), (2, 1, 3));
-        assert_eq!(got.differing["b"], ["$.f[q].y: false, golden has true", "$.f[new]: extra"]);
-        assert_eq!((got.missing, got.extra), (vec![], vec!["c".to_owned()]));
+        let actual = compare(Some(&golden), Some(&actual), 5);
+        assert_eq!((actual.golden, actual.equal, actual.total()), (2, 1, 3));
+        assert_eq!(actual.differing["b"], ["$.f[q].y: false, golden has true", "$.f[new]: extra"]);
+        assert_eq!((actual.missing, actual.extra), (vec![], vec!["c".to_owned()]));
     }
 
     #[test]
-    fn a_type_without_an_answer_is_noted() {
-        let got = compare(Some(&[]), None, 5);
-        assert_eq!(got.note.as_deref(), Some("golden was answered, actual was not answered"));
-        assert_eq!((got.equal, got.total()), (0, 0));
+    fn type_without_an_answer_is_noted() {
+        let actual = compare(Some(&[]), None, 5);
+        assert_eq!(actual.note.as_deref(), Some("golden was answered, actual was not answered"));
+        assert_eq!((actual.equal, actual.total()), (0, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! The known differences from the recorded answers: an exact list, each with its reason.
+//! The known differences from the recorded resources: an exact list with reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::ads::{Kind, Protocol};
 pub enum DifferenceState {
     /// Its content differs.
     Differing,
-    /// It is recorded and not served.
+    /// It is recorded but not served.
     Missing,
-    /// It is served and not recorded.
+    /// It is served but not recorded.
     Extra,
-    /// Only one of the two sides answers for the type at all.
+    /// Only one of the two sides answers for the type.
     Unanswered,
 }
 
@@ -72,10 +72,10 @@ impl FromStr for Difference {
             [proxy, kind, state, "over", protocol] => (proxy, kind, state, Some(protocol)),
             _ => bail!("`{text}` is not `PROXY TYPE STATE: NAME` or `PROXY TYPE STATE over PROTOCOL: NAME`"),
         };
-        let state = DifferenceState::ALL.into_iter().find(|one| one.name() == state);
+        let state = DifferenceState::ALL.into_iter().find(|candidate| candidate.name() == state);
         let protocol = match protocol {
             Some(word) => {
-                let found = Protocol::ALL.into_iter().find(|one| one.name() == word);
+                let found = Protocol::ALL.into_iter().find(|candidate| candidate.name() == word);
                 Some(found.with_context(|| format!("`{text}`: no protocol is called {word}"))?)
             }
             None => None,
@@ -83,7 +83,8 @@ impl FromStr for Difference {
         Ok(Self {
             proxy: proxy.to_owned(),
             kind: Kind::named(kind).with_context(|| format!("`{text}`: no type is called {kind}"))?,
-            state: state.with_context(|| format!("`{text}`: no state is called so"))?,
+            state: state
+                .with_context(|| format!("`{text}`: the state is not one of differing, missing, extra, unanswered"))?,
             name: name.to_owned(),
             protocol,
         })
@@ -96,13 +97,13 @@ impl FromStr for Difference {
 struct Entry {
     /// `FAMILY/NN-SLUG`.
     case: String,
-    /// Why they differ; `docs/features.md` defines the ids it cites.
+    /// Why they differ. `docs/features.md` defines the ids that it cites.
     reason: String,
     /// Each as the text of a [`Difference`].
     resources: Vec<String>,
 }
 
-/// The list as it is kept in `tests/cases/differences.json`.
+/// The list in `tests/cases/differences.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownDifferences {
     entries: Vec<Entry>,
@@ -112,7 +113,7 @@ impl KnownDifferences {
     /// Reads the list.
     ///
     /// # Errors
-    /// The file is not of its form, a reason is empty, or a resource is listed twice.
+    /// The file is invalid, a reason is empty, or a resource is listed twice.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("read {}", path.display()))
@@ -131,7 +132,7 @@ impl KnownDifferences {
         Ok(list)
     }
 
-    /// A line for each resource that differs and is not listed, and for each that is listed and equal.
+    /// A line for each resource that differs but is not listed, and for each that is listed but equal.
     pub fn violations(&self, report: &Report) -> Vec<String> {
         let found = differences(report);
         let listed = self.reasons();
@@ -149,7 +150,7 @@ impl KnownDifferences {
         out
     }
 
-    /// What the file has to say after this run: reasons are kept, those of new differences are empty.
+    /// The content of the file after this run: reasons are kept, new differences have an empty reason.
     pub fn updated(&self, report: &Report) -> String {
         let reasons = self.reasons();
         let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
@@ -170,7 +171,7 @@ impl KnownDifferences {
     }
 }
 
-/// Every difference of a run, with its case. What differs over all protocols is one difference.
+/// Every difference of a run, with its case. A resource that differs over all protocols is one difference.
 fn differences(report: &Report) -> BTreeSet<(String, String)> {
     let mut protocols: BTreeMap<(String, Difference), BTreeSet<Protocol>> = BTreeMap::new();
     for row in &report.rows {
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_exact() {
+    fn list_is_exact() {
         let list = KnownDifferences::parse(LIST).expect("valid");
         let missing = |protocol| (protocol, Kind::Cds, &["x|80"][..], &[][..]);
         let extra = (Protocol::Delta, Kind::Lds, &[][..], &["l"][..]);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_updated_list_keeps_reasons() {
+    fn updated_list_keeps_reasons() {
         let list = KnownDifferences::parse(LIST).expect("valid");
         let missing = |protocol| (protocol, Kind::Cds, &["x|80", "y|80"][..], &[][..]);
         let updated = list.updated(&report(&[missing(Protocol::Sotw), missing(Protocol::Delta)]));
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_another_form_are_errors() {
+    fn invalid_lists_are_errors() {
         let with = |reason: &str, resource: &str| {
             let entry = serde_json::json!([{"case": "a/b", "reason": reason, "resources": [resource]}]);
             KnownDifferences::parse(&entry.to_string())

@@ -1,4 +1,4 @@
-//! Counts by family and type, and the lines that show them.
+//! Counts by family and type, and the report as text and JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::compare::Comparison;
 use crate::ads::{Kind, Protocol};
 
-/// The comparison of one proxy and type, and where it is from.
+/// The comparison of one proxy and type.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Family of the case.
@@ -17,11 +17,11 @@ pub struct Row {
     pub case: String,
     /// Name of the proxy.
     pub proxy: String,
-    /// Over which protocol.
+    /// Protocol of the dump.
     pub protocol: Protocol,
-    /// Of which type.
+    /// Type of the resources.
     pub kind: Kind,
-    /// How it went.
+    /// Result of the comparison.
     pub result: Comparison,
 }
 
@@ -35,7 +35,7 @@ pub struct Sums {
     pub differing: usize,
     /// Resources missing.
     pub missing: usize,
-    /// Resources too much.
+    /// Unexpected resources.
     pub extra: usize,
 }
 
@@ -48,12 +48,12 @@ impl Sums {
         self.extra += row.result.extra.len();
     }
 
-    /// Everything expected, and everything too much.
+    /// The number of expected and of unexpected resources.
     pub fn total(&self) -> usize {
         self.equal + self.differing + self.missing + self.extra
     }
 
-    /// Percent of the total that is equal; all of nothing is everything.
+    /// Percentage of equal resources; 100 if there are none.
     pub fn percent(&self) -> f64 {
         match self.total() {
             0 => 100.0,
@@ -67,7 +67,7 @@ impl Sums {
 pub struct Report {
     /// In order of cases.
     pub rows: Vec<Row>,
-    /// Cases that could not be run at all, with why.
+    /// Cases that could not be run, with the reason.
     pub failed: BTreeMap<String, String>,
 }
 
@@ -85,7 +85,7 @@ impl Report {
         out
     }
 
-    /// The table: a line a family and protocol, then a line a type.
+    /// A table with a line for each family and protocol, then for each type.
     pub fn table(&self) -> String {
         let mut out = format!(
             "{:<18}{:<8}{:>8}{:>8}{:>10}{:>9}{:>7}{:>9}\n",
@@ -115,7 +115,7 @@ impl Report {
         out
     }
 
-    /// A line a row that is not equal, with up to `resources` names each and their paths.
+    /// A line for each row that is not equal, with up to `resources` names and their differing paths.
     pub fn differences(&self, resources: usize) -> String {
         let mut out = String::new();
         for row in &self.rows {
@@ -155,18 +155,19 @@ impl Report {
                 }
             }
         }
-        for (case, why) in &self.failed {
-            let _ = writeln!(out, "{case}: FAILED: {why}");
+        for (case, reason) in &self.failed {
+            let _ = writeln!(out, "{case}: FAILED: {reason}");
         }
         out
     }
 
-    /// The differing paths of all resources with what varies taken out, most frequent first: the systematic ones.
+    /// The differing paths of all resources without list labels and long values, the most frequent first: it shows
+    /// systematic differences.
     pub fn systematic(&self) -> Vec<(usize, Kind, String)> {
         let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
         for row in &self.rows {
             for path in row.result.differing.values().flatten() {
-                *counts.entry((row.kind, blur(path))).or_default() += 1;
+                *counts.entry((row.kind, generalize(path))).or_default() += 1;
             }
         }
         let mut out: Vec<_> = counts.into_iter().map(|((kind, path), count)| (count, kind, path)).collect();
@@ -188,8 +189,8 @@ impl Report {
     }
 }
 
-/// Takes out of a path what names a certain element, and of a value all but its beginning.
-fn blur(path: &str) -> String {
+/// Removes the labels of list elements from a path, and shortens the value.
+fn generalize(path: &str) -> String {
     let mut out = String::new();
     let mut depth = 0;
     for c in path.chars().take(300) {

@@ -1,4 +1,4 @@
-//! Runs cases against the real server, and keeps what it answered.
+//! Runs cases against the real server, and writes the received resources to files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::ads::{Dump, Identity, Kind, Limits, Protocol, connect, dump};
 use crate::canonical::{name_of, sorted_text};
 use crate::server::{Options, Sluiced};
 
-/// What to run, and how much to say about it.
+/// The cases, types and protocols to run, and the detail of the report.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Families; all if empty.
@@ -25,24 +25,23 @@ pub struct Plan {
     pub kinds: BTreeSet<Kind>,
     /// Protocols.
     pub protocols: Vec<Protocol>,
-    /// Differing paths kept of a resource.
+    /// Number of differing paths to report for each resource.
     pub paths: usize,
-    /// Cases at a time.
+    /// Number of cases that run at the same time.
     pub parallel: usize,
-    /// Ask for the recorded names, where names would follow from other types: shows routes while listeners are not
-    /// right.
+    /// Subscribe to the recorded names instead of those to which resources refer. This shows routes even if listeners
+    /// are wrong.
     pub recorded_names: bool,
-    /// Where answers and logs go.
+    /// Directory for received resources and logs.
     pub out: PathBuf,
 }
 
 impl Plan {
-    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS`, `PARALLEL`
-    /// and
-    /// `NAMES=golden` say otherwise.
+    /// All cases, types and protocols, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (comma separated), `CASE`,
+    /// `DIFFS`, `PARALLEL` and `NAMES=golden` set something else.
     ///
     /// # Errors
-    /// A variable names no type or protocol, or is not the number it should be.
+    /// A variable names an unknown type or protocol, or is not a number.
     pub fn from_env(out: PathBuf, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let list = |name: &str| -> Vec<String> {
             let text = variable(name).unwrap_or_default();
@@ -54,10 +53,10 @@ impl Plan {
         };
         let kinds = list("TYPE")
             .into_iter()
-            .map(|name| Kind::named(&name.to_uppercase()).with_context(|| format!("TYPE: there is no type {name}")));
+            .map(|name| Kind::named(&name.to_uppercase()).with_context(|| format!("TYPE: {name} is not a type")));
         let protocols = list("PROTOCOL").into_iter().map(|name| {
-            let known = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
-            known.with_context(|| format!("PROTOCOL: there is no protocol {name}"))
+            let protocol = Protocol::ALL.into_iter().find(|candidate| candidate.name() == name);
+            protocol.with_context(|| format!("PROTOCOL: {name} is not one of sotw, delta"))
         });
         let protocols: Vec<Protocol> = protocols.collect::<Result<_>>()?;
         Ok(Self {
@@ -72,27 +71,27 @@ impl Plan {
         })
     }
 
-    /// Whether it leaves cases, types or protocols out.
+    /// Whether some cases, types or protocols are left out.
     pub fn is_partial(&self) -> bool {
         !(self.families.is_empty() && self.case.is_empty() && self.kinds.is_empty())
             || self.protocols.len() < Protocol::ALL.len()
             || self.recorded_names
     }
 
-    /// Whether a case is in it.
-    pub fn wants(&self, family: &str, name: &str) -> bool {
+    /// Whether a case is to be run.
+    pub fn includes(&self, family: &str, name: &str) -> bool {
         (self.families.is_empty() || self.families.contains(family)) && name.contains(&self.case)
     }
 
-    fn wants_kind(&self, kind: Kind) -> bool {
+    fn includes_kind(&self, kind: Kind) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 }
 
-/// Runs the cases, several at a time, and compares every answer.
+/// Runs the cases, several at a time, and compares all received resources.
 ///
 /// # Errors
-/// Something of the test itself fails; what the server fails at is in the report.
+/// The test itself fails. Failures of the server are in the report.
 pub async fn run(plan: &Plan, cases: &[Case]) -> Result<Report> {
     let mut finished: Vec<(usize, Result<Vec<Row>>)> = stream::iter(cases.iter().enumerate())
         .map(|(index, case)| async move { (index, run_case(plan, case).await) })
@@ -106,7 +105,7 @@ pub async fn run(plan: &Plan, cases: &[Case]) -> Result<Report> {
             Ok(rows) => report.rows.extend(rows),
             Err(error) => {
                 report.failed.insert(cases[index].id(), format!("{error:#}"));
-                report.rows.extend(nothing_answered(plan, &cases[index])?);
+                report.rows.extend(missing_rows(plan, &cases[index])?);
             }
         }
     }
@@ -136,8 +135,8 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
                     names.entry(kind).or_insert_with(|| golden.iter().flatten().map(name_of).collect());
                 }
             }
-            let got = ask(address, protocol, proxy, &names).await;
-            Ok((protocol, proxy, got.with_context(|| format!("{} over {protocol}", proxy.name))?))
+            let dump = dump_proxy(address, protocol, proxy, &names).await;
+            Ok((protocol, proxy, dump.with_context(|| format!("{} over {protocol}", proxy.name))?))
         })
         .buffered(4)
         .try_collect()
@@ -153,7 +152,7 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (protocol, proxy, dump) in dumps {
         write_dump(&out.join(protocol.name()).join(&proxy.name), &dump)?;
-        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.wants_kind(*kind)) {
+        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.includes_kind(*kind)) {
             let actual = dump.get(&kind).and_then(Option::as_deref);
             let result = compare(golden.as_deref(), actual, plan.paths);
             rows.push(row(case, proxy, protocol, kind, result));
@@ -162,11 +161,11 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Asks a server as a proxy of a case would.
+/// Receives the resources that a server sends to a proxy of a case.
 ///
 /// # Errors
-/// The node is none, or the server does not serve the stream.
-pub async fn ask(
+/// The node is invalid, or the server rejects the stream.
+pub async fn dump_proxy(
     address: std::net::SocketAddr,
     protocol: Protocol,
     proxy: &CaseProxy,
@@ -184,11 +183,11 @@ fn row(case: &Case, proxy: &CaseProxy, protocol: Protocol, kind: Kind, result: s
     Row { family: case.family.clone(), case: case.name.clone(), proxy: proxy.name.clone(), protocol, kind, result }
 }
 
-/// The rows of a case that could not be run: all of it is missing.
-fn nothing_answered(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
+/// The rows of a case that could not be run: every resource is missing.
+fn missing_rows(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for proxy in &case.proxies {
-        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.wants_kind(*kind)) {
+        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.includes_kind(*kind)) {
             for protocol in &plan.protocols {
                 rows.push(row(case, proxy, *protocol, kind, compare(golden.as_deref(), None, 0)));
             }
@@ -197,7 +196,7 @@ fn nothing_answered(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Writes answers in the form of the goldens: one resource a line.
+/// Writes resources in the form of the goldens: one on each line.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -218,9 +217,9 @@ pub fn write_dump(dir: &Path, dump: &Dump) -> Result<()> {
     Ok(())
 }
 
-/// The first line of a log that tells of a panic.
+/// The first line of a log that reports a panic.
 fn panicked(log: &Path) -> Option<String> {
-    // The log is written by a task of its own, which may be a moment behind.
+    // Another task writes the log, possibly with a delay.
     let deadline = Instant::now() + Duration::from_millis(20);
     while Instant::now() < deadline && !log.exists() {
         std::thread::sleep(Duration::from_millis(2));
@@ -234,17 +233,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_narrow_the_plan() {
+    fn variables_select_cases_types_and_protocols() {
         let plan = |pairs: &[(&str, &str)]| {
             let pairs: BTreeMap<String, String> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
             Plan::from_env(PathBuf::new(), move |name| pairs.get(name).cloned())
         };
         let all = plan(&[]).expect("valid");
-        assert!(!all.is_partial() && all.wants("any", "01-a"));
+        assert!(!all.is_partial() && all.includes("any", "01-a"));
         let some = plan(&[("FAMILY", "service,dns"), ("CASE", "01"), ("TYPE", "lds"), ("PROTOCOL", "delta")]);
         let some = some.expect("valid");
         assert!(
-            some.is_partial() && some.wants("dns", "01-a") && !some.wants("dns", "02-b") && !some.wants("x", "01-a")
+            some.is_partial()
+                && some.includes("dns", "01-a")
+                && !some.includes("dns", "02-b")
+                && !some.includes("x", "01-a")
         );
         assert_eq!((some.protocols, some.kinds), (vec![Protocol::Delta], BTreeSet::from([Kind::Lds])));
         assert!(plan(&[("TYPE", "XDS")]).is_err());

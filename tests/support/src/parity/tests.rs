@@ -1,4 +1,4 @@
-//! Every recorded answer goes through our types and comes back the same.
+//! Every recorded resource is decoded with our descriptors and encoded again without a change.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use super::{case, compare::compare};
 use crate::canonical::canonical_dump;
 
 #[test]
-fn every_golden_survives_our_descriptors() {
+fn every_golden_is_unchanged_after_decoding_and_encoding() {
     let cases = case::cases(&case::root(), |_, _| true).expect("read the cases");
     assert!(cases.len() > 200, "the cases are there");
     let findings = Mutex::new(BTreeSet::new());
@@ -27,25 +27,25 @@ fn every_golden_survives_our_descriptors() {
 fn check(case: &case::Case, findings: &Mutex<BTreeSet<String>>) {
     for proxy in &case.proxies {
         for (kind, golden) in case.golden(&proxy.name).expect("read a golden") {
-            let mut again = Vec::new();
+            let mut encoded = Vec::new();
             for resource in golden.iter().flatten() {
                 let decoded = decode_any(resource).unwrap_or_else(|e| panic!("{} {}: {e}", case.id(), kind.name()));
                 for path in &decoded.unknown {
-                    add(findings, format!("{} {} knows no field {path}", case.id(), kind.name()));
+                    add(findings, format!("{} {} has the unknown field {path}", case.id(), kind.name()));
                 }
                 let (url, bytes) = decoded.message;
                 let name = url.rsplit('/').next().unwrap_or_default();
-                again.push(encode_any(&url, &wire::sort_maps(name, bytes)));
+                encoded.push(encode_any(&url, &wire::sort_maps(name, bytes)));
             }
-            let again = canonical_dump(again);
+            let encoded = canonical_dump(encoded);
             let golden = golden.unwrap_or_default();
-            let in_order = golden.iter().zip(&again).all(|(a, b)| super::compare::equal(a, b));
-            let result = compare(Some(&golden), Some(&again), 2);
+            let in_order = golden.iter().zip(&encoded).all(|(a, b)| super::compare::equal(a, b));
+            let result = compare(Some(&golden), Some(&encoded), 2);
             for (name, paths) in &result.differing {
                 add(findings, format!("{} {} {} {name}: {paths:?}", case.id(), proxy.name, kind.name()));
             }
             if result.differing.is_empty() && !in_order {
-                add(findings, format!("{} {} {}: another order", case.id(), proxy.name, kind.name()));
+                add(findings, format!("{} {} {}: the order differs", case.id(), proxy.name, kind.name()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The container of a proxy as an injector makes it: files, environment, and `sluice-agent` as its program.
+//! The container of a proxy as an injector would create it: files, environment, and `sluice-agent` as its program.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl ProxyPorts {
         if net.namespace.is_some() {
             return Ok(Self { admin: 15000, status: 15020, envoy_status: 15021, envoy_prometheus: 15090 });
         }
-        // All are held before the first is released, so that they differ.
+        // All ports are bound before the first is released, so that they differ.
         let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("0.0.0.0:0")).collect::<Result<_, _>>()?;
         let port = |index: usize| -> Result<u16> { Ok(held[index].local_addr()?.port()) };
         Ok(Self { admin: port(0)?, status: port(1)?, envoy_status: port(2)?, envoy_prometheus: port(3)? })
@@ -72,49 +72,49 @@ impl Container<'_> {
     /// A file cannot be written.
     pub fn write_files(&self) -> Result<()> {
         let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
-        self.put("etc/istio/pod/labels", &labels.collect::<String>())?;
-        self.put("var/run/secrets/tokens/istio-token", &self.token)?;
-        // Links, as mounted volumes have them: rewriting the one file changes it for all.
+        self.write("etc/istio/pod/labels", &labels.collect::<String>())?;
+        self.write("var/run/secrets/tokens/istio-token", &self.token)?;
+        // Symbolic links, as in mounted volumes: a rewritten file changes for all proxies.
         let directory = self.directory_of("var/run/secrets/istio/crl")?;
-        std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link what is revoked")?;
+        std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link the revocation list")?;
         std::os::unix::fs::symlink(self.roots, self.directory_of("var/run/secrets/istio")?.join("root-cert.pem"))
             .context("link the roots")
     }
 
-    fn put(&self, path: &str, text: &str) -> Result<()> {
+    fn write(&self, path: &str, text: &str) -> Result<()> {
         let path = Path::new(path);
         let directory = self.directory_of(path.parent().context("a file has a directory")?)?;
         let file = directory.join(path.file_name().context("a file has a name")?);
         std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-        self.give(&file)
+        self.give_to_proxy(&file)
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its parents.
     fn directory_of(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let mut directory = self.directory.clone();
-        self.give(&directory)?;
+        self.give_to_proxy(&directory)?;
         for part in path.as_ref() {
             directory.push(part);
             if !directory.exists() {
                 std::fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
-                self.give(&directory)?;
+                self.give_to_proxy(&directory)?;
             }
         }
         Ok(directory)
     }
 
-    fn give(&self, path: &Path) -> Result<()> {
+    fn give_to_proxy(&self, path: &Path) -> Result<()> {
         if self.net.namespace.is_none() {
             return Ok(());
         }
         std::os::unix::fs::chown(path, Some(PROXY_UID), Some(PROXY_UID))
-            .with_context(|| format!("hand the proxy {}", path.display()))
+            .with_context(|| format!("change the owner of {}", path.display()))
     }
 
-    /// Starts the agent. Its output and Envoy's go to a file. Both are in a process group of their own.
+    /// The command that starts the agent. Its output and Envoy's go to a file. Both are in one new process group.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn command(&self, log: &Path) -> Result<Command> {
         let log = std::fs::File::create(log).context("make the log")?;
         let role = if matches!(self.workload.proxy, PodRole::Gateway(..)) { "router" } else { "sidecar" };
@@ -124,15 +124,15 @@ impl Container<'_> {
             "proxyAdminPort": self.ports.admin,
             "statusPort": self.ports.status,
             "concurrency": 1,
-            // Tests read all of them.
+            // Tests read any stat.
             "proxyStatsMatcher": { "inclusionRegexps": [".*"] },
         });
-        let own = [
+        let environment = [
             ("POD_NAME", self.workload.name.to_owned()),
             ("POD_NAMESPACE", self.workload.namespace.to_owned()),
             ("SERVICE_ACCOUNT", self.workload.app.to_owned()),
             ("INSTANCE_IP", self.net.ip.to_string()),
-            // The address is a bridge's, which no certificate names.
+            // The address is that of a bridge, which is not in the certificate.
             ("ISTIOD_SAN", "istiod.istio-system.svc".to_owned()),
             ("ISTIO_DELTA_XDS", (self.protocol == Protocol::Delta).to_string()),
             ("ENVOY_STATUS_PORT", self.ports.envoy_status.to_string()),
@@ -145,7 +145,7 @@ impl Container<'_> {
             .args(["proxy", role])
             .current_dir(&self.directory)
             .env_clear()
-            .envs(own)
+            .envs(environment)
             .envs(self.workload.metadata())
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())

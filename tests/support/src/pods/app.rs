@@ -61,15 +61,15 @@ pub struct AppRequest {
     /// Timeout in milliseconds.
     pub timeout_ms: u64,
     /// Its protocol.
-    pub wire: AppProtocol,
+    pub protocol: AppProtocol,
     /// Over TLS.
     pub tls: Option<Tls>,
     /// Reuses a connection of an earlier request, if there is one: HTTP/1.1 in plaintext only.
-    pub kept: bool,
+    pub reuse_connection: bool,
 }
 
 impl AppRequest {
-    /// `GET /` of a host at an address, five seconds at most.
+    /// `GET /` of a host at an address, with a timeout of five seconds.
     #[must_use]
     pub fn get(address: SocketAddr, host: &str) -> Self {
         Self {
@@ -81,16 +81,16 @@ impl AppRequest {
             headers: BTreeMap::new(),
             body: String::new(),
             timeout_ms: 5000,
-            wire: AppProtocol::Http1,
+            protocol: AppProtocol::Http1,
             tls: None,
-            kept: false,
+            reuse_connection: false,
         }
     }
 
-    /// Opens a connection, sends a line, and expects one.
+    /// Opens a connection, sends a line, and reads one.
     #[must_use]
     pub fn raw(address: SocketAddr) -> Self {
-        Self { wire: AppProtocol::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
+        Self { protocol: AppProtocol::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
     }
 
     /// With another path.
@@ -107,17 +107,17 @@ impl AppRequest {
         self
     }
 
-    /// On a connection that is reused: thousands of connections would use up the ports of a pod.
+    /// On a reused connection: thousands of connections would use up the ports of a pod.
     #[must_use]
-    pub const fn kept(mut self) -> Self {
-        self.kept = true;
+    pub const fn reuse_connection(mut self) -> Self {
+        self.reuse_connection = true;
         self
     }
 
     /// Over HTTP/2.
     #[must_use]
     pub fn http2(mut self) -> Self {
-        self.wire = AppProtocol::Http2;
+        self.protocol = AppProtocol::Http2;
         self
     }
 
@@ -139,9 +139,9 @@ impl AppRequest {
 /// A response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppResponse {
-    /// Status code, 0 of a raw connection.
+    /// Status code, 0 for a raw connection.
     pub status: u16,
-    /// Headers, the last of a name.
+    /// Headers; of several with one name, the last.
     pub headers: BTreeMap<String, String>,
     /// Body as text.
     pub body: String,
@@ -150,8 +150,8 @@ pub struct AppResponse {
 impl AppResponse {
     /// `name version` of the application that responded, empty if the body is not from one.
     #[must_use]
-    pub fn who(&self) -> String {
-        let body = self.seen();
+    pub fn responder(&self) -> String {
+        let body = self.received_request();
         match (body["name"].as_str(), body["version"].as_str()) {
             (Some(name), Some(version)) => format!("{name} {version}"),
             _ => String::new(),
@@ -160,7 +160,7 @@ impl AppResponse {
 
     /// The request as the application received it; null if the body is not from one.
     #[must_use]
-    pub fn seen(&self) -> serde_json::Value {
+    pub fn received_request(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
@@ -185,9 +185,9 @@ impl AppReply {
 
     /// The application that responded with 200; otherwise `status N`, or the error.
     #[must_use]
-    pub fn who(&self) -> String {
+    pub fn responder(&self) -> String {
         match &self.outcome {
-            Ok(answer) if answer.status == 200 || answer.status == 0 => answer.who(),
+            Ok(answer) if answer.status == 200 || answer.status == 0 => answer.responder(),
             Ok(answer) => format!("status {}", answer.status),
             Err(error) => error.clone(),
         }
@@ -200,13 +200,13 @@ impl AppReply {
     }
 }
 
-type Waiting = Arc<std::sync::Mutex<BTreeMap<u64, oneshot::Sender<AppReply>>>>;
+type PendingReplies = Arc<std::sync::Mutex<BTreeMap<u64, oneshot::Sender<AppReply>>>>;
 
 /// A running application. It ends when this is dropped.
 pub struct App {
     _child: Child,
     stdin: Mutex<ChildStdin>,
-    waiting: Waiting,
+    pending: PendingReplies,
     next: AtomicU64,
 }
 
@@ -224,17 +224,17 @@ impl App {
             .with_context(|| format!("start {command:?}"))?;
         let stdin = child.stdin.take().context("take the application's input")?;
         let stdout = child.stdout.take().context("take the application's output")?;
-        let waiting = Waiting::default();
+        let pending = PendingReplies::default();
         let (ready, is_ready) = oneshot::channel();
-        waiting.lock().map_err(|_| anyhow!("poisoned"))?.insert(0, ready);
-        let inbox = waiting.clone();
+        pending.lock().map_err(|_| anyhow!("poisoned"))?.insert(0, ready);
+        let inbox = pending.clone();
         tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 let Ok(reply) = serde_json::from_str::<AppReply>(&line) else { continue };
-                let waiter = inbox.lock().ok().and_then(|mut waiting| waiting.remove(&reply.id));
-                if let Some(waiter) = waiter {
-                    let _ = waiter.send(reply);
+                let sender = inbox.lock().ok().and_then(|mut pending| pending.remove(&reply.id));
+                if let Some(sender) = sender {
+                    let _ = sender.send(reply);
                 }
             }
         });
@@ -242,7 +242,7 @@ impl App {
             .await
             .context("wait for the application")?
             .context("the application ended before it was ready")?;
-        Ok(Self { _child: child, stdin: Mutex::new(stdin), waiting, next: AtomicU64::new(1) })
+        Ok(Self { _child: child, stdin: Mutex::new(stdin), pending, next: AtomicU64::new(1) })
     }
 
     /// Sends one request from inside the pod.
@@ -252,10 +252,10 @@ impl App {
     pub async fn call(&self, mut call: AppRequest) -> Result<AppReply> {
         call.id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, reply) = oneshot::channel();
-        self.waiting.lock().map_err(|_| anyhow!("poisoned"))?.insert(call.id, sender);
+        self.pending.lock().map_err(|_| anyhow!("poisoned"))?.insert(call.id, sender);
         let mut line = serde_json::to_vec(&call).context("encode the call")?;
         line.push(b'\n');
-        self.stdin.lock().await.write_all(&line).await.context("tell the application")?;
-        reply.await.context("the application is gone")
+        self.stdin.lock().await.write_all(&line).await.context("write to the application")?;
+        reply.await.context("the application ended")
     }
 }

@@ -1,4 +1,4 @@
-//! A real Envoy beside the application or as a gateway, and the agent that started it.
+//! A real Envoy, as a sidecar or a gateway, and the agent that starts it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use tokio::process::Child;
 use super::agent::{Container, ProxyPorts};
 use super::network::PodNet;
 
-/// Environment variable that names another Envoy binary than the pinned one.
+/// Environment variable with the path of an Envoy binary to use instead of the pinned one.
 pub const ENVOY_BINARY: &str = "SLUICE_ENVOY";
 
 /// Name of the secret with a workload's certificate.
@@ -28,7 +28,7 @@ pub const ROOTS: &str = "ROOTCA";
 /// The pinned Envoy that `make envoy` installed, or the one the environment names.
 ///
 /// # Errors
-/// There is none.
+/// The binary does not exist.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENVOY_BINARY) {
         return Ok(path.into());
@@ -40,7 +40,7 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A text as it may stand in a query.
+/// Percent-encodes a text for a query.
 fn escape(text: &str) -> String {
     let escape =
         |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
@@ -79,17 +79,17 @@ impl Envoy {
     /// GET of a path of Envoy's admin interface.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The server does not respond.
     pub async fn admin(&self, path: &str) -> Result<String> {
-        Ok(self.get(self.ports.admin, path).await.context("ask Envoy's admin interface")?.1)
+        Ok(self.get(self.ports.admin, path).await.context("request Envoy's admin interface")?.1)
     }
 
     /// GET of a path of the agent's own server: status and body.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The server does not respond.
     pub async fn agent(&self, path: &str) -> Result<(u16, String)> {
-        self.get(self.ports.status, path).await.context("ask the agent")
+        self.get(self.ports.status, path).await.context("request the agent")
     }
 
     async fn get(&self, port: u16, path: &str) -> Result<(u16, String)> {
@@ -105,7 +105,7 @@ impl Envoy {
     /// The value of one counter or gauge, 0 if it does not exist yet.
     ///
     /// # Errors
-    /// The admin interface does not answer.
+    /// The admin interface does not respond.
     pub async fn stat(&self, name: &str) -> Result<u64> {
         let exact: String =
             name.chars().map(|c| if c.is_alphanumeric() { c.to_string() } else { format!("\\{c}") }).collect();
@@ -113,37 +113,37 @@ impl Envoy {
         Ok(text.trim().rsplit(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
-    /// Everything Envoy refused so far: one line a counter that is not zero.
+    /// The counters of updates that Envoy has rejected, one line for each that is not zero.
     ///
     /// # Errors
-    /// The admin interface does not answer.
+    /// The admin interface does not respond.
     pub async fn rejected(&self) -> Result<Vec<String>> {
-        self.counted("(update_rejected|listener_create_failure)$").await
+        self.nonzero_stats("(update_rejected|listener_create_failure)$").await
     }
 
-    /// The counters and gauges whose names match `pattern` and that are not zero, a line each.
+    /// The counters and gauges whose names match `pattern` and that are not zero, one on each line.
     ///
     /// # Errors
-    /// The admin interface does not answer.
-    pub async fn counted(&self, pattern: &str) -> Result<Vec<String>> {
+    /// The admin interface does not respond.
+    pub async fn nonzero_stats(&self, pattern: &str) -> Result<Vec<String>> {
         let text = self.admin(&format!("/stats?usedonly&type=Counters&filter={}", escape(pattern))).await?;
         let gauges = self.admin(&format!("/stats?usedonly&type=Gauges&filter={}", escape(pattern))).await?;
         let text = text + &gauges;
-        let counted = |line: &&str| !line.ends_with(": 0");
-        Ok(text.lines().filter(counted).map(ToOwned::to_owned).collect())
+        let nonzero_stats = |line: &&str| !line.ends_with(": 0");
+        Ok(text.lines().filter(nonzero_stats).map(ToOwned::to_owned).collect())
     }
 
-    /// Waits until the agent says that Envoy serves what the control plane sent.
+    /// Waits until the agent reports that Envoy is ready.
     ///
     /// # Errors
-    /// Not within `limit`, or it ended; the message has the tail of the log.
+    /// Envoy is not ready within `limit`, or the agent has ended. The message has the end of the log.
     pub async fn ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
             if self.get(self.ports.envoy_status, "/healthz/ready").await.is_ok_and(|(status, _)| status == 200) {
                 return Ok(());
             }
-            if let Some(status) = self.child.try_wait().context("look after the agent")? {
+            if let Some(status) = self.child.try_wait().context("read the agent's exit status")? {
                 bail!("the agent ended with {status}: {}", self.log_tail());
             }
             if Instant::now() > deadline {
@@ -153,10 +153,10 @@ impl Envoy {
         }
     }
 
-    /// What Envoy holds under the name of a secret, PEM: certificates, never a key.
+    /// The certificates of a secret that Envoy holds, as PEM.
     ///
     /// # Errors
-    /// The admin interface does not answer, or there is no such secret yet.
+    /// The admin interface does not respond, or Envoy has no such secret.
     pub async fn secret(&self, name: &str) -> Result<String> {
         let dump = self.admin("/config_dump?resource=dynamic_active_secrets").await?;
         let dump: Value = serde_json::from_str(&dump).context("read Envoy's secrets")?;
@@ -169,13 +169,13 @@ impl Envoy {
         String::from_utf8(bytes).context("certificates are text")
     }
 
-    /// What agent and Envoy logged so far.
+    /// The log of the agent and Envoy so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its last lines.
+    /// The last lines of the log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = self.log();

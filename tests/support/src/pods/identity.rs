@@ -1,4 +1,4 @@
-//! A throw-away authority: it certifies hosts, and control planes that issue certificates beneath it.
+//! A certificate authority for tests. It issues certificates of hosts, and of intermediate authorities for control planes.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ impl Authority {
     /// Key generation fails.
     pub fn new() -> Result<Self> {
         let key = KeyPair::generate().context("make the root key")?;
-        let params = of_authority("root");
+        let params = authority_params("root");
         let root_pem = params.self_signed(&key).context("sign the root")?.pem();
         Ok(Self { root_pem, issuer: Issuer::new(params, key) })
     }
@@ -46,20 +46,20 @@ impl Authority {
     /// Certificate and key of hosts, PEM.
     ///
     /// # Errors
-    /// Key generation fails, or one is no host name.
+    /// Key generation fails, or a host name is not ASCII.
     pub fn issue_hosts(&self, hosts: &[String]) -> Result<(String, String)> {
         let name = |host: &String| Ok(SanType::DnsName(host.as_str().try_into().context("a host name is ASCII")?));
         self.sign(hosts.iter().map(name).collect::<Result<_>>()?)
     }
 
-    /// Puts an authority beneath this root where a control plane looks for one, in place of what is there, with the
-    /// roots that are to be trusted; its certificate.
+    /// Writes the files of an intermediate authority of this root to the directory where a control plane reads them, with
+    /// the roots to trust. Returns the certificate of the authority.
     ///
     /// # Errors
     /// Key generation fails, or a file cannot be written.
     pub fn plug_in(&self, directory: &Path, name: &str, roots: &str) -> Result<String> {
         let key = KeyPair::generate().context("make a key")?;
-        let mut params = of_authority(name);
+        let mut params = authority_params(name);
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer).context("sign a certificate")?.pem();
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
@@ -72,20 +72,23 @@ impl Authority {
             std::fs::write(directory.join(file), text).with_context(|| format!("write {file}"))?;
         }
         match std::fs::remove_file(directory.join("istio-generated")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("remove a mark"),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).context("remove the file istio-generated")
+            }
             _ => Ok(certificate),
         }
     }
 
-    /// Puts lists beside an authority that [`Authority::plug_in`] made: it revokes these serial numbers, the root
-    /// nothing. A verifier of a chain needs a revocation list of each authority in it.
+    /// Writes revocation lists for an authority that [`Authority::plug_in`] wrote: one of the authority with these serial
+    /// numbers, and an empty one of the root. A verifier needs a revocation list of each authority of a chain.
     ///
     /// # Errors
-    /// Its key cannot be read, or the file not be written.
+    /// The key cannot be read, or the file cannot be written.
     pub fn revoke(&self, directory: &Path, name: &str, serials: &[Vec<u8>]) -> Result<()> {
         let key = std::fs::read_to_string(directory.join("ca-key.pem")).context("read the authority's key")?;
-        let authority = Issuer::new(of_authority(name), KeyPair::from_pem(&key).context("read the authority's key")?);
-        let lists = revocations(&authority, serials)? + &revocations(&self.issuer, &[])?;
+        let authority =
+            Issuer::new(authority_params(name), KeyPair::from_pem(&key).context("read the authority's key")?);
+        let lists = revocation_list(&authority, serials)? + &revocation_list(&self.issuer, &[])?;
         std::fs::write(directory.join("ca-crl.pem"), lists).context("write ca-crl.pem")
     }
 
@@ -99,8 +102,8 @@ impl Authority {
     }
 }
 
-/// What an authority revokes, PEM.
-fn revocations(authority: &Issuer<'_, KeyPair>, serials: &[Vec<u8>]) -> Result<String> {
+/// The revocation list of an authority, PEM.
+fn revocation_list(authority: &Issuer<'_, KeyPair>, serials: &[Vec<u8>]) -> Result<String> {
     let now = SystemTime::now();
     let revoked = |serial: &Vec<u8>| RevokedCertParams {
         serial_number: SerialNumber::from(serial.clone()),
@@ -119,8 +122,8 @@ fn revocations(authority: &Issuer<'_, KeyPair>, serials: &[Vec<u8>]) -> Result<S
     list.signed_by(authority).context("sign a revocation list")?.pem().context("write a revocation list")
 }
 
-/// Of an authority's certificate.
-fn of_authority(name: &str) -> CertificateParams {
+/// The parameters of an authority's certificate.
+fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -132,7 +135,7 @@ fn of_authority(name: &str) -> CertificateParams {
 /// The certificates of a PEM text.
 ///
 /// # Errors
-/// It is not one.
+/// The text is not PEM.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().context("read certificates")
 }
@@ -140,7 +143,7 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
 /// The private key of a PEM text.
 ///
 /// # Errors
-/// It is not one.
+/// The text is not PEM.
 pub fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).context("read a key")
 }

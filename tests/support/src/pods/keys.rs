@@ -1,4 +1,4 @@
-//! A server of JSON web key sets on the loopback, as a token issuer has one; what it serves can be changed.
+//! A server of JSON web key sets on the loopback, like that of a token issuer. Tests can replace the keys.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,22 +20,22 @@ pub struct KeyServer {
 }
 
 impl KeyServer {
-    /// With the keys of these issuers.
+    /// Starts a server with the keys of these issuers.
     ///
     /// # Errors
     /// No port is free.
     pub async fn start(issuers: &[&TokenIssuer]) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listen")?;
-        let address = listener.local_addr().context("ask for the address")?;
-        let keys = Arc::new(Mutex::new(joined(issuers)));
-        let shown = keys.clone();
-        let answer = move || async move { shown.lock().unwrap_or_else(PoisonError::into_inner).clone() };
+        let address = listener.local_addr().context("read the local address")?;
+        let keys = Arc::new(Mutex::new(key_set(issuers)));
+        let served = keys.clone();
+        let answer = move || async move { served.lock().unwrap_or_else(PoisonError::into_inner).clone() };
         let server = axum::serve(listener, Router::new().route("/keys", get(answer)));
         let task = tokio::spawn(async move { server.await }).abort_handle();
         Ok(Self { address, keys, task })
     }
 
-    /// Where the keys are.
+    /// The URI of the keys.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("http://{}/keys", self.address)
@@ -43,7 +43,7 @@ impl KeyServer {
 
     /// Serves the keys of these issuers from now on.
     pub fn serve(&self, issuers: &[&TokenIssuer]) {
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = joined(issuers);
+        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = key_set(issuers);
     }
 }
 
@@ -53,6 +53,6 @@ impl Drop for KeyServer {
     }
 }
 
-fn joined(issuers: &[&TokenIssuer]) -> String {
+fn key_set(issuers: &[&TokenIssuer]) -> String {
     json!({ "keys": issuers.iter().map(|issuer| issuer.key()).collect::<Vec<Value>>() }).to_string()
 }

@@ -1,4 +1,4 @@
-//! A whole mesh: a bridge, a control plane on it, and pods whose objects are in its directory.
+//! A mesh for tests: a bridge, a control plane, and pods whose objects are in the control plane's directory.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,18 +23,18 @@ use crate::server::{Options, Sluiced};
 /// The application runs as this user.
 const APP_UID: u32 = 1000;
 
-/// The file with roots that proxies verify the control plane with.
+/// The file with the roots with which proxies verify the control plane.
 const ROOTS: &str = "mesh-roots.pem";
 
-/// The file with what the mesh's authority revokes.
-const REVOKED: &str = "mesh-revoked.pem";
+/// The file with the revocation list of the mesh's authority.
+const REVOCATION_LIST: &str = "mesh-revoked.pem";
 
 /// The file of EndpointSlices.
 const SLICES: &str = "endpoint-slices.yaml";
 
 /// A running pod.
 pub struct Pod {
-    /// What it was made of.
+    /// Its definition.
     pub workload: Workload,
     /// Its network.
     pub net: PodNet,
@@ -44,7 +44,7 @@ pub struct Pod {
     pub envoy: Option<Envoy>,
 }
 
-/// How a mesh differs from others.
+/// Options of a mesh.
 #[derive(Clone, Debug, Default)]
 pub struct MeshOptions {
     /// Environment of the control plane.
@@ -56,29 +56,30 @@ pub struct MeshOptions {
 /// Issuer of the tokens of service accounts.
 const TOKEN_ISSUER: &str = "https://cluster.local";
 
-/// Tokens are good for so many seconds.
-const TOKEN_LIFE: u64 = 24 * 3600;
+/// Lifetime of tokens, in seconds.
+const TOKEN_LIFETIME_SECONDS: u64 = 24 * 3600;
 
 impl Pod {
     /// Sends a request from the application of this pod.
     ///
     /// # Errors
-    /// It has no application, or that is gone.
+    /// The pod has no application, or the application has ended.
     pub async fn call(&self, call: AppRequest) -> Result<AppReply> {
         self.app.as_ref().context("the pod has an application")?.call(call).await
     }
 
-    /// What its application received over HTTP with `marker` in the path, in order; asked past any Envoy.
+    /// The requests with `marker` in the path that its application received over HTTP, in order. They are read directly
+    /// from the application, not through an Envoy.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The application does not respond.
     pub async fn received(&self, marker: &str) -> Result<Vec<Value>> {
         let port =
-            self.workload.listening().iter().find(|port| port.speaks == PortProtocol::Http).map(|port| port.number);
+            self.workload.listening().iter().find(|port| port.protocol == PortProtocol::Http).map(|port| port.number);
         let address = SocketAddr::new([127, 0, 0, 1].into(), port.context("the application speaks HTTP")?);
         let reply = self.call(AppRequest::get(address, "here").path(&format!("{RECEIVED}?marker={marker}"))).await?;
-        let answer = reply.outcome.map_err(anyhow::Error::msg).context("ask what was received")?;
-        serde_json::from_str(&answer.body).context("read what was received")
+        let answer = reply.outcome.map_err(anyhow::Error::msg).context("request the received requests")?;
+        serde_json::from_str(&answer.body).context("read the received requests")
     }
 }
 
@@ -88,12 +89,12 @@ pub struct Mesh {
     pods: BTreeMap<&'static str, Pod>,
     /// The control plane.
     pub server: Sluiced,
-    /// None on the loopback.
+    /// The network of the pods; none if they are on the loopback.
     network: Option<BridgeNetwork>,
-    /// Certifies hosts; workloads are certified by the control plane.
+    /// Issues the certificates of hosts. The control plane issues those of workloads.
     pub authority: Authority,
     tokens: TokenIssuer,
-    wishes: MeshOptions,
+    options: MeshOptions,
     directory: TempDir,
 }
 
@@ -106,15 +107,15 @@ impl Mesh {
         Self::start_with(objects, MeshOptions::default()).await
     }
 
-    /// The same with wishes.
+    /// The same with options.
     ///
     /// # Errors
     /// As [`Mesh::start`].
-    pub async fn start_with(objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
-        Self::start_in(Some(BridgeNetwork::new()?), objects, wishes).await
+    pub async fn start_with(objects: &[PathBuf], options: MeshOptions) -> Result<Self> {
+        Self::start_in(Some(BridgeNetwork::new()?), objects, options).await
     }
 
-    /// The same without network namespaces: pods are processes on loopback addresses, sidecars are not possible.
+    /// The same without network namespaces: pods are processes on loopback addresses, and sidecars are not possible.
     ///
     /// # Errors
     /// The control plane does not start.
@@ -122,9 +123,9 @@ impl Mesh {
         Self::start_in(None, objects, MeshOptions::default()).await
     }
 
-    async fn start_in(network: Option<BridgeNetwork>, objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
+    async fn start_in(network: Option<BridgeNetwork>, objects: &[PathBuf], options: MeshOptions) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("sluice-mesh-").tempdir().context("make a directory")?;
-        // Proxies, of another user, have to reach their files.
+        // Proxies run as another user and must be able to read their files.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         let path = |name: &str| directory.path().join(name);
         std::fs::create_dir(path("config"))?;
@@ -137,45 +138,47 @@ impl Mesh {
         let tokens = TokenIssuer::new()?;
         std::fs::write(path("token-keys.json"), tokens.key_set()).context("write the keys of tokens")?;
         let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, BridgeNetwork::gateway);
-        let mut options = Options::new(&path("config"));
-        options.args = vec![
+        let mut server_options = Options::new(&path("config"));
+        server_options.args = vec![
             format!("--secureGRPCAddr={ip}:0"),
             "--createCA".to_owned(),
             format!("--tokenKeys={}", path("token-keys.json").display()),
             format!("--tokenIssuer={TOKEN_ISSUER}"),
         ];
-        options.env.push(("ROOT_CA_DIR".to_owned(), path("authority").display().to_string()));
-        options.env.extend(wishes.control_plane.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        options.log = Some(path("sluiced.log"));
-        let server = Sluiced::start(&options).await?;
-        let mesh = Self { pods: BTreeMap::new(), server, network, authority, tokens, wishes, directory };
-        mesh.hand_out_roots()?;
+        server_options.env.push(("ROOT_CA_DIR".to_owned(), path("authority").display().to_string()));
+        server_options
+            .env
+            .extend(options.control_plane.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        server_options.log = Some(path("sluiced.log"));
+        let server = Sluiced::start(&server_options).await?;
+        let mesh = Self { pods: BTreeMap::new(), server, network, authority, tokens, options, directory };
+        mesh.distribute_roots()?;
         Ok(mesh)
     }
 
-    /// Where the control plane has its authority.
+    /// The directory of the control plane's authority.
     #[must_use]
     pub fn authority_directory(&self) -> PathBuf {
         self.directory.path().join("authority")
     }
 
-    /// Gives the roots of the control plane's authority to every proxy, which verifies the control plane with them.
+    /// Copies the roots of the control plane's authority to every proxy, which verifies the control plane with them.
     ///
     /// # Errors
-    /// They cannot be read or written.
-    pub fn hand_out_roots(&self) -> Result<()> {
-        self.hand_out("root-cert.pem", ROOTS)
+    /// The roots cannot be read or written.
+    pub fn distribute_roots(&self) -> Result<()> {
+        self.distribute("root-cert.pem", ROOTS)
     }
 
-    /// Gives what the control plane's authority revokes to every proxy, as volumes of a ConfigMap do.
+    /// Copies the revocation list of the control plane's authority to every proxy, as a ConfigMap volume does.
     ///
     /// # Errors
-    /// It cannot be read or written.
-    pub fn hand_out_revocations(&self) -> Result<()> {
-        self.hand_out("ca-crl.pem", REVOKED)
+    /// The list cannot be read or written.
+    pub fn distribute_revocation_list(&self) -> Result<()> {
+        self.distribute("ca-crl.pem", REVOCATION_LIST)
     }
 
-    fn hand_out(&self, of_authority: &str, to: &str) -> Result<()> {
+    fn distribute(&self, of_authority: &str, to: &str) -> Result<()> {
         let text = std::fs::read(self.authority_directory().join(of_authority));
         let staged = self.file("staged-for-proxies");
         std::fs::write(&staged, text.with_context(|| format!("read {of_authority}"))?).context("write it")?;
@@ -188,14 +191,14 @@ impl Mesh {
             "iss": TOKEN_ISSUER,
             "sub": format!("system:serviceaccount:{}:{}", workload.namespace, workload.app),
             "aud": ["istio-ca"],
-            "exp": now + TOKEN_LIFE,
+            "exp": now + TOKEN_LIFETIME_SECONDS,
         }))
     }
 
     /// A pod by name.
     ///
     /// # Panics
-    /// There is none of that name: the test is wrong.
+    /// There is no pod of that name.
     #[must_use]
     pub fn pod(&self, name: &str) -> &Pod {
         self.pods.get(name).unwrap_or_else(|| panic!("no pod {name}"))
@@ -212,7 +215,7 @@ impl Mesh {
         self.directory.path().join("config").join(name)
     }
 
-    /// Path of a file that every process of the mesh can read. `root.pem` is the root of hosts' certificates.
+    /// Path of a file that every process of the mesh can read. `root.pem` is the root of the certificates of hosts.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
@@ -224,7 +227,7 @@ impl Mesh {
         std::fs::read_to_string(self.directory.path().join("sluiced.log")).unwrap_or_default()
     }
 
-    /// Writes a file of objects as an editor or a mounted ConfigMap does: beside it, then renamed over it.
+    /// Writes a file of objects as an editor or a mounted ConfigMap does: to another file, which is then renamed.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -234,13 +237,13 @@ impl Mesh {
         std::fs::rename(&staged, self.config_file(name)).context("rename it into place")
     }
 
-    /// Writes a file of objects, `$DIRECTORY` and `$IP_OF_pod` filled in, and the slices of its Services.
+    /// Writes a file of objects with `$DIRECTORY` and `$IP_OF_pod` filled in, and the EndpointSlices of its Services.
     ///
     /// # Errors
     /// The files cannot be written.
     pub fn apply(&self, name: &str, text: &str) -> Result<()> {
         let mut text = text.replace("$DIRECTORY", &self.directory.path().to_string_lossy());
-        // The longest name first: one may begin with another.
+        // Longer names precede the names that are their prefixes.
         for (pod, running) in self.pods.iter().rev() {
             text = text.replace(&format!("$IP_OF_{pod}"), &running.net.ip.to_string());
         }
@@ -249,7 +252,7 @@ impl Mesh {
         self.write_slices(self.pods.values().map(|pod| (&pod.workload, &pod.net)))
     }
 
-    /// Starts pods together, their objects in one file, and waits until their Envoys have listeners.
+    /// Starts pods, writes their objects to one file, and waits until their Envoys are ready.
     ///
     /// # Errors
     /// A pod does not start.
@@ -265,7 +268,7 @@ impl Mesh {
             objects.extend(workload.objects(&net));
             nets.push(net);
         }
-        // Several pods of a node tell of it alike.
+        // Several pods of a node have the same Node object.
         objects.dedup_by_key(|object| object.to_string());
         let file = format!("pods-{}.yaml", workloads.first().map_or("none", |workload| workload.name));
         self.write(&file, &documents(&objects)?)?;
@@ -273,7 +276,7 @@ impl Mesh {
         let all: Vec<_> = running.chain(workloads.iter().zip(&nets)).collect();
         self.write_slices(all.iter().copied())?;
         if let Some(network) = &self.network {
-            network.set_hosts(&names_outside(all))?;
+            network.set_hosts(&external_names(all))?;
         }
         for (workload, net) in workloads.iter().zip(nets) {
             let pod = self.start_pod(workload, net).await.with_context(|| format!("start pod {}", workload.name))?;
@@ -287,7 +290,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// What the cluster's controller of EndpointSlices does, for every Service of the directory.
+    /// Writes the EndpointSlices of every Service in the directory, as the EndpointSlice controller does.
     fn write_slices<'p>(&self, pods: impl Iterator<Item = (&'p Workload, &'p PodNet)> + Clone) -> Result<()> {
         let mut slices = Vec::new();
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.directory.path().join("config"))?
@@ -314,21 +317,21 @@ impl Mesh {
             _ => Some(App::start(self.app_command(workload, &net)?).await?),
         };
         let envoy = match workload.proxy {
-            PodRole::Nothing | PodRole::Outside(_) => None,
+            PodRole::NoProxy | PodRole::External(_) => None,
             PodRole::Sidecar(protocol) | PodRole::Gateway(protocol, _) => {
                 let container = Container {
                     workload,
                     net: &net,
                     protocol,
                     directory,
-                    agent: self.reachable("sluice-agent")?,
-                    envoy: self.reachable_path(&super::envoy::binary()?)?,
+                    agent: self.linked_binary("sluice-agent")?,
+                    envoy: self.linked_path(&super::envoy::binary()?)?,
                     discovery: self.server.secure.context("the control plane serves xDS over TLS")?,
                     roots: &self.file(ROOTS),
-                    revoked: &self.file(REVOKED),
+                    revoked: &self.file(REVOCATION_LIST),
                     token: self.token(workload)?,
                     ports: ProxyPorts::of(&net)?,
-                    variables: &self.wishes.agents,
+                    variables: &self.options.agents,
                 };
                 let envoy = Envoy::start(&container)?;
                 if matches!(workload.proxy, PodRole::Sidecar(_)) {
@@ -341,10 +344,10 @@ impl Mesh {
     }
 
     fn app_command(&self, workload: &Workload, net: &PodNet) -> Result<tokio::process::Command> {
-        let mut command = net.command(APP_UID, &self.reachable("sluice-testapp")?);
+        let mut command = net.command(APP_UID, &self.linked_binary("sluice-testapp")?);
         let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
         for port in workload.listening() {
-            let flag = match port.speaks {
+            let flag = match port.protocol {
                 PortProtocol::Http => "listen",
                 PortProtocol::Https => "https",
                 PortProtocol::Lines => "tcp",
@@ -352,7 +355,7 @@ impl Mesh {
             };
             command.arg(format!("--{flag}={ip}:{}", port.number));
         }
-        if workload.listening().iter().any(|port| port.speaks == PortProtocol::Https) {
+        if workload.listening().iter().any(|port| port.protocol == PortProtocol::Https) {
             let (certificate, key) = self.write_certificate(workload.name, &workload.hosts())?;
             command.arg("--certificate").arg(certificate).arg("--key").arg(key);
             command.arg("--client-roots").arg(self.file("root.pem"));
@@ -361,7 +364,7 @@ impl Mesh {
         Ok(command)
     }
 
-    /// Signs a certificate for hosts; the files `NAME.pem` and `NAME-key.pem` it is in.
+    /// Issues a certificate for hosts. Returns the paths of the files `NAME.pem` and `NAME-key.pem`.
     ///
     /// # Errors
     /// Key generation fails, or the files cannot be written.
@@ -373,12 +376,12 @@ impl Mesh {
         Ok(files)
     }
 
-    fn reachable(&self, binary: &str) -> Result<PathBuf> {
-        self.reachable_path(&workspace_binary(binary)?)
+    fn linked_binary(&self, binary: &str) -> Result<PathBuf> {
+        self.linked_path(&workspace_binary(binary)?)
     }
 
-    /// A link to the binary in the mesh's own directory: the build's may be closed to the pods' users.
-    fn reachable_path(&self, binary: &Path) -> Result<PathBuf> {
+    /// A link to a binary in the mesh's directory: the users of pods may not be able to read the build directory.
+    fn linked_path(&self, binary: &Path) -> Result<PathBuf> {
         let name = binary.file_name().context("a binary has a name")?;
         let here = self.directory.path().join(name);
         if !here.exists() && std::fs::hard_link(binary, &here).is_err() {
@@ -388,10 +391,10 @@ impl Mesh {
     }
 }
 
-fn names_outside(pods: Vec<(&Workload, &PodNet)>) -> BTreeMap<String, Ipv4Addr> {
+fn external_names(pods: Vec<(&Workload, &PodNet)>) -> BTreeMap<String, Ipv4Addr> {
     let mut names = BTreeMap::new();
     for (workload, net) in pods {
-        if let PodRole::Outside(hosts) = workload.proxy {
+        if let PodRole::External(hosts) = workload.proxy {
             names.extend(hosts.iter().map(|host| ((*host).to_owned(), net.ip)));
         }
     }
@@ -407,7 +410,7 @@ fn documents(objects: &[Value]) -> Result<String> {
     Ok(text)
 }
 
-/// The address a client of a Service uses.
+/// The cluster IP and port of a Service.
 #[must_use]
 pub fn vip(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap_or_else(|_| panic!("{address} is an IP address")), port)

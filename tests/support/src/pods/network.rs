@@ -1,5 +1,5 @@
-//! Pods as network namespaces: each has an address of its own on a bridge, and iptables that redirect its traffic to
-//! its Envoy as a cluster's init container would (D09).
+//! Pods as network namespaces. Each has an address on a bridge, and iptables rules that redirect its traffic to its Envoy
+//! as istio-init would (D09).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// Envoy runs as this user: its own traffic is not redirected.
+/// Envoy runs as this user, whose traffic is not redirected.
 pub const PROXY_UID: u32 = 1337;
 
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
@@ -25,10 +25,10 @@ pub struct BridgeNetwork {
     pods: Vec<String>,
 }
 
-/// Where a pod runs.
+/// The network of a pod.
 #[derive(Clone, Debug)]
 pub struct PodNet {
-    /// Name of its network namespace; without one it is a plain process on an address of the loopback.
+    /// Name of its network namespace. Without one, the pod is a process on a loopback address.
     pub namespace: Option<String>,
     /// The pod's address.
     pub ip: Ipv4Addr,
@@ -55,7 +55,7 @@ impl BridgeNetwork {
         let process = std::process::id();
         let serial = NETWORKS.fetch_add(1, Ordering::Relaxed);
         let number = process.wrapping_mul(31).wrapping_add(serial);
-        // 10.64.0.0/10, away from the usual pod and service ranges of the sample objects.
+        // 10.64.0.0/10 does not overlap the pod and service ranges of the sample objects.
         let net = (64 + u8::try_from(number % 64).unwrap_or(0), u8::try_from(number / 64 % 256).unwrap_or(0));
         let bridge = format!("slc{}x{serial}", process % 1_000_000);
         run(Command::new("iptables").arg("--version")).context("iptables is needed for pods")?;
@@ -66,7 +66,7 @@ impl BridgeNetwork {
         Ok(network)
     }
 
-    /// The host's address on the bridge: where pods reach the control plane.
+    /// The host's address on the bridge, at which pods reach the control plane.
     #[must_use]
     pub fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.net.0, self.net.1, 1)
@@ -99,7 +99,7 @@ impl BridgeNetwork {
         Ok(PodNet { namespace: Some(namespace), ip: address })
     }
 
-    /// Names every pod started from now on can resolve.
+    /// Sets the names that pods started afterwards can resolve.
     ///
     /// # Errors
     /// The file that `ip netns exec` puts over `/etc/hosts` cannot be written.
@@ -109,18 +109,18 @@ impl BridgeNetwork {
             let _ = writeln!(text, "{address} {host}");
         }
         for pod in &self.pods {
-            let directory = files_of(pod);
+            let directory = etc_directory(pod);
             std::fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
             std::fs::write(directory.join("hosts"), &text).context("write the pod's hosts")?;
-            // No question leaves the machine.
+            // DNS queries do not leave the machine.
             std::fs::write(directory.join("resolv.conf"), "nameserver 127.0.0.1\n").context("write its resolv.conf")?;
         }
         Ok(())
     }
 }
 
-/// Files in here are laid over those of `/etc` in the namespace.
-fn files_of(namespace: &str) -> PathBuf {
+/// Directory of the files that `ip netns exec` mounts over those of `/etc` in the namespace.
+fn etc_directory(namespace: &str) -> PathBuf {
     PathBuf::from("/etc/netns").join(namespace)
 }
 
@@ -128,7 +128,7 @@ impl Drop for BridgeNetwork {
     fn drop(&mut self) {
         for pod in &self.pods {
             let _ = ip(&format!("netns del {pod}"));
-            let _ = std::fs::remove_dir_all(files_of(pod));
+            let _ = std::fs::remove_dir_all(etc_directory(pod));
         }
         let _ = ip(&format!("link del {}", self.bridge));
     }
@@ -161,17 +161,18 @@ impl PodNet {
             return TcpStream::connect(address).await.with_context(|| format!("connect to {address}"));
         };
         let (sender, connected) = oneshot::channel();
-        // A thread that enters a namespace stays in it, so this is a thread of its own.
+        // A thread that enters a namespace stays in it, so this is a new thread.
         std::thread::spawn(move || sender.send(connect_inside(&namespace, address)));
-        let stream = connected.await.context("the thread ends with an answer")??;
+        let stream = connected.await.context("the thread ended without a result")??;
         stream.set_nonblocking(true).context("set up the connection")?;
-        TcpStream::from_std(stream).context("take the connection over")
+        TcpStream::from_std(stream).context("register the connection")
     }
 
-    /// Redirects what the application sends to 15001 and what arrives to 15006, except what is Envoy's own.
+    /// Redirects outbound traffic of the application to port 15001 and inbound traffic to port 15006, except Envoy's own
+    /// traffic.
     ///
     /// # Errors
-    /// iptables refuses, or the pod has no namespace.
+    /// iptables fails, or the pod has no namespace.
     pub fn redirect(&self) -> Result<()> {
         let namespace = self.namespace.as_ref().context("traffic is redirected in namespaces only")?;
         let rules = [
@@ -179,12 +180,12 @@ impl PodNet {
             "-N TO_INBOUND",
             "-A TO_OUTBOUND -p tcp -j REDIRECT --to-ports 15001",
             "-A TO_INBOUND -p tcp -j REDIRECT --to-ports 15006",
-            // What arrives; the proxy's own ports are left alone.
+            // Inbound traffic, except to the proxy's own ports.
             "-A PREROUTING -p tcp -m multiport --dports 15008,15020,15021,15090 -j RETURN",
             "-A PREROUTING -p tcp -j TO_INBOUND",
-            // Envoy to the application in passthrough.
+            // From Envoy to the application, in passthrough.
             "-A OUTPUT -o lo -s 127.0.0.6/32 -j RETURN",
-            // Envoy calling its own pod's service comes in again by the front door.
+            // Calls from Envoy to a service of its own pod pass through the inbound listener.
             &format!("-A OUTPUT -o lo ! -d 127.0.0.1/32 -p tcp -m owner --uid-owner {PROXY_UID} -j TO_INBOUND"),
             &format!("-A OUTPUT -o lo -m owner ! --uid-owner {PROXY_UID} -j RETURN"),
             &format!("-A OUTPUT -m owner --uid-owner {PROXY_UID} -j RETURN"),
@@ -200,7 +201,7 @@ impl PodNet {
     }
 }
 
-/// Connects from within a namespace. The thread is in it from then on.
+/// Connects from within a namespace. The thread stays in it.
 #[cfg(target_os = "linux")]
 fn connect_inside(namespace: &str, address: SocketAddr) -> Result<std::net::TcpStream> {
     let file = std::fs::File::open(Path::new("/run/netns").join(namespace)).context("open the namespace")?;
@@ -210,5 +211,5 @@ fn connect_inside(namespace: &str, address: SocketAddr) -> Result<std::net::TcpS
 
 #[cfg(not(target_os = "linux"))]
 fn connect_inside(_: &str, _: SocketAddr) -> Result<std::net::TcpStream> {
-    bail!("there are no network namespaces here")
+    bail!("this system has no network namespaces")
 }

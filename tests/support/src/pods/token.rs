@@ -1,4 +1,4 @@
-//! JSON web tokens of a throw-away issuer.
+//! JSON web tokens of a token issuer for tests.
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -13,7 +13,7 @@ pub struct TokenIssuer {
 }
 
 impl TokenIssuer {
-    /// With a new key.
+    /// An issuer with a new key.
     ///
     /// # Errors
     /// Key generation fails.
@@ -21,7 +21,7 @@ impl TokenIssuer {
         Self::with_id("test")
     }
 
-    /// With a new key of this id.
+    /// An issuer with a new key of this id.
     ///
     /// # Errors
     /// Key generation fails.

@@ -1,4 +1,4 @@
-//! What a pod is, the objects an API server would have of it, and what its agent is told.
+//! The definition of a pod, its Kubernetes objects, and the environment of its agent.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use serde_json::{Value, json};
 use super::network::PodNet;
 use crate::ads::Protocol;
 
-/// What a pod is.
+/// The definition of a pod.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name of the pod and of its workload.
     pub name: &'static str,
-    /// Value of its `app` label, its service account, and what it answers with.
+    /// Value of its `app` label, its service account, and the name in its responses.
     pub app: &'static str,
     /// Value of its `version` label.
     pub version: &'static str,
     /// Namespace.
     pub namespace: &'static str,
-    /// Ports the application listens on; none is HTTP on 8080.
+    /// Ports that the application listens on; if empty, HTTP on 8080.
     pub ports: Vec<Port>,
-    /// Region and zone of its node, if it matters.
+    /// Region and zone of its node, if set.
     pub zone: Option<(&'static str, &'static str)>,
-    /// What Envoy it has.
+    /// Its proxy.
     pub proxy: PodRole,
 }
 
-/// What stands beside, or in place of, the application.
+/// The proxy of a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PodRole {
-    /// A sidecar, traffic redirected.
+    /// A sidecar, with redirected traffic.
     Sidecar(Protocol),
-    /// Nothing.
-    Nothing,
+    /// No proxy.
+    NoProxy,
     /// The pod is a gateway: an Envoy and no application. The text is the value of its `istio` label.
     Gateway(Protocol, &'static str),
-    /// It is no pod of the cluster: no object tells of it, but these names resolve to it.
-    Outside(&'static [&'static str]),
+    /// An external service: it has no objects in the cluster, and these names resolve to it.
+    External(&'static [&'static str]),
 }
 
 /// A port of an application.
@@ -46,20 +46,20 @@ pub struct Port {
     pub name: &'static str,
     /// Number.
     pub number: u16,
-    /// What is spoken there.
-    pub speaks: PortProtocol,
+    /// Protocol.
+    pub protocol: PortProtocol,
 }
 
-/// What an application speaks on a port.
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PortProtocol {
-    /// HTTP, both versions, in plaintext.
+    /// HTTP/1.1 and HTTP/2 in plaintext.
     Http,
-    /// HTTP, both versions, over TLS.
+    /// HTTP/1.1 and HTTP/2 over TLS.
     Https,
-    /// Lines: one is read, one is answered.
+    /// Raw TCP: the application reads a line and answers with a line.
     Lines,
-    /// gRPC, by which proxies ask whether a request may pass: one with `x-permit: yes` may.
+    /// The gRPC API of external authorization. A request with `x-permit: yes` is permitted.
     Authorization,
 }
 
@@ -70,7 +70,7 @@ impl Workload {
         Self { name, app, version: "v1", namespace: "shop", ports: Vec::new(), zone: None, proxy }
     }
 
-    /// Of another version.
+    /// With another version.
     #[must_use]
     pub const fn version(mut self, version: &'static str) -> Self {
         self.version = version;
@@ -86,8 +86,8 @@ impl Workload {
 
     /// With one more port.
     #[must_use]
-    pub fn port(mut self, name: &'static str, number: u16, speaks: PortProtocol) -> Self {
-        self.ports.push(Port { name, number, speaks });
+    pub fn port(mut self, name: &'static str, number: u16, protocol: PortProtocol) -> Self {
+        self.ports.push(Port { name, number, protocol });
         self
     }
 
@@ -102,15 +102,15 @@ impl Workload {
     #[must_use]
     pub fn listening(&self) -> Vec<Port> {
         if self.ports.is_empty() && !matches!(self.proxy, PodRole::Gateway(..)) {
-            return vec![Port { name: "http", number: 8080, speaks: PortProtocol::Http }];
+            return vec![Port { name: "http", number: 8080, protocol: PortProtocol::Http }];
         }
         self.ports.clone()
     }
 
-    /// Host names its certificate is for.
+    /// Host names in its certificate.
     pub(super) fn hosts(&self) -> Vec<String> {
         match self.proxy {
-            PodRole::Outside(hosts) => hosts.iter().map(ToString::to_string).collect(),
+            PodRole::External(hosts) => hosts.iter().map(ToString::to_string).collect(),
             _ => vec![format!("{}.{}.svc.cluster.local", self.app, self.namespace)],
         }
     }
@@ -129,7 +129,7 @@ impl Workload {
         match self.proxy {
             PodRole::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
             PodRole::Gateway(_, name) => labels.insert("istio", name),
-            PodRole::Nothing | PodRole::Outside(_) => None,
+            PodRole::NoProxy | PodRole::External(_) => None,
         };
         labels
     }
@@ -148,9 +148,9 @@ impl Workload {
         ]
     }
 
-    /// The Pod and its Node as an API server would hold them; none for what is outside.
+    /// The Pod and its Node as an API server has them; none for an external service.
     pub(super) fn objects(&self, net: &PodNet) -> Vec<Value> {
-        if matches!(self.proxy, PodRole::Outside(_)) {
+        if matches!(self.proxy, PodRole::External(_)) {
             return Vec::new();
         }
         let address = net.ip.to_string();
@@ -186,14 +186,14 @@ impl Workload {
         [Some(pod), node].into_iter().flatten().collect()
     }
 
-    /// The EndpointSlice of this pod for a Service whose selector takes it, as the cluster's controller would write it.
+    /// The EndpointSlice of this pod for a Service whose selector matches it, as the EndpointSlice controller writes it.
     pub(super) fn slice(&self, net: &PodNet, service: &Value) -> Option<Value> {
         let metadata = &service["metadata"];
         let selector = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())?;
         let labels = self.labels();
-        let taken = |(name, value): (&String, &Value)| labels.get(name.as_str()).copied() == value.as_str();
-        let outside = matches!(self.proxy, PodRole::Outside(_));
-        if outside || metadata["namespace"].as_str() != Some(self.namespace) || !selector.iter().all(taken) {
+        let matches = |(name, value): (&String, &Value)| labels.get(name.as_str()).copied() == value.as_str();
+        let is_external = matches!(self.proxy, PodRole::External(_));
+        if is_external || metadata["namespace"].as_str() != Some(self.namespace) || !selector.iter().all(matches) {
             return None;
         }
         let ports = service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|port| {

@@ -1,7 +1,7 @@
-//! Answers proxies that ask whether a request may pass (`envoy.service.auth.v3.Authorization`).
+//! An external authorization service (`envoy.service.auth.v3.Authorization`).
 //!
-//! One with `x-permit: yes` may, and is told by `x-permitted-by`; any other is refused with 403 and a body that says
-//! why.
+//! A request with `x-permit: yes` is permitted and gets the header `x-permitted-by`. Any other request is denied with
+//! status 403 and a body with the reason.
 
 use sluice_proto::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use sluice_proto::envoy::service::auth::v3::authorization_server::{Authorization, AuthorizationServer};
@@ -31,7 +31,7 @@ impl Authorization for Guard {
             (Code::Ok, HttpResponse::OkResponse(OkHttpResponse { headers, ..Default::default() }))
         } else {
             let status = Some(HttpStatus { code: StatusCode::Forbidden.into() });
-            let body = "the guard says no".to_owned();
+            let body = "denied by the external authorization service".to_owned();
             let denied = DeniedHttpResponse { status, body, ..Default::default() };
             (Code::PermissionDenied, HttpResponse::DeniedResponse(denied))
         };

@@ -1,5 +1,4 @@
-//! Sends one request, on a connection of its own, so that nothing is pooled between two of them; or on one that was
-//! kept.
+//! Sends one request: on a new connection, so that requests do not share one, or on a connection that is kept open.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// An answer is at most this long.
+/// Largest body of a response.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
 pub(crate) async fn run(call: AppRequest) -> AppReply {
@@ -34,12 +33,12 @@ pub(crate) async fn run(call: AppRequest) -> AppReply {
     AppReply { id, elapsed_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX), outcome }
 }
 
-/// Connections that wait for the next call.
-static KEPT: Mutex<BTreeMap<SocketAddr, Vec<SendRequest<Full<Bytes>>>>> = Mutex::new(BTreeMap::new());
+/// Idle connections.
+static IDLE_CONNECTIONS: Mutex<BTreeMap<SocketAddr, Vec<SendRequest<Full<Bytes>>>>> = Mutex::new(BTreeMap::new());
 
-/// A connection to an address that is open.
-async fn kept(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
-    let pop = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&address).and_then(Vec::pop);
+/// An idle connection to an address, or a new one.
+async fn idle_connection(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
+    let pop = || IDLE_CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&address).and_then(Vec::pop);
     while let Some(mut sender) = pop() {
         if sender.ready().await.is_ok() {
             return Ok(sender);
@@ -51,25 +50,25 @@ async fn kept(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
     Ok(sender)
 }
 
-async fn on_kept(call: AppRequest) -> Result<AppResponse> {
+async fn send_on_idle_connection(call: AppRequest) -> Result<AppResponse> {
     let address = call.address;
-    let mut sender = kept(address).await?;
-    let answer = answer(sender.send_request(request(call)?).await.context("send the request")?).await?;
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner).entry(address).or_default().push(sender);
-    Ok(answer)
+    let mut sender = idle_connection(address).await?;
+    let response = read_response(sender.send_request(request(call)?).await.context("send the request")?).await?;
+    IDLE_CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).entry(address).or_default().push(sender);
+    Ok(response)
 }
 
 async fn connect(call: AppRequest) -> Result<AppResponse> {
-    if call.kept {
-        return on_kept(call).await;
+    if call.reuse_connection {
+        return send_on_idle_connection(call).await;
     }
     let stream = TcpStream::connect(call.address).await.with_context(|| format!("connect to {}", call.address))?;
     match &call.tls {
-        None => speak(stream, call).await,
+        None => exchange(stream, call).await,
         Some(tls) => {
-            let name = ServerName::try_from(tls.server_name.clone()).context("the server name is one")?;
+            let name = ServerName::try_from(tls.server_name.clone()).context("parse the server name")?;
             let connector = TlsConnector::from(Arc::new(config(tls)?));
-            speak(connector.connect(name, stream).await.context("TLS handshake")?, call).await
+            exchange(connector.connect(name, stream).await.context("TLS handshake")?, call).await
         }
     }
 }
@@ -77,48 +76,53 @@ async fn connect(call: AppRequest) -> Result<AppResponse> {
 fn config(tls: &Tls) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&tls.roots)? {
-        roots.add(certificate).context("take a root")?;
+        roots.add(certificate).context("add a root")?;
     }
     let builder = ClientConfig::builder().with_root_certificates(roots);
     let mut config = match &tls.identity {
         None => builder.with_no_client_auth(),
-        Some((chain, key)) => {
-            builder.with_client_auth_cert(certificates(chain)?, private_key(key)?).context("take the identity")?
-        }
+        Some((chain, key)) => builder
+            .with_client_auth_cert(certificates(chain)?, private_key(key)?)
+            .context("set the client certificate")?,
     };
     config.alpn_protocols = tls.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
 }
 
-async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, call: AppRequest) -> Result<AppResponse> {
-    if call.wire == AppProtocol::Raw {
+async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    call: AppRequest,
+) -> Result<AppResponse> {
+    if call.protocol == AppProtocol::Raw {
         return exchange_lines(stream, &call.body).await;
     }
-    let wire = call.wire;
+    let protocol = call.protocol;
     let request = request(call)?;
-    if wire == AppProtocol::Http2 {
+    if protocol == AppProtocol::Http2 {
         let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("hello")?;
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                .await
+                .context("HTTP/2 handshake")?;
         tokio::spawn(connection);
-        answer(sender.send_request(request).await.context("send the request")?).await
+        read_response(sender.send_request(request).await.context("send the request")?).await
     } else {
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("handshake")?;
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("HTTP/1.1 handshake")?;
         tokio::spawn(connection);
-        answer(sender.send_request(request).await.context("send the request")?).await
+        read_response(sender.send_request(request).await.context("send the request")?).await
     }
 }
 
 fn request(call: AppRequest) -> Result<Request<Full<Bytes>>> {
-    let uri = match call.wire {
-        // HTTP/2 has the host in the request's own line.
+    let uri = match call.protocol {
+        // In HTTP/2, the URI has the authority.
         AppProtocol::Http2 => {
             format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path)
         }
         _ => call.path.clone(),
     };
     let mut request = Request::builder().method(call.method.as_str()).uri(uri);
-    if call.wire == AppProtocol::Http1 {
+    if call.protocol == AppProtocol::Http1 {
         request = request.header("host", &call.host);
     }
     for (name, value) in &call.headers {
@@ -127,7 +131,7 @@ fn request(call: AppRequest) -> Result<Request<Full<Bytes>>> {
     request.body(Full::new(Bytes::from(call.body))).context("build the request")
 }
 
-async fn answer(response: Response<Incoming>) -> Result<AppResponse> {
+async fn read_response(response: Response<Incoming>) -> Result<AppResponse> {
     let (head, body) = response.into_parts();
     let body =
         Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|e| anyhow!("read the body: {e}"))?.to_bytes();
@@ -147,7 +151,7 @@ async fn exchange_lines<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: 
     let mut line = String::new();
     let length = BufReader::new(stream).read_line(&mut line).await.context("read")?;
     if length == 0 {
-        bail!("closed without an answer");
+        bail!("closed without a response");
     }
     Ok(AppResponse { status: 0, headers: [].into(), body: line })
 }

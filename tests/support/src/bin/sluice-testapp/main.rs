@@ -1,5 +1,5 @@
-//! The application in a pod of the end-to-end tests: it answers HTTP, TLS and raw connections, and sends what it is
-//! told.
+//! The application in a pod of the end-to-end tests. It answers HTTP, TLS and raw connections, and sends the requests that
+//! the test commands.
 //!
 //! Every request is answered with one JSON object: the application and the request it received. Commands come as JSON
 //! lines on standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
@@ -22,31 +22,31 @@ use tokio::sync::mpsc;
 #[derive(Parser)]
 #[command(about = "The application in a pod of the end-to-end tests")]
 struct Args {
-    /// Address to answer HTTP on, may repeat.
+    /// Address to serve HTTP on, repeatable.
     #[arg(long = "listen")]
     listen: Vec<SocketAddr>,
-    /// Address to greet raw connections on, may repeat.
+    /// Address to answer raw connections on, repeatable.
     #[arg(long = "tcp")]
     tcp: Vec<SocketAddr>,
-    /// Address to answer HTTP over TLS on, may repeat; needs a certificate.
+    /// Address to serve HTTPS on, repeatable. Needs a certificate.
     #[arg(long = "https", requires = "certificate")]
     https: Vec<SocketAddr>,
-    /// Address to answer proxies on that ask over gRPC whether a request may pass, may repeat.
+    /// Address to serve external authorization (gRPC) on, repeatable.
     #[arg(long = "authorize")]
     authorize: Vec<SocketAddr>,
     /// Certificate chain, PEM.
     #[arg(long, requires = "key")]
     certificate: Option<PathBuf>,
-    /// Its key, PEM.
+    /// Private key of the certificate, PEM.
     #[arg(long)]
     key: Option<PathBuf>,
-    /// Roots of clients' certificates, PEM; a client may also have none.
+    /// Roots of client certificates, PEM. A client may also have no certificate.
     #[arg(long, requires = "certificate")]
     client_roots: Option<PathBuf>,
-    /// Name it answers with.
+    /// Name of the application, part of every response.
     #[arg(long)]
     name: String,
-    /// Version it answers with.
+    /// Version of the application, part of every response.
     #[arg(long, default_value = "v1")]
     version: String,
 }
@@ -61,7 +61,7 @@ async fn main() -> Result<()> {
         tokio::spawn(server::serve_http(bind(address).await?, app.clone()));
     }
     for address in args.tcp {
-        tokio::spawn(server::greet(bind(address).await?, app.clone()));
+        tokio::spawn(server::serve_lines(bind(address).await?, app.clone()));
     }
     for address in args.authorize {
         tokio::spawn(authorize::serve(bind(address).await?));
@@ -83,7 +83,7 @@ async fn main() -> Result<()> {
             }
         }
     });
-    // Tell the parent that every listener is open.
+    // Reports to the parent that every listener is open.
     replies.send(AppReply::ready()).await.context("report ready")?;
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = commands.next_line().await.context("read a command")? {

@@ -1,4 +1,4 @@
-//! Answers what arrives, and remembers it.
+//! Answers requests, and records them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// So many requests are remembered.
-const MAX_REMEMBERED_REQUESTS: usize = 5_000;
+/// Number of the last requests that are recorded.
+const MAX_RECORDED_REQUESTS: usize = 5_000;
 
 pub(crate) struct App {
     name: String,
@@ -39,18 +39,18 @@ impl App {
         Self { name, version, served: AtomicU64::new(0), received: Mutex::default() }
     }
 
-    /// Everything received whose path contains `marker`.
+    /// The recorded requests whose path contains `marker`.
     fn received(&self, marker: &str) -> Value {
         let Ok(received) = self.received.lock() else { return Value::Null };
-        let wanted = |request: &&Value| request["path"].as_str().is_some_and(|path| path.contains(marker));
-        received.iter().filter(wanted).cloned().collect()
+        let matches = |request: &&Value| request["path"].as_str().is_some_and(|path| path.contains(marker));
+        received.iter().filter(matches).cloned().collect()
     }
 
-    /// Remembers a request; how many with this path there were before.
-    fn remember(&self, request: &Value) -> u64 {
+    /// Records a request. Returns the number of earlier requests with the same path.
+    fn record(&self, request: &Value) -> u64 {
         let Ok(mut received) = self.received.lock() else { return 0 };
         let before = received.iter().filter(|other| other["path"] == request["path"]).count();
-        if received.len() == MAX_REMEMBERED_REQUESTS {
+        if received.len() == MAX_RECORDED_REQUESTS {
             received.pop_front();
         }
         received.push_back(request.clone());
@@ -58,8 +58,8 @@ impl App {
     }
 }
 
-/// What TLS says of a connection.
-type Secured = Option<Value>;
+/// TLS properties of a connection, if it uses TLS.
+type ConnectionTls = Option<Value>;
 
 pub(crate) async fn serve_http(listener: TcpListener, app: Arc<App>) {
     loop {
@@ -75,18 +75,18 @@ pub(crate) async fn serve_https(listener: TcpListener, tls: TlsAcceptor, app: Ar
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
             let (_, session) = stream.get_ref();
-            let secured = json!({
+            let tls_info = json!({
                 "serverName": session.server_name(),
                 "alpn": session.alpn_protocol().map(String::from_utf8_lossy),
                 "clientCertificate": session.peer_certificates().is_some_and(|chain| !chain.is_empty()),
             });
-            serve(stream, peer, Some(secured), app).await;
+            serve(stream, peer, Some(tls_info), app).await;
         });
     }
 }
 
-/// Reads a line, and answers with the application's and the caller's name.
-pub(crate) async fn greet(listener: TcpListener, app: Arc<App>) {
+/// Reads a line, and answers with the application's name and the peer's address.
+pub(crate) async fn serve_lines(listener: TcpListener, app: Arc<App>) {
     loop {
         let Ok((mut stream, peer)) = listener.accept().await else { continue };
         let app = app.clone();
@@ -96,14 +96,14 @@ pub(crate) async fn greet(listener: TcpListener, app: Arc<App>) {
             if BufReader::new(read).read_line(&mut line).await.is_err() {
                 return;
             }
-            let greeting = json!({ "name": app.name, "version": app.version,
+            let response = json!({ "name": app.name, "version": app.version,
                 "peer": peer.ip().to_string(), "line": line.trim_end() });
-            let _ = write.write_all(format!("{greeting}\n").as_bytes()).await;
+            let _ = write.write_all(format!("{response}\n").as_bytes()).await;
         });
     }
 }
 
-/// What speaks TLS with this certificate.
+/// Accepts TLS connections with this certificate.
 pub(crate) fn acceptor(certificate: &Path, key: &Path, client_roots: Option<&Path>) -> Result<TlsAcceptor> {
     let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
     let builder = ServerConfig::builder();
@@ -112,7 +112,7 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path, client_roots: Option<&Pat
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for root in certificates(&read(path)?)? {
-                roots.add(root).context("take a client root")?;
+                roots.add(root).context("add a client root")?;
             }
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build();
             builder.with_client_cert_verifier(verifier.context("verify clients")?)
@@ -120,22 +120,22 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path, client_roots: Option<&Pat
     };
     let mut config = builder
         .with_single_cert(certificates(&read(certificate)?)?, private_key(&read(key)?)?)
-        .context("take the certificate")?;
+        .context("set the certificate")?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn serve<S>(stream: S, peer: SocketAddr, secured: Secured, app: Arc<App>)
+async fn serve<S>(stream: S, peer: SocketAddr, tls_info: ConnectionTls, app: Arc<App>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let service = service_fn(move |request| answer(app.clone(), peer, secured.clone(), request));
+    let service = service_fn(move |request| answer(app.clone(), peer, tls_info.clone(), request));
     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// What a request's query asks for: `status=503` answers so, `delay-ms=200` waits first, and both only where `only=v2`
-/// is this version, and only for the first of this very path with `first=2`.
+/// Options of the response in the query of a request: `status=503` is the status, `delay-ms=200` a delay. With `only=v2`
+/// they apply only in that version of the application, with `first=2` only to the first two requests of this path.
 struct ResponseOptions(BTreeMap<String, String>);
 
 impl ResponseOptions {
@@ -148,21 +148,21 @@ impl ResponseOptions {
         self.0.get(name)?.parse().ok()
     }
 
-    fn concern(&self, app: &App, before: u64) -> bool {
-        let here = self.0.get("only").is_none_or(|version| *version == app.version);
-        here && self.number("first").is_none_or(|first| before < first)
+    fn apply(&self, app: &App, before: u64) -> bool {
+        let is_version = self.0.get("only").is_none_or(|version| *version == app.version);
+        is_version && self.number("first").is_none_or(|first| before < first)
     }
 }
 
 async fn answer(
     app: Arc<App>,
     peer: SocketAddr,
-    secured: Secured,
+    tls_info: ConnectionTls,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let wishes = ResponseOptions::of(request.uri().query());
+    let options = ResponseOptions::of(request.uri().query());
     if request.uri().path() == RECEIVED {
-        let marker = wishes.0.get("marker").map(String::as_str).unwrap_or_default();
+        let marker = options.0.get("marker").map(String::as_str).unwrap_or_default();
         return Ok(Response::new(Full::new(Bytes::from(app.received(marker).to_string()))));
     }
     let served = app.served.fetch_add(1, Ordering::Relaxed) + 1;
@@ -172,7 +172,7 @@ async fn answer(
         "served": served,
         "peer": peer.ip().to_string(),
         "protocol": format!("{:?}", request.version()),
-        "tls": secured,
+        "tls": tls_info,
         "method": request.method().as_str(),
         "path": request.uri().path_and_query().map(ToString::to_string),
         "host": request.headers().get("host").and_then(|h| h.to_str().ok())
@@ -181,12 +181,12 @@ async fn answer(
             .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
             .collect::<BTreeMap<_, _>>(),
     });
-    let concerned = wishes.concern(&app, app.remember(&body));
-    if let Some(delay) = wishes.number("delay-ms").filter(|_| concerned) {
+    let apply = options.apply(&app, app.record(&body));
+    if let Some(delay) = options.number("delay-ms").filter(|_| apply) {
         tokio::time::sleep(Duration::from_millis(delay)).await;
     }
     let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
-    let status = wishes.number("status").filter(|_| concerned).and_then(|status| u16::try_from(status).ok());
+    let status = options.number("status").filter(|_| apply).and_then(|status| u16::try_from(status).ok());
     if let Some(status) = status.and_then(|status| StatusCode::from_u16(status).ok()) {
         *response.status_mut() = status;
     }

@@ -1,4 +1,4 @@
-//! Sends requests, waits for the expected responses, and reports other ones.
+//! Sends requests, waits for the expected responses, and reports unexpected ones.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use sluice_testkit::pods::network::BridgeNetwork;
 /// Longest wait until traffic follows the objects.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Requests under way at once when many are sent.
+/// Number of concurrent requests when many are sent.
 const CONCURRENT_REQUESTS: usize = 8;
 
 /// Whether this machine can run pods. If not, a warning is printed; in CI that is a failure.
@@ -27,7 +27,7 @@ pub(crate) fn pods_are_permitted() -> bool {
     }
 }
 
-/// A Service of one scenario in namespace `shop`: its name, and the last number of its address.
+/// A Service of one scenario in namespace `shop`: its name, and the last octet of its address.
 #[derive(Clone, Copy)]
 pub(crate) struct Host(pub(crate) &'static str, pub(crate) u8);
 
@@ -50,7 +50,7 @@ impl Host {
         )
     }
 
-    /// A VirtualService of it; `http` is its routes, indented by two.
+    /// A VirtualService for it; `http` are its routes, indented by two.
     pub(crate) fn routes(self, http: &str) -> String {
         let name = self.0;
         format!(
@@ -85,34 +85,34 @@ impl Host {
     }
 }
 
-/// The counters of a pod's Envoy that have to do with a host.
+/// The counters of a pod's Envoy for a host.
 pub(crate) async fn stats_of(mesh: &Mesh, pod: &str, host: &str) -> String {
     let Some(envoy) = &mesh.pod(pod).envoy else { return format!("{pod} has no Envoy") };
     let pattern =
         format!("^cluster\\..*{host}.*(rq_|cx_|ssl|ejections|retry|lb_)|PassthroughCluster.*rq_|BlackHole.*cx_");
-    let lines = envoy.counted(&pattern).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
+    let lines = envoy.nonzero_stats(&pattern).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
     format!("stats of {pod}:\n  {}\nEnvoy's log: {}", lines.join("\n  "), envoy.log_tail())
 }
 
-/// A call in words.
-pub(crate) fn words(from: &str, call: &AppRequest) -> String {
+/// A description of a call.
+pub(crate) fn describe(from: &str, call: &AppRequest) -> String {
     let tls = call.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
-    let AppRequest { method, host, path, address, headers, wire, .. } = call;
-    format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")
+    let AppRequest { method, host, path, address, headers, protocol, .. } = call;
+    format!("{from} sent {method} {host}{path} to {address} by {protocol:?}{tls} with {headers:?}")
 }
 
 /// The error of an unexpected response.
-async fn otherwise(mesh: &Mesh, from: &str, call: &AppRequest, wanted: &str, reply: &AppReply) -> String {
-    let (asked, stats) = (words(from, call), stats_of(mesh, from, &call.host).await);
-    format!("{asked}, wanted {wanted}, and got after {:?}: {:?}\n{stats}", reply.elapsed(), reply.outcome)
+async fn unexpected(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str, reply: &AppReply) -> String {
+    let (sent, stats) = (describe(from, call), stats_of(mesh, from, &call.host).await);
+    format!("{sent}; expected {expected}, but after {:?} received {:?}\n{stats}", reply.elapsed(), reply.outcome)
 }
 
-/// Sends requests until `wanted` accepts the response: configuration arrives in steps.
+/// Sends requests until `expected` accepts the response: configuration arrives in steps.
 pub(crate) async fn until(
     mesh: &Mesh,
     from: &str,
     call: &AppRequest,
-    wanted: &str,
+    expected: &str,
     test: impl Fn(&AppReply) -> bool,
 ) -> Result<AppReply> {
     let deadline = Instant::now() + TIMEOUT;
@@ -122,30 +122,30 @@ pub(crate) async fn until(
             return Ok(reply);
         }
         if Instant::now() > deadline {
-            bail!("{}\ncontrol plane: {}", otherwise(mesh, from, call, wanted, &reply).await, mesh.server_log());
+            bail!("{}\ncontrol plane: {}", unexpected(mesh, from, call, expected, &reply).await, mesh.server_log());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Sends requests until `expected` responds, as named by [`AppReply::who`].
+/// Sends requests until `expected` responds, as named by [`AppReply::responder`].
 pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
     // A request without a route times out: detect that soon.
     let call = AppRequest { timeout_ms: 1000, ..call.clone() };
-    until(mesh, from, &call, expected, |reply| reply.who() == expected).await
+    until(mesh, from, &call, expected, |reply| reply.responder() == expected).await
 }
 
-/// Sends one request; `wanted` must accept the response.
+/// Sends one request; `expected` must accept the response.
 pub(crate) async fn once(
     mesh: &Mesh,
     from: &str,
     call: &AppRequest,
-    wanted: &str,
+    expected: &str,
     test: impl Fn(&AppReply) -> bool,
 ) -> Result<AppReply> {
     let reply = mesh.pod(from).call(call.clone()).await?;
     if !test(&reply) {
-        bail!("{}", otherwise(mesh, from, call, wanted, &reply).await);
+        bail!("{}", unexpected(mesh, from, call, expected, &reply).await);
     }
     Ok(reply)
 }
@@ -155,8 +155,8 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: us
     let counts = count(mesh, from, call, times).await?;
     if counts.len() != 1 || !counts.contains_key(expected) {
         bail!(
-            "{} {times} times, wanted {expected} each time, and got {counts:?}\n{}",
-            words(from, call),
+            "{} {times} times; expected {expected} each time, but received {counts:?}\n{}",
+            describe(from, call),
             stats_of(mesh, from, &call.host).await
         );
     }
@@ -169,7 +169,7 @@ pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usi
     let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(CONCURRENT_REQUESTS);
     let mut counts = BTreeMap::new();
     while let Some(reply) = replies.try_next().await? {
-        *counts.entry(reply.who()).or_default() += 1;
+        *counts.entry(reply.responder()).or_default() += 1;
     }
     Ok(counts)
 }
@@ -185,15 +185,15 @@ pub(crate) async fn share(
     let counts = count(mesh, from, call, times).await?;
     let known = counts.keys().all(|name| expected.iter().any(|(other, _)| other == name));
     let fits = expected.iter().all(|(name, percent)| {
-        let got = counts.get(*name).copied().unwrap_or(0);
+        let value = counts.get(*name).copied().unwrap_or(0);
         // variance = n p (1 - p), so 36 variance = 36 n percent (100 - percent) / 10,000
-        let (distance, bound) = ((got * 100).abs_diff(times * percent), 36 * times * percent * (100 - percent));
+        let (distance, bound) = ((value * 100).abs_diff(times * percent), 36 * times * percent * (100 - percent));
         distance * distance <= bound
     });
     if !known || !fits {
         bail!(
-            "{} {times} times, wanted about {expected:?} percent, and got {counts:?}\n{}",
-            words(from, call),
+            "{} {times} times; expected about {expected:?} percent, but received {counts:?}\n{}",
+            describe(from, call),
             stats_of(mesh, from, &call.host).await
         );
     }
@@ -205,20 +205,20 @@ pub(crate) fn answer(reply: AppReply) -> Result<AppResponse> {
     reply.outcome.map_err(anyhow::Error::msg)
 }
 
-/// Waits until `measure` is at least `wanted`.
+/// Waits until `measure` is at least `expected`.
 pub(crate) async fn until_counted<F: Future<Output = Result<usize>>>(
     what: &str,
-    wanted: usize,
+    expected: usize,
     mut measure: impl FnMut() -> F,
 ) -> Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let got = measure().await?;
-        if got >= wanted {
+        let value = measure().await?;
+        if value >= expected {
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("wanted {what} at least {wanted}, but it stays {got}");
+            bail!("expected {what} of at least {expected}, but it stays {value}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
