@@ -60,7 +60,7 @@ bench-full: bench ## the same over sizes of mesh, both drivers and all storms (h
 	  $(BENCH) --services 10000 --endpoints 2 --namespaces 50 --proxies 10 --changes endpoint-ready,vs --driver $$driver --starts 5 \
 	    --json $(RESULTS)/start-$$driver.json || exit; \
 	done
-	target/release/sluice-bench scale --sluiced target/release/sluiced --out $(RESULTS)/scale --resume --repeat 3 --window 256 --patience 900
+	target/release/sluice-bench scale --sluiced target/release/sluiced --out $(RESULTS)/scale --resume --repeat 3 --window 256 --timeout 900
 	target/release/sluice-bench report $(RESULTS)/*.json $(RESULTS)/scale/*.json --out $(RESULTS)/report.html
 
 .PHONY: soak

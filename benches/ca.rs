@@ -1,4 +1,4 @@
-//! What issuing a certificate costs, by the kind of the root's key: the request verified, the certificate signed and encoded.
+//! Cost of issuing a certificate (verify the request, sign and encode the certificate), by the type of the root's key.
 //! `cargo bench -p sluice-ca`.
 
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock for the crate it measures")]
@@ -15,7 +15,7 @@ fn issue(c: &mut Criterion) {
     let now = i64::try_from(now.as_secs()).expect("a time");
     let key = KeyPair::generate().expect("a key");
     let request = CertificateParams::default().serialize_request(&key).expect("a request");
-    let request = request.pem().expect("its text");
+    let request = request.pem().expect("the PEM text");
     let identities = ["spiffe://cluster.local/ns/shop/sa/cart".to_owned()];
     let mut group = c.benchmark_group("issue");
     group.throughput(Throughput::Elements(1));

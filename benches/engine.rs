@@ -17,7 +17,7 @@ use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, G
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// A record of ordinary size.
+/// A record of typical size.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct BenchRecord {
     name: String,
@@ -69,19 +69,19 @@ const OPERATORS: &[(&str, Derivation)] = &[
         drop(index.group("out", |_, rows| Some(rows.iter().map(|(_, version)| **version).sum::<u64>())).publish());
     }),
     ("derive/get", |_, a, b| {
-        let made = a.derive("out", |d| {
+        let derived = a.derive("out", |d| {
             let b = d.on(b);
             move |cx, key, v: &BenchRecord| Some((v.version, cx.get(&b, key).map(|other| other.version)))
         });
-        drop(made.publish());
+        drop(derived.publish());
     }),
     ("derive/by", |_, a, b| {
         let index = b.index("by-group", |k, v| [(k / 5, v.version)]);
-        let made = a.derive("out", |d| {
+        let derived = a.derive("out", |d| {
             let rows = d.by(&index);
             move |cx, key, v: &BenchRecord| Some((v.version, cx.by(&rows, &(key / 5)).len()))
         });
-        drop(made.publish());
+        drop(derived.publish());
     }),
 ];
 
@@ -116,13 +116,13 @@ fn one_change(criterion: &mut Criterion, sizes: &[u32]) {
             let mut version = 0;
             group.bench_function(BenchmarkId::new(*name, size), |bencher| {
                 bencher.iter_custom(|rounds| {
-                    let mut took = Duration::ZERO;
+                    let mut elapsed = Duration::ZERO;
                     for _ in 0..rounds {
                         version += 1;
                         let key = (version as u32).wrapping_mul(2_654_435_761) % size;
-                        took += change(&engine, &input, key, version);
+                        elapsed += change(&engine, &input, key, version);
                     }
-                    took
+                    elapsed
                 });
             });
         }
@@ -165,7 +165,7 @@ fn batches(size: u32) {
     println!("\nbatches of 1000 changes, {size} records (dataflow CPU)");
     for (name, derivation) in OPERATORS {
         let (engine, input) = loaded(*derivation, size);
-        let mut took = Duration::ZERO;
+        let mut elapsed = Duration::ZERO;
         let rounds = 20;
         for round in 1..=rounds {
             engine.transaction(|tx| {
@@ -174,9 +174,9 @@ fn batches(size: u32) {
                     tx.set(&input, key, record(key, u64::from(round)));
                 }
             });
-            took += engine.metrics().last_epoch;
+            elapsed += engine.metrics().last_epoch;
         }
-        let each = took.as_secs_f64() / f64::from(rounds * 1000);
+        let each = elapsed.as_secs_f64() / f64::from(rounds * 1000);
         println!("  {name:<12} {:>6.2} µs a change, {:>8.0} changes/s", each * 1e6, 1.0 / each);
     }
 }
@@ -203,7 +203,7 @@ fn in_fresh_process(arguments: &[&str]) {
     assert!(status.success(), "{arguments:?}: {status}");
 }
 
-/// An address of services.
+/// A pod. Its address is an endpoint of services.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct Pod {
     address: String,
@@ -211,7 +211,7 @@ struct Pod {
     ready: bool,
 }
 
-/// The pods of a service, by name.
+/// An EndpointSlice: a service, and its pods by their keys.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct Slice {
     service: u32,
@@ -241,7 +241,7 @@ fn encode<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<u8> {
     bytes
 }
 
-/// index, join, index and group: pods and slices to one assignment per service.
+/// From pods and slices to one assignment per service, with index, join, index and group.
 fn composite(b: &mut GraphBuilder) -> MeshInputs {
     b.dataflow("endpoints", |g| {
         let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
@@ -262,7 +262,7 @@ fn endpoints<'s>(
     by_pod.join("endpoints", pods, |pod, slice, service, value| Some(((*service, *slice, *pod), value.clone())))
 }
 
-/// The same with look-ups instead of relations.
+/// The same with `derive`, which looks up the pods of a slice.
 fn composite_derived(b: &mut GraphBuilder) -> MeshInputs {
     b.dataflow("endpoints", |g| {
         let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
@@ -279,7 +279,7 @@ fn composite_derived(b: &mut GraphBuilder) -> MeshInputs {
     })
 }
 
-/// What a small control plane derives: assignments for two ports, clusters, and routes for a fifth of the services.
+/// The collections of a small control plane: assignments for two ports, clusters, and routes for a fifth of the services.
 fn everything(b: &mut GraphBuilder) -> MeshInputs {
     b.dataflow("mesh", |g| {
         let (services_in, services) = g.input::<u32, BenchRecord>("services");
@@ -321,8 +321,8 @@ fn process_cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Writes everything in one epoch. Returns the wall time and the CPU time of all threads, with the time to make the
-/// records.
+/// Writes all records in one epoch. Returns the wall time and the CPU time of all threads, both with the time to
+/// create the records.
 fn load(engine: &Engine, mesh: &MeshInputs, services: u32, each: u32) -> (Duration, Duration) {
     let (start, cpu) = (Instant::now(), process_cpu());
     engine.transaction(|tx| {
@@ -376,7 +376,7 @@ type BuildMesh = fn(&mut GraphBuilder) -> MeshInputs;
 const MESHES: [(&str, BuildMesh); 3] =
     [("index+join+index+group", composite), ("derive", composite_derived), ("everything", everything)];
 
-/// Runs the part named by the arguments, if this process was started for one. Returns whether it was.
+/// Runs the part that the arguments name, if this process was started by [`in_fresh_process`]. Returns whether it was.
 fn run_part() -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u32>().ok()).unwrap_or(1_000);

@@ -12,8 +12,9 @@ use crate::shape::{Layout, Shape};
 
 /// Simulates the proxies of a mesh against an ADS server and measures how changes reach them.
 ///
-/// Each proxy has a connection and a stream of its own, subscribes and acknowledges as Envoy does, and names its node
-/// as istio-proxy does. Objects are YAML files in a directory that the server watches, or go through a Kubernetes API.
+/// Each proxy has a connection and a stream of its own, subscribes and acknowledges as Envoy does, and sends a node
+/// like that of istio-proxy. Objects are YAML files in a directory that the server watches, or are written through a
+/// Kubernetes API.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120)]
 pub(crate) struct Arguments {
@@ -29,8 +30,8 @@ pub(crate) enum Command {
     /// Measure meshes of several sizes and the large shapes: a result for each, and one report of all.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(Box<ScaleArguments>),
-    /// Measure two builds in one run, with changes in turn, and compare them. Exit code 1 when
-    /// a ratio is over the limit.
+    /// Measure two builds in one run, with each change applied to one after the other, and compare them. Exit code 1
+    /// when a ratio is over the limit.
     Versus(Box<VersusArguments>),
     /// Change the mesh at random for a long time. Memory must stay flat, and at the end every proxy must hold, byte for
     /// byte, what a fresh server sends to it. Exit code 1 otherwise.
@@ -69,7 +70,7 @@ pub(crate) enum Command {
     Compare {
         /// The result to compare with.
         before: PathBuf,
-        /// The result to judge.
+        /// The result to compare.
         after: PathBuf,
         /// Largest ratio after : before that passes.
         #[arg(long, default_value_t = 1.5)]
@@ -144,11 +145,11 @@ pub(crate) enum Storm {
     Restart,
     /// One client in ten reads slowly and one in a hundred does not read, while changes go to all.
     Slow,
-    /// As many further proxies connect at once, while changes go to the connected ones: their latency relative to an
-    /// idle server.
+    /// As many further proxies connect at once, while changes are sent to the connected ones. Measures the latency of
+    /// these changes relative to an idle server.
     Rush,
-    /// The mesh config changes for all proxies, and endpoints change before that push ends: their latency relative to
-    /// an idle server.
+    /// The mesh config changes for all proxies, and endpoints change before that push ends. Measures the latency of
+    /// the endpoint changes relative to an idle server.
     Backlog,
 }
 
@@ -168,7 +169,7 @@ pub(crate) struct MeasureOptions {
     /// Protocol of the proxies.
     #[arg(long, value_enum, default_value_t = AdsProtocol::Delta)]
     pub(crate) protocol: AdsProtocol,
-    /// Proxies subscribe the virtual hosts of route tables one by one (VHDS). A started server has that enabled.
+    /// Proxies subscribe to the virtual hosts of route tables one by one (VHDS). A started server has VHDS enabled.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,
     /// Flow-control window of each proxy's stream and connection, in KiB. The default is Envoy's. With thousands of
@@ -178,13 +179,13 @@ pub(crate) struct MeasureOptions {
     /// Where objects are written.
     #[arg(long, value_enum, default_value_t = Driver::Directory)]
     pub(crate) driver: Driver,
-    /// Measured changes of each kind. One more is made first and not counted.
+    /// Measured changes of each kind, after one that is not counted.
     #[arg(long, default_value_t = 5)]
     pub(crate) repeat: usize,
     /// Longest time for a change to reach the last proxy, in seconds.
     #[arg(long, default_value_t = 60)]
-    pub(crate) patience: u64,
-    /// Time without a message after which a change is settled, in milliseconds.
+    pub(crate) timeout: u64,
+    /// A change is settled when no message has arrived for this time, in milliseconds.
     #[arg(long, default_value_t = 200)]
     pub(crate) quiet: u64,
     /// Seconds between the last connect and the reading of the server's memory, in which the server may return memory.
@@ -223,7 +224,7 @@ pub(crate) struct RunArguments {
     /// afterwards.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Number of starts of the server. The last one stays; the result has the time from start to ready of each.
+    /// Number of starts of the server. The last one keeps running. The result has the time from start to ready of each.
     #[arg(long, default_value_t = 1)]
     pub(crate) starts: usize,
     /// Change kinds to make, comma separated; all if not given, `none` for none.
@@ -266,7 +267,7 @@ pub(crate) enum Large {
     None,
 }
 
-/// Which grid is measured.
+/// The grid to measure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Grid {
     /// --services × --proxies.
@@ -303,7 +304,7 @@ pub(crate) struct ScaleArguments {
     /// Skip shapes that have a result in --out.
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Skip shapes with more services × proxies than this: each needs up to 40 bytes of this tool while all connect.
+    /// Skip shapes with more services × proxies than this. The tool needs up to 40 bytes for each while all connect.
     #[arg(long, default_value_t = 150_000_000)]
     pub(crate) at_most: usize,
 }
@@ -317,7 +318,7 @@ pub(crate) struct VersusArguments {
     /// The build to compare with.
     #[arg(long, value_name = "FILE")]
     pub(crate) before: PathBuf,
-    /// The build to judge.
+    /// The build to compare.
     #[arg(long, value_name = "FILE")]
     pub(crate) after: PathBuf,
     /// Connected proxies, of each build.
@@ -375,7 +376,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
-        _ => return Err(format!("{unit:?} is no unit of s, m, h")),
+        _ => return Err(format!("the unit {unit:?} is not one of s, m, h")),
     };
     let number: u64 = number.parse().map_err(|_| "a duration is a number and a unit, such as 10m".to_owned())?;
     Ok(Duration::from_secs(number * seconds))
@@ -388,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!((duration("2h"), duration("7")), (Ok(Duration::from_secs(7200)), Ok(Duration::from_secs(7))));

@@ -6,13 +6,14 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// The lowest priority.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// A runtime of such threads, as many as there are CPUs.
+/// A runtime with as many such threads as CPUs.
 pub(crate) struct Background(Option<Runtime>);
 
 impl Background {
     pub(crate) fn new() -> Result<Self> {
         let lower = || {
-            // On Linux it is the thread's own. A thread that stays as it is makes a result worse, not better.
+            // On Linux, `nice` applies to the calling thread. If it fails, the measured latencies are higher, never
+            // lower.
             let _ = rustix::process::nice(LOWEST_PRIORITY);
         };
         let runtime = Builder::new_multi_thread().enable_all().thread_name("background").on_thread_start(lower).build();
@@ -27,7 +28,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Others' tasks run on this thread: it cannot wait.
+            // The value may be dropped on a thread of another runtime, which must not block.
             runtime.shutdown_background();
         }
     }

@@ -1,4 +1,4 @@
-//! The budgets of shapes, and whether a result keeps them.
+//! The budgets of shapes, and whether a result meets them.
 
 use serde::Deserialize;
 
@@ -6,10 +6,10 @@ use crate::change::ChangeKind;
 use crate::result::{Round, RunResult, StormResult};
 use crate::shape::Layout;
 
-/// What is asked for, with what istiod needs on a machine of the kind, as `budgets.json` has it.
+/// The budgets, and the figures of istiod on a machine of the same kind.
 const BUDGETS: &str = include_str!("../budgets.json");
 
-/// A shape with what it has to keep.
+/// The budgets of a shape.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ShapeBudget {
@@ -23,24 +23,24 @@ struct ShapeBudget {
     rows: Vec<Row>,
 }
 
-/// Figures of one thing.
+/// The budget of one measurement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    of: MeasuredThing,
-    /// Only of results with virtual hosts one by one, or without.
+    of: Measurement,
+    /// If set, the row applies only to results with VHDS, or only to those without.
     virtual_hosts: Option<bool>,
     budget: Figures,
     #[serde(default)]
     reference: Figures,
 }
 
-/// What is measured.
+/// A measurement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum MeasuredThing {
+enum Measurement {
     Change(ChangeKind),
-    /// By its name in the result.
+    /// A storm, by its name in the result.
     Storm(String),
     Connect,
     Connected,
@@ -65,7 +65,7 @@ struct Figures {
     resident_mb: Option<f64>,
     peak_mb: Option<f64>,
     ready_s: Option<f64>,
-    /// Changes beside a storm: their latency, as a multiple of that in quiet.
+    /// Latency of changes during a storm, as a multiple of their latency before it.
     beside_ratio: Option<f64>,
 }
 
@@ -89,12 +89,12 @@ impl Figures {
             ("memory, MB", self.resident_mb),
             ("peak memory, MB", self.peak_mb),
             ("start to ready, s", self.ready_s),
-            ("latency beside it, times that in quiet", self.beside_ratio),
+            ("latency of changes during it / before it", self.beside_ratio),
         ]
     }
 }
 
-/// Whether one figure keeps its budget.
+/// A figure beside its budget.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     /// Name of the budget's shape.
@@ -104,49 +104,51 @@ pub(crate) struct Verdict {
     pub(crate) measured: f64,
     pub(crate) budget: f64,
     pub(crate) reference: Option<f64>,
-    /// Of a time: the server's share of it, see [`ClientTime`].
+    /// For a time: the server's share of it, see [`ClientTime`].
     pub(crate) share: Option<f64>,
-    /// Of a time: how long the same bytes take through bare sockets, in milliseconds.
+    /// For a time: how long the same bytes take through bare sockets, in milliseconds.
     pub(crate) sockets_ms: Option<f64>,
 }
 
 impl Verdict {
-    /// The figure itself keeps the budget.
+    /// Whether the figure itself meets the budget.
     pub(crate) fn is_met(&self) -> bool {
         self.measured <= self.budget
     }
 
-    /// The figure keeps the budget, or the server's share of it does.
+    /// Whether the figure or the server's share of it meets the budget.
     pub(crate) fn is_share_within(&self) -> bool {
         self.is_met() || self.share.is_some_and(|share| share <= self.budget)
     }
 
-    /// No server could keep it here: the bytes alone take longer. Gives how long, in milliseconds.
-    pub(crate) fn is_beyond_sockets(&self) -> Option<f64> {
+    /// The time of the same bytes through bare sockets in milliseconds, if that alone exceeds the budget: no server can
+    /// meet it on this machine.
+    pub(crate) fn sockets_over_budget_ms(&self) -> Option<f64> {
         self.sockets_ms.filter(|sockets| *sockets > self.budget)
     }
 }
 
-/// Judges what of the result has a budget.
-pub(crate) fn judge(result: &RunResult) -> Vec<Verdict> {
+/// Compares the figures of a result with their budgets.
+pub(crate) fn evaluate(result: &RunResult) -> Vec<Verdict> {
     let shapes: Vec<ShapeBudget> = serde_json::from_str(BUDGETS).unwrap_or_default();
     let mut verdicts = Vec::new();
     for shape in shapes.iter().filter(|shape| shape.is_of(result)) {
         for row in &shape.rows {
-            if row.virtual_hosts.is_some_and(|wanted| wanted != result.virtual_hosts) {
+            if row.virtual_hosts.is_some_and(|expected| expected != result.virtual_hosts) {
                 continue;
             }
-            let Some((what, measured, outside)) = measure(&row.of, result) else { continue };
+            let Some((what, measured, client_time)) = measure(&row.of, result) else { continue };
             let cpus = result.machine.cpus;
-            let share = |measured: f64| Some((measured - outside.as_ref()?.milliseconds(cpus)?).max(0.0));
+            let share = |measured: f64| Some((measured - client_time.as_ref()?.milliseconds(cpus)?).max(0.0));
             let figures = measured.each().into_iter().zip(row.budget.each()).zip(row.reference.each());
             for (((figure, measured), (_, budget)), (_, reference)) in figures {
                 if let (Some(measured), Some(budget)) = (measured, budget) {
-                    let one_by_one = if row.virtual_hosts == Some(true) { ", virtual hosts one by one" } else { "" };
-                    let (shape, what) = (shape.name.clone(), format!("{what}{one_by_one}"));
+                    let vhds = if row.virtual_hosts == Some(true) { ", with VHDS" } else { "" };
+                    let (shape, what) = (shape.name.clone(), format!("{what}{vhds}"));
                     let is_time = LAST.contains(&figure);
                     let share = if is_time { share(measured) } else { None };
-                    let sockets_ms = outside.as_ref().filter(|_| is_time).and_then(|outside| outside.sockets_ms);
+                    let sockets_ms =
+                        client_time.as_ref().filter(|_| is_time).and_then(|client_time| client_time.sockets_ms);
                     verdicts.push(Verdict { shape, what, figure, measured, budget, reference, share, sockets_ms });
                 }
             }
@@ -168,8 +170,8 @@ impl ShapeBudget {
     }
 }
 
-/// What of a time is no server's to save: what the same bytes take through bare sockets, or the simulator's own CPU
-/// spread over the machine's, whichever is more. The one is in part in the other, so they are not added.
+/// The part of a time that no server can avoid: the longer of the time that the same bytes take through bare sockets,
+/// and the simulator's CPU time divided by the number of CPUs. The two overlap, so they are not added.
 struct ClientTime {
     sockets_ms: Option<f64>,
     own_cpu_seconds: f64,
@@ -188,11 +190,11 @@ impl ClientTime {
     }
 }
 
-/// The figures of one thing, if the result has it, and what of its times is not the server's.
-fn measure(of: &MeasuredThing, result: &RunResult) -> Option<(String, Figures, Option<ClientTime>)> {
+/// The figures of a measurement, if the result has it, and the part of its times that is not the server's.
+fn measure(of: &Measurement, result: &RunResult) -> Option<(String, Figures, Option<ClientTime>)> {
     let memory = |kib: Option<u64>| kib.map(|kib| number(kib) * 1024.0 / 1e6);
     match of {
-        MeasuredThing::Change(kind) => {
+        Measurement::Change(kind) => {
             let change = result.changes.iter().find(|change| change.kind == *kind)?;
             let last = |share: f64| {
                 let values: Vec<f64> = change.rounds.iter().filter_map(|round| round.last_ms).collect();
@@ -211,15 +213,15 @@ fn measure(of: &MeasuredThing, result: &RunResult) -> Option<(String, Figures, O
             let own_cpu_seconds = median(&|round| Some(round.own_cpu_seconds)).unwrap_or_default();
             Some((kind.name(), figures, Some(ClientTime { sockets_ms: change.loopback_ms, own_cpu_seconds })))
         }
-        MeasuredThing::Storm(name) => {
+        Measurement::Storm(name) => {
             let storm = result.storms.iter().find(|storm| storm.name == *name)?;
             Some((name.clone(), storm_figures(storm), Some(ClientTime::of(storm))))
         }
-        MeasuredThing::Connect => {
+        Measurement::Connect => {
             let connect = &result.connect;
             Some(("all connect at once".to_owned(), storm_figures(connect), Some(ClientTime::of(connect))))
         }
-        MeasuredThing::Connected => {
+        Measurement::Connected => {
             let memory = Figures {
                 resident_mb: memory(result.connect.memory.map(|memory| memory.resident_kib)),
                 peak_mb: memory(result.connect.memory.map(|memory| memory.peak_kib)),
@@ -227,7 +229,7 @@ fn measure(of: &MeasuredThing, result: &RunResult) -> Option<(String, Figures, O
             };
             Some(("with all connected".to_owned(), memory, None))
         }
-        MeasuredThing::Ready => {
+        Measurement::Ready => {
             Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() }, None))
         }
     }
@@ -255,15 +257,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_of_sockets_and_simulator_is_not_the_servers() {
-        let outside = |sockets_ms, own_cpu_seconds| ClientTime { sockets_ms, own_cpu_seconds }.milliseconds(2);
-        assert_eq!(outside(Some(19.0), 0.010), Some(19.0));
-        assert_eq!(outside(Some(19.0), 0.060), Some(30.0));
-        assert_eq!(outside(None, 0.060), None);
+    fn server_share_excludes_time_of_sockets_and_simulator() {
+        let client_time = |sockets_ms, own_cpu_seconds| ClientTime { sockets_ms, own_cpu_seconds }.milliseconds(2);
+        assert_eq!(client_time(Some(19.0), 0.010), Some(19.0));
+        assert_eq!(client_time(Some(19.0), 0.060), Some(30.0));
+        assert_eq!(client_time(None, 0.060), None);
     }
 
     #[test]
-    fn a_budget_below_the_time_of_bare_sockets_is_marked() {
+    fn budget_below_the_time_of_bare_sockets_is_marked() {
         let verdict = |sockets_ms| Verdict {
             shape: String::new(),
             what: String::new(),
@@ -274,10 +276,10 @@ mod tests {
             share: Some(315.0),
             sockets_ms,
         };
-        assert_eq!(verdict(Some(228.0)).is_beyond_sockets(), Some(228.0));
-        assert_eq!(verdict(Some(20.0)).is_beyond_sockets(), None);
-        assert_eq!(verdict(None).is_beyond_sockets(), None);
-        assert!(!verdict(Some(228.0)).is_share_within(), "the time of sockets does not excuse the server");
+        assert_eq!(verdict(Some(228.0)).sockets_over_budget_ms(), Some(228.0));
+        assert_eq!(verdict(Some(20.0)).sockets_over_budget_ms(), None);
+        assert_eq!(verdict(None).sockets_over_budget_ms(), None);
+        assert!(!verdict(Some(228.0)).is_share_within(), "the server's share is over the budget too");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The kinds of change, and by what each is known to have arrived.
+//! The kinds of change, and the expectations that show that a change has arrived.
 
 use std::time::Instant;
 
@@ -6,14 +6,14 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::change_tracker::{Expectation, ExpectedContent};
 use crate::gateway;
+use crate::mesh_objects::MeshObjects;
 use crate::objects::{self, Endpoints};
 use crate::scan::Type;
 use crate::shape::{Layout, Role, Service, Shape};
-use crate::watch::{Expectation, ExpectedContent};
-use crate::world::MeshObjects;
 
-/// Addresses a pod has one after the other: the first octet holds no more.
+/// Addresses that a pod takes in turn. The first octet allows no more.
 const MOVED_ENDPOINTS: usize = 100;
 
 /// A kind of change.
@@ -22,13 +22,13 @@ const MOVED_ENDPOINTS: usize = 100;
 pub(crate) enum ChangeKind {
     /// An endpoint becomes unready, then ready again.
     EndpointReady,
-    /// A pod comes back with another address.
+    /// A pod restarts with another address.
     EndpointAddress,
-    /// A service gets 100 endpoints more, then loses them.
+    /// A service gets 100 more endpoints, then loses them.
     ScaleUp,
-    /// A Service with its endpoints comes.
+    /// A Service with its endpoints is added.
     ServiceAdd,
-    /// A Service with its endpoints goes.
+    /// A Service with its endpoints is removed.
     ServiceRemove,
     /// A VirtualService for one host changes.
     #[value(alias = "vs")]
@@ -46,11 +46,11 @@ pub(crate) enum ChangeKind {
     PeerAuthentication,
     /// A namespace gets a Sidecar that narrows its scope to itself and one host, then loses it; needs two namespaces.
     Sidecar,
-    /// The mesh config changes the access log's format.
+    /// The access log format in the mesh config changes.
     MeshConfig,
-    /// A Service gets another annotation that nothing reads: nothing may be sent.
+    /// An annotation of a Service that nothing reads changes: nothing may be sent.
     NoOp,
-    /// Every pod of a namespace gets another address, a service after another.
+    /// Every pod of a namespace gets another address, one service after the other.
     RollingRestart,
     /// The certificate of the gateways is replaced; needs gateways.
     SecretRotation,
@@ -64,7 +64,7 @@ impl ChangeKind {
         Self::value_variants().iter().copied().filter(|kind| *kind != Self::None).collect()
     }
 
-    /// What a mesh has to be given for it to change anything, if it has not.
+    /// The option that the shape lacks, if this kind would change nothing without it.
     pub(crate) fn needs(self, shape: &Shape) -> Option<&'static str> {
         match self {
             Self::SecretRotation if shape.gateways == 0 => Some("--gateways"),
@@ -84,8 +84,8 @@ impl ChangeKind {
 pub(crate) enum AffectedProxies {
     /// Every sidecar.
     Sidecars,
-    /// The sidecars that see a namespace, by its number.
-    Seeing(usize),
+    /// The sidecars that have a namespace in scope, by its number.
+    InScope(usize),
     /// The sidecars in a namespace, by its number.
     Namespace(usize),
     Gateways,
@@ -93,14 +93,14 @@ pub(crate) enum AffectedProxies {
 }
 
 impl AffectedProxies {
-    pub(crate) fn has(&self, shape: &Shape, role: Role) -> bool {
+    pub(crate) fn includes(&self, shape: &Shape, role: Role) -> bool {
         let own = match role {
             Role::Sidecar(number) => shape.proxy(number).0.namespace_number(),
             Role::Gateway(_) => return matches!(self, Self::Gateways),
         };
         match self {
             Self::Sidecars => true,
-            Self::Seeing(number) => match shape.layout {
+            Self::InScope(number) => match shape.layout {
                 Layout::Flat => true,
                 Layout::Scoped => own == *number || shape.neighbour(own) == *number,
             },
@@ -114,46 +114,46 @@ type Write = Box<dyn FnOnce(&MeshObjects) -> Result<Instant>>;
 
 /// One change.
 pub(crate) struct PlannedChange {
-    /// Made before, and not measured.
-    pub(crate) before: Option<Write>,
+    /// Prepares the change, and is not measured.
+    pub(crate) prepare: Option<Write>,
     pub(crate) write: Write,
     pub(crate) expected: Vec<Expectation>,
-    pub(crate) concerned: AffectedProxies,
+    pub(crate) affected: AffectedProxies,
 }
 
-/// How changes are planned.
+/// Options of [`plan`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     /// Number of the service that is changed, and of the namespace: the first at or after it.
     pub(crate) target: usize,
-    /// Proxies get virtual hosts one by one.
+    /// Proxies subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
 }
 
 /// The change of a kind in a round; rounds count from 0.
-pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> Result<PlannedChange> {
+pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan) -> Result<PlannedChange> {
     let marker = format!("bench-marker-{round:04}");
-    let target = shape.http_service(how.target);
+    let target = shape.http_service(options.target);
     let routes = |service: Service, marker: Marker| {
-        if how.by_virtual_host { host(service, marker) } else { table(service, marker) }
+        if options.by_virtual_host { host(service, marker) } else { table(service, marker) }
     };
     let home = target.namespace_number();
-    let seen = |namespace: usize, write: Write, expected| PlannedChange {
-        before: None,
+    let change_for_clients_of = |namespace: usize, write: Write, expected| PlannedChange {
+        prepare: None,
         write,
         expected,
-        concerned: AffectedProxies::Seeing(namespace),
+        affected: AffectedProxies::InScope(namespace),
     };
-    let everyone = |write: Write, expected| seen(home, write, expected);
+    let home_change = |write: Write, expected| change_for_clients_of(home, write, expected);
     Ok(match kind {
         ChangeKind::EndpointReady => {
             let endpoints = Endpoints { first_unready: round.is_multiple_of(2), ..Endpoints::default() };
-            everyone(service(target, endpoints), vec![assignment(target, ExpectedContent::Any)])
+            home_change(service(target, endpoints), vec![assignment(target, ExpectedContent::Any)])
         }
         ChangeKind::EndpointAddress => {
             let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, ..Endpoints::default() };
             let content = ExpectedContent::Has(endpoints.address(target, 0));
-            everyone(service(target, endpoints), vec![assignment(target, content)])
+            home_change(service(target, endpoints), vec![assignment(target, content)])
         }
         ChangeKind::ScaleUp => {
             const ADDED_ENDPOINTS: usize = 100;
@@ -161,43 +161,43 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> 
             let endpoints = Endpoints { more, ..Endpoints::default() };
             let last = endpoints.address(target, shape.endpoints + ADDED_ENDPOINTS - 1);
             let content = if more > 0 { ExpectedContent::Has(last) } else { ExpectedContent::Lacks(last) };
-            everyone(service(target, endpoints), vec![assignment(target, content)])
+            home_change(service(target, endpoints), vec![assignment(target, content)])
         }
         ChangeKind::ServiceAdd => {
             let new = additional(shape, round);
-            let expected = vec![cluster(new, ExpectedContent::Any), routes(new, Marker::There(new.host()))];
-            seen(new.namespace_number(), service(new, Endpoints::default()), expected)
+            let expected = vec![cluster(new, ExpectedContent::Any), routes(new, Marker::Present(new.host()))];
+            change_for_clients_of(new.namespace_number(), service(new, Endpoints::default()), expected)
         }
         ChangeKind::ServiceRemove => {
-            // Another service than `ServiceAdd` makes.
+            // Not one of the services that `ServiceAdd` adds.
             let old = additional(shape, 1000 + round);
-            let write: Write = Box::new(move |world| world.remove_service(old));
-            let expected = vec![cluster(old, ExpectedContent::Gone), routes(old, Marker::Gone(old.host()))];
-            let change = seen(old.namespace_number(), write, expected);
-            PlannedChange { before: Some(service(old, Endpoints::default())), ..change }
+            let write: Write = Box::new(move |mesh| mesh.remove_service(old));
+            let expected = vec![cluster(old, ExpectedContent::Removed), routes(old, Marker::Absent(old.host()))];
+            let change = change_for_clients_of(old.namespace_number(), write, expected);
+            PlannedChange { prepare: Some(service(old, Endpoints::default())), ..change }
         }
         ChangeKind::VirtualService => {
             let text = objects::virtual_service(target, &marker);
-            everyone(file("virtual-service.yaml", text), vec![routes(target, Marker::There(marker))])
+            home_change(file("virtual-service.yaml", text), vec![routes(target, Marker::Present(marker))])
         }
         ChangeKind::DestinationRule => {
             let text = objects::destination_rule(target, &marker);
-            everyone(file("destination-rule.yaml", text), vec![cluster(target, ExpectedContent::Has(marker))])
+            home_change(file("destination-rule.yaml", text), vec![cluster(target, ExpectedContent::Has(marker))])
         }
         ChangeKind::AuthorizationPolicy => {
             let text = objects::authorization_policy(&Shape::namespace(home), &marker);
             let write = file("authorization-policy.yaml", text);
             PlannedChange {
-                concerned: AffectedProxies::Namespace(home),
-                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
+                affected: AffectedProxies::Namespace(home),
+                ..home_change(write, vec![listener(ExpectedContent::Has(marker))])
             }
         }
         ChangeKind::AuthorizationPolicyRoot => {
             let text = objects::authorization_policy("istio-system", &marker);
             let write = file("authorization-policy-root.yaml", text);
             PlannedChange {
-                concerned: AffectedProxies::Sidecars,
-                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
+                affected: AffectedProxies::Sidecars,
+                ..home_change(write, vec![listener(ExpectedContent::Has(marker))])
             }
         }
         ChangeKind::PeerAuthentication => {
@@ -205,8 +205,8 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> 
             let mode = if round.is_multiple_of(2) { "STRICT" } else { "PERMISSIVE" };
             let write = file("peer-authentication.yaml", objects::peer_authentication(&Shape::namespace(number), mode));
             PlannedChange {
-                concerned: AffectedProxies::Namespace(number),
-                ..everyone(write, vec![listener(ExpectedContent::Any)])
+                affected: AffectedProxies::Namespace(number),
+                ..home_change(write, vec![listener(ExpectedContent::Any)])
             }
         }
         ChangeKind::Sidecar => {
@@ -214,23 +214,23 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> 
             let number = (home + 2) % shape.namespaces;
             let text = objects::sidecar(&Shape::namespace(number), target);
             let narrow = round.is_multiple_of(2);
-            let write: Write = if narrow { file(FILE, text) } else { Box::new(|world| world.remove(FILE)) };
-            let content = if narrow { ExpectedContent::Gone } else { ExpectedContent::Any };
+            let write: Write = if narrow { file(FILE, text) } else { Box::new(|mesh| mesh.remove(FILE)) };
+            let content = if narrow { ExpectedContent::Removed } else { ExpectedContent::Any };
             let expected = vec![Expectation { kind: Type::Cds, name: None, content }];
-            PlannedChange { concerned: AffectedProxies::Namespace(number), ..everyone(write, expected) }
+            PlannedChange { affected: AffectedProxies::Namespace(number), ..home_change(write, expected) }
         }
         ChangeKind::MeshConfig => {
             let text = objects::mesh_config(Some(&marker));
             let write = file("mesh.yaml", text);
             PlannedChange {
-                concerned: AffectedProxies::Sidecars,
-                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
+                affected: AffectedProxies::Sidecars,
+                ..home_change(write, vec![listener(ExpectedContent::Has(marker))])
             }
         }
         ChangeKind::NoOp => {
             let other = shape.http_service(target.number + shape.namespaces);
             let write = service(other, Endpoints { note: round + 1, ..Endpoints::default() });
-            PlannedChange { concerned: AffectedProxies::None, ..everyone(write, Vec::new()) }
+            PlannedChange { affected: AffectedProxies::None, ..home_change(write, Vec::new()) }
         }
         ChangeKind::RollingRestart => rolling_restart(shape, (home + 3) % shape.namespaces, round),
         ChangeKind::SecretRotation => {
@@ -241,13 +241,13 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> 
                 content: ExpectedContent::Has(marker),
             }];
             PlannedChange {
-                concerned: AffectedProxies::Gateways,
-                ..everyone(file("gateway-secret.yaml", text), expected)
+                affected: AffectedProxies::Gateways,
+                ..home_change(file("gateway-secret.yaml", text), expected)
             }
         }
         ChangeKind::None => {
             let nothing: Write = Box::new(|_| Ok(Instant::now()));
-            PlannedChange { concerned: AffectedProxies::None, ..everyone(nothing, Vec::new()) }
+            PlannedChange { affected: AffectedProxies::None, ..home_change(nothing, Vec::new()) }
         }
     })
 }
@@ -260,27 +260,27 @@ fn rolling_restart(shape: &Shape, number: usize, round: usize) -> PlannedChange 
         let address = endpoints.address(*last, shape.endpoints.saturating_sub(1));
         assignment(*last, ExpectedContent::Has(address))
     });
-    let write: Write = Box::new(move |world| {
+    let write: Write = Box::new(move |mesh| {
         let start = Instant::now();
         for service in services {
-            world.service(service, &endpoints)?;
+            mesh.service(service, &endpoints)?;
         }
         Ok(start)
     });
     PlannedChange {
-        before: None,
+        prepare: None,
         write,
         expected: expected.into_iter().collect(),
-        concerned: AffectedProxies::Seeing(number),
+        affected: AffectedProxies::InScope(number),
     }
 }
 
 fn file(name: &'static str, text: String) -> Write {
-    Box::new(move |world| world.write(name, &text))
+    Box::new(move |mesh| mesh.write(name, &text))
 }
 
 fn service(service: Service, endpoints: Endpoints) -> Write {
-    Box::new(move |world| world.service(service, &endpoints))
+    Box::new(move |mesh| mesh.service(service, &endpoints))
 }
 
 /// An HTTP service beyond those of the shape.
@@ -300,24 +300,24 @@ fn assignment(service: Service, content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Eds, name: Some(service.cluster()), content }
 }
 
-/// A text by which routes of a service are known.
+/// A text whose presence or absence shows that the routes of a service have changed.
 enum Marker {
-    There(String),
-    Gone(String),
+    Present(String),
+    Absent(String),
 }
 
 fn table(service: Service, marker: Marker) -> Expectation {
     let content = match marker {
-        Marker::There(text) => ExpectedContent::Has(text),
-        Marker::Gone(text) => ExpectedContent::Lacks(text),
+        Marker::Present(text) => ExpectedContent::Has(text),
+        Marker::Absent(text) => ExpectedContent::Lacks(text),
     };
     Expectation { kind: Type::Rds, name: Some(service.port().to_string()), content }
 }
 
 fn host(service: Service, marker: Marker) -> Expectation {
     let content = match marker {
-        Marker::There(text) => ExpectedContent::Has(text),
-        Marker::Gone(_) => ExpectedContent::Gone,
+        Marker::Present(text) => ExpectedContent::Has(text),
+        Marker::Absent(_) => ExpectedContent::Removed,
     };
     Expectation { kind: Type::Vhds, name: Some(service.virtual_host()), content }
 }
@@ -329,7 +329,7 @@ fn listener(content: ExpectedContent) -> Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::ObjectTarget;
+    use crate::mesh_objects::ObjectTarget;
 
     const SHAPE: Shape =
         Shape { services: 60, namespaces: 4, endpoints: 2, service_entries: 1, gateways: 1, layout: Layout::Flat };
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn every_kind_changes_something_in_every_round() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let world = MeshObjects::lay(ObjectTarget::directory(directory.path())?, &SHAPE)?;
+        let mesh = MeshObjects::create(ObjectTarget::directory(directory.path())?, &SHAPE)?;
         let read = |directory: &std::path::Path| -> Result<Vec<(std::path::PathBuf, String)>> {
             let mut files = Vec::new();
             let folders = (0..SHAPE.namespaces).map(|n| directory.join(Shape::namespace(n)));
@@ -355,13 +355,13 @@ mod tests {
         for kind in ChangeKind::all() {
             for round in 0..3 {
                 let change = plan(kind, &SHAPE, round, Plan::default())?;
-                if let Some(before) = change.before {
-                    before(&world)?;
+                if let Some(prepare) = change.prepare {
+                    prepare(&mesh)?;
                 }
                 let old = read(directory.path())?;
-                (change.write)(&world)?;
+                (change.write)(&mesh)?;
                 assert_ne!(old, read(directory.path())?, "{kind:?} in round {round}");
-                let affects_none = matches!(change.concerned, AffectedProxies::None);
+                let affects_none = matches!(change.affected, AffectedProxies::None);
                 assert_eq!(change.expected.is_empty(), affects_none, "{kind:?} has expectations");
             }
         }
@@ -369,19 +369,22 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_in_the_namespace_of_its_service() {
-        let concerned = AffectedProxies::Namespace(1);
-        let proxies = |shape: &Shape, concerned: &AffectedProxies| -> Vec<usize> {
-            (0..70).filter(|proxy| concerned.has(shape, Role::Sidecar(*proxy))).collect()
+    fn proxy_is_in_the_namespace_of_its_service() {
+        let affected = AffectedProxies::Namespace(1);
+        let proxies = |shape: &Shape, affected: &AffectedProxies| -> Vec<usize> {
+            (0..70).filter(|proxy| affected.includes(shape, Role::Sidecar(*proxy))).collect()
         };
-        let found = proxies(&SHAPE, &concerned);
+        let found = proxies(&SHAPE, &affected);
         assert_eq!((found[0], found[1], found.len()), (1, 5, 18));
         let scoped = Shape { layout: Layout::Scoped, ..SHAPE };
         assert_eq!(
-            proxies(&scoped, &AffectedProxies::Seeing(0))[..4],
+            proxies(&scoped, &AffectedProxies::InScope(0))[..4],
             [0, 3, 4, 7],
-            "it, and who has it for a neighbour"
+            "namespace 0, and namespace 3, whose Sidecar imports it"
         );
-        assert!(!concerned.has(&SHAPE, Role::Gateway(0)) && AffectedProxies::Gateways.has(&SHAPE, Role::Gateway(0)));
+        assert!(
+            !affected.includes(&SHAPE, Role::Gateway(0))
+                && AffectedProxies::Gateways.includes(&SHAPE, Role::Gateway(0))
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! One proxy: its stream, and its subscriptions in Envoy's order.
 //!
-//! It subscribes CDS first, EDS for the received clusters, then LDS, then RDS and SDS for the listeners, and VHDS for
-//! route tables that use it. It acknowledges every response at once. Unlike in Envoy, a removed listener leaves its
-//! route tables subscribed.
+//! It subscribes to CDS first, to EDS for the received clusters, then to LDS, then to RDS and SDS for the listeners, and
+//! to VHDS for route tables that use it. It acknowledges every response at once. Unlike Envoy, it stays subscribed to
+//! the route tables of a removed listener.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -25,29 +25,29 @@ use tonic::{Code, Status};
 use tower::{Service as _, ServiceExt as _};
 
 use crate::arguments::AdsProtocol;
-use crate::held::{Dictionary, HeldVersions};
+use crate::change_tracker::{ArrivedResource, ChangeTracker};
+use crate::held_versions::{Dictionary, HeldVersions};
 use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, UNSPLIT_NESTING};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
-use crate::scan::{TYPES, Type, asks_for, name};
+use crate::scan::{TYPES, Type, name, referenced_names};
 use crate::shared::Shared;
-use crate::watch::{ArrivedResource, ChangeTracker};
 
-/// Wait before the next attempt after a rejected stream, doubled each time up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Wait before the next attempt after a rejected stream. Doubled after each attempt, up to [`MAX_BACKOFF`].
+const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// How a proxy reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Pace {
-    /// At once.
+    /// Each message at once.
     Prompt,
-    /// This long for each message.
+    /// Each message after this time.
     Slow(Duration),
-    /// Not at all after the stream is open.
+    /// Nothing after the stream is open.
     Dead,
 }
 
-/// A proxy with the versions it holds, which it keeps from stream to stream.
+/// A proxy with the resource versions that it holds. It keeps them when it reconnects.
 pub(crate) struct SimulatedProxy {
     pub(crate) number: usize,
     pub(crate) pace: Pace,
@@ -76,7 +76,7 @@ impl SimulatedProxy {
         &self.held[kind as usize]
     }
 
-    /// The call of the protocol's method, with a stream of requests.
+    /// The gRPC call of the protocol's method, with a stream of requests.
     fn call(&self, protocol: AdsProtocol, messages: mpsc::UnboundedReceiver<Bytes>) -> Result<http::Request<Body>> {
         let framed = UnboundedReceiverStream::new(messages).flat_map(|message| {
             let mut prefix = BytesMut::with_capacity(5);
@@ -107,11 +107,11 @@ impl SimulatedProxy {
 
 /// Keeps a stream open until it is stopped; returns the proxy with the versions it holds.
 pub(crate) async fn run(mut client: SimulatedProxy, shared: Arc<Shared>, stop: Arc<Notify>) -> SimulatedProxy {
-    let mut wait = FIRST_WAIT;
+    let mut wait = INITIAL_BACKOFF;
     loop {
         tokio::select! {
             () = stop.notified() => return client,
-            () = shared.kicked(client.number) => {
+            () = shared.disconnect_requested(client.number) => {
                 shared.set_configured(client.number, false);
                 continue;
             }
@@ -119,12 +119,12 @@ pub(crate) async fn run(mut client: SimulatedProxy, shared: Arc<Shared>, stop: A
                 shared.count_end();
                 shared.set_configured(client.number, false);
                 if opened.is_ok() {
-                    wait = FIRST_WAIT;
+                    wait = INITIAL_BACKOFF;
                 }
             }
         }
         let jitter = wait.mul_f64(rand::random_range(0.0..1.0));
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(MAX_BACKOFF);
         tokio::select! {
             () = stop.notified() => return client,
             () = tokio::time::sleep(jitter) => {}
@@ -146,10 +146,10 @@ async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
         AdsProtocol::Delta => stream.open_delta(),
         AdsProtocol::Sotw => stream.open_sotw(),
     }
-    let answer = channel.ready().await?.call(call).await?;
-    ensure!(answer.status().is_success(), "the server answers {}", answer.status());
-    succeeded(answer.headers())?;
-    stream.read(answer.into_body()).await
+    let response = channel.ready().await?.call(call).await?;
+    ensure!(response.status().is_success(), "the server responds with {}", response.status());
+    succeeded(response.headers())?;
+    stream.read(response.into_body()).await
 }
 
 /// Fails with the status in headers or trailers, if there is one.
@@ -165,15 +165,15 @@ struct Stream<'a> {
     shared: &'a Shared,
     /// Requests, encoded.
     requests: mpsc::UnboundedSender<Bytes>,
-    /// Types that were requested, and answered, on this stream.
-    asked: [bool; TYPES],
+    /// Types that were requested on this stream, and those that the server has answered.
+    requested: [bool; TYPES],
     answered: [bool; TYPES],
-    /// State of the world: the nonce of the last answer.
+    /// State of the world: the nonce of the last response.
     nonces: [String; TYPES],
     /// The response that is being received.
     response: Response,
-    /// The node goes with the first request.
-    introduced: bool,
+    /// The first request, which carries the node, was sent.
+    node_sent: bool,
     configured: bool,
 }
 
@@ -181,18 +181,18 @@ struct Stream<'a> {
 #[derive(Default)]
 struct Response {
     /// Its first part was received.
-    begun: bool,
-    /// The change that was followed by then, and which of its expectations are met.
-    watch: Option<Arc<ChangeTracker>>,
+    started: bool,
+    /// The change that was followed when the first part was received, and the expectations that the response meets.
+    tracker: Option<Arc<ChangeTracker>>,
     meets: u64,
     version: String,
     type_url: String,
     nonce: String,
     removed: Vec<Bytes>,
-    coming: PartialResource,
+    current: PartialResource,
     /// State of the world: the present names of wildcard types.
-    there: BTreeSet<String>,
-    /// The numbers of names that its resources refer to.
+    present: BTreeSet<String>,
+    /// The numbers of the names that its resources refer to.
     subscribe: BTreeMap<Type, Vec<usize>>,
 }
 
@@ -224,22 +224,22 @@ impl<'a> Stream<'a> {
             client,
             shared,
             requests,
-            asked: [false; TYPES],
+            requested: [false; TYPES],
             answered: [false; TYPES],
             nonces: Default::default(),
             response: Response::default(),
-            introduced: false,
+            node_sent: false,
             configured: false,
         }
     }
 
     fn node(&mut self) -> Option<Node> {
-        let first = !std::mem::replace(&mut self.introduced, true);
+        let first = !std::mem::replace(&mut self.node_sent, true);
         first.then(|| (*self.client.node).clone())
     }
 
     fn send(&self, request: Vec<u8>) {
-        // The stream's end is seen where it is read.
+        // If the stream has ended, reading it reports that.
         let _ = self.requests.send(self.shared.recent.share(request));
     }
 
@@ -249,7 +249,7 @@ impl<'a> Stream<'a> {
             std::future::pending::<()>().await;
         }
         let mut incoming = Incoming::new(match self.shared.protocol {
-            // A digest is of a whole content.
+            // A digest covers the whole content.
             _ if self.shared.digests => UNSPLIT_NESTING,
             AdsProtocol::Delta => DELTA_NESTING,
             AdsProtocol::Sotw => SOTW_NESTING,
@@ -263,7 +263,7 @@ impl<'a> Stream<'a> {
                 Err(trailers) => succeeded(trailers.trailers_ref().unwrap_or(&http::HeaderMap::new()))?,
             }
             while let Some(part) = incoming.part()? {
-                self.take(part).await;
+                self.process(part).await;
             }
             // Yields to other clients while there is more to read.
             tokio::task::coop::consume_budget().await;
@@ -271,24 +271,24 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    async fn take(&mut self, part: Part) {
-        if !std::mem::replace(&mut self.response.begun, true) {
-            self.response.watch = self.shared.watch();
+    async fn process(&mut self, part: Part) {
+        if !std::mem::replace(&mut self.response.started, true) {
+            self.response.tracker = self.shared.tracker();
         }
-        let take = match self.shared.protocol {
+        let process = match self.shared.protocol {
             AdsProtocol::Delta => Self::delta,
             AdsProtocol::Sotw => Self::sotw,
         };
-        let Part::End(bytes) = part else { return take(self, part) };
+        let Part::ResponseEnd(bytes) = part else { return process(self, part) };
         if let Pace::Slow(wait) = self.client.pace {
             tokio::time::sleep(wait).await;
         }
         self.shared.count_message(bytes);
-        take(self, part);
-        // A response counts once all of it is received.
-        let Response { watch, meets, .. } = std::mem::take(&mut self.response);
-        if let Some(watch) = watch {
-            self.shared.arrived(&watch, self.client.number, meets);
+        process(self, part);
+        // A response counts when all of it is received.
+        let Response { tracker, meets, .. } = std::mem::take(&mut self.response);
+        if let Some(tracker) = tracker {
+            self.shared.arrived(&tracker, self.client.number, meets);
         }
         if !self.configured && self.is_configured() {
             self.configured = true;
@@ -298,114 +298,114 @@ impl<'a> Stream<'a> {
 
     /// Every subscription was answered.
     fn is_configured(&self) -> bool {
-        let known = |kind: Type| self.client.held[kind as usize].is_complete();
+        let complete = |kind: Type| self.client.held[kind as usize].is_complete();
         Type::ALL.into_iter().all(|kind| {
-            let named = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
-            // A client that holds a secret is sent nothing for it.
-            let silent = kind == Type::Sds;
-            (named || silent || self.answered[kind as usize]) && known(kind)
+            let unused = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
+            // The server sends no response for secrets that the client already holds.
+            let optional = kind == Type::Sds;
+            (unused || optional || self.answered[kind as usize]) && complete(kind)
         })
     }
 
     /// Processes a part of a resource that arrives in pieces.
-    fn piece(&mut self, part: Part) {
-        let coming = &mut self.response.coming;
-        match (part, coming.kind) {
-            (Part::Field(MessageKind::Resource, 1, version), _) => coming.version = version,
-            (Part::Field(MessageKind::Resource, 3, name), _) => coming.name = name,
-            (Part::Field(MessageKind::Any, 1, url), _) => coming.kind = Type::of_url(text(&url)),
-            (Part::ExpectedContent(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
-            (Part::ExpectedContent(fields), _) => coming.pieces.extend_from_slice(&fields),
-            (Part::Over, _) => {
-                let pieces = std::mem::take(&mut coming.pieces).freeze();
+    fn process_piece(&mut self, part: Part) {
+        let current = &mut self.response.current;
+        match (part, current.kind) {
+            (Part::Field(MessageKind::Resource, 1, version), _) => current.version = version,
+            (Part::Field(MessageKind::Resource, 3, name), _) => current.name = name,
+            (Part::Field(MessageKind::Any, 1, url), _) => current.kind = Type::of_url(text(&url)),
+            (Part::Content(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
+            (Part::Content(fields), _) => current.pieces.extend_from_slice(&fields),
+            (Part::ResourceEnd, _) => {
+                let pieces = std::mem::take(&mut current.pieces).freeze();
                 if !pieces.is_empty() {
                     self.scan(&pieces);
                 }
-                self.come();
+                self.end_resource();
             }
             _ => {}
         }
     }
 
     /// Processes a whole resource.
-    fn whole(&mut self, version: Bytes, name: Bytes, content: &Any) {
+    fn process_resource(&mut self, version: Bytes, name: Bytes, content: &Any) {
         let kind = Type::of_url(text(&content.type_url));
-        self.response.coming = PartialResource { kind, version, name, ..Default::default() };
+        self.response.current = PartialResource { kind, version, name, ..Default::default() };
         self.scan(&content.value);
-        self.come();
+        self.end_resource();
     }
 
-    /// Scans the content of the present resource, or some fields of it. What it refers to is subscribed at the end of
-    /// the response.
+    /// Scans the content of the present resource, or some fields of it. The client subscribes to the names that it
+    /// refers to at the end of the response.
     fn scan(&mut self, fields: &Bytes) {
-        let Response { coming, watch, subscribe, .. } = &mut self.response;
-        let Some(kind) = coming.kind else { return };
-        if coming.own_name.is_empty()
+        let Response { current, tracker, subscribe, .. } = &mut self.response;
+        let Some(kind) = current.kind else { return };
+        if current.own_name.is_empty()
             && let Some(own) = name(fields)
         {
-            coming.own_name = fields.slice_ref(own.as_bytes());
+            current.own_name = fields.slice_ref(own.as_bytes());
         }
-        if let Some(watch) = watch {
-            coming.found |= watch.finds(self.client.number, kind, coming.name(), fields);
+        if let Some(tracker) = tracker {
+            current.found |= tracker.finds(self.client.number, kind, current.name(), fields);
         }
-        for (next, name) in asks_for(kind, text(&coming.own_name), fields) {
-            if let Some(number) = self.client.held[next as usize].ask(name) {
+        for (next, name) in referenced_names(kind, text(&current.own_name), fields) {
+            if let Some(number) = self.client.held[next as usize].subscribe(name) {
                 subscribe.entry(next).or_default().push(number);
             }
         }
-        coming.digest = self.shared.digest(fields);
+        current.digest = self.shared.digest(fields);
     }
 
-    /// Ends the present resource: all of it was scanned.
-    fn come(&mut self) {
-        let coming = std::mem::take(&mut self.response.coming);
-        let (Some(kind), name) = (coming.kind, coming.name()) else { return };
+    /// Ends the present resource, after all of it was scanned.
+    fn end_resource(&mut self) {
+        let current = std::mem::take(&mut self.response.current);
+        let (Some(kind), name) = (current.kind, current.name()) else { return };
         self.shared.count_resource(kind);
         let held = &mut self.client.held[kind as usize];
         if name.is_empty() || matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
-            // It was sent before the subscription ended.
+            // The server sent it before it processed the unsubscription.
             return;
         }
         let version = match self.shared.protocol {
-            AdsProtocol::Delta => text(&coming.version),
+            AdsProtocol::Delta => text(&current.version),
             AdsProtocol::Sotw => "held",
         };
-        held.tell(name, version, coming.digest);
+        held.record(name, version, current.digest);
         if kind == Type::Vhds
             && let Some((table, _)) = name.rsplit_once('/')
         {
-            // Subscribed through their route table.
-            held.tell(table, "", 0);
+            // Virtual hosts are subscribed to by the name of their route table.
+            held.record(table, "", 0);
         }
         if self.shared.protocol == AdsProtocol::Sotw && kind.is_wildcard() {
-            self.response.there.insert(name.to_owned());
+            self.response.present.insert(name.to_owned());
         }
-        self.arrive(kind, name, Some(coming.found));
+        self.record_arrival(kind, name, Some(current.found));
     }
 
-    fn arrive(&mut self, kind: Type, name: &str, found: Option<u64>) {
-        if let Some(watch) = &self.response.watch {
-            self.response.meets |= watch.meets(self.client.number, &ArrivedResource { kind, name, found });
+    fn record_arrival(&mut self, kind: Type, name: &str, found: Option<u64>) {
+        if let Some(tracker) = &self.response.tracker {
+            self.response.meets |= tracker.meets(self.client.number, &ArrivedResource { kind, name, found });
         }
     }
 
-    /// Clusters come before listeners, and assignments before listeners too.
-    fn is_time_for_listeners(&self) -> bool {
+    /// Whether LDS can be requested: Envoy requests it after the clusters and their assignments have arrived.
+    fn can_request_listeners(&self) -> bool {
         let clusters = self.answered[Type::Cds as usize] && self.client.held[Type::Eds as usize].is_complete();
-        clusters && !self.asked[Type::Lds as usize]
+        clusters && !self.requested[Type::Lds as usize]
     }
 }
 
 /// The delta protocol.
 impl Stream<'_> {
-    /// What Envoy sends first: CDS; after a reconnect, every type it holds resources of.
+    /// Sends the first requests as Envoy does: for CDS; after a reconnect, for every type of which it holds resources.
     fn open_delta(&mut self) {
-        let returns = self.client.resources() > 0;
-        for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
-            self.asked[kind as usize] = true;
+        let is_reconnect = self.client.resources() > 0;
+        for kind in Type::ALL.into_iter().filter(|kind| is_reconnect || *kind == Type::Cds) {
+            self.requested[kind as usize] = true;
             let node = self.node();
             let held = &self.client.held[kind as usize];
-            // Route tables are subscribed; the held resources are their virtual hosts.
+            // The subscription names route tables. The held resources are their virtual hosts.
             let is_subscribed = |name: &&str| match kind {
                 Type::Vhds => !name.contains('/'),
                 kind => !kind.is_wildcard(),
@@ -426,7 +426,7 @@ impl Stream<'_> {
             Part::Field(MessageKind::Response, number, field) => match number {
                 2 => {
                     if let Ok(DeltaResource { version, resource: Some(any), name }) = DeltaResource::decode(field) {
-                        self.whole(version, name, &any);
+                        self.process_resource(version, name, &any);
                     }
                 }
                 4 => text(&field).clone_into(&mut self.response.type_url),
@@ -434,8 +434,8 @@ impl Stream<'_> {
                 6 => self.response.removed.push(field),
                 _ => {}
             },
-            Part::End(_) => self.end_delta(),
-            part => self.piece(part),
+            Part::ResponseEnd(_) => self.end_delta(),
+            part => self.process_piece(part),
         }
     }
 
@@ -447,17 +447,17 @@ impl Stream<'_> {
             let name = text(&name);
             let held = &mut self.client.held[kind as usize];
             if kind.is_wildcard() {
-                held.forget(name);
+                held.unsubscribe(name);
             } else if held.has(name) {
-                // The subscription stays: no resource has that name now.
-                held.tell(name, "", 0);
+                // The subscription continues: no resource has that name now.
+                held.record(name, "", 0);
             } else {
                 continue;
             }
-            if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(name) {
+            if kind == Type::Cds && self.client.held[Type::Eds as usize].unsubscribe(name) {
                 unsubscribe.push(name.to_owned());
             }
-            self.arrive(kind, name, None);
+            self.record_arrival(kind, name, None);
         }
         let (type_url, nonce) = (kind.url().into(), std::mem::take(&mut self.response.nonce));
         self.send(DeltaRequest { type_url, nonce, ..Default::default() }.encode_to_vec());
@@ -466,7 +466,7 @@ impl Stream<'_> {
             subscribe.entry(Type::Eds).or_default();
         }
         for (next, numbers) in subscribe {
-            self.asked[next as usize] = true;
+            self.requested[next as usize] = true;
             let held = &self.client.held[next as usize];
             let mut subscribe = SubscribeFields::default();
             numbers.into_iter().for_each(|number| subscribe.add(held.name(number)));
@@ -474,8 +474,8 @@ impl Stream<'_> {
             let request = DeltaRequest { type_url: next.url().into(), unsubscribe, ..Default::default() };
             self.send(request.with(&subscribe, std::iter::empty()));
         }
-        if self.is_time_for_listeners() {
-            self.asked[Type::Lds as usize] = true;
+        if self.can_request_listeners() {
+            self.requested[Type::Lds as usize] = true;
             self.send(DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() }.encode_to_vec());
         }
     }
@@ -484,14 +484,14 @@ impl Stream<'_> {
 /// State of the world.
 impl Stream<'_> {
     fn open_sotw(&mut self) {
-        let returns = self.client.resources() > 0;
-        for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
-            self.asked[kind as usize] = true;
-            self.ask_sotw(kind);
+        let is_reconnect = self.client.resources() > 0;
+        for kind in Type::ALL.into_iter().filter(|kind| is_reconnect || *kind == Type::Cds) {
+            self.requested[kind as usize] = true;
+            self.request_sotw(kind);
         }
     }
 
-    fn ask_sotw(&mut self, kind: Type) {
+    fn request_sotw(&mut self, kind: Type) {
         let node = self.node();
         let held = &self.client.held[kind as usize];
         let names = if kind.is_wildcard() { Vec::new() } else { held.names().map(str::to_owned).collect() };
@@ -510,15 +510,15 @@ impl Stream<'_> {
                 1 => text(&field).clone_into(&mut self.response.version),
                 2 => {
                     if let Ok(any) = Any::decode(field) {
-                        self.whole(Bytes::new(), Bytes::new(), &any);
+                        self.process_resource(Bytes::new(), Bytes::new(), &any);
                     }
                 }
                 4 => text(&field).clone_into(&mut self.response.type_url),
                 5 => text(&field).clone_into(&mut self.response.nonce),
                 _ => {}
             },
-            Part::End(_) => self.end_sotw(),
-            part => self.piece(part),
+            Part::ResponseEnd(_) => self.end_sotw(),
+            part => self.process_piece(part),
         }
     }
 
@@ -527,29 +527,29 @@ impl Stream<'_> {
         self.answered[kind as usize] = true;
         self.client.versions[kind as usize] = std::mem::take(&mut self.response.version);
         self.nonces[kind as usize] = std::mem::take(&mut self.response.nonce);
-        let mut asks: BTreeSet<Type> = std::mem::take(&mut self.response.subscribe).into_keys().collect();
-        let there = std::mem::take(&mut self.response.there);
-        let gone: Vec<String> = if kind.is_wildcard() {
+        let mut to_request: BTreeSet<Type> = std::mem::take(&mut self.response.subscribe).into_keys().collect();
+        let present = std::mem::take(&mut self.response.present);
+        let removed: Vec<String> = if kind.is_wildcard() {
             let names = self.client.held[kind as usize].names();
-            names.filter(|name| !there.contains(*name)).map(str::to_owned).collect()
+            names.filter(|name| !present.contains(*name)).map(str::to_owned).collect()
         } else {
             Vec::new()
         };
-        for name in gone {
-            self.client.held[kind as usize].forget(&name);
-            if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(&name) {
-                asks.insert(Type::Eds);
+        for name in removed {
+            self.client.held[kind as usize].unsubscribe(&name);
+            if kind == Type::Cds && self.client.held[Type::Eds as usize].unsubscribe(&name) {
+                to_request.insert(Type::Eds);
             }
-            self.arrive(kind, &name, None);
+            self.record_arrival(kind, &name, None);
         }
-        self.ask_sotw(kind);
-        for next in asks {
-            self.asked[next as usize] = true;
-            self.ask_sotw(next);
+        self.request_sotw(kind);
+        for next in to_request {
+            self.requested[next as usize] = true;
+            self.request_sotw(next);
         }
-        if self.is_time_for_listeners() {
-            self.asked[Type::Lds as usize] = true;
-            self.ask_sotw(Type::Lds);
+        if self.can_request_listeners() {
+            self.requested[Type::Lds as usize] = true;
+            self.request_sotw(Type::Lds);
         }
     }
 }

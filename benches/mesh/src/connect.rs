@@ -1,4 +1,4 @@
-//! Many proxies that connect at once, and what that costs.
+//! Many proxies connect at once: when each is configured, and the cost.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use crate::server::Server;
 use crate::shared::Traffic;
 use crate::statistics::percentile;
 
-/// Silence after which everything has arrived.
+/// A storm is over when no message has arrived for this time.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
 
-/// Connects `clients` at once and follows them until each has everything and no message has arrived for `quiet`.
+/// Connects `clients` at once. Waits until each is configured and no message has arrived for `quiet`.
 pub(crate) async fn connect(
     name: &str,
     fleet: &mut Fleet,
     clients: Vec<SimulatedProxy>,
     server: &Server,
-    patience: Duration,
+    timeout: Duration,
     quiet: Duration,
 ) -> Result<StormResult> {
-    let account = StormStart::open(fleet, server)?;
-    let start = account.start;
+    let storm = StormStart::open(fleet, server)?;
+    let start = storm.start;
     fleet.connect(clients);
-    let (times, missed) = fleet.configured(start, patience).await;
-    // Late messages are part of it.
-    fleet.settle(start, quiet, start + patience).await;
-    account.close(name, &times, missed, fleet, server)
+    let (times, missed) = fleet.configured(start, timeout).await;
+    // Late messages are part of the storm.
+    fleet.settle(start, quiet, start + timeout).await;
+    storm.close(name, &times, missed, fleet, server)
 }
 
 /// The counters at the start of a storm.

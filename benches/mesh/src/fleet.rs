@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 
 use crate::arguments::AdsProtocol;
 use crate::background::Background;
+use crate::change_tracker::{ChangeTracker, Expectation};
 use crate::client::{self, Pace, SimulatedProxy};
 use crate::messages::RecentRequests;
 use crate::shape::{Role, Shape};
 use crate::shared::{Shared, Traffic};
-use crate::watch::{ChangeTracker, Expectation};
 use crate::{gateway, nodes};
 
 /// Proxies of one kind.
@@ -28,11 +28,11 @@ pub(crate) struct ProxyGroup {
     /// Number of gateways after them.
     pub(crate) gateways: usize,
     pub(crate) protocol: AdsProtocol,
-    /// They subscribe virtual hosts one by one.
+    /// They subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
     /// Flow-control window of each, in bytes.
     pub(crate) window: u32,
-    /// They keep digests of the content they hold, which costs time.
+    /// They keep digests of the content they hold. Hashing takes time.
     pub(crate) digests: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Fleet {
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<SimulatedProxy>>,
     stops: Vec<Arc<Notify>>,
-    /// Their runtime, if it is not the usual one.
+    /// The runtime of their tasks, if it is not the current one.
     background: Option<Background>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Fleet {
 pub(crate) struct ChangeOutcome {
     /// Milliseconds from the write, by proxy, sorted.
     pub(crate) latencies: Vec<f64>,
-    /// Proxies it did not reach in time.
+    /// Proxies that the change did not reach in time.
     pub(crate) missed: usize,
     pub(crate) traffic: Traffic,
 }
@@ -84,7 +84,7 @@ impl Fleet {
             recent: RecentRequests::default(),
             address: RwLock::new(address),
             epoch: Instant::now(),
-            watch: RwLock::default(),
+            tracker: RwLock::default(),
             arrived: Notify::new(),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -93,7 +93,7 @@ impl Fleet {
             last_arrival: AtomicU64::new(0),
             configured: (0..proxies).map(|_| AtomicU64::new(0)).collect(),
             live: (0..proxies).map(|_| AtomicBool::new(true)).collect(),
-            kicks: (0..proxies).map(|_| Notify::new()).collect(),
+            disconnect_requests: (0..proxies).map(|_| Notify::new()).collect(),
             digests: group.digests,
         };
         Ok(Self {
@@ -106,7 +106,8 @@ impl Fleet {
         })
     }
 
-    /// Its proxies get a CPU only when no other thread needs it, as if they ran on other machines.
+    /// Runs the proxies at the lowest priority: they get a CPU only when no other thread needs it, as if they ran on
+    /// other machines.
     pub(crate) fn run_in_background(&mut self) -> anyhow::Result<()> {
         self.background = Some(Background::new()?);
         Ok(())
@@ -126,8 +127,8 @@ impl Fleet {
     }
 
     /// Ends a proxy's stream; it reconnects at once with the versions it holds.
-    pub(crate) fn kick(&self, proxy: usize) {
-        self.shared.kicks[proxy].notify_one();
+    pub(crate) fn request_disconnect(&self, proxy: usize) {
+        self.shared.disconnect_requests[proxy].notify_one();
     }
 
     /// Connects all proxies at once, each with the versions it holds.
@@ -173,30 +174,30 @@ impl Fleet {
         *self.shared.address.write().unwrap_or_else(std::sync::PoisonError::into_inner) = address;
     }
 
-    /// Sets how a proxy reads from its next stream on. One that does not read is not expected to follow changes.
+    /// Sets how a proxy reads, from its next stream on. Only one that reads promptly is expected to receive changes.
     pub(crate) fn set_pace(&self, client: &mut SimulatedProxy, pace: Pace) {
         client.pace = pace;
         self.shared.live[client.number].store(pace == Pace::Prompt, Relaxed);
     }
 
-    /// Waits until the live proxies are configured; gives milliseconds since `start` for each, sorted, and how many are
-    /// not.
-    pub(crate) async fn configured(&self, start: Instant, patience: Duration) -> (Vec<f64>, usize) {
+    /// Waits until the live proxies are configured. Returns milliseconds since `start` for each, sorted, and the number
+    /// of those that are not.
+    pub(crate) async fn configured(&self, start: Instant, timeout: Duration) -> (Vec<f64>, usize) {
         let live = || {
             let live = self.shared.live.iter().map(|live| live.load(Relaxed));
             live.zip(&self.shared.configured).filter(|(live, _)| *live).map(|(_, at)| at.load(Relaxed))
         };
-        let mut told = Instant::now();
-        while start.elapsed() < patience && live().any(|at| at == 0) {
+        let mut last_report = Instant::now();
+        while start.elapsed() < timeout && live().any(|at| at == 0) {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            if told.elapsed() > Duration::from_secs(5) {
-                told = Instant::now();
+            if last_report.elapsed() > Duration::from_secs(5) {
+                last_report = Instant::now();
                 eprintln!("  {} of {} configured", live().filter(|at| *at > 0).count(), live().count());
             }
         }
-        let began = self.shared.at(start);
+        let start_nanos = self.shared.at(start);
         let mut times: Vec<f64> =
-            live().filter(|at| *at > 0).map(|at| milliseconds(at.saturating_sub(began))).collect();
+            live().filter(|at| *at > 0).map(|at| milliseconds(at.saturating_sub(start_nanos))).collect();
         times.sort_by(f64::total_cmp);
         (times, live().filter(|at| *at == 0).count())
     }
@@ -205,28 +206,28 @@ impl Fleet {
     pub(crate) async fn follow(
         &self,
         expected: Vec<Expectation>,
-        concerned: impl Fn(Role) -> bool,
-        (patience, quiet): (Duration, Duration),
+        affected: impl Fn(Role) -> bool,
+        (timeout, quiet): (Duration, Duration),
         write: impl FnOnce() -> anyhow::Result<Instant>,
     ) -> anyhow::Result<ChangeOutcome> {
         let live = self.shared.live.iter().map(|live| live.load(Relaxed)).enumerate();
-        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(self.group.role(proxy))).collect();
-        let watch = Arc::new(ChangeTracker::new(expected, &concerned));
-        *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch.clone());
+        let affected: Vec<bool> = live.map(|(proxy, live)| live && affected(self.group.role(proxy))).collect();
+        let tracker = Arc::new(ChangeTracker::new(expected, &affected));
+        *self.shared.tracker.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(tracker.clone());
         let before = self.traffic();
         let written = write()?;
-        let deadline = written + patience;
-        while watch.left() > 0 && Instant::now() < deadline {
-            // The notification may belong to the change before.
+        let deadline = written + timeout;
+        while tracker.left() > 0 && Instant::now() < deadline {
+            // The notification may be of the previous change.
             let _ = tokio::time::timeout_at(deadline.into(), self.shared.arrived.notified()).await;
         }
         self.settle(written, quiet, deadline).await;
-        *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
-        let began = self.shared.at(written);
-        let times = watch.times();
+        *self.shared.tracker.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        let start_nanos = self.shared.at(written);
+        let times = tracker.times();
         Ok(ChangeOutcome {
-            latencies: times.iter().map(|at| milliseconds(at.saturating_sub(began))).collect(),
-            missed: watch.left(),
+            latencies: times.iter().map(|at| milliseconds(at.saturating_sub(start_nanos))).collect(),
+            missed: tracker.left(),
             traffic: self.traffic().since(&before),
         })
     }

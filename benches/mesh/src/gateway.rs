@@ -15,7 +15,7 @@ pub(crate) const NAME: &str = "bench-gateway";
 /// The forwarded certificate of a gateway, as a trusted peer sends it.
 pub(crate) const CERTIFICATE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;\
                                       URI=spiffe://cluster.local/ns/bench-gateways/sa/bench-gateway";
-/// Its name in SDS.
+/// Name of the gateways' secret in SDS.
 pub(crate) const SECRET: &str = "kubernetes://bench-certificate";
 
 pub(crate) fn address(number: usize) -> String {
@@ -110,7 +110,7 @@ pub(crate) fn secret() -> Result<(String, String)> {
     let key = rcgen::KeyPair::generate().context("make a key")?;
     let parameters = rcgen::CertificateParams::new(vec!["*.example.com".to_owned()]).context("name a certificate")?;
     let certificate = parameters.self_signed(&key).context("make a certificate")?.pem();
-    // A whole line of the signature: no other certificate has it.
+    // A line of the signature, which no other certificate has.
     let marker = certificate.lines().rev().nth(2).unwrap_or_default().to_owned();
     let text = format!(
         "apiVersion: v1

@@ -1,5 +1,5 @@
-//! Reads responses as they arrive, a field at a time: one is tens of megabytes in a large mesh, and thousands of
-//! proxies receive theirs at once. The content of a large resource is read a few fields at a time.
+//! Reads responses as they arrive, a field at a time: a response has tens of megabytes in a large mesh, and thousands of
+//! proxies receive one at once. The content of a large resource is read a few fields at a time.
 
 use anyhow::{Result, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -15,58 +15,59 @@ pub(crate) enum MessageKind {
     Any,
 }
 
-/// Messages around the content of a resource, from the outside, each in field 2 of the one before.
+/// The messages that enclose the content of a resource, the outermost first. Each is in field 2 of the one before.
 pub(crate) type Nesting = &'static [MessageKind];
 pub(crate) const DELTA_NESTING: Nesting = &[MessageKind::Response, MessageKind::Resource, MessageKind::Any];
 pub(crate) const SOTW_NESTING: Nesting = &[MessageKind::Response, MessageKind::Any];
-/// Resources are read whole, whatever their size.
+/// Resources of any size are read as a whole.
 pub(crate) const UNSPLIT_NESTING: Nesting = &[MessageKind::Response];
 
-/// A piece of a response.
+/// A part of a response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     /// The field of that number: a text, bytes or a message.
     Field(MessageKind, u32, Bytes),
-    /// Some whole fields of the content of a large resource.
-    ExpectedContent(Bytes),
+    /// Some complete fields of the content of a large resource.
+    Content(Bytes),
     /// The end of a large resource.
-    Over,
+    ResourceEnd,
     /// The end of the response, with its length in bytes.
-    End(usize),
+    ResponseEnd(usize),
 }
 
-/// Before each message of gRPC: whether it is compressed, and its length.
-const PREFIX: usize = 5;
-/// Where resources are in a response, the `Any` in a `Resource`, and the content in an `Any`.
-const INNER: u32 = 2;
-/// Bytes from which a resource is large.
+/// Length of the prefix of a gRPC message: the flag of compression, and the length of the message.
+const GRPC_PREFIX_BYTES: usize = 5;
+/// Number of the field with the resources of a response, with the `Any` of a `Resource`, and with the content of an
+/// `Any`.
+const NESTED_FIELD: u32 = 2;
+/// A resource of at least this size is large.
 const LARGE_RESOURCE_BYTES: usize = 64 << 10;
 
 /// The gRPC messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    around: Nesting,
-    /// The received bytes that are not processed yet.
+    nesting: Nesting,
+    /// Received bytes that are not processed yet.
     rest: Bytes,
-    /// A part that began in earlier bytes.
-    begun: BytesMut,
+    /// The first bytes of a part that continues in bytes that have not arrived.
+    partial: BytesMut,
     /// The length of the present message.
     length: usize,
-    /// The bytes left of the present message, and of those inside it that are read a field at a time.
+    /// The unread bytes of the present message, and of the messages in it that are read a field at a time.
     left: Vec<usize>,
 }
 
-/// What to read next.
+/// The next bytes to read.
 enum Next {
     /// That many bytes.
     Take(usize),
-    /// That many bytes, then a message of that length that is read a field at a time.
+    /// That many bytes, then a nested message of that length, a field at a time.
     Enter(usize, usize),
 }
 
 impl Incoming {
-    pub(crate) fn new(around: Nesting) -> Self {
-        Self { around, rest: Bytes::new(), begun: BytesMut::new(), length: 0, left: Vec::new() }
+    pub(crate) fn new(nesting: Nesting) -> Self {
+        Self { nesting, rest: Bytes::new(), partial: BytesMut::new(), length: 0, left: Vec::new() }
     }
 
     /// Adds received bytes. All parts of earlier bytes must have been read.
@@ -84,26 +85,28 @@ impl Incoming {
             if let Some(0) = self.left.last() {
                 self.left.pop();
                 match self.left.len() {
-                    0 => return Ok(Some(Part::End(self.length))),
-                    1 => return Ok(Some(Part::Over)),
+                    0 => return Ok(Some(Part::ResponseEnd(self.length))),
+                    1 => return Ok(Some(Part::ResourceEnd)),
                     _ => continue,
                 }
             }
             let Some(level) = self.left.len().checked_sub(1) else {
-                let Some((mut prefix, _)) = self.piece(|_| Some(Next::Take(PREFIX)))? else { return Ok(None) };
-                ensure!(prefix.get_u8() == 0, "a compressed message, which was not asked for");
+                let Some((mut prefix, _)) = self.piece(|_| Some(Next::Take(GRPC_PREFIX_BYTES)))? else {
+                    return Ok(None);
+                };
+                ensure!(prefix.get_u8() == 0, "the message is compressed, but the client accepts no compression");
                 self.length = prefix.get_u32() as usize;
                 self.left.push(self.length);
                 continue;
             };
-            let of = self.around.get(level).copied();
-            let enters_from = match level {
-                _ if self.around == UNSPLIT_NESTING => usize::MAX,
+            let of = self.nesting.get(level).copied();
+            let min_nested_bytes = match level {
+                _ if self.nesting == UNSPLIT_NESTING => usize::MAX,
                 0 => LARGE_RESOURCE_BYTES,
                 _ => 0,
             };
             let next = |bytes: &[u8]| match of {
-                Some(_) => next_field(bytes, enters_from),
+                Some(_) => next_field(bytes, min_nested_bytes),
                 None => next_fields(bytes).map(Next::Take),
             };
             let Some((mut piece, inner)) = self.piece(next)? else { return Ok(None) };
@@ -115,7 +118,7 @@ impl Incoming {
                 self.left.push(inner);
                 continue;
             }
-            let Some(of) = of else { return Ok(Some(Part::ExpectedContent(piece))) };
+            let Some(of) = of else { return Ok(Some(Part::Content(piece))) };
             let (number, kind) = decode_key(&mut piece)?;
             if kind == WireType::LengthDelimited {
                 decode_varint(&mut piece)?;
@@ -124,45 +127,45 @@ impl Incoming {
         }
     }
 
-    /// The next bytes, as many as `next` says of their beginning when it can, if they have come; and the length of the
-    /// message that is to be entered then.
+    /// The next bytes, if they have arrived, and the length of the nested message to read after them, if any. `next`
+    /// reads the number of bytes from the first of them.
     fn piece(&mut self, next: impl Fn(&[u8]) -> Option<Next>) -> Result<Option<(Bytes, Option<usize>)>> {
-        let left = self.left.last().copied().unwrap_or(PREFIX);
+        let left = self.left.last().copied().unwrap_or(GRPC_PREFIX_BYTES);
         loop {
-            let come = if self.begun.is_empty() { &*self.rest } else { &*self.begun };
-            let come = &come[..come.len().min(left)];
-            // One more byte may tell how many it takes.
-            let (wanted, inner) = match next(come) {
-                Some(Next::Take(wanted)) => (wanted, None),
-                Some(Next::Enter(wanted, inner)) => (wanted, Some(inner)),
-                None => (come.len() + 1, None),
+            let available = if self.partial.is_empty() { &*self.rest } else { &*self.partial };
+            let available = &available[..available.len().min(left)];
+            // `next` needs more bytes: one more may be enough.
+            let (needed, inner) = match next(available) {
+                Some(Next::Take(needed)) => (needed, None),
+                Some(Next::Enter(needed, inner)) => (needed, Some(inner)),
+                None => (available.len() + 1, None),
             };
-            if come.len() >= wanted {
-                let is_whole = self.begun.is_empty();
-                let piece = if is_whole { self.rest.split_to(wanted) } else { self.begun.split().freeze() };
+            if available.len() >= needed {
+                let is_whole = self.partial.is_empty();
+                let piece = if is_whole { self.rest.split_to(needed) } else { self.partial.split().freeze() };
                 return Ok(Some((piece, inner)));
             }
-            ensure!(wanted <= left, "a field is longer than its message, or is no protobuf");
+            ensure!(needed <= left, "a field is longer than its message, or is not protobuf");
             if self.rest.is_empty() {
                 return Ok(None);
             }
-            let missing = wanted - self.begun.len();
-            self.begun.reserve(missing);
-            self.begun.extend_from_slice(&self.rest.split_to(missing.min(self.rest.len())));
+            let missing = needed - self.partial.len();
+            self.partial.reserve(missing);
+            self.partial.extend_from_slice(&self.rest.split_to(missing.min(self.rest.len())));
         }
     }
 }
 
-/// The field that begins here, if it can be told yet; of an inner message of at least so many bytes, only what is
-/// before its content.
-fn next_field(bytes: &[u8], enters_from: usize) -> Option<Next> {
+/// How to read the first field; none if more bytes are needed to tell. Of a nested message of at least `min_nested_bytes`
+/// bytes, only the part before its content is read.
+fn next_field(bytes: &[u8], min_nested_bytes: usize) -> Option<Next> {
     let (before, length) = field_lengths(bytes)?;
-    let is_inner = decode_key(&mut &*bytes).ok()? == (INNER, WireType::LengthDelimited);
-    let enters = is_inner && length >= enters_from;
+    let is_inner = decode_key(&mut &*bytes).ok()? == (NESTED_FIELD, WireType::LengthDelimited);
+    let enters = is_inner && length >= min_nested_bytes;
     Some(if enters { Next::Enter(before, length) } else { Next::Take(before.saturating_add(length)) })
 }
 
-/// The length of all the fields that have come, or else of the one that begins here, if it can be told yet.
+/// The length of all complete fields, or else of the first field; none if more bytes are needed to tell.
 fn next_fields(bytes: &[u8]) -> Option<usize> {
     let mut whole = 0;
     while let Some((before, length)) = field_lengths(&bytes[whole..]) {
@@ -175,7 +178,8 @@ fn next_fields(bytes: &[u8]) -> Option<usize> {
     (whole > 0).then_some(whole)
 }
 
-/// The lengths of what is before the value of the field that begins here, and of the value, if they can be told yet.
+/// The number of bytes before the value of the first field, and the length of the value; none if more bytes are needed
+/// to tell.
 fn field_lengths(mut bytes: &[u8]) -> Option<(usize, usize)> {
     let all = bytes.len();
     let (_, kind) = decode_key(&mut bytes).ok()?;
@@ -209,9 +213,9 @@ mod tests {
         out
     }
 
-    /// What is read of bytes that come in chunks of that size.
-    fn read(around: Nesting, bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
-        let (mut incoming, mut parts) = (Incoming::new(around), Vec::new());
+    /// The parts of bytes that arrive in chunks of that size.
+    fn read(nesting: Nesting, bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
+        let (mut incoming, mut parts) = (Incoming::new(nesting), Vec::new());
         for chunk in bytes.chunks(chunk) {
             incoming.put(Bytes::copy_from_slice(chunk));
             while let Some(part) = incoming.part()? {
@@ -238,13 +242,13 @@ mod tests {
         let mut expected: Vec<Part> = resources.collect();
         expected.push(field(4, "t".into()));
         expected.push(field(5, "n".into()));
-        expected.push(Part::End(messages[0].len()));
-        expected.push(Part::End(0));
+        expected.push(Part::ResponseEnd(messages[0].len()));
+        expected.push(Part::ResponseEnd(0));
         expected.push(field(1, "7".into()));
-        expected.push(Part::End(messages[2].len()));
-        for around in [UNSPLIT_NESTING, DELTA_NESTING, SOTW_NESTING] {
+        expected.push(Part::ResponseEnd(messages[2].len()));
+        for nesting in [UNSPLIT_NESTING, DELTA_NESTING, SOTW_NESTING] {
             for chunk in [1, 2, 3, 5, 7, 64, 309, 310, bytes.len()] {
-                assert_eq!(read(around, &bytes, chunk).expect("messages"), expected, "in chunks of {chunk}");
+                assert_eq!(read(nesting, &bytes, chunk).expect("messages"), expected, "in chunks of {chunk}");
             }
         }
     }
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_resource_is_read_a_few_fields_at_a_time() {
+    fn large_resource_is_read_a_few_fields_at_a_time() {
         let any = |hosts| Any { type_url: "table".into(), value: table(hosts).encode_to_vec() };
         let resource = |name: &str, hosts| Resource {
             name: name.into(),
@@ -279,28 +283,28 @@ mod tests {
             (DELTA_NESTING, delta.encode_to_vec(), {
                 let of = |name, hosts| small(resource(name, hosts).encode_to_vec());
                 let big = [text(MessageKind::Resource, 1, "1"), text(MessageKind::Any, 1, "table")];
-                let end = [text(MessageKind::Resource, 3, "big"), Part::Over, of("empty", 0), text(response, 5, "n")];
+                let end =
+                    [text(MessageKind::Resource, 3, "big"), Part::ResourceEnd, of("empty", 0), text(response, 5, "n")];
                 ([&[of("small", 2)], &big[..]].concat(), end)
             }),
             (SOTW_NESTING, sotw.encode_to_vec(), {
                 let of = |hosts| small(any(hosts).encode_to_vec());
-                let end = [Part::Over, of(0), text(response, 5, "n"), Part::End(sotw.encoded_len())];
+                let end = [Part::ResourceEnd, of(0), text(response, 5, "n"), Part::ResponseEnd(sotw.encoded_len())];
                 (vec![of(2), text(MessageKind::Any, 1, "table")], end)
             }),
         ];
-        for (around, message, (begin, end)) in cases {
+        for (nesting, message, (begin, end)) in cases {
             let bytes = framed(&message);
             for chunk in [1, 2, 3, 29, 64, 1000, 16 << 10, bytes.len()] {
-                let parts = read(around, &bytes, chunk).expect("messages");
-                let after =
-                    parts.iter().rposition(|part| matches!(part, Part::ExpectedContent(_))).expect("content") + 1;
+                let parts = read(nesting, &bytes, chunk).expect("messages");
+                let after = parts.iter().rposition(|part| matches!(part, Part::Content(_))).expect("content") + 1;
                 assert_eq!(parts[..begin.len()], begin, "in chunks of {chunk}");
                 assert_eq!(parts[after..after + end.len()], end, "in chunks of {chunk}");
                 let mut content = Vec::new();
                 for part in &parts[begin.len()..after] {
-                    let Part::ExpectedContent(fields) = part else { panic!("{part:?} is no content") };
+                    let Part::Content(fields) = part else { panic!("{part:?} is not content") };
                     RouteConfiguration::decode(fields.clone()).expect("whole fields");
-                    assert!(fields.len() <= chunk.max(64), "no more is kept than has to be");
+                    assert!(fields.len() <= chunk.max(64), "at most one chunk is buffered");
                     content.extend_from_slice(fields);
                 }
                 assert_eq!(RouteConfiguration::decode(&*content).expect("a table"), table(6000));
@@ -316,8 +320,8 @@ mod tests {
         let group = framed(&[0x13, 0x7f, 1, 2]);
         for bytes in [&longer_than_its_message, &group] {
             for chunk in [1, bytes.len()] {
-                for around in [UNSPLIT_NESTING, DELTA_NESTING] {
-                    assert!(read(around, bytes, chunk).is_err(), "{bytes:?} in chunks of {chunk}");
+                for nesting in [UNSPLIT_NESTING, DELTA_NESTING] {
+                    assert!(read(nesting, bytes, chunk).is_err(), "{bytes:?} in chunks of {chunk}");
                 }
             }
         }

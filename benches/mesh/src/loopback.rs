@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_reader_gets_everything() -> Result<()> {
-        let found = measure(300_000, 7).await?;
-        assert!(found.last_ms > 0.0 && found.cpu_seconds > 0.0);
+    async fn every_reader_receives_all_bytes() -> Result<()> {
+        let measured = measure(300_000, 7).await?;
+        assert!(measured.last_ms > 0.0 && measured.cpu_seconds > 0.0);
         Ok(())
     }
 }

@@ -1,19 +1,22 @@
-//! `sluice-bench`: the proxies of a mesh, simulated, against any ADS server.
+//! `sluice-bench`: simulates the proxies of a mesh against any ADS server.
 
-#![expect(clippy::print_stdout, reason = "what a command was asked for goes there")]
+#![expect(clippy::print_stdout, reason = "commands print their results")]
 
 mod api;
 mod arguments;
 mod background;
 mod budgets;
 mod change;
+mod change_tracker;
 mod client;
 mod connect;
 mod fleet;
 mod gateway;
-mod held;
+mod held_versions;
 mod incoming;
 mod loopback;
+mod measured_mesh;
+mod mesh_objects;
 mod messages;
 mod nodes;
 mod objects;
@@ -27,20 +30,17 @@ mod scan;
 mod server;
 mod shape;
 mod shared;
-mod side;
 mod soak;
 mod statistics;
 mod storm;
 mod versus;
-mod watch;
-mod world;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::world::{MeshObjects, ObjectTarget};
+use crate::mesh_objects::{MeshObjects, ObjectTarget};
 
 fn main() -> ExitCode {
     match perform(Arguments::parse().command) {
@@ -64,7 +64,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }
         Command::Generate { shape, out } => {
-            MeshObjects::lay(ObjectTarget::directory(&out)?, &shape.shape()?)?.finish();
+            MeshObjects::create(ObjectTarget::directory(&out)?, &shape.shape()?)?.print_summary();
             true
         }
         Command::Report { results, out } => report::page::write(&result::read_all(&results)?, &out).map(|()| true)?,

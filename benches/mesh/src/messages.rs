@@ -19,7 +19,7 @@ pub(crate) struct Any {
     pub(crate) value: Bytes,
 }
 
-/// Without subscribed names and held versions, which [`DeltaRequest::with`] adds.
+/// A `DeltaDiscoveryRequest` without subscribed names and held versions, which [`DeltaRequest::with`] adds.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct DeltaRequest {
     #[prost(message, optional, tag = "1")]
@@ -39,16 +39,16 @@ impl DeltaRequest {
     pub(crate) fn with<'a>(
         &self,
         subscribe: &SubscribeFields,
-        holds: impl Iterator<Item = (&'a str, &'a str)>,
+        held: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Vec<u8> {
-        const HOLDS: u32 = 5;
+        const INITIAL_RESOURCE_VERSIONS: u32 = 5;
         let mut out = Vec::with_capacity(self.encoded_len() + subscribe.0.len());
-        // A vector grows as needed.
+        // A vector grows as needed, so that this cannot fail.
         let _ = self.encode(&mut out);
         out.extend_from_slice(&subscribe.0);
         let field = |text: &str| 1 + encoded_len_varint(text.len() as u64) + text.len();
-        for (name, version) in holds {
-            encode_key(HOLDS, WireType::LengthDelimited, &mut out);
+        for (name, version) in held {
+            encode_key(INITIAL_RESOURCE_VERSIONS, WireType::LengthDelimited, &mut out);
             encode_varint((field(name) + field(version)) as u64, &mut out);
             put(1, name, &mut out);
             put(2, version, &mut out);
@@ -71,16 +71,16 @@ impl SubscribeFields {
     }
 }
 
-/// The last large requests: thousands of proxies send the same one, each with megabytes of names.
+/// The last large requests. Thousands of proxies send the same one, each with megabytes of names.
 #[derive(Debug, Default)]
 pub(crate) struct RecentRequests(Mutex<VecDeque<Bytes>>);
 
 impl RecentRequests {
-    /// Bytes from which a request is large.
+    /// A request of at least this size is large.
     const LARGE_REQUEST_BYTES: usize = 64 << 10;
     const MAX_REQUESTS: usize = 8;
 
-    /// The request, shared with another proxy that made the same one recently.
+    /// The request, shared with other proxies that sent the same one recently.
     pub(crate) fn share(&self, request: Vec<u8>) -> Bytes {
         if request.len() < Self::LARGE_REQUEST_BYTES {
             return request.into();
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_request_reports_held_versions() {
+    fn first_request_reports_held_versions() {
         let request = DeltaRequest { type_url: "t".into(), ..DeltaRequest::default() };
         let mut subscribe = SubscribeFields::default();
         subscribe.add("a");
@@ -142,10 +142,10 @@ mod tests {
         let bytes = request.with(&subscribe, [("a", "1"), ("c", "22")].into_iter());
         let read = DeltaDiscoveryRequest::decode(&*bytes).expect("a request");
         assert_eq!((&*read.type_url, &read.resource_names_subscribe[..]), ("t", &["a".to_owned(), "b".to_owned()][..]));
-        let holds = [("a", "1"), ("c", "22")].map(|(name, version)| (name.to_owned(), version.to_owned()));
+        let held = [("a", "1"), ("c", "22")].map(|(name, version)| (name.to_owned(), version.to_owned()));
         assert_eq!(
             read.initial_resource_versions.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            holds.into()
+            held.into()
         );
     }
 
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(recent.share(big(byte)), big(byte));
         }
         let again = recent.share(big(1));
-        assert_ne!(again.as_ptr(), first.as_ptr(), "it was long ago");
+        assert_ne!(again.as_ptr(), first.as_ptr(), "only the last requests are kept");
         assert_eq!(recent.share(vec![1]), [1].as_slice());
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Endpoints {
     pub(crate) first_unready: bool,
     /// Generation of the addresses of the first endpoint, or of all.
     pub(crate) moved: usize,
-    /// `moved` is about all endpoints.
+    /// `moved` applies to all endpoints.
     pub(crate) all_moved: bool,
     /// An annotation that nothing reads.
     pub(crate) note: usize,
@@ -66,11 +66,11 @@ pub(crate) fn namespace(name: &str) -> String {
     format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n")
 }
 
-/// The most endpoints that Kubernetes puts into a slice.
+/// The largest number of endpoints that Kubernetes puts into an EndpointSlice.
 const ENDPOINTS_PER_SLICE: usize = 1000;
 
-/// A Service with its endpoints, as one text for each slice: the first has the Service, each has a slice with its Pods.
-pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> Vec<String> {
+/// A Service with its endpoints: a text for each EndpointSlice with its Pods. The first also has the Service.
+pub(crate) fn service(service: Service, count: usize, state: &Endpoints) -> Vec<String> {
     let (name, namespace, port) = (service.name(), service.namespace(), service.port());
     let port_name = port_name(service);
     let head = format!(
@@ -91,12 +91,12 @@ spec:
 ---
 ",
         vip = service.vip(),
-        note = now.note,
+        note = state.note,
     );
-    let all = count + now.more;
+    let all = count + state.more;
     let slices = (0..all.max(1)).step_by(ENDPOINTS_PER_SLICE).enumerate();
     let mut texts: Vec<String> =
-        slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + ENDPOINTS_PER_SLICE), now)).collect();
+        slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + ENDPOINTS_PER_SLICE), state)).collect();
     texts[0].insert_str(0, &head);
     texts
 }
@@ -106,7 +106,7 @@ fn port_name(service: Service) -> &'static str {
 }
 
 /// A slice of these endpoints, and their Pods.
-fn slice(service: Service, number: usize, endpoints: Range<usize>, now: &Endpoints) -> String {
+fn slice(service: Service, number: usize, endpoints: Range<usize>, state: &Endpoints) -> String {
     let (name, namespace, port_name) = (service.name(), service.namespace(), port_name(service));
     let mut text = format!(
         "apiVersion: discovery.k8s.io/v1
@@ -121,12 +121,12 @@ endpoints:
 "
     );
     for endpoint in endpoints.clone() {
-        let ready = endpoint > 0 || !now.first_unready;
+        let ready = endpoint > 0 || !state.first_unready;
         let _ = writeln!(
             text,
             "- {{addresses: [{}], conditions: {{ready: {ready}, serving: {ready}, terminating: false}}, nodeName: node-{}, \
              targetRef: {{kind: Pod, name: {}, namespace: {namespace}}}}}",
-            now.address(service, endpoint),
+            state.address(service, endpoint),
             service.node(endpoint),
             service.pod(endpoint),
         );
@@ -149,7 +149,7 @@ status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}
 ",
             pod = service.pod(endpoint),
             node = service.node(endpoint),
-            address = now.address(service, endpoint),
+            address = state.address(service, endpoint),
         );
     }
     text
@@ -229,7 +229,7 @@ spec: {{mtls: {{mode: {mode}}}}}
     )
 }
 
-/// A Sidecar that limits its namespace to itself and, depending on `marker`, one other host.
+/// A Sidecar that limits its namespace to itself and one other host.
 pub(crate) fn sidecar(namespace: &str, other: Service) -> String {
     format!(
         "apiVersion: networking.istio.io/v1
@@ -242,7 +242,7 @@ spec: {{egress: [{{hosts: [\"./*\", \"{}/{}\"]}}]}}
     )
 }
 
-/// The Sidecar that gives a namespace its scope: itself and another namespace.
+/// The Sidecar of a namespace in the scoped layout: it imports its own namespace and another one.
 pub(crate) fn scope(namespace: &str, other: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1

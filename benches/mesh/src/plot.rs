@@ -9,7 +9,7 @@ const BOTTOM: f64 = 40.0;
 const TOP: f64 = 12.0;
 /// Width of the labels at the ends of lines.
 const RIGHT: f64 = 190.0;
-/// Least distance between two labels.
+/// Smallest distance between two labels.
 const LABEL_HEIGHT: f64 = 13.0;
 const COLOURS: [&str; 10] =
     ["#1b6ca8", "#d1495b", "#2e8b57", "#e0902f", "#6f4a8e", "#30a5a5", "#8a5a2b", "#c2559d", "#5c6b73", "#8fae1b"];
@@ -20,7 +20,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What an axis says and how it runs.
+/// Title and scale of an axis.
 pub(crate) struct Axis {
     pub(crate) title: &'static str,
     pub(crate) logarithmic: bool,
@@ -54,7 +54,7 @@ impl Axis {
     }
 }
 
-/// A number with as many digits as a reader wants.
+/// A number with few digits: at most three after the point.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{:.0}k", value / 1000.0),
@@ -68,7 +68,7 @@ fn trimmed(text: String) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text as it may stand in HTML.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -144,7 +144,7 @@ pub(crate) fn plot(title: &str, lines: &[Line], x: &Axis, y: &Axis) -> String {
     svg
 }
 
-/// Heights of labels beside the ends of lines, moved apart so that each can be read.
+/// Positions of the labels at the ends of lines, moved apart so that they do not overlap.
 fn spread(ends: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ends.len()).collect();
     order.sort_by(|a, b| ends[*a].total_cmp(&ends[*b]));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_has_a_tick_a_power() {
+    fn logarithmic_axis_has_a_tick_for_each_power_of_ten() {
         let axis = Axis { title: "ms", logarithmic: true };
         let range = axis.range([3.0, 250.0].into_iter());
         let labels: Vec<String> = axis.ticks(range).into_iter().map(|(_, label)| label).collect();

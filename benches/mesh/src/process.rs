@@ -18,7 +18,7 @@ pub(crate) struct Memory {
 pub(crate) fn raise_limits() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // A limit that stays low shows when sockets run out.
+        // If the limit stays low, opening a socket fails with an error that says so.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -32,7 +32,7 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(pid: u32) -> Result<Self> {
-        let number = i32::try_from(pid).context("a process has a smaller number")?;
+        let number = i32::try_from(pid).context("the process id is too large")?;
         let clock = clock_getcpuclockid(Pid::from_raw(number)).with_context(|| format!("find process {pid}"))?;
         Ok(Self { status: PathBuf::from(format!("/proc/{pid}/status")), clock })
     }

@@ -1,4 +1,4 @@
-//! Results as text: lines while a run goes on, tables, a comparison of two results. `page` makes the HTML page.
+//! Results as text: progress lines, tables, a comparison of two results. `page` writes the HTML page.
 
 pub(crate) mod page;
 mod summary;
@@ -33,7 +33,7 @@ fn count(value: usize) -> f64 {
     value
 }
 
-fn maybe(value: Option<f64>) -> String {
+fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), short)
 }
 
@@ -41,7 +41,7 @@ fn sent(round: &Round) -> f64 {
     megabytes(round.traffic.bytes)
 }
 
-/// The cells of a kind: name, affected, first, last p50, last worst, server CPU, own CPU, messages, resources, MB,
+/// The cells of a kind: name, affected, first, last p50, last worst, server CPU, simulator CPU, messages, resources, MB,
 /// missed.
 fn change_cells(change: &ChangeResult) -> Vec<String> {
     let worst = change
@@ -54,15 +54,15 @@ fn change_cells(change: &ChangeResult) -> Vec<String> {
     vec![
         change.kind.name(),
         change.affected.to_string(),
-        maybe(change.median(|round| round.first_ms)),
-        maybe(change.median(|round| round.last_ms)),
-        maybe(worst),
-        maybe(change.median(|round| round.server_cpu_seconds)),
-        maybe(change.median(|round| Some(round.own_cpu_seconds))),
-        maybe(change.median(|round| Some(megabytes(round.traffic.messages) * 1e6))),
-        maybe(resources),
-        maybe(change.median(|round| Some(sent(round)))),
-        maybe(change.loopback_ms),
+        or_dash(change.median(|round| round.first_ms)),
+        or_dash(change.median(|round| round.last_ms)),
+        or_dash(worst),
+        or_dash(change.median(|round| round.server_cpu_seconds)),
+        or_dash(change.median(|round| Some(round.own_cpu_seconds))),
+        or_dash(change.median(|round| Some(megabytes(round.traffic.messages) * 1e6))),
+        or_dash(resources),
+        or_dash(change.median(|round| Some(sent(round)))),
+        or_dash(change.loopback_ms),
         change.rounds.iter().map(|round| round.missed).sum::<usize>().to_string(),
     ]
 }
@@ -74,33 +74,33 @@ const CHANGE_HEAD: [&str; 12] = [
     "last ms p50",
     "last ms worst",
     "server CPU s",
-    "own CPU s",
+    "simulator CPU s",
     "messages",
     "resources",
     "MB",
-    "same bytes, bare sockets, ms",
+    "same bytes through bare sockets, ms",
     "missed",
 ];
 
 fn storm_cells(storm: &StormResult) -> Vec<String> {
     let at = |share: f64| {
-        let found = SHARES.iter().zip(&storm.distribution_ms).find(|(of, _)| (**of - share).abs() < 1e-9);
-        maybe(found.map(|(_, value)| *value))
+        let entry = SHARES.iter().zip(&storm.distribution_ms).find(|(of, _)| (**of - share).abs() < 1e-9);
+        or_dash(entry.map(|(_, value)| *value))
     };
     vec![
         storm.name.clone(),
         at(0.5),
         at(0.99),
         at(1.0),
-        maybe(storm.server_cpu_seconds),
+        or_dash(storm.server_cpu_seconds),
         short(storm.own_cpu_seconds),
         storm.traffic.messages.to_string(),
         storm.traffic.resources.iter().sum::<u64>().to_string(),
         short(megabytes(storm.traffic.bytes)),
         storm.traffic.ended.to_string(),
-        maybe(storm.memory.map(|memory| mebibytes(memory.resident_kib))),
-        maybe(storm.memory.map(|memory| mebibytes(memory.peak_kib))),
-        maybe(storm.loopback_ms),
+        or_dash(storm.memory.map(|memory| mebibytes(memory.resident_kib))),
+        or_dash(storm.memory.map(|memory| mebibytes(memory.peak_kib))),
+        or_dash(storm.loopback_ms),
         storm.beside.as_ref().map_or_else(
             || "–".to_owned(),
             |beside| {
@@ -118,15 +118,15 @@ const STORM_HEAD: [&str; 15] = [
     "p99 ms",
     "last ms",
     "server CPU s",
-    "own CPU s",
+    "simulator CPU s",
     "messages",
     "resources",
     "MB",
     "streams ended",
     "RSS MiB",
     "peak MiB",
-    "same bytes, bare sockets, ms",
-    "changes beside it, last ms p50",
+    "same bytes through bare sockets, ms",
+    "changes during it, last ms p50",
     "missed",
 ];
 
@@ -145,10 +145,10 @@ fn line(head: &[&str], cells: &[String]) -> String {
     format!("{}: {}", cells[0], rest.collect::<Vec<_>>().join(" · "))
 }
 
-fn about(result: &RunResult) -> String {
-    let by = if result.virtual_hosts { ", virtual hosts one by one" } else { "" };
+fn title_of(result: &RunResult) -> String {
+    let vhds = if result.virtual_hosts { ", with VHDS" } else { "" };
     let driver = if result.driver == "kube" { ", through a Kubernetes API" } else { "" };
-    format!("{}, {} {} proxies{by}{driver}", result.shape, result.proxies, result.protocol)
+    format!("{}, {} {} proxies{vhds}{driver}", result.shape, result.proxies, result.protocol)
 }
 
 fn machine(result: &RunResult) -> String {
@@ -160,23 +160,23 @@ fn machine(result: &RunResult) -> String {
 }
 
 fn memory(result: &RunResult) -> String {
-    let show = |memory: Option<crate::process::Memory>| maybe(memory.map(|memory| mebibytes(memory.resident_kib)));
+    let show = |memory: Option<crate::process::Memory>| or_dash(memory.map(|memory| mebibytes(memory.resident_kib)));
     format!(
         "ready after {} s{} with {} MiB; {} MiB at the end, peak {} MiB",
-        maybe(result.ready_seconds),
+        or_dash(result.ready_seconds),
         match result.starts_seconds.as_slice() {
             [] | [_] => String::new(),
             starts => format!(" ({})", starts.iter().map(|start| short(*start)).collect::<Vec<_>>().join(", ")),
         },
         show(result.ready_memory),
         show(result.end_memory),
-        maybe(result.end_memory.map(|memory| mebibytes(memory.peak_kib)))
+        or_dash(result.end_memory.map(|memory| mebibytes(memory.peak_kib)))
     )
 }
 
 /// The result as Markdown.
 pub(crate) fn table(result: &RunResult) -> String {
-    let mut text = format!("{}\n{}\n{}\n\n", about(result), machine(result), memory(result));
+    let mut text = format!("{}\n{}\n{}\n\n", title_of(result), machine(result), memory(result));
     let storms: Vec<_> = std::iter::once(&result.connect).chain(&result.storms).map(storm_cells).collect();
     rows(&mut text, &STORM_HEAD, &storms);
     text.push('\n');
@@ -189,11 +189,11 @@ pub(crate) fn table(result: &RunResult) -> String {
     text
 }
 
-const BUDGET_HEAD: [&str; 7] = ["budget", "figure", "measured", "server's share", "budget is", "istiod", "result"];
+const BUDGET_HEAD: [&str; 7] = ["measurement", "figure", "measured", "server's share", "budget", "istiod", "result"];
 
 fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
     let cells = |verdict: Verdict| {
-        let outcome = match (verdict.is_met(), verdict.is_share_within(), verdict.is_beyond_sockets()) {
+        let outcome = match (verdict.is_met(), verdict.is_share_within(), verdict.sockets_over_budget_ms()) {
             (true, ..) => "met".to_owned(),
             (_, true, _) => "over budget; the server's share is within it".to_owned(),
             (.., Some(sockets)) => format!("over budget; bare sockets alone take {} ms", short(sockets)),
@@ -203,13 +203,13 @@ fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
             format!("{}: {}", verdict.shape, verdict.what),
             verdict.figure.to_owned(),
             short(verdict.measured),
-            maybe(verdict.share),
+            or_dash(verdict.share),
             short(verdict.budget),
-            maybe(verdict.reference),
+            or_dash(verdict.reference),
             outcome,
         ]
     };
-    budgets::judge(result).into_iter().map(cells).collect()
+    budgets::evaluate(result).into_iter().map(cells).collect()
 }
 
 /// Last proxy and server CPU of each kind over services and proxies, as Markdown.
@@ -229,15 +229,16 @@ const SHAPE_HEAD: [&str; 7] =
     ["shape", "ready s", "ready MiB", "connected MiB", "end MiB", "connect last ms", "connect server CPU s"];
 
 fn shape_cells(result: &RunResult) -> Vec<String> {
-    let resident = |memory: Option<crate::process::Memory>| maybe(memory.map(|memory| mebibytes(memory.resident_kib)));
+    let resident =
+        |memory: Option<crate::process::Memory>| or_dash(memory.map(|memory| mebibytes(memory.resident_kib)));
     vec![
-        about(result),
-        maybe(result.ready_seconds),
+        title_of(result),
+        or_dash(result.ready_seconds),
         resident(result.ready_memory),
         resident(result.connect.memory),
         resident(result.end_memory),
-        maybe(result.connect.distribution_ms.last().copied()),
-        maybe(result.connect.server_cpu_seconds),
+        or_dash(result.connect.distribution_ms.last().copied()),
+        or_dash(result.connect.server_cpu_seconds),
     ]
 }
 
@@ -254,7 +255,7 @@ fn grids(results: &[RunResult]) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> 
         let result = results.iter().find(same)?;
         let change = result.changes.iter().find(|change| change.kind == kind)?;
         let cpu = change.median(|round| round.server_cpu_seconds.map(|seconds| seconds * 1000.0));
-        Some(format!("{} · {}", maybe(change.median(|round| round.last_ms)), maybe(cpu)))
+        Some(format!("{} · {}", or_dash(change.median(|round| round.last_ms)), or_dash(cpu)))
     };
     let table = |kind: ChangeKind| {
         let head = std::iter::once("services".to_owned());
@@ -276,16 +277,16 @@ fn rows(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
     }
 }
 
-/// Reads a figure off a round, if it has one.
+/// Reads a figure of a round, if the round has it.
 type Figure<'a> = &'a dyn Fn(&Round) -> Option<f64>;
 
-/// Compares two results; whether all ratios are within the limit.
+/// Compares two results. Returns whether all ratios are within the limit.
 pub(crate) fn compare(before: &RunResult, after: &RunResult, limit: f64) -> Result<bool> {
     ensure!(
-        about(before) == about(after),
+        title_of(before) == title_of(after),
         "the results are of different shapes: {} and {}",
-        about(before),
-        about(after)
+        title_of(before),
+        title_of(after)
     );
     let mut rows = Vec::new();
     for new in &after.changes {

@@ -11,7 +11,7 @@ use crate::shape::Shape;
 use crate::shared::Traffic;
 use crate::statistics::of;
 
-/// Shares at which a latency distribution is kept.
+/// Shares of proxies at which a latency distribution is stored.
 pub(crate) const SHARES: [f64; 21] =
     [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0];
 
@@ -19,7 +19,7 @@ pub(crate) const SHARES: [f64; 21] =
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RunResult {
     pub(crate) machine: Machine,
-    /// The measured build: `git describe` of the checkout the binary is in.
+    /// The measured build: `git describe` in the directory of the binary.
     pub(crate) commit: String,
     /// Day of the run, as `YYYY-MM-DD`.
     #[serde(default)]
@@ -148,5 +148,5 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunResult>> {
 
 pub(crate) fn read(path: &Path) -> Result<RunResult> {
     let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is no result of a run", path.display()))
+    serde_json::from_slice(&text).with_context(|| format!("{} is not a result of a run", path.display()))
 }

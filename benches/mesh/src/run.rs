@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arguments::{RunArguments, Storm};
 use crate::change::ChangeKind;
+use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::report;
 use crate::result::RunResult;
-use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::storm;
 
 /// Measures, prints progress, and writes the result.
@@ -29,25 +29,25 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         starts: arguments.starts,
         digests: false,
     };
-    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
-    let mut changes = side.every_change(&arguments.changes).await?;
+    let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
+    let mut changes = mesh.every_change(&arguments.changes).await?;
     let mut storms = Vec::new();
-    let patience = Duration::from_secs(arguments.measure.patience);
+    let timeout = Duration::from_secs(arguments.measure.timeout);
     for storm in &arguments.storms {
-        let result = storm::make(*storm, &mut side, arguments, patience).await?;
+        let result = storm::make(*storm, &mut mesh, arguments, timeout).await?;
         eprintln!("{}", report::storm_line(&result));
         storms.push(result);
         if *storm == Storm::Slow {
-            // The effect on clients that read promptly.
-            let result = side.changes(ChangeKind::VirtualService).await?;
-            eprintln!("beside slow and dead clients: {}", report::change_line(&result));
+            // Measures the effect on clients that read promptly.
+            let result = mesh.changes(ChangeKind::VirtualService).await?;
+            eprintln!("with slow and dead clients: {}", report::change_line(&result));
             changes.push(result);
         }
     }
-    let result = side.result(changes, storms)?;
+    let result = mesh.result(changes, storms)?;
     write(&result, arguments)?;
     println!("{}", report::table(&result));
-    side.fleet.disconnect().await;
+    mesh.fleet.disconnect().await;
     Ok(())
 }
 

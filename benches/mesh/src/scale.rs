@@ -1,14 +1,14 @@
-//! Runs over sizes of mesh, and the large shapes.
+//! Runs over several sizes of mesh, and the large shapes.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::arguments::{Grid, Large, ScaleArguments};
+use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::report;
 use crate::result::{RunResult, read};
 use crate::shape::{Layout, Shape};
-use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
 /// Runs every shape. A shape that fails is reported, and the others continue.
 pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
@@ -48,11 +48,11 @@ async fn one(shape: Shape, proxies: usize, arguments: &ScaleArguments, path: &Pa
         starts: 1,
         digests: false,
     };
-    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
-    let changes = side.every_change(&arguments.changes).await?;
-    let result = side.result(changes, Vec::new())?;
+    let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
+    let changes = mesh.every_change(&arguments.changes).await?;
+    let result = mesh.result(changes, Vec::new())?;
     result.write(path)?;
-    side.fleet.disconnect().await;
+    mesh.fleet.disconnect().await;
     Ok(result)
 }
 
@@ -73,7 +73,7 @@ fn shapes(arguments: &ScaleArguments) -> Vec<(String, Shape, usize)> {
         }
         shapes.sort_by_key(|(_, shape, proxies)| shape.services * proxies);
     }
-    let wants = |large: Large| arguments.large.contains(&large) || arguments.large.contains(&Large::All);
+    let is_requested = |large: Large| arguments.large.contains(&large) || arguments.large.contains(&Large::All);
     let large = [
         (Large::Services, "large-services", Shape { services: 10_000, namespaces: 200, endpoints: 5, ..BASE }, 1000),
         (Large::Entries, "large-entries", Shape { services: 200, service_entries: 30_000, ..BASE }, 100),
@@ -85,7 +85,7 @@ fn shapes(arguments: &ScaleArguments) -> Vec<(String, Shape, usize)> {
         ),
         (Large::Huge, "large-huge", Shape { services: 50_000, namespaces: 200, endpoints: 2, ..BASE }, 20),
     ];
-    let large = large.into_iter().filter(|(kind, ..)| wants(*kind));
+    let large = large.into_iter().filter(|(kind, ..)| is_requested(*kind));
     shapes.extend(large.map(|(_, name, shape, proxies)| (name.to_owned(), shape, proxies)));
     shapes
 }
@@ -101,7 +101,7 @@ mod tests {
     use crate::arguments::{Arguments, Command};
 
     #[test]
-    fn the_grid_has_the_requested_sizes() {
+    fn grid_has_the_requested_sizes() {
         let shapes = |line: &str| {
             let line = format!("sluice-bench scale --sluiced s --out o {line}");
             match Arguments::parse_from(line.split_whitespace()).command {

@@ -1,9 +1,9 @@
-//! Reads the few fields of Envoy's messages that decide what a proxy subscribes next, without decoding the rest.
+//! Reads the few fields of Envoy's messages that decide what a proxy subscribes to next, without decoding the rest.
 
 use bytes::Bytes;
 use sluice_proto::wire::{contents, fields};
 
-/// The types a proxy subscribes, in order.
+/// The types that a proxy subscribes to, in order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Type {
@@ -17,7 +17,7 @@ pub(crate) enum Type {
     Sds,
 }
 
-/// How many types there are.
+/// Number of types.
 pub(crate) const TYPES: usize = Type::ALL.len();
 
 impl Type {
@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Field 1 of a message: the name of every resource type but assignments, and theirs too.
+/// The name of a resource: field 1 of every type.
 pub(crate) fn name(resource: &[u8]) -> Option<&str> {
     contents(resource, 1).next().and_then(text)
 }
@@ -56,16 +56,16 @@ pub(crate) fn name(resource: &[u8]) -> Option<&str> {
 /// The assignment that a cluster refers to, if it uses EDS.
 fn assignment<'a>(own_name: &'a str, cluster: &'a [u8]) -> Option<&'a str> {
     const EDS: u64 = 3;
-    let mut discovered = false;
+    let mut is_eds = false;
     let mut service = None;
     for field in fields(cluster) {
         match field.number {
-            2 => discovered = field.varint() == Some(EDS),
+            2 => is_eds = field.varint() == Some(EDS),
             3 => service = field.content().and_then(|config| contents(config, 2).find(|name| !name.is_empty())),
             _ => {}
         }
     }
-    discovered.then(|| service.and_then(text).unwrap_or(own_name))
+    is_eds.then(|| service.and_then(text).unwrap_or(own_name))
 }
 
 /// The route tables that a listener refers to.
@@ -104,19 +104,20 @@ fn secrets(listener: &[u8]) -> Vec<&str> {
 }
 
 /// Whether a route table, or some fields of one, uses VHDS.
-fn is_in_pieces(table: &[u8]) -> bool {
+fn uses_vhds(table: &[u8]) -> bool {
     contents(table, 9).next().is_some()
 }
 
-/// The names that a proxy subscribes because of a resource. A route table may be given by some of its fields.
-pub(crate) fn asks_for<'a>(kind: Type, own_name: &'a str, resource: &'a Bytes) -> Vec<(Type, &'a str)> {
+/// The names that a resource refers to and that a proxy subscribes to. Of a route table, `resource` may be some of its
+/// fields.
+pub(crate) fn referenced_names<'a>(kind: Type, own_name: &'a str, resource: &'a Bytes) -> Vec<(Type, &'a str)> {
     match kind {
         Type::Cds => assignment(own_name, resource).map(|name| (Type::Eds, name)).into_iter().collect(),
         Type::Lds => {
             let tables = tables(resource).into_iter().map(|name| (Type::Rds, name));
             tables.chain(secrets(resource).into_iter().map(|name| (Type::Sds, name))).collect()
         }
-        Type::Rds => is_in_pieces(resource).then_some((Type::Vhds, own_name)).into_iter().collect(),
+        Type::Rds => uses_vhds(resource).then_some((Type::Vhds, own_name)).into_iter().collect(),
         Type::Eds | Type::Vhds | Type::Sds => Vec::new(),
     }
 }
@@ -148,11 +149,12 @@ mod tests {
     #[test]
     fn a_table_with_vhds_subscribes_its_virtual_hosts() {
         let whole = RouteConfiguration { name: "80".into(), ..Default::default() };
-        let pieces = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
-        let asks =
-            |table: &RouteConfiguration| names(Type::Vhds, asks_for(Type::Rds, "80", &table.encode_to_vec().into()));
-        assert_eq!(asks(&pieces), ["80"]);
-        assert!(asks(&whole).is_empty());
+        let with_vhds = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
+        let referenced = |table: &RouteConfiguration| {
+            names(Type::Vhds, referenced_names(Type::Rds, "80", &table.encode_to_vec().into()))
+        };
+        assert_eq!(referenced(&with_vhds), ["80"]);
+        assert!(referenced(&whole).is_empty());
     }
 
     #[test]
@@ -171,7 +173,7 @@ mod tests {
         let chain = FilterChain { transport_socket: Some(socket), ..Default::default() };
         let listener = Listener { name: "l".into(), filter_chains: vec![chain], ..Default::default() };
         let bytes: Bytes = listener.encode_to_vec().into();
-        assert_eq!(names(Type::Sds, asks_for(Type::Lds, "l", &bytes)), ["kubernetes://shop"]);
+        assert_eq!(names(Type::Sds, referenced_names(Type::Lds, "l", &bytes)), ["kubernetes://shop"]);
     }
 
     #[test]
@@ -182,10 +184,11 @@ mod tests {
             eds_cluster_config: Some(EdsClusterConfig { service_name: service.into(), ..Default::default() }),
             ..Default::default()
         };
-        let asks = |cluster: &Cluster| names(Type::Eds, asks_for(Type::Cds, "own", &cluster.encode_to_vec().into()));
-        assert_eq!(asks(&cluster(DiscoveryType::Eds, "service")), ["service"]);
-        assert_eq!(asks(&cluster(DiscoveryType::Eds, "")), ["own"]);
-        assert!(asks(&cluster(DiscoveryType::StrictDns, "service")).is_empty());
+        let referenced =
+            |cluster: &Cluster| names(Type::Eds, referenced_names(Type::Cds, "own", &cluster.encode_to_vec().into()));
+        assert_eq!(referenced(&cluster(DiscoveryType::Eds, "service")), ["service"]);
+        assert_eq!(referenced(&cluster(DiscoveryType::Eds, "")), ["own"]);
+        assert!(referenced(&cluster(DiscoveryType::StrictDns, "service")).is_empty());
     }
 
     #[test]
@@ -207,7 +210,7 @@ mod tests {
             ..Default::default()
         };
         let bytes: Bytes = listener.encode_to_vec().into();
-        assert_eq!(names(Type::Rds, asks_for(Type::Lds, "l", &bytes)), ["80", "81"]);
+        assert_eq!(names(Type::Rds, referenced_names(Type::Lds, "l", &bytes)), ["80", "81"]);
         assert_eq!(name(&bytes), Some("l"));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct ServerOptions {
     /// Directory of its log.
     pub(crate) directory: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// It serves virtual hosts one by one.
+    /// VHDS is enabled.
     pub(crate) virtual_hosts: bool,
 }
 
@@ -48,12 +48,12 @@ struct Started {
 }
 
 impl Server {
-    /// A running one.
+    /// A server that is already running.
     pub(crate) fn running(address: SocketAddr, pid: Option<u32>) -> Result<Self> {
         Ok(Self { address, process: pid.map(Process::new).transpose()?, started: None })
     }
 
-    /// Starts one on free ports; returns it once it is ready, with the seconds until then.
+    /// Starts a server on free ports. Returns it when it is ready, with the seconds until then.
     pub(crate) async fn start(server_options: &ServerOptions) -> Result<(Self, f64)> {
         let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let log_path = server_options.directory.join(LOG);
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Stops it and starts it again on other ports.
+    /// Stops the server and starts it again on other ports.
     pub(crate) async fn restart(&mut self) -> Result<f64> {
         let mut started = self.started.take().context("a restart needs --sluiced")?;
         started.child.kill().await?;
@@ -108,12 +108,12 @@ impl Server {
 }
 
 async fn is_ready(http: SocketAddr) -> bool {
-    let ask = async {
+    let request = async {
         let mut stream = TcpStream::connect(http).await?;
         stream.write_all(b"GET /ready HTTP/1.1\r\nHost: ready\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(answer.ends_with(b" 200"))
+        let mut response = [0; 12];
+        stream.read_exact(&mut response).await?;
+        std::io::Result::Ok(response.ends_with(b" 200"))
     };
-    ask.await.unwrap_or(false)
+    request.await.unwrap_or(false)
 }

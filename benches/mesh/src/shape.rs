@@ -80,7 +80,7 @@ impl Shape {
         format!("sb-{number:02}")
     }
 
-    /// Number of the namespace that a namespace's Sidecar lets it see beside itself.
+    /// Number of the namespace that the Sidecar of a namespace imports besides its own.
     pub(crate) fn neighbour(&self, namespace: usize) -> usize {
         (namespace + 1) % self.namespaces
     }
@@ -90,7 +90,7 @@ impl Shape {
         self.services * self.endpoints
     }
 
-    /// The service and the endpoint whose sidecar is the proxy of that number: first endpoints first.
+    /// The service and the endpoint whose sidecar is the proxy of that number: first the first endpoint of each service.
     pub(crate) fn proxy(&self, number: usize) -> (Service, usize) {
         (self.service(number % self.services), number / self.services)
     }
@@ -118,7 +118,7 @@ impl Service {
         format!("{}.{}.svc.cluster.local", self.name(), self.namespace())
     }
 
-    /// Every tenth within its namespace is TCP.
+    /// Whether it is TCP, as every tenth service of a namespace.
     pub(crate) fn is_tcp(self) -> bool {
         (self.number / self.namespaces) % 10 == 9
     }
@@ -146,17 +146,17 @@ impl Service {
         format!("10.{}.{}.{}", 96 + number / 62_500, number / 250 % 250, number % 250 + 1)
     }
 
-    /// Address of an endpoint; `move_to` gives another one for the same pod.
-    pub(crate) fn address(self, endpoint: usize, move_to: usize) -> String {
-        // Below eight million for the first endpoints of 62,500 services; above it 131,072 for each service that has
-        // more.
+    /// Address of an endpoint. Each generation gives the same pod another address.
+    pub(crate) fn address(self, endpoint: usize, generation: usize) -> String {
+        // Numbers below eight million are for the first 128 endpoints of 62,500 services. Above, each service has
+        // 131,072 numbers for further endpoints.
         let number = match endpoint {
             0..128 => self.number * 128 + endpoint,
             _ => 8_000_000 + self.number * 131_072 + endpoint,
         };
         let network = 16 + number / 16_000_000 * 32;
         let rest = number % 16_000_000;
-        format!("{}.{}.{}.{}", network + move_to * 2, rest / 62_500, rest / 250 % 250, rest % 250 + 1)
+        format!("{}.{}.{}.{}", network + generation * 2, rest / 62_500, rest / 250 % 250, rest % 250 + 1)
     }
 
     pub(crate) fn pod(self, endpoint: usize) -> String {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_is_tcp_in_every_namespace() {
+    fn a_tenth_of_services_is_tcp_in_every_namespace() {
         let tcp: Vec<Service> = (0..SHAPE.services).map(|n| SHAPE.service(n)).filter(|s| s.is_tcp()).collect();
         assert_eq!(tcp.len(), SHAPE.services / 10);
         let namespaces: BTreeSet<String> = tcp.iter().map(|s| s.namespace()).collect();

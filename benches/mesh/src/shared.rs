@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::arguments::AdsProtocol;
-use crate::held::Dictionary;
+use crate::change_tracker::ChangeTracker;
+use crate::held_versions::Dictionary;
 use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
-use crate::watch::ChangeTracker;
 
 /// Received messages and bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -22,7 +22,7 @@ pub(crate) struct Traffic {
     pub(crate) bytes: u64,
     /// By type: CDS, EDS, LDS, RDS, VHDS, SDS.
     pub(crate) resources: [u64; TYPES],
-    /// Streams that ended, refused ones among them.
+    /// Streams that ended, including refused ones.
     pub(crate) ended: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) recent: RecentRequests,
     pub(crate) address: RwLock<SocketAddr>,
     pub(crate) epoch: Instant,
-    pub(crate) watch: RwLock<Option<Arc<ChangeTracker>>>,
+    pub(crate) tracker: RwLock<Option<Arc<ChangeTracker>>>,
     pub(crate) arrived: Notify,
     pub(crate) messages: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -60,10 +60,10 @@ pub(crate) struct Shared {
     pub(crate) last_arrival: AtomicU64,
     /// By proxy: when every subscription of its present stream was answered; 0 before.
     pub(crate) configured: Vec<AtomicU64>,
-    /// By proxy: it is expected to follow changes.
+    /// By proxy: it is expected to receive changes.
     pub(crate) live: Vec<AtomicBool>,
-    /// By proxy: ends its stream.
-    pub(crate) kicks: Vec<Notify>,
+    /// By proxy: notifies it to end its stream.
+    pub(crate) disconnect_requests: Vec<Notify>,
     /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
 }
@@ -87,7 +87,7 @@ impl Shared {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes arrived, possibly a part of a message: a large message may take seconds.
+    /// Records that bytes arrived. They may be a part of a message, because a large message may take seconds.
     pub(crate) fn count_arrival(&self) {
         self.last_arrival.store(self.now(), Relaxed);
     }
@@ -96,9 +96,9 @@ impl Shared {
         self.resources[kind as usize].fetch_add(1, Relaxed);
     }
 
-    /// Waits until the proxy's stream is to end.
-    pub(crate) async fn kicked(&self, proxy: usize) {
-        self.kicks[proxy].notified().await;
+    /// Waits for a request to end the proxy's stream.
+    pub(crate) async fn disconnect_requested(&self, proxy: usize) {
+        self.disconnect_requests[proxy].notified().await;
     }
 
     /// A digest of the content if digests are kept; otherwise 0.
@@ -116,13 +116,13 @@ impl Shared {
     }
 
     /// The change that is followed, if any.
-    pub(crate) fn watch(&self) -> Option<Arc<ChangeTracker>> {
-        self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    pub(crate) fn tracker(&self) -> Option<Arc<ChangeTracker>> {
+        self.tracker.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     /// Records which expectations of a change a proxy meets.
-    pub(crate) fn arrived(&self, watch: &ChangeTracker, proxy: usize, meets: u64) {
-        if watch.take(proxy, meets, self.now()) {
+    pub(crate) fn arrived(&self, tracker: &ChangeTracker, proxy: usize, meets: u64) {
+        if tracker.record(proxy, meets, self.now()) {
             self.arrived.notify_one();
         }
     }

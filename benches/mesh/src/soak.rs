@@ -12,14 +12,14 @@ use crate::arguments::SoakArguments;
 use crate::change::{self, ChangeKind, Plan};
 use crate::client::SimulatedProxy;
 use crate::fleet::Fleet;
+use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::result::Machine;
 use crate::scan::Type;
 use crate::server::Server;
 use crate::shape::Shape;
-use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::statistics::of;
 
-/// Silence before states are compared.
+/// States are compared when no message has arrived for this time.
 const QUIET: Duration = Duration::from_secs(1);
 /// Interval of memory samples.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -41,13 +41,13 @@ pub(crate) struct SoakResult {
     last_quarter_mib: f64,
     /// Slope of the line through the samples after the first quarter, in MiB an hour.
     slope_mib_an_hour: f64,
-    /// The first resources that a proxy holds with other content than a fresh server sends.
+    /// The first resources whose content at a proxy differs from what a fresh server sends.
     differences: Vec<String>,
     different: usize,
     compared: usize,
 }
 
-/// Runs a soak; returns whether memory was flat and the state correct.
+/// Runs a soak. Returns whether memory stayed flat and the state is that of a fresh server.
 pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let setup = Setup {
         shape: arguments.shape.shape()?,
@@ -58,34 +58,34 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
         starts: 1,
         digests: true,
     };
-    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
-    let kinds = side.kinds(&arguments.changes)?;
+    let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
+    let kinds = mesh.kinds(&arguments.changes)?;
     let mut churn = Churn { random: StdRng::seed_from_u64(arguments.seed), rounds: BTreeMap::new(), reconnects: 0 };
-    let process = side.server.process.clone().context("the server's process is known")?;
-    let (start, mut samples, mut told) = (Instant::now(), Vec::new(), Instant::now());
+    let process = mesh.server.process.clone().context("the server's process is known")?;
+    let (start, mut samples, mut last_report) = (Instant::now(), Vec::new(), Instant::now());
     let mut next_sample = start;
-    let (mut owed_changes, mut owed_reconnects, mut last) = (0.0, 0.0, start);
+    let (mut due_changes, mut due_reconnects, mut last) = (0.0, 0.0, start);
     while start.elapsed() < arguments.duration {
         let now = Instant::now();
         let passed = now.duration_since(last).as_secs_f64();
         last = now;
-        // Changes that are late are skipped.
-        owed_changes = (owed_changes + passed * arguments.rate).min(arguments.rate.max(1.0));
-        owed_reconnects = (owed_reconnects + passed * arguments.reconnects).min(arguments.reconnects.max(1.0));
-        while owed_changes >= 1.0 {
-            owed_changes -= 1.0;
-            churn.change(&side, &kinds)?;
+        // If changes are late by more than a second, the older ones are skipped.
+        due_changes = (due_changes + passed * arguments.rate).min(arguments.rate.max(1.0));
+        due_reconnects = (due_reconnects + passed * arguments.reconnects).min(arguments.reconnects.max(1.0));
+        while due_changes >= 1.0 {
+            due_changes -= 1.0;
+            churn.change(&mesh, &kinds)?;
         }
-        while owed_reconnects >= 1.0 {
-            owed_reconnects -= 1.0;
-            churn.reconnect(&side.fleet);
+        while due_reconnects >= 1.0 {
+            due_reconnects -= 1.0;
+            churn.reconnect(&mesh.fleet);
         }
         if now >= next_sample {
             next_sample = now + SAMPLE;
             samples.push((start.elapsed().as_secs_f64(), process.memory()?.resident_kib));
         }
-        if told.elapsed() > Duration::from_secs(30) {
-            told = Instant::now();
+        if last_report.elapsed() > Duration::from_secs(30) {
+            last_report = Instant::now();
             let memory = samples.last().map_or(0, |(_, kib)| kib / 1024);
             eprintln!("  {:.0} s: {} changes, {memory} MiB", start.elapsed().as_secs_f64(), churn.changes());
         }
@@ -94,25 +94,25 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let seconds = start.elapsed().as_secs_f64();
     let (second_quarter_mib, last_quarter_mib) = (quarter(&samples, seconds, 1), quarter(&samples, seconds, 3));
 
-    let patience = Duration::from_secs(arguments.measure.patience.max(60));
-    side.fleet.configured(Instant::now(), patience).await;
-    side.fleet.settle(Instant::now(), QUIET, Instant::now() + patience).await;
-    let traffic = side.fleet.traffic();
-    let old = side.fleet.disconnect().await;
-    let server_options = side.server_options.clone().context("the server was started here")?;
+    let timeout = Duration::from_secs(arguments.measure.timeout.max(60));
+    mesh.fleet.configured(Instant::now(), timeout).await;
+    mesh.fleet.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
+    let traffic = mesh.fleet.traffic();
+    let old = mesh.fleet.disconnect().await;
+    let server_options = mesh.server_options.clone().context("the server was started here")?;
     let (fresh_server, _) = Server::start(&server_options).await.context("start a fresh server")?;
-    let mut fresh = Fleet::new(&side.world.shape, side.group.clone(), fresh_server.address)?;
+    let mut fresh = Fleet::new(&mesh.objects.shape, mesh.group.clone(), fresh_server.address)?;
     let clients = fresh.fresh();
     fresh.connect(clients);
-    let (_, missed) = fresh.configured(Instant::now(), patience).await;
-    fresh.settle(Instant::now(), QUIET, Instant::now() + patience).await;
+    let (_, missed) = fresh.configured(Instant::now(), timeout).await;
+    fresh.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
     let new = fresh.disconnect().await;
     let (compared, differences) = compare(old, new);
 
     let result = SoakResult {
         machine: Machine::this(),
-        shape: side.world.shape,
-        proxies: side.group.len(),
+        shape: mesh.objects.shape,
+        proxies: mesh.group.len(),
         seconds,
         changes: churn.rounds.iter().map(|(kind, rounds)| (kind.name(), *rounds)).collect(),
         reconnects: churn.reconnects,
@@ -134,7 +134,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     Ok(flat && result.different == 0 && missed == 0)
 }
 
-/// The changes so far, and the source of the next ones.
+/// Counts the changes, and chooses the next ones at random.
 struct Churn {
     random: StdRng,
     rounds: BTreeMap<ChangeKind, usize>,
@@ -146,16 +146,16 @@ impl Churn {
         self.rounds.values().sum()
     }
 
-    /// A change of any kind somewhere.
-    fn change(&mut self, side: &MeasuredMesh, kinds: &[ChangeKind]) -> Result<()> {
-        let shape = side.world.shape;
+    /// Makes a change of a random kind to a random service or namespace.
+    fn change(&mut self, mesh: &MeasuredMesh, kinds: &[ChangeKind]) -> Result<()> {
+        let shape = mesh.objects.shape;
         let Some(kind) = kinds.get(self.random.random_range(0..kinds.len().max(1))).copied() else { return Ok(()) };
         let count = self.rounds.entry(kind).or_default();
         *count += 1;
         // Added services have few names, so that the mesh does not grow.
         let round = match kind {
             ChangeKind::ServiceAdd | ChangeKind::ServiceRemove => self.random.random_range(0..8),
-            // A change with two states goes through both.
+            // A kind with two states alternates between them.
             ChangeKind::Sidecar | ChangeKind::EndpointReady | ChangeKind::ScaleUp | ChangeKind::PeerAuthentication => {
                 *count - 1
             }
@@ -165,15 +165,15 @@ impl Churn {
         let target = match kind {
             // One file that is added and removed.
             ChangeKind::Sidecar => 0,
-            // Few services are large at a time.
+            // Few services are large at the same time.
             ChangeKind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
             _ => self.random.random_range(0..shape.services),
         };
         let change = change::plan(kind, &shape, round, Plan { target, by_virtual_host: false })?;
-        if let Some(before) = change.before {
-            before(&side.world)?;
+        if let Some(prepare) = change.prepare {
+            prepare(&mesh.objects)?;
         }
-        (change.write)(&side.world)?;
+        (change.write)(&mesh.objects)?;
         Ok(())
     }
 
@@ -181,33 +181,36 @@ impl Churn {
     fn reconnect(&mut self, fleet: &Fleet) {
         if fleet.len() > 0 {
             self.reconnects += 1;
-            fleet.kick(self.random.random_range(0..fleet.len()));
+            fleet.request_disconnect(self.random.random_range(0..fleet.len()));
         }
     }
 }
 
-/// Compared resources, and those that differ. Names that a proxy subscribed and that no resource refers to any more do
-/// not count: the proxy keeps them until it unsubscribes.
+/// The number of compared resources, and those that differ. Names that a proxy has subscribed to and that no resource
+/// refers to any more are not compared: the proxy keeps them until it unsubscribes.
 fn compare(old: Vec<SimulatedProxy>, new: Vec<SimulatedProxy>) -> (usize, Vec<String>) {
     let new: BTreeMap<usize, SimulatedProxy> = new.into_iter().map(|client| (client.number, client)).collect();
     let (mut compared, mut differences) = (0, Vec::new());
     for client in &old {
         let Some(fresh) = new.get(&client.number) else {
-            differences.push(format!("proxy {} did not come back", client.number));
+            differences.push(format!("proxy {} did not reconnect", client.number));
             continue;
         };
         for kind in Type::ALL {
-            let (held, should) = (client.held(kind).contents(), fresh.held(kind).contents());
-            compared += should.len();
-            for (name, digest) in &should {
-                let found = held.get(name);
-                if found != Some(digest) {
-                    let how = if found.is_some() { "is another" } else { "is not there" };
-                    differences.push(format!("proxy {}: {kind:?} {name} {how}", client.number));
+            let (held, expected) = (client.held(kind).contents(), fresh.held(kind).contents());
+            compared += expected.len();
+            for (name, digest) in &expected {
+                let content = held.get(name);
+                if content != Some(digest) {
+                    let problem = if content.is_some() { "differs" } else { "is missing" };
+                    differences.push(format!("proxy {}: {kind:?} {name} {problem}", client.number));
                 }
             }
-            let extra = held.keys().filter(|name| kind.is_wildcard() && !should.contains_key(*name));
-            differences.extend(extra.map(|name| format!("proxy {}: {kind:?} {name} should be gone", client.number)));
+            let extra = held.keys().filter(|name| kind.is_wildcard() && !expected.contains_key(*name));
+            differences
+                .extend(extra.map(|name| {
+                    format!("proxy {}: {kind:?} {name} is not in the fresh server's state", client.number)
+                }));
         }
     }
     (compared, differences)
@@ -239,9 +242,9 @@ fn mebibytes(kib: u64) -> f64 {
 }
 
 fn table(result: &SoakResult, flat: bool, missed: usize) -> String {
-    let verdict = |good: bool| if good { "good" } else { "**bad**" };
+    let verdict = |passed: bool| if passed { "passed" } else { "**failed**" };
     let mut text = format!(
-        "{}, {} proxies, {:.0} s: {} changes, {} reconnects, {} messages\n\n| what | found | |\n|---|---|---|\n",
+        "{}, {} proxies, {:.0} s: {} changes, {} reconnects, {} messages\n\n| check | result | |\n|---|---|---|\n",
         result.shape,
         result.proxies,
         result.seconds,
@@ -262,7 +265,7 @@ fn table(result: &SoakResult, flat: bool, missed: usize) -> String {
         result.compared,
         verdict(result.different == 0)
     );
-    text += &format!("| proxies a fresh server does not configure | {missed} | {} |\n", verdict(missed == 0));
+    text += &format!("| proxies that a fresh server does not configure | {missed} | {} |\n", verdict(missed == 0));
     for difference in &result.differences {
         text += &format!("\n- {difference}");
     }
@@ -274,11 +277,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slope_is_per_hour() {
+    fn slope_is_per_hour() {
         let samples: Vec<(f64, u64)> =
             (0..100).map(|at| (f64::from(at), 1024 * (50 + u64::from(at.max(25u32))))).collect();
-        let found = slope(&samples, 25.0);
-        assert!((found - 3600.0).abs() < 1e-6, "{found}");
+        let content = slope(&samples, 25.0);
+        assert!((content - 3600.0).abs() < 1e-6, "{content}");
         assert!((quarter(&samples, 100.0, 1) - 87.0).abs() < 1.5 && (quarter(&samples, 100.0, 3) - 137.0).abs() < 1.5);
         assert_eq!(slope(&[(1.0, 5)], 0.0), 0.0);
     }

@@ -9,102 +9,102 @@ use crate::change::ChangeKind;
 use crate::client::{Pace, SimulatedProxy};
 use crate::connect::{QUIET, StormStart, connect};
 use crate::fleet::{Fleet, ProxyGroup};
+use crate::measured_mesh::MeasuredMesh;
 use crate::result::{ConcurrentChanges, StormResult};
-use crate::side::MeasuredMesh;
 
-/// Time that a slow client takes for each message.
-const SLOW: Duration = Duration::from_millis(500);
+/// Delay of a slow client before each message.
+const SLOW_CLIENT_DELAY: Duration = Duration::from_millis(500);
 /// Changes before a storm, for comparison.
 const QUIET_ROUNDS: usize = 8;
 /// Changes of mesh config in a backlog.
 const BACKLOGS: usize = 5;
-/// Poll interval for the begin of a backlog.
+/// Poll interval while a backlog has not begun.
 const POLL: Duration = Duration::from_millis(1);
 /// The kind of change during a storm.
 const CONCURRENT_CHANGE: ChangeKind = ChangeKind::EndpointAddress;
 
-/// Makes a storm with the proxies that are connected.
+/// Makes a storm.
 pub(crate) async fn make(
     storm: Storm,
-    side: &mut MeasuredMesh,
+    mesh: &mut MeasuredMesh,
     arguments: &RunArguments,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<StormResult> {
     match storm {
         Storm::Reconnect => {
-            let clients = side.fleet.disconnect().await;
-            come_back("reconnect", side, clients, patience).await
+            let clients = mesh.fleet.disconnect().await;
+            reconnect("reconnect", mesh, clients, timeout).await
         }
         Storm::Restart => {
-            let clients = side.fleet.disconnect().await;
-            side.server.restart().await.context("restart the server")?;
-            side.fleet.move_to(side.server.address);
-            come_back("restart", side, clients, patience).await
+            let clients = mesh.fleet.disconnect().await;
+            mesh.server.restart().await.context("restart the server")?;
+            mesh.fleet.move_to(mesh.server.address);
+            reconnect("restart", mesh, clients, timeout).await
         }
         Storm::Slow => {
-            let mut clients = side.fleet.disconnect().await;
+            let mut clients = mesh.fleet.disconnect().await;
             let (dead, slow) = (arguments.dead_share, arguments.dead_share + arguments.slow_share);
             let all = clients.len();
             for client in &mut clients {
                 let share = spread(client.number, all);
                 let pace = match share {
                     share if share < dead => Pace::Dead,
-                    share if share < slow => Pace::Slow(SLOW),
+                    share if share < slow => Pace::Slow(SLOW_CLIENT_DELAY),
                     _ => Pace::Prompt,
                 };
-                side.fleet.set_pace(client, pace);
+                mesh.fleet.set_pace(client, pace);
             }
-            come_back("slow and dead clients among them", side, clients, patience).await
+            reconnect("slow and dead clients among them", mesh, clients, timeout).await
         }
-        Storm::Rush => rush(side, arguments, patience).await,
-        Storm::Backlog => backlog(side, patience).await,
+        Storm::Rush => rush(mesh, arguments, timeout).await,
+        Storm::Backlog => backlog(mesh, timeout).await,
     }
 }
 
 /// Reconnects proxies, with the versions they hold.
-async fn come_back(
+async fn reconnect(
     name: &str,
-    side: &mut MeasuredMesh,
+    mesh: &mut MeasuredMesh,
     clients: Vec<SimulatedProxy>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<StormResult> {
-    connect(name, &mut side.fleet, clients, &side.server, patience, QUIET).await
+    connect(name, &mut mesh.fleet, clients, &mesh.server, timeout, QUIET).await
 }
 
-/// A number between 0 and 1 for each proxy, neighbours far from each other, each hundredth as often.
+/// A number from 0 to 1 for each proxy. Consecutive proxies get distant numbers, and each hundredth is equally frequent.
 fn spread(number: usize, all: usize) -> f64 {
     // Coprime to 100 and to most numbers of proxies.
-    let turn = number * 61 % all.clamp(1, 100);
+    let position = number * 61 % all.clamp(1, 100);
     #[expect(clippy::cast_precision_loss, reason = "at most 100")]
-    let share = turn as f64 / all.clamp(1, 100) as f64;
+    let share = position as f64 / all.clamp(1, 100) as f64;
     share
 }
 
-/// Connects other proxies at once while changes go to those that are connected.
-async fn rush(side: &mut MeasuredMesh, arguments: &RunArguments, patience: Duration) -> Result<StormResult> {
-    let shape = side.world.shape;
-    let wanted = arguments.rush_proxies.unwrap_or(side.group.sidecars.len());
-    let first = side.group.sidecars.end;
-    let sidecars = first..shape.pods().min(first + wanted);
+/// Connects other proxies at once, while changes are sent to those that are connected.
+async fn rush(mesh: &mut MeasuredMesh, arguments: &RunArguments, timeout: Duration) -> Result<StormResult> {
+    let shape = mesh.objects.shape;
+    let requested = arguments.rush_proxies.unwrap_or(mesh.group.sidecars.len());
+    let first = mesh.group.sidecars.end;
+    let sidecars = first..shape.pods().min(first + requested);
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
-    let group = ProxyGroup { sidecars, gateways: 0, ..side.group.clone() };
-    let mut fleet = Fleet::new(&shape, group, side.server.address)?;
+    let group = ProxyGroup { sidecars, gateways: 0, ..mesh.group.clone() };
+    let mut fleet = Fleet::new(&shape, group, mesh.server.address)?;
     // The work of connecting proxies must not delay the measurement of the others.
     fleet.run_in_background()?;
-    let (mut beside, mut number) = (in_quiet(side).await?, QUIET_ROUNDS);
+    let (mut beside, mut number) = (changes_before_storm(mesh).await?, QUIET_ROUNDS);
     let clients = fleet.fresh();
     let all = clients.len();
     let mut result = {
-        let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience, Duration::ZERO);
+        let storm = connect("rush of other proxies", &mut fleet, clients, &mesh.server, timeout, Duration::ZERO);
         tokio::pin!(storm);
         loop {
-            let round = side.brief_round(CONCURRENT_CHANGE, number);
+            let round = mesh.brief_round(CONCURRENT_CHANGE, number);
             number += 1;
             tokio::pin!(round);
             tokio::select! {
                 biased;
                 measured = &mut round => beside.storm_ms.extend(measured?),
-                // A change that outlasts the storm is not counted, but followed to its end.
+                // A change that outlasts the storm is followed to its end, but not counted.
                 ended = &mut storm => {
                     let ended = ended?;
                     round.await?;
@@ -119,36 +119,36 @@ async fn rush(side: &mut MeasuredMesh, arguments: &RunArguments, patience: Durat
     Ok(result)
 }
 
-/// Changes before a storm, for comparison: as many as [`QUIET_ROUNDS`].
-async fn in_quiet(side: &MeasuredMesh) -> Result<ConcurrentChanges> {
+/// Makes [`QUIET_ROUNDS`] changes before a storm, for comparison.
+async fn changes_before_storm(mesh: &MeasuredMesh) -> Result<ConcurrentChanges> {
     let mut beside = ConcurrentChanges { kind: CONCURRENT_CHANGE, quiet_ms: Vec::new(), storm_ms: Vec::new() };
     for number in 0..QUIET_ROUNDS {
-        beside.quiet_ms.extend(side.round(CONCURRENT_CHANGE, number).await?.1.last_ms);
+        beside.quiet_ms.extend(mesh.round(CONCURRENT_CHANGE, number).await?.1.last_ms);
     }
     Ok(beside)
 }
 
-/// Changes mesh config for all proxies a few times, and endpoints each time when the first of them has it. The times
-/// are those until nothing came any more.
-async fn backlog(side: &MeasuredMesh, patience: Duration) -> Result<StormResult> {
-    let mut beside = in_quiet(side).await?;
-    let account = StormStart::open(&side.fleet, &side.server)?;
+/// Changes the mesh config for all proxies a few times, and an endpoint each time when the first proxy has received
+/// the mesh config. The times run until no message arrives any more.
+async fn backlog(mesh: &MeasuredMesh, timeout: Duration) -> Result<StormResult> {
+    let mut beside = changes_before_storm(mesh).await?;
+    let storm = StormStart::open(&mesh.fleet, &mesh.server)?;
     let mut times = Vec::new();
     for number in 0..BACKLOGS {
-        let messages = || side.fleet.traffic().messages;
+        let messages = || mesh.fleet.traffic().messages;
         let before = messages();
-        let start = side.write(ChangeKind::MeshConfig, number)?;
+        let start = mesh.write(ChangeKind::MeshConfig, number)?;
         while messages() == before {
-            ensure!(start.elapsed() < patience, "a change of the mesh config did not arrive anywhere");
+            ensure!(start.elapsed() < timeout, "a change of the mesh config did not arrive anywhere");
             tokio::time::sleep(POLL).await;
         }
-        beside.storm_ms.extend(side.brief_round(CONCURRENT_CHANGE, QUIET_ROUNDS + number).await?);
-        side.fleet.settle(start, QUIET, start + patience).await;
+        beside.storm_ms.extend(mesh.brief_round(CONCURRENT_CHANGE, QUIET_ROUNDS + number).await?);
+        mesh.fleet.settle(start, QUIET, start + timeout).await;
         times.push(start.elapsed().saturating_sub(QUIET).as_secs_f64() * 1000.0);
     }
     times.sort_by(f64::total_cmp);
     let name = "endpoints while mesh config changes for all";
-    let result = account.close(name, &times, 0, &side.fleet, &side.server)?;
+    let result = storm.close(name, &times, 0, &mesh.fleet, &mesh.server)?;
     Ok(StormResult { beside: Some(beside), ..result })
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_clients_is_slow() {
+    fn slow_clients_are_a_share_of_all() {
         let below = |share: f64, all: usize| (0..all).filter(|number| spread(*number, all) < share).count();
         assert_eq!((below(0.01, 1000), below(0.11, 1000), below(0.11, 100)), (10, 110, 11));
         assert_eq!(below(0.5, 12), 6);

@@ -1,13 +1,13 @@
-//! Two builds in one run.
+//! Measures two builds in one run.
 
 use anyhow::{Context, Result};
 
 use crate::arguments::VersusArguments;
+use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::report;
 use crate::result::ChangeResult;
-use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
-/// Changes the meshes of both builds in turn; returns whether the ratios are within the limit.
+/// Applies each change to the mesh of one build, then of the other. Returns whether the ratios are within the limit.
 pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     let setup = |binary: &std::path::Path| -> Result<Setup> {
         Ok(Setup {
@@ -22,29 +22,29 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     };
     let before = MeasuredMesh::open(&setup(&arguments.before)?, &arguments.measure).await?;
     let after = MeasuredMesh::open(&setup(&arguments.after)?, &arguments.measure).await?;
-    let mut sides = [(before, Vec::new()), (after, Vec::new())];
-    for kind in sides[0].0.kinds(&arguments.changes)? {
+    let mut meshes = [(before, Vec::new()), (after, Vec::new())];
+    for kind in meshes[0].0.kinds(&arguments.changes)? {
         let mut results = [(); 2].map(|()| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None });
         for number in 0..=arguments.measure.repeat {
             // Each build is first in half of the rounds.
             let order = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
             for at in order {
-                let (affected, round) = sides[at].0.round(kind, number).await?;
+                let (affected, round) = meshes[at].0.round(kind, number).await?;
                 results[at].affected = affected;
                 if number > 0 {
                     results[at].rounds.push(round);
                 }
             }
         }
-        for ((_, changes), result) in sides.iter_mut().zip(results) {
+        for ((_, changes), result) in meshes.iter_mut().zip(results) {
             eprintln!("{}", report::change_line(&result));
             changes.push(result);
         }
     }
     let mut results = Vec::new();
-    for (mut side, changes) in sides {
-        results.push(side.result(changes, Vec::new())?);
-        side.fleet.disconnect().await;
+    for (mut mesh, changes) in meshes {
+        results.push(mesh.result(changes, Vec::new())?);
+        mesh.fleet.disconnect().await;
     }
     if let Some(out) = &arguments.out {
         std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::{
-    BUDGET_HEAD, CHANGE_HEAD, SHAPE_HEAD, STORM_HEAD, about, change_cells, grids, machine, mebibytes, memory,
-    shape_cells, storm_cells, summary, verdicts,
+    BUDGET_HEAD, CHANGE_HEAD, SHAPE_HEAD, STORM_HEAD, change_cells, grids, machine, mebibytes, memory, shape_cells,
+    storm_cells, summary, title_of, verdicts,
 };
 use crate::plot::{Axis, Line, escape, plot};
 use crate::result::{Round, RunResult, SHARES};
@@ -52,7 +52,7 @@ fn page(results: &[RunResult]) -> String {
         let _ = write!(
             page,
             "<details{open}><summary>{}</summary><p>{}<br>{}</p>",
-            escape(&about(result)),
+            escape(&title_of(result)),
             escape(&machine(result)),
             escape(&memory(result))
         );

@@ -13,14 +13,15 @@ use crate::shape::Layout;
 const PLOTTED: [&str; 5] =
     ["authorization-policy", "endpoint-ready", "destination-rule", "service-add", "virtual-service"];
 
-/// Endpoints of a service above which a mesh is not one of the usual ones.
+/// Plots show meshes with at most this number of endpoints for each service.
 const MAX_PLOTTED_ENDPOINTS: usize = 5;
 
-/// Points from which a line shows a trend.
-const ENOUGH_POINTS: usize = 4;
+/// Smallest number of points of a line that shows a trend.
+const MIN_TREND_POINTS: usize = 4;
 
-/// The size that a plot keeps fixed, where several have enough points.
+/// Of several numbers of proxies with enough points, a plot shows the one nearest to this.
 const USUAL_PROXIES: usize = 1000;
+/// The same for numbers of services.
 const USUAL_SERVICES: usize = 10_000;
 
 pub(super) fn summary(results: &[RunResult]) -> String {
@@ -57,12 +58,13 @@ fn heading(results: &[RunResult]) -> String {
     )
 }
 
-/// What has a budget, each once: runs without virtual hosts one by one come first, then those with most starts.
+/// The figures that have a budget, each once. Of several runs with a figure, one without VHDS precedes, then the one
+/// with the most starts.
 fn verdicts(results: &[RunResult]) -> Vec<Verdict> {
     let mut ordered: Vec<&RunResult> = results.iter().collect();
     ordered.sort_by_key(|result| (result.virtual_hosts, std::cmp::Reverse(result.starts_seconds.len())));
     let mut out: Vec<Verdict> = Vec::new();
-    for verdict in ordered.into_iter().flat_map(budgets::judge) {
+    for verdict in ordered.into_iter().flat_map(budgets::evaluate) {
         let is_same = |other: &Verdict| {
             (&other.shape, &other.what, other.figure) == (&verdict.shape, &verdict.what, verdict.figure)
         };
@@ -211,11 +213,11 @@ fn plots(results: &[RunResult]) -> String {
     }
 }
 
-/// Reads a size of the mesh off a result.
+/// Reads a size of the mesh of a result.
 type Size = fn(&RunResult) -> usize;
 
-/// The value of `fixed` that is nearest to the usual one of those with enough values of `along`, or the one with the
-/// most, which are at least two.
+/// The value of `fixed` for which a plot along `along` is drawn: the one nearest to `usual` of those with at least
+/// [`MIN_TREND_POINTS`] values of `along`, or else the one with the most values, which are at least two.
 fn most_measured(results: &[&RunResult], along: Size, fixed: Size, usual: usize) -> Option<usize> {
     let sizes: BTreeSet<usize> = results.iter().map(|result| fixed(result)).collect();
     let points = |size: usize| {
@@ -224,12 +226,12 @@ fn most_measured(results: &[&RunResult], along: Size, fixed: Size, usual: usize)
     };
     let best = sizes
         .into_iter()
-        .max_by_key(|size| (points(*size).min(ENOUGH_POINTS), std::cmp::Reverse(size.abs_diff(usual))))?;
+        .max_by_key(|size| (points(*size).min(MIN_TREND_POINTS), std::cmp::Reverse(size.abs_diff(usual))))?;
     (points(best) > 1).then_some(best)
 }
 
-/// A line for each plotted kind: median milliseconds of server CPU. The run with the fewest endpoints counts for a
-/// size.
+/// A line for each plotted kind: median milliseconds of server CPU. Of the runs of a size, the one with the fewest
+/// endpoints is used.
 fn cost(results: &[&RunResult], along: Size) -> Vec<Line> {
     let mut ordered = results.to_vec();
     ordered.sort_by_key(|result| (along(result), result.shape.endpoints));

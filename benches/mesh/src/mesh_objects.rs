@@ -1,4 +1,4 @@
-//! The objects of the mesh, where the server reads them.
+//! The objects of the mesh, written where the server reads them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) enum ObjectTarget {
     /// A directory that the server watches, with a file for each service.
     Directory {
         root: PathBuf,
-        /// Files are written here first, beside what the server watches, on the same file system.
+        /// Files are written here first, and then renamed: it is on the same file system and not watched.
         staging: PathBuf,
     },
     /// A Kubernetes API.
@@ -28,12 +28,12 @@ pub(crate) enum ObjectTarget {
 }
 
 impl ObjectTarget {
-    /// A directory. One that is not empty is rejected, unless an earlier run of this tool wrote it.
+    /// A directory. It must be empty or written by an earlier run of this tool.
     pub(crate) fn directory(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
         let mark = root.join(".sluice-bench");
-        let strange = std::fs::read_dir(root)?.next().is_some() && !mark.exists();
-        anyhow::ensure!(!strange, "{} is not empty and not of an earlier run", root.display());
+        let is_foreign = std::fs::read_dir(root)?.next().is_some() && !mark.exists();
+        anyhow::ensure!(!is_foreign, "{} is not empty, and sluice-bench has not written it", root.display());
         std::fs::write(&mark, "objects of sluice-bench\n")?;
         let staging = root.join(".staging");
         std::fs::create_dir_all(&staging)?;
@@ -43,25 +43,25 @@ impl ObjectTarget {
 
 /// The objects of a shape.
 pub(crate) struct MeshObjects {
-    place: ObjectTarget,
+    target: ObjectTarget,
     pub(crate) shape: Shape,
-    /// The last content of the further slice files of services.
+    /// The last content of the files with the second and further slices of services.
     slices: Mutex<BTreeMap<String, String>>,
 }
 
 impl MeshObjects {
-    /// Writes everything.
-    pub(crate) fn lay(place: ObjectTarget, shape: &Shape) -> Result<Self> {
-        let world = Self { place, shape: *shape, slices: Mutex::default() };
-        if let ObjectTarget::Api(api) = &world.place {
-            api.begin();
+    /// Writes all objects of a shape.
+    pub(crate) fn create(target: ObjectTarget, shape: &Shape) -> Result<Self> {
+        let mesh = Self { target, shape: *shape, slices: Mutex::default() };
+        if let ObjectTarget::Api(api) = &mesh.target {
+            api.begin_initial_load();
         }
-        world.write("mesh.yaml", &objects::mesh_config(None))?;
-        world.write("nodes.yaml", &objects::nodes())?;
-        world.write("istio-system.yaml", &objects::namespace("istio-system"))?;
+        mesh.write("mesh.yaml", &objects::mesh_config(None))?;
+        mesh.write("nodes.yaml", &objects::nodes())?;
+        mesh.write("istio-system.yaml", &objects::namespace("istio-system"))?;
         for number in 0..shape.namespaces {
             let name = Shape::namespace(number);
-            if let ObjectTarget::Directory { root, .. } = &world.place {
+            if let ObjectTarget::Directory { root, .. } = &mesh.target {
                 std::fs::create_dir_all(root.join(&name))?;
             }
             let mut text = objects::namespace(&name);
@@ -69,38 +69,38 @@ impl MeshObjects {
                 text += "---\n";
                 text += &objects::scope(&name, &Shape::namespace(shape.neighbour(number)));
             }
-            world.write(&format!("{name}/namespace.yaml"), &text)?;
+            mesh.write(&format!("{name}/namespace.yaml"), &text)?;
         }
         for number in 0..shape.services {
-            world.service(shape.service(number), &Endpoints::default())?;
+            mesh.service(shape.service(number), &Endpoints::default())?;
         }
         for number in 0..shape.service_entries {
             let namespace = Shape::namespace(number % shape.namespaces);
             let text = objects::service_entry(number, &namespace);
-            world.write(&format!("{namespace}/entry-{number:05}.yaml"), &text)?;
+            mesh.write(&format!("{namespace}/entry-{number:05}.yaml"), &text)?;
         }
         if shape.gateways > 0 {
             let services: Vec<Service> =
                 (0..shape.services.min(ROUTED_SERVICES)).map(|at| shape.http_service(at)).collect();
-            world.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
-            world.write("gateway-secret.yaml", &gateway::secret()?.0)?;
+            mesh.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
+            mesh.write("gateway-secret.yaml", &gateway::secret()?.0)?;
         }
-        if let ObjectTarget::Api(api) = &world.place {
-            api.finish()?;
+        if let ObjectTarget::Api(api) = &mesh.target {
+            api.finish_initial_load()?;
         }
-        Ok(world)
+        Ok(mesh)
     }
 
-    /// Describes what was written.
-    pub(crate) fn finish(&self) {
-        if let ObjectTarget::Directory { root, .. } = &self.place {
+    /// Prints where the objects are and their shape.
+    pub(crate) fn print_summary(&self) {
+        if let ObjectTarget::Directory { root, .. } = &self.target {
             println!("{}: {}", root.display(), self.shape);
         }
     }
 
-    /// Writes a file by rename, or its objects to the API; returns when that began.
+    /// Writes a file by rename, or its objects to the API. Returns the time at which that began.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
-        let (root, staging) = match &self.place {
+        let (root, staging) = match &self.target {
             ObjectTarget::Directory { root, staging } => (root, staging),
             ObjectTarget::Api(api) => return api.write(name, text),
         };
@@ -112,9 +112,9 @@ impl MeshObjects {
         Ok(at)
     }
 
-    /// Removes a file, or what was written under its name.
+    /// Removes a file, or the objects that were written under its name from the API.
     pub(crate) fn remove(&self, name: &str) -> Result<Instant> {
-        let root = match &self.place {
+        let root = match &self.target {
             ObjectTarget::Directory { root, .. } => root,
             ObjectTarget::Api(api) => return api.write(name, ""),
         };
@@ -139,7 +139,7 @@ impl MeshObjects {
         Ok(at)
     }
 
-    /// Writes the further slices of a service that changed, and removes the others.
+    /// Writes those of the second and further slices of a service that differ, and removes slices that it no longer has.
     fn slices(&self, service: Service, texts: &[String]) -> Result<()> {
         let mut slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, text) in texts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A server with its objects and its proxies, ready to be measured.
+//! A server with its objects and its proxies, prepared for measurements.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use crate::change::{self, ChangeKind, Plan, PlannedChange};
 use crate::connect;
 use crate::fleet::{Fleet, ProxyGroup};
 use crate::loopback;
+use crate::mesh_objects::{MeshObjects, ObjectTarget};
 use crate::process::{Memory, Process};
 use crate::report;
 use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult};
 use crate::server::{ObjectSource, Server, ServerOptions};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
-use crate::world::{MeshObjects, ObjectTarget};
 
-/// What to set up.
+/// The mesh to set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) shape: Shape,
     pub(crate) proxies: usize,
     pub(crate) server: ServerChoice,
-    /// Where objects are written; a temporary directory if not given.
+    /// Directory that objects are written to; a temporary one if none.
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Number of starts of the server.
@@ -37,15 +37,15 @@ pub(crate) struct Setup {
 /// The server to measure.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerChoice {
-    /// This binary, started.
+    /// A binary to start.
     Start(PathBuf),
-    /// A running one.
+    /// A running server.
     Running(std::net::SocketAddr, Option<u32>),
 }
 
 /// A server with its objects and its proxies.
 pub(crate) struct MeasuredMesh {
-    pub(crate) world: MeshObjects,
+    pub(crate) objects: MeshObjects,
     pub(crate) server: Server,
     pub(crate) fleet: Fleet,
     pub(crate) group: ProxyGroup,
@@ -66,13 +66,13 @@ impl MeasuredMesh {
         ensure!(*proxies <= shape.pods(), "--proxies may be at most the {} pods of the shape", shape.pods());
         ensure!(
             !measure.virtual_hosts || measure.protocol == AdsProtocol::Delta,
-            "virtual hosts come one by one in the delta protocol only"
+            "--virtual-hosts needs --protocol delta"
         );
         let machine = Machine::this();
         let directory = tempfile::tempdir().context("make a directory")?;
-        let (place, source) = place(setup, measure, directory.path()).await?;
+        let (target, source) = target_and_source(setup, measure, directory.path()).await?;
         eprintln!("writing {shape}");
-        let world = MeshObjects::lay(place, shape)?;
+        let objects = MeshObjects::create(target, shape)?;
         let mut starts = Vec::new();
         let (server, server_options) = match &setup.server {
             ServerChoice::Running(address, pid) => (Server::running(*address, *pid)?, None),
@@ -106,8 +106,8 @@ impl MeasuredMesh {
         };
         let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
         let fresh = fleet.fresh();
-        let patience = Duration::from_secs(measure.patience.max(300));
-        let mut connect = connect::connect("connect", &mut fleet, fresh, &server, patience, connect::QUIET).await?;
+        let timeout = Duration::from_secs(measure.timeout.max(300));
+        let mut connect = connect::connect("connect", &mut fleet, fresh, &server, timeout, connect::QUIET).await?;
         if let Some(process) = &server.process {
             tokio::time::sleep(Duration::from_secs(measure.rest)).await;
             connect.memory = Some(process.memory()?);
@@ -118,8 +118,8 @@ impl MeasuredMesh {
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
         let measure = measure.clone();
-        let side = Self {
-            world,
+        let mesh = Self {
+            objects,
             server,
             fleet,
             group,
@@ -131,41 +131,41 @@ impl MeasuredMesh {
             connect,
             _directory: directory,
         };
-        Ok(side)
+        Ok(mesh)
     }
 
-    /// The kinds of the requested ones that apply to this mesh.
-    pub(crate) fn kinds(&self, wanted: &[ChangeKind]) -> Result<Vec<ChangeKind>> {
-        let shape = &self.world.shape;
-        for kind in wanted {
+    /// The requested kinds, or all that apply to this mesh if none is requested.
+    pub(crate) fn kinds(&self, requested: &[ChangeKind]) -> Result<Vec<ChangeKind>> {
+        let shape = &self.objects.shape;
+        for kind in requested {
             if let Some(what) = kind.needs(shape) {
                 bail!("{} needs {what}", kind.name());
             }
         }
-        let kinds = if wanted.is_empty() { ChangeKind::all() } else { wanted.to_vec() };
+        let kinds = if requested.is_empty() { ChangeKind::all() } else { requested.to_vec() };
         Ok(kinds.into_iter().filter(|kind| *kind != ChangeKind::None && kind.needs(shape).is_none()).collect())
     }
 
     fn plan(&self, kind: ChangeKind, round: usize) -> Result<PlannedChange> {
         let plan = Plan { target: 0, by_virtual_host: self.measure.virtual_hosts };
-        change::plan(kind, &self.world.shape, round, plan)
+        change::plan(kind, &self.objects.shape, round, plan)
     }
 
-    /// One change, followed to the last proxy.
+    /// Makes a change and follows it to the last proxy.
     pub(crate) async fn round(&self, kind: ChangeKind, round: usize) -> Result<(usize, Round)> {
-        let shape = self.world.shape;
-        let limits = (Duration::from_secs(self.measure.patience), Duration::from_millis(self.measure.quiet));
+        let shape = self.objects.shape;
+        let limits = (Duration::from_secs(self.measure.timeout), Duration::from_millis(self.measure.quiet));
         let own = Process::new(std::process::id())?;
-        let PlannedChange { before, write, expected, concerned } = self.plan(kind, round)?;
-        if let Some(before) = before {
-            self.fleet.follow(Vec::new(), |_| false, limits, || before(&self.world)).await?;
+        let PlannedChange { prepare, write, expected, affected } = self.plan(kind, round)?;
+        if let Some(prepare) = prepare {
+            self.fleet.follow(Vec::new(), |_| false, limits, || prepare(&self.objects)).await?;
         }
         let proxies = 0..self.fleet.len();
-        let affected = proxies.filter(|proxy| concerned.has(&shape, self.fleet.role(*proxy))).count();
+        let affected_count = proxies.filter(|proxy| affected.includes(&shape, self.fleet.role(*proxy))).count();
         let cpu = || self.server.process.as_ref().map(Process::cpu).transpose();
         let (server_before, own_before) = (cpu()?, own.cpu()?);
-        let has = |role| concerned.has(&shape, role);
-        let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
+        let is_affected = |role| affected.includes(&shape, role);
+        let followed = self.fleet.follow(expected, is_affected, limits, || write(&self.objects)).await?;
         let (server_after, own_after) = (cpu()?, own.cpu()?);
         let latencies = &followed.latencies;
         let measured = Round {
@@ -180,31 +180,31 @@ impl MeasuredMesh {
             server_cpu_seconds: server_after.zip(server_before).map(|(after, before)| after - before),
             own_cpu_seconds: own_after - own_before,
         };
-        Ok((affected, measured))
+        Ok((affected_count, measured))
     }
 
     /// Makes a change without following it; returns when it was written.
     pub(crate) fn write(&self, kind: ChangeKind, round: usize) -> Result<Instant> {
-        (self.plan(kind, round)?.write)(&self.world)
+        (self.plan(kind, round)?.write)(&self.objects)
     }
 
-    /// Milliseconds until one change reaches its last proxy, without waiting for silence after it.
+    /// Makes a change. Returns the milliseconds until it reaches the last proxy, without waiting until messages stop.
     pub(crate) async fn brief_round(&self, kind: ChangeKind, round: usize) -> Result<Option<f64>> {
-        let shape = self.world.shape;
-        let PlannedChange { write, expected, concerned, .. } = self.plan(kind, round)?;
-        let limits = (Duration::from_secs(self.measure.patience), Duration::ZERO);
-        let has = |role| concerned.has(&shape, role);
-        let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
-        // With a pause between changes: without it they would be a storm of their own.
+        let shape = self.objects.shape;
+        let PlannedChange { write, expected, affected, .. } = self.plan(kind, round)?;
+        let limits = (Duration::from_secs(self.measure.timeout), Duration::ZERO);
+        let is_affected = |role| affected.includes(&shape, role);
+        let followed = self.fleet.follow(expected, is_affected, limits, || write(&self.objects)).await?;
+        // A pause, because changes without pauses would be a storm themselves.
         tokio::time::sleep(Duration::from_millis(20)).await;
         ensure!(followed.missed == 0, "{} proxies did not get a change in time", followed.missed);
         Ok(followed.latencies.last().copied())
     }
 
-    /// The changes of every requested kind, printed as they are made.
-    pub(crate) async fn every_change(&self, wanted: &[ChangeKind]) -> Result<Vec<ChangeResult>> {
+    /// Makes the changes of every requested kind, and prints each.
+    pub(crate) async fn every_change(&self, requested: &[ChangeKind]) -> Result<Vec<ChangeResult>> {
         let mut changes = Vec::new();
-        for kind in self.kinds(wanted)? {
+        for kind in self.kinds(requested)? {
             let result = self.changes(kind).await?;
             eprintln!("{}", crate::report::change_line(&result));
             changes.push(result);
@@ -212,7 +212,7 @@ impl MeasuredMesh {
         Ok(changes)
     }
 
-    /// The changes of a kind, after one that is not counted.
+    /// Makes the changes of a kind, after one that is not counted.
     pub(crate) async fn changes(&self, kind: ChangeKind) -> Result<ChangeResult> {
         let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
         for number in 0..=self.measure.repeat {
@@ -222,12 +222,12 @@ impl MeasuredMesh {
                 result.rounds.push(round);
             }
         }
-        self.beside_loopback(&mut result).await?;
+        self.measure_loopback(&mut result).await?;
         Ok(result)
     }
 
-    /// Sends the same bytes through bare sockets.
-    pub(crate) async fn beside_loopback(&self, result: &mut ChangeResult) -> Result<()> {
+    /// Measures how long the same bytes take through bare sockets.
+    pub(crate) async fn measure_loopback(&self, result: &mut ChangeResult) -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "some bytes")]
         let bytes = result.median(|round| Some(round.traffic.bytes as f64)).unwrap_or_default();
         result.loopback_ms = sockets(&self.measure, bytes, result.affected, 3).await?;
@@ -240,7 +240,7 @@ impl MeasuredMesh {
             machine: self.machine.clone(),
             commit: commit(self.server_options.as_ref().map(|server_options| server_options.binary.as_path())),
             date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
-            shape: self.world.shape,
+            shape: self.objects.shape,
             proxies: self.group.sidecars.len(),
             protocol: match self.measure.protocol {
                 AdsProtocol::Delta => "delta".into(),
@@ -262,7 +262,11 @@ impl MeasuredMesh {
     }
 }
 
-async fn place(setup: &Setup, measure: &MeasureOptions, temporary: &Path) -> Result<(ObjectTarget, ObjectSource)> {
+async fn target_and_source(
+    setup: &Setup,
+    measure: &MeasureOptions,
+    temporary: &Path,
+) -> Result<(ObjectTarget, ObjectSource)> {
     match measure.driver {
         Driver::Directory => {
             ensure!(setup.kubeconfig.is_none(), "--kubeconfig needs --driver kube");
@@ -291,7 +295,7 @@ impl ChangeResult {
     }
 }
 
-/// What is measured, as git names it where the binary is, or else here.
+/// The measured commit: `git describe` in the directory of the binary, or else in the current one.
 fn commit(binary: Option<&Path>) -> String {
     let describe = |directory: &Path| {
         let command = std::process::Command::new("git")
@@ -306,16 +310,16 @@ fn commit(binary: Option<&Path>) -> String {
     beside.and_then(describe).or_else(|| describe(Path::new("."))).unwrap_or_default()
 }
 
-/// Milliseconds that so many bytes take to so many readers through bare sockets, the median of some times.
+/// Milliseconds that `bytes` in all take to `readers` through bare sockets: the median of `times` measurements.
 async fn sockets(measure: &MeasureOptions, bytes: f64, readers: usize, times: usize) -> Result<Option<f64>> {
     if measure.no_loopback || bytes < 1.0 || readers == 0 {
         return Ok(None);
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "bytes")]
     let each = (bytes / readers as f64) as usize;
-    let mut found = Vec::new();
+    let mut durations_ms = Vec::new();
     for _ in 0..times {
-        found.push(loopback::measure(each, readers).await?.last_ms);
+        durations_ms.push(loopback::measure(each, readers).await?.last_ms);
     }
-    Ok(Some(of(found, 0.5)))
+    Ok(Some(of(durations_ms, 0.5)))
 }
