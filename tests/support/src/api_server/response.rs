@@ -25,7 +25,7 @@ pub(super) fn text_response(code: StatusCode, text: String) -> Response<Body> {
 }
 
 /// A response whose connection breaks after half of the text.
-pub(super) fn broken_answer(text: String) -> Response<Body> {
+pub(super) fn broken_response(text: String) -> Response<Body> {
     let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
     let parts = [Ok(half), Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))];
     let mut response = Response::new(Body::from_stream(futures::stream::iter(parts)));
