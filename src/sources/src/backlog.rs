@@ -1,4 +1,4 @@
-//! Changes that wait for an epoch, and their order.
+//! Changes that wait for an epoch, and the order in which they are committed.
 
 use std::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use sluice_model::Kind;
 
 use super::Change;
 
-/// Most changes in one epoch, of any kind. In a longer backlog, changes of endpoints overtake the others, so
-/// that no request goes to a removed pod while a thousand routes are processed.
-const TOGETHER: usize = 1024;
+/// Maximum number of changes in one epoch, of any kind. A longer backlog commits changes of endpoints first, so that no
+/// request goes to a removed pod while a thousand routes are processed.
+const MAX_CHANGES_PER_EPOCH: usize = 1024;
 
-/// Changes in the order of arrival, except that endpoints overtake. Changes of one kind keep their order.
+/// Changes in the order of arrival, except that changes of endpoints go first. Changes of one kind keep their order.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     endpoints: Vec<Change>,
     others: VecDeque<Change>,
-    /// The last epoch had endpoints only: the next one takes the others, however many endpoints arrive.
-    overtaken: bool,
+    /// The last epoch had only changes of endpoints: the next one takes other changes, even if more endpoints change.
+    endpoints_first: bool,
 }
 
 fn is_endpoint(kind: Kind) -> bool {
@@ -47,14 +47,14 @@ impl Backlog {
 
     /// The changes of the next epoch.
     pub(super) fn take_next(&mut self) -> Vec<Change> {
-        if self.len() <= TOGETHER {
+        if self.len() <= MAX_CHANGES_PER_EPOCH {
             return self.take_all();
         }
-        self.overtaken = !self.endpoints.is_empty() && (!self.overtaken || self.others.is_empty());
-        if self.overtaken {
+        self.endpoints_first = !self.endpoints.is_empty() && (!self.endpoints_first || self.others.is_empty());
+        if self.endpoints_first {
             std::mem::take(&mut self.endpoints)
         } else {
-            self.others.drain(..TOGETHER.min(self.others.len())).collect()
+            self.others.drain(..MAX_CHANGES_PER_EPOCH.min(self.others.len())).collect()
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::ChangeOrigin;
 
-    fn gone(kind: Kind, count: usize) -> Vec<Change> {
+    fn deletions(kind: Kind, count: usize) -> Vec<Change> {
         let change = |number| Change {
             kind,
             key: ObjectKey::new("one", "shop", format!("{kind}-{number}")),
@@ -82,20 +82,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_little_stays_together() {
+    fn small_backlog_is_one_epoch() {
         let mut backlog = Backlog::default();
-        backlog.add(gone(Kind::VirtualService, 1000));
-        backlog.add(gone(Kind::Pod, 24));
+        backlog.add(deletions(Kind::VirtualService, 1000));
+        backlog.add(deletions(Kind::Pod, 24));
         assert_eq!(kinds(&backlog.take_next()), [(Kind::Pod, 24), (Kind::VirtualService, 1000)]);
         assert_eq!(backlog.len(), 0);
     }
 
     #[test]
-    fn endpoints_overtake_bulk_that_came_before_and_keep_their_order() {
+    fn endpoint_changes_go_before_a_large_backlog_and_keep_their_order() {
         let mut backlog = Backlog::default();
-        backlog.add(gone(Kind::VirtualService, 3000));
+        backlog.add(deletions(Kind::VirtualService, 3000));
         assert_eq!(kinds(&backlog.take_next()), [(Kind::VirtualService, 1024)]);
-        backlog.add(gone(Kind::EndpointSlice, 2));
+        backlog.add(deletions(Kind::EndpointSlice, 2));
         let first = backlog.take_next();
         let names: Vec<Text> = first.iter().map(|change| change.key.name.clone()).collect();
         assert_eq!(names, ["EndpointSlice-0", "EndpointSlice-1"]);
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn steady_endpoint_changes_do_not_starve_other_changes() {
         let mut backlog = Backlog::default();
-        backlog.add(gone(Kind::VirtualService, 3000));
+        backlog.add(deletions(Kind::VirtualService, 3000));
         let mut next = || {
-            backlog.add(gone(Kind::Pod, 1));
+            backlog.add(deletions(Kind::Pod, 1));
             kinds(&backlog.take_next())
         };
         assert_eq!(next(), [(Kind::Pod, 1)]);

@@ -1,13 +1,14 @@
 //! A directory of YAML and JSON files as the source of a cluster's objects (C07).
 //!
-//! Everything below the directory counts, links followed, hidden names left out. A file counts as a whole when it is
-//! closed after writing, moved in place or removed; one that is written without being closed counts when it has been
-//! quiet for a moment. Mounted ConfigMaps, which change by moving a link, are read anew.
+//! All files below the directory are read. Symbolic links are followed, hidden names are skipped. A file is read again
+//! when it is closed after writing, moved into place or removed. A file that is written and not closed is read when it
+//! has not changed for [`SETTLE_TIME`](sluice_watch::SETTLE_TIME). ConfigMap volumes, which change when a symbolic link
+//! is replaced, are read again as a whole.
 
-mod at_once;
 mod object;
+mod parallel;
+mod parsed_file;
 mod read;
-mod reading;
 mod text;
 mod tree;
 
@@ -18,7 +19,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use at_once::read_at_once;
+use parallel::read_in_parallel;
 use read::{FileVersion, is_config_file, read_text};
 use sluice_model::Text;
 use sluice_watch::{Due, FollowGuard, Watch};
@@ -29,12 +30,13 @@ use super::{Change, Cluster, Reporter, Sink};
 
 /// Interval of full rescans, for changes without a notification.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
-/// Most changes in one commit.
+/// Maximum number of changes in one commit.
 const MAX_CHANGES_PER_COMMIT: usize = 8192;
-/// Most changes in one commit of the first read: small, so that computing starts while files are still being read.
+/// Maximum number of changes in one commit of the first read: small, so that the dataflow starts while files are still
+/// being read.
 const MAX_CHANGES_PER_FIRST_COMMIT: usize = 1024;
 
-/// A directory that cannot be a source. Retryable are [`FilesError::Directory`] and [`FilesError::Watch`].
+/// A directory that cannot be a source. [`FilesError::Directory`] and [`FilesError::Watch`] are retryable.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// It does not exist or cannot be listed.
@@ -50,7 +52,7 @@ pub enum FilesError {
     Watch {
         /// As configured.
         path: PathBuf,
-        /// Why.
+        /// The error of the watcher.
         error: notify::Error,
     },
     /// A file is not YAML, with `--strictConfig`.
@@ -63,7 +65,7 @@ pub enum FilesError {
         /// What is wrong there.
         reason: Text,
     },
-    /// The thread that reads cannot be started.
+    /// The thread that reads files cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -86,7 +88,7 @@ impl DirectoryListing {
     }
 }
 
-/// A directory that is watched from its opening on.
+/// A configuration directory. It is watched from the moment it is opened.
 pub struct FileSource {
     cluster: Cluster,
     root: PathBuf,
@@ -107,7 +109,7 @@ impl FileSource {
             return Err(fail(io::Error::from(io::ErrorKind::NotADirectory)));
         }
         std::fs::read_dir(root).map_err(fail)?;
-        // Watched before it is read, so that no change is missed in between.
+        // The watch starts before the first read, so that no change is missed in between.
         let unwatched = |error| FilesError::Watch { path: root.to_owned(), error };
         let mut watch = Watch::new(is_config_file).map_err(unwatched)?;
         watch.add_tree(root).map_err(unwatched)?;
@@ -121,22 +123,22 @@ impl FileSource {
     /// With `strict`, the first file that is not YAML.
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
-        let found = DirectoryListing::walk(&self.root).files;
-        let paths: Vec<PathBuf> = found.keys().cloned().collect();
+        let listed = DirectoryListing::walk(&self.root).files;
+        let paths: Vec<PathBuf> = listed.keys().cloned().collect();
         let Self { tree, versions, .. } = self;
         let reader = tree.reader().clone();
         let mut changes = Vec::new();
-        // Computed while the rest is still being read: no proxy is served before all of it is.
-        read_at_once(&reader, &paths, |path, read| {
+        // The dataflow computes while the rest is still being read. No proxy is served before all files are read.
+        read_in_parallel(&reader, &paths, |path, read| {
             match read {
-                Ok((text, reading)) => changes.extend(tree.take(path, &text, reading, reread)),
+                Ok((text, parsed)) => changes.extend(tree.take(path, &text, parsed, reread)),
                 Err(error) => tree.fail(path, error.line, error.reason),
             }
             if changes.len() >= MAX_CHANGES_PER_FIRST_COMMIT {
                 commit(sink, std::mem::take(&mut changes));
             }
         });
-        versions.extend(found);
+        versions.extend(listed);
         if strict && let Some((file, problem)) = self.reporter.problems().into_iter().next() {
             return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
         }
@@ -148,7 +150,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// Follows changes on a thread of its own, until the guard that is returned is dropped.
+    /// Follows changes on a separate thread until the returned guard is dropped.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -161,18 +163,18 @@ impl FileSource {
 
     fn run(&mut self, sink: &dyn Sink) {
         let mut pending: BTreeMap<PathBuf, Instant> = BTreeMap::new();
-        let mut next_sweep = Instant::now() + RESCAN_INTERVAL;
+        let mut next_rescan = Instant::now() + RESCAN_INTERVAL;
         let mut walk: Option<Receiver<DirectoryListing>> = None;
         loop {
-            // A walk wakes it when it ends, and none begins before.
-            let sweep = if walk.is_none() { next_sweep } else { Instant::now() + RESCAN_INTERVAL };
-            let wake = pending.values().copied().min().map_or(sweep, |due| due.min(sweep));
+            // The end of a walk wakes this thread, and only one walk runs at a time.
+            let rescan = if walk.is_none() { next_rescan } else { Instant::now() + RESCAN_INTERVAL };
+            let wake = pending.values().copied().min().map_or(rescan, |due| due.min(rescan));
             match self.watch.next(wake) {
                 Due::Stop => return,
-                Due::Everything => next_sweep = Instant::now(),
+                Due::Everything => next_rescan = Instant::now(),
                 Due::File(path, at) => {
                     let due = pending.entry(path).or_insert(at);
-                    // Being closed now beats being written before; being written again later waits again.
+                    // The last event decides: a close makes the file due now, another write delays it.
                     *due = at;
                     if self.watch.has_more() {
                         continue;
@@ -187,30 +189,32 @@ impl FileSource {
             for path in &ready {
                 pending.remove(path);
             }
-            // Present objects before deleted ones, so that an object that moves between files never disappears.
-            let (present, gone): (Vec<_>, Vec<_>) = ready.into_iter().partition(|path| read::stamp(path).is_some());
-            for path in present.iter().chain(&gone) {
+            // Existing files before removed ones, so that an object that moves between files never disappears.
+            let (existing, removed): (Vec<_>, Vec<_>) =
+                ready.into_iter().partition(|path| read::file_version(path).is_some());
+            for path in existing.iter().chain(&removed) {
                 self.check(path, &mut changes);
             }
             match walk.as_ref().map(Receiver::try_recv) {
-                Some(Ok(found)) => {
+                Some(Ok(listing)) => {
                     walk = None;
-                    changes.extend(self.sweep(&found, &pending));
+                    changes.extend(self.rescan(&listing, &pending));
                 }
                 Some(Err(TryRecvError::Disconnected)) => walk = None,
                 Some(Err(TryRecvError::Empty)) | None => {}
             }
-            if walk.is_none() && next_sweep <= now {
-                walk = Some(self.begin_walk());
-                next_sweep = now + RESCAN_INTERVAL;
+            if walk.is_none() && next_rescan <= now {
+                walk = Some(self.start_walk());
+                next_rescan = now + RESCAN_INTERVAL;
             }
             commit(sink, changes);
         }
     }
 
-    /// Walks through the directory on a thread of its own: with many files it takes long, and changes should not wait.
-    fn begin_walk(&self) -> Receiver<DirectoryListing> {
-        let (sender, found) = channel();
+    /// Walks through the directory on a separate thread, because it takes long with many files and changes should not
+    /// wait.
+    fn start_walk(&self) -> Receiver<DirectoryListing> {
+        let (sender, listing) = channel();
         let (root, waker) = (self.root.clone(), self.watch.handle());
         let walk = move || {
             // Fails only when the source has ended.
@@ -218,48 +222,48 @@ impl FileSource {
             waker.wake();
         };
         if let Err(error) = thread::Builder::new().name("files-walk".to_owned()).spawn(walk) {
-            warn!(%error, "failed to start a thread, the next rescan is later");
+            warn!(%error, "failed to start a thread, the directory is rescanned later");
         }
-        found
+        listing
     }
 
-    /// Looks at every file that is not what it was when it was read last, but those still being written. What was found
-    /// may be of a while ago: each of these files is looked at again.
-    fn sweep(&mut self, found: &DirectoryListing, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
-        let DirectoryListing { files, unlisted } = found;
+    /// Checks every file whose version differs from the one read last, except files that are still being written. The
+    /// listing may be outdated, so the version of each of these files is read again.
+    fn rescan(&mut self, listing: &DirectoryListing, pending: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+        let DirectoryListing { files, unlisted } = listing;
         let mut changes = Vec::new();
-        for (path, stamp) in files {
-            if self.versions.get(path) != Some(stamp) && !busy.contains_key(path) {
+        for (path, version) in files {
+            if self.versions.get(path) != Some(version) && !pending.contains_key(path) {
                 self.check(path, &mut changes);
             }
         }
-        // A directory that cannot be listed for once has not lost its files.
-        let lost = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
-        let gone: BTreeSet<_> =
-            self.versions.keys().filter(|path| !files.contains_key(*path) && lost(path)).cloned().collect();
-        for path in gone {
+        // If a directory cannot be listed, its files stay.
+        let is_listed = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
+        let removed: BTreeSet<_> =
+            self.versions.keys().filter(|path| !files.contains_key(*path) && is_listed(path)).cloned().collect();
+        for path in removed {
             self.check(&path, &mut changes);
         }
         changes
     }
 
-    /// Reads a file if it is not what it was.
+    /// Reads a file if its version has changed.
     fn check(&mut self, path: &Path, changes: &mut Vec<Change>) {
-        match read::stamp(path) {
+        match read::file_version(path) {
             None => {
                 if self.versions.remove(path).is_some() {
                     changes.extend(self.tree.remove(path, reread));
                 }
             }
-            Some(stamp) => {
-                if self.versions.get(path) == Some(&stamp) {
+            Some(version) => {
+                if self.versions.get(path) == Some(&version) {
                     return;
                 }
                 match read_text(path) {
                     Ok(text) => changes.extend(self.tree.set(path, &text, reread)),
                     Err(error) => self.tree.fail(path, error.line, error.reason),
                 }
-                self.versions.insert(path.to_owned(), stamp);
+                self.versions.insert(path.to_owned(), version);
             }
         }
     }

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 /// Interval between two lookups of a name.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
-/// Longest lookup.
+/// Time limit of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resolves `names` into `resolved` periodically, until the engine stops.
@@ -22,7 +22,7 @@ where
     F: Future<Output = Option<Vec<Text>>>,
 {
     let mut feed = engine.feed().only(names);
-    let mut answers = ResolvedNames::default();
+    let mut resolved_names = ResolvedNames::default();
     loop {
         let due: Vec<Text> = tokio::select! {
             batch = feed.next() => {
@@ -30,22 +30,24 @@ where
                 let mut due = Vec::new();
                 for event in batch.events(names) {
                     if event.new.is_some() {
-                        answers.want((*event.key).clone());
+                        resolved_names.add((*event.key).clone());
                         due.push((*event.key).clone());
-                    } else if answers.forget(&event.key) {
+                    } else if resolved_names.remove(&event.key) {
                         resolved.delete((*event.key).clone());
                     }
                 }
                 due
             }
-            () = tokio::time::sleep(LOOKUP_INTERVAL), if !answers.0.is_empty() => answers.0.keys().cloned().collect(),
+            () = tokio::time::sleep(LOOKUP_INTERVAL), if !resolved_names.0.is_empty() => {
+                            resolved_names.0.keys().cloned().collect()
+                        }
         };
-        let found = join_all(due.into_iter().map(|name| {
-            let answer = resolve(name.clone());
-            async move { (name, answer.await) }
+        let lookups = join_all(due.into_iter().map(|name| {
+            let lookup = resolve(name.clone());
+            async move { (name, lookup.await) }
         }));
-        for (name, answer) in found.await {
-            if let Some(addresses) = answers.tell(&name, answer) {
+        for (name, answer) in lookups.await {
+            if let Some(addresses) = resolved_names.update(&name, answer) {
                 info!(%name, ?addresses, "resolved a gateway between networks");
                 resolved.set(name, addresses);
             }
@@ -57,7 +59,7 @@ where
 pub async fn look_up(name: Text) -> Option<Vec<Text>> {
     let answer = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name.to_string(), 0))).await;
     match answer {
-        Ok(Ok(found)) => Some(sorted(found)),
+        Ok(Ok(addresses)) => Some(sorted(addresses)),
         Ok(Err(error)) => {
             warn!(%name, %error, "failed to resolve a gateway between networks");
             None
@@ -69,32 +71,32 @@ pub async fn look_up(name: Text) -> Option<Vec<Text>> {
     }
 }
 
-fn sorted(found: impl Iterator<Item = SocketAddr>) -> Vec<Text> {
-    let mut addresses: Vec<Text> = found.map(|address| address.ip().to_string().into()).collect();
+fn sorted(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Text> {
+    let mut addresses: Vec<Text> = addresses.map(|address| address.ip().to_string().into()).collect();
     addresses.sort();
     addresses.dedup();
     addresses
 }
 
-/// The wanted names with the last successful lookup of each.
+/// The names to resolve, with the addresses of the last successful lookup.
 #[derive(Debug, Default)]
 struct ResolvedNames(BTreeMap<Text, Option<Vec<Text>>>);
 
 impl ResolvedNames {
-    fn want(&mut self, name: Text) {
+    fn add(&mut self, name: Text) {
         self.0.entry(name).or_default();
     }
 
     /// Removes a name. True if it had addresses.
-    fn forget(&mut self, name: &Text) -> bool {
+    fn remove(&mut self, name: &Text) -> bool {
         self.0.remove(name).flatten().is_some()
     }
 
-    /// The change that an answer makes: `None` if it failed, is unchanged, or the name is no longer wanted.
-    fn tell(&mut self, name: &Text, answer: Option<Vec<Text>>) -> Option<Vec<Text>> {
-        let known = self.0.get_mut(name)?;
-        let new = answer.filter(|new| !new.is_empty() && known.as_ref() != Some(new))?;
-        *known = Some(new.clone());
+    /// The new addresses; `None` if the lookup failed, the addresses are the same, or the name is not to be resolved.
+    fn update(&mut self, name: &Text, answer: Option<Vec<Text>>) -> Option<Vec<Text>> {
+        let current = self.0.get_mut(name)?;
+        let new = answer.filter(|new| !new.is_empty() && current.as_ref() != Some(new))?;
+        *current = Some(new.clone());
         Some(new)
     }
 }
@@ -106,30 +108,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_kept_until_there_is_another() {
-        let mut answers = ResolvedNames::default();
+    fn addresses_stay_until_a_lookup_returns_others() {
+        let mut names = ResolvedNames::default();
         let (name, one, two) = (Text::from("lb.example"), vec![Text::from("1.1.1.1")], vec![Text::from("2.2.2.2")]);
-        assert_eq!(answers.tell(&name, Some(one.clone())), None, "not wanted");
-        answers.want(name.clone());
-        assert_eq!(answers.tell(&name, None), None);
-        assert_eq!(answers.tell(&name, Some(one.clone())), Some(one.clone()));
-        assert_eq!(answers.tell(&name, Some(one)), None, "as before");
-        assert_eq!(answers.tell(&name, Some(Vec::new())), None, "an empty answer is none");
-        assert_eq!(answers.tell(&name, None), None);
-        answers.want(name.clone());
-        assert_eq!(answers.tell(&name, Some(two.clone())), Some(two));
-        assert!(answers.forget(&name) && !answers.forget(&name));
+        assert_eq!(names.update(&name, Some(one.clone())), None, "not to be resolved");
+        names.add(name.clone());
+        assert_eq!(names.update(&name, None), None);
+        assert_eq!(names.update(&name, Some(one.clone())), Some(one.clone()));
+        assert_eq!(names.update(&name, Some(one)), None, "unchanged");
+        assert_eq!(names.update(&name, Some(Vec::new())), None, "an empty answer is ignored");
+        assert_eq!(names.update(&name, None), None);
+        names.add(name.clone());
+        assert_eq!(names.update(&name, Some(two.clone())), Some(two));
+        assert!(names.remove(&name) && !names.remove(&name));
     }
 
     #[test]
-    fn addresses_are_in_order() {
-        let found =
+    fn addresses_are_sorted_and_unique() {
+        let addresses =
             ["[fd00::1]:0", "10.0.0.2:0", "10.0.0.1:0", "10.0.0.2:0"].map(|text| text.parse().expect("an address"));
-        assert_eq!(sorted(found.into_iter()), ["10.0.0.1", "10.0.0.2", "fd00::1"].map(Text::from));
+        assert_eq!(sorted(addresses.into_iter()), ["10.0.0.1", "10.0.0.2", "fd00::1"].map(Text::from));
     }
 
     #[tokio::test]
-    async fn names_are_resolved_when_they_come_and_forgotten_when_they_go() {
+    async fn names_are_resolved_when_added_and_deleted_when_removed() {
         let build = |builder: &mut GraphBuilder| {
             builder.dataflow("names", |graph| {
                 let (wanted, names) = graph.input::<Text, ()>("names");
@@ -144,16 +146,16 @@ mod tests {
                 follow(&engine, &names, resolved, |name| async move { Some(vec![format!("of-{name}").into()]) }).await;
             })
         };
-        let mut told = engine.feed().only(&answers);
+        let mut feed = engine.feed().only(&answers);
         let mut next = async || -> Vec<(Text, Option<Vec<Text>>)> {
             loop {
-                let batch = told.next().await.expect("the engine runs");
+                let batch = feed.next().await.expect("the engine runs");
                 let events: Vec<_> = batch.events(&answers).collect();
                 if !events.is_empty() {
-                    let own = |event: sluice_engine::Event<Text, Vec<Text>>| {
+                    let pair = |event: sluice_engine::Event<Text, Vec<Text>>| {
                         ((*event.key).clone(), event.new.map(|new| (*new).clone()))
                     };
-                    return events.into_iter().map(own).collect();
+                    return events.into_iter().map(pair).collect();
                 }
             }
         };

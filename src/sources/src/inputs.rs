@@ -1,4 +1,4 @@
-//! Changes of all sources into the inputs of the graph.
+//! Writes the changes of all sources to the inputs of the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -16,9 +16,10 @@ use tokio::sync::oneshot;
 use super::backlog::Backlog;
 use super::{Change, MeshOverride, Sink};
 
-/// Most queued commits; a source with more waits.
+/// Maximum number of queued commits. A source waits while the queue is full.
 const MAX_QUEUED_COMMITS: usize = 64;
-/// Most changes held beyond those, at least one commit of each source, so that endpoints among them can overtake.
+/// Maximum number of changes in the backlog. It holds at least one commit of each source, so that changes of endpoints
+/// can go first.
 const MAX_BACKLOG_CHANGES: usize = 32_768;
 
 /// A message of a source.
@@ -28,13 +29,14 @@ enum SourceMessage {
     Settle(oneshot::Sender<()>),
 }
 
-/// The inputs of the graph as a sink. One thread takes what all sources have handed over meanwhile as one epoch.
+/// The inputs of the graph as a sink. One thread commits everything that the sources have queued meanwhile as one
+/// epoch.
 pub struct InputSink {
     messages: SyncSender<SourceMessage>,
 }
 
 impl InputSink {
-    /// Starts the thread. Kinds are synced when every cluster of `clusters` has said so of them.
+    /// Starts the thread. A kind is synced when every cluster of `clusters` has reported it as synced.
     ///
     /// # Errors
     /// No thread can be started.
@@ -54,7 +56,7 @@ impl InputSink {
     }
 
     fn send(&self, message: SourceMessage) {
-        // Fails only when the thread has ended, with the process.
+        // Fails only when the thread has ended, at the end of the process.
         let _ = self.messages.send(message);
     }
 }
@@ -78,7 +80,7 @@ impl Sink for InputSink {
 struct Committer {
     engine: Engine,
     inputs: Inputs,
-    /// What has not been read for the first time yet.
+    /// The kinds that have not been read for the first time yet, by cluster.
     waiting: BTreeSet<(Kind, Text)>,
     mesh: MeshOverride,
     metrics: SourceMetrics,
@@ -103,9 +105,9 @@ impl Committer {
                     next = messages.try_recv().ok();
                 }
             }
-            // Synced is what has been committed.
-            let whole = !synced.is_empty() || !settled.is_empty() || !self.waiting.is_empty();
-            let changes = if whole { backlog.take_all() } else { backlog.take_next() };
+            // Kinds are reported as synced only after all their changes are committed.
+            let must_take_all = !synced.is_empty() || !settled.is_empty() || !self.waiting.is_empty();
+            let changes = if must_take_all { backlog.take_all() } else { backlog.take_next() };
             self.commit(changes, &synced);
             for done in settled {
                 // The receiver may have ended.
@@ -117,11 +119,11 @@ impl Committer {
     fn commit(&mut self, changes: Vec<Change>, synced: &[(Text, Vec<Kind>)]) {
         let done = self.now_synced(synced);
         let all = !done.is_empty() && self.waiting.is_empty();
-        let laid = changes.into_iter().map(|change| {
+        let changes = changes.into_iter().map(|change| {
             self.metrics.count(&change);
-            self.mesh.lay(change)
+            self.mesh.apply(change)
         });
-        let changes: Vec<_> = laid.collect();
+        let changes: Vec<_> = changes.collect();
         self.engine.transaction(|tx| {
             for change in changes {
                 self.write(tx, change);
@@ -135,7 +137,7 @@ impl Committer {
         });
     }
 
-    /// The kinds that every cluster has read now.
+    /// The kinds that are now read in every cluster.
     fn now_synced(&mut self, synced: &[(Text, Vec<Kind>)]) -> BTreeSet<Kind> {
         let mut done = BTreeSet::new();
         for (cluster, kinds) in synced {
@@ -168,7 +170,7 @@ struct EventLabel {
     event: &'static str,
 }
 
-/// Objects that changed, by kind (O13).
+/// Number of changed objects, by kind (O13).
 #[derive(Clone, Default)]
 pub struct SourceMetrics {
     configuration: Family<EventLabel, Count>,
@@ -176,7 +178,7 @@ pub struct SourceMetrics {
 }
 
 impl SourceMetrics {
-    /// Adds everything to the registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("pilot_k8s_cfg_events", "Configuration objects that changed", self.configuration.clone());
         registry.register("pilot_k8s_reg_events", "Other objects that changed", self.registry.clone());

@@ -55,14 +55,14 @@ pub trait Sink: Send + Sync + 'static {
     /// Reports that all current objects of the kinds have been committed for the cluster.
     fn synced(&self, cluster: &Text, kinds: &[Kind]);
 
-    /// Notifies `done` once all earlier commits are in force.
+    /// Notifies `done` when all earlier commits are applied.
     fn settle(&self, done: oneshot::Sender<()>) {
         // The receiver may have ended.
         let _ = done.send(());
     }
 }
 
-/// Kinds that are read from remote clusters: workloads and services. Configuration is read from the own cluster only.
+/// Kinds that are read from remote clusters: services and workloads. Configuration is read from the local cluster only.
 const REMOTE_KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::Namespace,
@@ -103,7 +103,7 @@ impl Cluster {
         !info.is_custom() || self.revision.is_empty() || wanted.is_none_or(|wanted| *self.revision == *wanted)
     }
 
-    /// The kinds that are read.
+    /// The kinds that are read from the cluster.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
         KINDS.iter().map(|info| info.kind).filter(|kind| self.reads(*kind)).collect()

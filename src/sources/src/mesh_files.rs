@@ -1,7 +1,8 @@
-//! Mesh config and networks from files (C12, C17), followed: where a file is there, it counts instead of the ConfigMap.
+//! Mesh config and mesh networks from files (C12, C17). An existing file replaces that part of the ConfigMap.
 //!
-//! The directories of both files are watched, and both are looked at every now and then as well: a directory may come
-//! later, and a link may lead to where nothing is watched. A file that is invalid leaves in force what was before.
+//! The directories of both files are watched. Both files are also read at an interval, because a directory may be
+//! created later, and a symbolic link may point outside of the watched directories. If a file is invalid, the previous
+//! settings stay.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Files with mesh settings that cannot be used. [`MeshFileError::Read`] is retryable.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshFileError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
@@ -41,10 +42,10 @@ pub enum MeshFileError {
         /// Line and reason.
         problem: Problem,
     },
-    /// Nothing can be watched.
+    /// The files cannot be watched.
     #[error("cannot watch files with mesh settings: {0}")]
     Watch(notify::Error),
-    /// The thread that reads cannot be started.
+    /// The thread that reads files cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -64,14 +65,14 @@ struct MeshFile {
     part: MeshPart,
     /// As configured.
     path: PathBuf,
-    /// The same from the root, as it is watched.
+    /// The absolute path, as it is watched.
     absolute: PathBuf,
     /// The content of the last read.
     content: FileContent,
     /// When to read it again.
     due: Option<Instant>,
-    /// When it was found to be away, until that counts.
-    away: Option<Instant>,
+    /// Since when the file is missing. Its removal is applied after [`SETTLE_TIME`].
+    missing_since: Option<Instant>,
 }
 
 /// The files with mesh settings, read.
@@ -89,13 +90,20 @@ impl MeshFiles {
     pub fn open(mesh: &Path, networks: &Path) -> Result<Self, MeshFileError> {
         let file = |part, path: &Path| {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            MeshFile { part, path: path.to_owned(), absolute, content: FileContent::Nothing, due: None, away: None }
+            MeshFile {
+                part,
+                path: path.to_owned(),
+                absolute,
+                content: FileContent::Nothing,
+                due: None,
+                missing_since: None,
+            }
         };
         let mut files = [file(MeshPart::Mesh, mesh), file(MeshPart::Networks, networks)];
         let mut initial = Vec::new();
         for file in &mut files {
             let path = || file.path.clone();
-            file.content = see(&file.path);
+            file.content = read_content(&file.path);
             match &file.content {
                 FileContent::Nothing => {}
                 FileContent::Failure(reason) => {
@@ -116,7 +124,7 @@ impl MeshFiles {
         sink.commit(self.initial.clone());
     }
 
-    /// Follows changes since the files were read on a thread of its own, until the guard that is returned is dropped.
+    /// Follows changes since the files were read, on a separate thread, until the returned guard is dropped.
     ///
     /// # Errors
     /// The system cannot watch files, or the thread cannot be started.
@@ -143,7 +151,7 @@ impl Follower {
             let due = self.files.iter().filter_map(|file| file.due).min();
             match self.watch.next(due.map_or(next_sweep, |due| due.min(next_sweep))) {
                 Due::Stop => return,
-                Due::Everything => self.all_due(),
+                Due::Everything => self.schedule_all(),
                 Due::File(path, at) => {
                     for file in self.files.iter_mut().filter(|file| file.absolute == path) {
                         file.due = Some(at);
@@ -162,21 +170,22 @@ impl Follower {
         }
     }
 
-    /// Has both files read at once, which one link may have changed: when the one that is being written is done, if one is.
-    fn all_due(&mut self) {
+    /// Schedules a read of both files at the same time, because one symbolic link may have changed both. If one of them
+    /// is being written, both are read when it is complete.
+    fn schedule_all(&mut self) {
         let at = self.files.iter().filter_map(|file| file.due).max().unwrap_or_else(Instant::now);
         for file in &mut self.files {
             file.due = Some(at);
         }
     }
 
-    /// Reads the files whose time has come and commits what they say now, both at once.
+    /// Reads the files that are due, and commits the changes of both at once.
     fn read_due(&mut self, sink: &dyn Sink) {
         let now = Instant::now();
         let mut changes = Vec::new();
         for file in self.files.iter_mut().filter(|file| file.due.is_some_and(|due| due <= now)) {
             changes.extend(file.check(&self.reporter));
-            file.due = file.away.map(|away| away + SETTLE_TIME);
+            file.due = file.missing_since.map(|since| since + SETTLE_TIME);
         }
         if !changes.is_empty() {
             sink.commit(changes);
@@ -188,14 +197,14 @@ impl Follower {
         let mut differs = false;
         for file in &mut self.files {
             if let Some(directory) = file.absolute.parent() {
-                // It may not exist, or be one that took the place of the one that was watched. Where nothing can be
-                // watched, the next look at the file will do.
+                // The directory may not exist, or may have replaced the one that was watched. If it cannot be watched,
+                // the next rescan reads the file.
                 let _ = self.watch.add_directory(directory);
             }
-            differs |= file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.content;
+            differs |= file.due.is_none() && is_followed(&file.path) && read_content(&file.path) != file.content;
         }
         if differs {
-            // The writer may not have finished, and may have changed the other file after its check.
+            // The writer may not have finished, and may have changed the other file after it was read here.
             let at = Instant::now() + SETTLE_TIME;
             for file in &mut self.files {
                 file.due.get_or_insert(at);
@@ -205,25 +214,25 @@ impl Follower {
 }
 
 impl MeshFile {
-    /// Reads the file. The change to make if it has another content than before and that is valid.
+    /// Reads the file. Returns a change if its content is new and valid.
     fn check(&mut self, reporter: &Reporter) -> Option<Change> {
-        let away = self.away.take();
+        let missing_since = self.missing_since.take();
         if !is_followed(&self.path) {
             return None;
         }
-        let seen = see(&self.path);
-        if seen == self.content {
+        let content = read_content(&self.path);
+        if content == self.content {
             return None;
         }
-        if seen == FileContent::Nothing {
-            // Editors take a file away before they put another in its place.
-            let since = away.unwrap_or_else(Instant::now);
+        if content == FileContent::Nothing {
+            // Editors remove a file before they put another in its place.
+            let since = missing_since.unwrap_or_else(Instant::now);
             if since.elapsed() < SETTLE_TIME {
-                self.away = Some(since);
+                self.missing_since = Some(since);
                 return None;
             }
         }
-        self.content = seen;
+        self.content = content;
         let place = Text::from(self.path.display().to_string());
         let settings = match &self.content {
             FileContent::Nothing => Ok(None),
@@ -232,9 +241,9 @@ impl MeshFile {
         };
         match settings {
             Ok(settings) => {
-                let (what, is_there) = (self.part.name(), settings.is_some());
+                let (part, exists) = (self.part.name(), settings.is_some());
                 reporter.set(&place, None);
-                info!(file = %place, what, is_there, "mesh settings changed");
+                info!(file = %place, part, exists, "mesh settings changed");
                 Some(self.change(settings))
             }
             Err(problem) => {
@@ -244,7 +253,7 @@ impl MeshFile {
         }
     }
 
-    /// The settings of a text. Only the part that the file is for is meant.
+    /// Parses the settings. Only the part that the file is for is read.
     fn parse(&self, bytes: &[u8]) -> Result<MeshSettings, Problem> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let valid = bytes.iter().take(error.valid_up_to());
@@ -275,7 +284,7 @@ impl MeshFile {
         Ok(settings)
     }
 
-    /// What to commit; no settings if the file is not there.
+    /// The change that applies the settings; `None` stands for a missing file.
     fn change(&self, settings: Option<MeshSettings>) -> Change {
         let (kind, key) = (Kind::ConfigMap, self.part.key());
         let object = settings.map(|settings| {
@@ -287,12 +296,12 @@ impl MeshFile {
     }
 }
 
-/// Whether a path may be read again: a pipe may not, it has been read.
+/// Whether a path can be read again. A pipe can be read only once.
 fn is_followed(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
 }
 
-fn see(path: &Path) -> FileContent {
+fn read_content(path: &Path) -> FileContent {
     match std::fs::read(path) {
         Ok(bytes) => FileContent::Bytes(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => FileContent::Nothing,
@@ -300,7 +309,7 @@ fn see(path: &Path) -> FileContent {
     }
 }
 
-/// The line a text's only document begins on.
+/// The first line of the only document of a text.
 fn first_line(text: &str) -> usize {
     let documents = yaml::parse_documents(text, &Limits::default());
     documents.into_iter().next().and_then(Result::ok).map_or(1, |document| document.line)
@@ -311,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_one_link_changes_are_read_together() {
+    fn files_that_one_symbolic_link_changes_are_read_together() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name| directory.path().join(name);
         let files = MeshFiles::open(&path("config"), &path("networks")).expect("none yet").files;
@@ -323,12 +332,12 @@ mod tests {
         follower.rescan();
         let [mesh, networks] = dues(&follower);
         assert!(mesh.is_some() && mesh == networks);
-        // So has a link that moves while one of them is waited for.
+        // A replaced link schedules both at the time of the one that is already scheduled.
         follower.files[0].due = None;
-        follower.all_due();
+        follower.schedule_all();
         assert_eq!(dues(&follower), [networks; 2]);
         follower.files.iter_mut().for_each(|file| file.due = None);
-        follower.all_due();
+        follower.schedule_all();
         assert!(dues(&follower).iter().all(|due| due.is_some_and(|due| due <= Instant::now())));
     }
 }

@@ -1,4 +1,4 @@
-//! What counts of the mesh's ConfigMap and of the files that stand in for parts of it (C12, C17).
+//! Combines the ConfigMap of the mesh with the files that replace parts of it (C12, C17).
 
 use serde_json::Value;
 use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
@@ -16,7 +16,7 @@ pub(super) enum MeshPart {
 }
 
 impl MeshPart {
-    /// The key a file's settings are committed under. No object has such a key: each has a cluster.
+    /// The key that a file's settings are committed under. No object has this key, because each object has a cluster.
     pub(super) fn key(self) -> ObjectKey {
         ObjectKey::new("", "", self.name())
     }
@@ -30,30 +30,29 @@ impl MeshPart {
     }
 }
 
-/// The mesh settings of the ConfigMap with those of files laid over them: a file that is there counts instead of the key of
-/// the ConfigMap. Beneath both lies the ConfigMap that users share among revisions, if one is named: fields of the own
-/// settings replace those of the shared ones, as they replace the defaults. One place remembers all, in the order in which
-/// they were committed, so that each can come and go.
+/// Mesh config and mesh networks from up to four places. A file replaces that part of the ConfigMap. The shared
+/// ConfigMap (`SHARED_MESH_CONFIG`) is merged below: fields of the revision's own settings replace those of the shared
+/// ones, as they replace the defaults. All parts are kept, so that each can be added and removed at any time.
 #[derive(Clone, Debug)]
 pub struct MeshOverride {
-    /// The ConfigMap the files stand in for.
+    /// The ConfigMap of the revision.
     key: ObjectKey,
     config_map: Layer,
-    /// The ConfigMap beneath it (`SHARED_MESH_CONFIG`).
+    /// The shared ConfigMap (`SHARED_MESH_CONFIG`).
     shared_key: Option<ObjectKey>,
     shared: Layer,
     mesh: Option<MeshSettings>,
     networks: Option<MeshSettings>,
-    /// Where headers of providers are read from that are kept out of the mesh config.
+    /// Reads environment variables, for provider headers with `envName`.
     variable: fn(&str) -> Option<String>,
 }
 
 /// A ConfigMap with mesh settings.
 #[derive(Clone, Debug, Default)]
 struct Layer {
-    /// The last good one.
+    /// The last valid settings.
     settings: Option<Box<MeshSettings>>,
-    /// What is wrong with it now.
+    /// The rejects of the current object.
     rejects: Vec<Reject>,
 }
 
@@ -62,7 +61,7 @@ impl Layer {
         let (object, rejects) = object.map_or_else(Default::default, |it| (it.object, it.rejects));
         match object {
             Some(Object::MeshSettings(settings)) => self.settings = Some(settings),
-            // One that is wrong in any part leaves the last good one in force.
+            // An invalid ConfigMap leaves the last valid settings in force.
             _ if !rejects.is_empty() => {}
             _ => self.settings = None,
         }
@@ -71,7 +70,7 @@ impl Layer {
 }
 
 impl MeshOverride {
-    /// Nothing from files yet. `key` is the ConfigMap's, `shared` that of the one beneath it.
+    /// Without settings from files. `key` is the ConfigMap of the revision, `shared` the shared one.
     #[must_use]
     pub fn new(key: ObjectKey, shared: Option<ObjectKey>) -> Self {
         Self {
@@ -85,8 +84,8 @@ impl MeshOverride {
         }
     }
 
-    /// The change to make instead of one that concerns mesh settings; any other as it is.
-    pub(super) fn lay(&mut self, change: Change) -> Change {
+    /// Replaces a change of mesh settings by the change of the combined settings. Other changes are returned unchanged.
+    pub(super) fn apply(&mut self, change: Change) -> Change {
         if change.kind != Kind::ConfigMap {
             return change;
         }
@@ -102,18 +101,18 @@ impl MeshOverride {
         } else {
             return Change { kind, key, object, origin };
         }
-        let object = self.in_force().map(Box::new);
+        let object = self.combined().map(Box::new);
         Change { kind, key: self.key.clone(), object, origin }
     }
 
-    /// The ConfigMap as it would have to be; `None` if there is none and no file either.
-    fn in_force(&self) -> Option<ParsedObject> {
+    /// The combined settings as a ConfigMap; `None` if there is neither a ConfigMap nor a file.
+    fn combined(&self) -> Option<ParsedObject> {
         let layers = [&self.config_map, &self.shared];
-        let is_there = layers.iter().any(|layer| layer.settings.is_some());
+        let has_config_map = layers.iter().any(|layer| layer.settings.is_some());
         let rejects: Vec<Reject> = layers.iter().flat_map(|layer| layer.rejects.iter().cloned()).collect();
-        // With rejects and nothing else the defaults are said in so many words: a ConfigMap without a value would leave
-        // in force what a file said that is gone.
-        (is_there || self.mesh.is_some() || self.networks.is_some() || !rejects.is_empty()).then(|| {
+        // If there are only rejects, the default settings are written explicitly: a ConfigMap without a value would
+        // leave the settings of a removed file in force.
+        (has_config_map || self.mesh.is_some() || self.networks.is_some() || !rejects.is_empty()).then(|| {
             let object = Some(Object::MeshSettings(Box::new(self.settings())));
             ParsedObject { kind: Kind::ConfigMap, key: self.key.clone(), object, rejects }
         })
@@ -124,7 +123,7 @@ impl MeshOverride {
         let own_mesh = self.mesh.as_ref().or(own);
         let given = own_mesh.and_then(|it| serde_json::from_str::<Value>(&it.given).ok());
         let mut mesh = match (shared, given) {
-            // What is wrong with either has been found when it was read.
+            // Both were validated when they were read.
             (Some(shared), Some(given)) => merge_mesh_config(shared.mesh.clone(), &given, "", &Findings::default()),
             (Some(shared), None) => shared.mesh.clone(),
             (None, _) => own_mesh.map(|it| it.mesh.clone()).unwrap_or_default(),
@@ -134,7 +133,7 @@ impl MeshOverride {
                 *value = (self.variable)(name).unwrap_or_default().into();
             }
         }
-        // Networks are not merged: the first that says something, the shared ones before.
+        // Networks are not merged: the first part that has any is used, and the shared ConfigMap is first.
         let layers = [shared, self.networks.as_ref(), own];
         let networks = layers.into_iter().flatten().find_map(|it| it.networks.clone());
         MeshSettings { mesh, given: Text::default(), networks }
@@ -172,9 +171,9 @@ mod tests {
         Change { kind: Kind::ConfigMap, key: key(name), object, origin: ChangeOrigin::default() }
     }
 
-    /// What is in force after the change.
+    /// The settings in force after the change.
     fn after(mesh: &mut MeshOverride, name: &str, data: Option<Value>) -> (MeshConfig, MeshNetworks, usize) {
-        let changed = mesh.lay(change(name, data));
+        let changed = mesh.apply(change(name, data));
         assert_eq!(changed.key, key("istio"));
         let rejects = changed.object.as_ref().map(|object| object.rejects.len()).unwrap_or_default();
         let settings = changed.object.and_then(|object| settings_of(*object)).unwrap_or_default();
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn own_settings_lie_over_the_shared_ones() {
+    fn settings_of_the_revision_replace_shared_ones() {
         let mut mesh = MeshOverride::new(key("istio"), Some(key("shared")));
         let own = json!({"mesh": "trustDomain: own\ndefaultConfig: {proxyMetadata: {A: own}}",
                          "meshNetworks": "networks: {own: {}}"});
@@ -196,7 +195,7 @@ mod tests {
         let metadata: Vec<_> = now.default_config.proxy_metadata.values().map(Text::as_str).collect();
         assert_eq!((metadata, networks.networks.len()), (vec!["own", "shared"], 1));
 
-        // Shared networks come first, and what is wrong leaves the last good one.
+        // Shared networks are first, and invalid settings leave the last valid ones in force.
         let networks = json!({"mesh": "rootNamespace: shared", "meshNetworks": "networks: {}"});
         assert_eq!(after(&mut mesh, "shared", Some(networks)).1.networks.len(), 0);
         let (now, _, rejects) = after(&mut mesh, "shared", Some(json!({"mesh": "connectTimeout: soon"})));
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn another_config_map_is_left_alone() {
+    fn other_config_map_is_not_changed() {
         let mut mesh = MeshOverride::new(key("istio"), None);
         assert_eq!(mesh.lay(change("shared", Some(json!({"mesh": "{}"})))).key, key("shared"));
     }
@@ -232,8 +231,8 @@ mod tests {
             object: Some(Box::new(parsed)),
             origin: ChangeOrigin::default(),
         };
-        let laid = mesh.lay(change).object.and_then(|parsed| settings_of(*parsed)).expect("settings");
-        let provider = laid.mesh.extension_providers.into_iter().find(|provider| provider.name == *"o");
+        let applied = mesh.apply(change).object.and_then(|parsed| settings_of(*parsed)).expect("settings");
+        let provider = applied.mesh.extension_providers.into_iter().find(|provider| provider.name == *"o");
         let Some(ProviderKind::OpenTelemetry(otel)) = provider.map(|provider| provider.kind) else {
             panic!("a tracer")
         };

@@ -1,4 +1,4 @@
-//! Problems of what sources read, for the log and for `/debug`.
+//! Problems with the text that sources read, for the log and for `/debug`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub struct Reporter(Arc<Mutex<BTreeMap<Text, Problem>>>);
 pub struct Problem {
     /// Line of the file, 0 for the file as a whole.
     pub line: usize,
-    /// Why, a lower-case fragment.
+    /// The reason, a lower-case fragment.
     pub reason: Text,
 }
 
@@ -47,22 +47,23 @@ impl Reporter {
     }
 }
 
-/// Logs findings of parsing. Of a kind without any effect, only the first object is logged: there can be thousands.
+/// Logs rejects. For a kind without any effect, only the first object is logged at its severity, because there can be
+/// thousands.
 #[derive(Debug, Default)]
 pub(super) struct RejectLog {
-    /// Such kinds of which an object has been seen.
+    /// Kinds without an effect that have been logged.
     unsupported: BTreeSet<Kind>,
 }
 
 impl RejectLog {
-    /// Logs what was found in an object; `line` gives the line of a field path where the object is from a file.
+    /// Logs the rejects of an object. `line` returns the line of a field path if the object is from a file.
     pub(super) fn log(&mut self, object: &ParsedObject, place: &str, line: impl Fn(&str) -> Option<usize>) {
-        let is_news = self.is_news(object.kind);
+        let is_first = self.is_first(object.kind);
         for reject in &object.rejects {
             let place = line(&reject.field_path).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
-            let (kind, key, field, reason) = (reject.kind, shown(&reject.object), &reject.field_path, &reject.reason);
+            let (kind, key, field, reason) = (reject.kind, display(&reject.object), &reject.field_path, &reject.reason);
             match reject.severity {
-                _ if !is_news => debug!(%kind, object = %key, %field, %reason, %place, "validation warning"),
+                _ if !is_first => debug!(%kind, object = %key, %field, %reason, %place, "validation warning"),
                 Severity::Error => warn!(%kind, object = %key, %field, %reason, %place, "configuration rejected"),
                 Severity::Refused => {
                     warn!(%kind, object = %key, %field, %reason, %place, "configuration is invalid: admission would refuse it");
@@ -72,13 +73,13 @@ impl RejectLog {
         }
     }
 
-    fn is_news(&mut self, kind: Kind) -> bool {
+    fn is_first(&mut self, kind: Kind) -> bool {
         let is_supported = kind_info(kind).is_some_and(|info| info.parse.is_some());
         is_supported || self.unsupported.insert(kind)
     }
 }
 
-fn shown(key: &ObjectKey) -> String {
+fn display(key: &ObjectKey) -> String {
     if key.namespace.is_empty() { key.name.to_string() } else { format!("{}/{}", key.namespace, key.name) }
 }
 
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn unsupported_kind_is_logged_once() {
         let mut log = RejectLog::default();
-        assert!(log.is_news(Kind::InferencePool) && !log.is_news(Kind::InferencePool));
-        assert!(log.is_news(Kind::Gateway) && log.is_news(Kind::Gateway));
+        assert!(log.is_first(Kind::InferencePool) && !log.is_first(Kind::InferencePool));
+        assert!(log.is_first(Kind::Gateway) && log.is_first(Kind::Gateway));
     }
 }

@@ -4,25 +4,26 @@ use serde_json::{Map, Value};
 use sluice_model::Text;
 use sluice_parse::{ObjectError, ObjectId, identify};
 
-/// When an object was made that does not say so. All files of a directory are of one age then: names decide precedence.
+/// Creation time of an object without `creationTimestamp`. It is the same for all files of a directory, so names decide
+/// the precedence.
 const CREATED: &str = "2026-01-01T00:00:00Z";
 
-/// An object that a file holds.
+/// An object in a file.
 #[derive(Debug)]
 pub(super) struct FileObject {
     pub(super) id: ObjectId,
-    /// The object with what an API server would have filled in.
+    /// The object, with the metadata that an API server would add.
     pub(super) value: Value,
 }
 
-/// What one document holds: objects, and what of it is none.
+/// The objects of one document, and an error for each part that is not an object.
 pub(super) fn read_objects(cluster: &Text, document: Value) -> Vec<Result<FileObject, ObjectError>> {
     let mut objects = Vec::new();
     flatten(cluster, document, &mut objects);
     objects
 }
 
-/// Lists hold objects, as `kubectl get -o yaml` writes them.
+/// Replaces a list by its items, as `kubectl get -o yaml` writes lists.
 fn flatten(cluster: &Text, document: Value, objects: &mut Vec<Result<FileObject, ObjectError>>) {
     let is_list = document.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
     match document {
@@ -32,7 +33,7 @@ fn flatten(cluster: &Text, document: Value, objects: &mut Vec<Result<FileObject,
             let api_version = fields.get("apiVersion").cloned();
             let Some(Value::Array(items)) = fields.remove("items") else { return };
             for mut item in items {
-                // The items of a typed list, as the API server writes it, leave these out.
+                // The items of a typed list have no kind and apiVersion when the API server writes it.
                 if let (Value::Object(item), Some(kind)) = (&mut item, &item_kind) {
                     item.entry("kind").or_insert_with(|| kind.as_str().into());
                     if let Some(api_version) = &api_version {
@@ -49,7 +50,7 @@ fn flatten(cluster: &Text, document: Value, objects: &mut Vec<Result<FileObject,
     }
 }
 
-/// Metadata that the API server gives every object.
+/// Adds the metadata that the API server adds to every object.
 fn fill_in(object: &mut Value, is_istio: bool) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let fill = |metadata: &mut Map<String, Value>, name: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! Lists and reads files that can hold objects.
+//! Lists and reads files with objects.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Deepest nesting of directories.
 const MAX_DEPTH: usize = 32;
 
-/// Detects a changed file.
+/// Identity and times of a file, to detect a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct FileVersion {
     device: u64,
@@ -24,26 +24,26 @@ pub(super) struct FileVersion {
 /// A file that cannot be read as text.
 #[derive(Debug)]
 pub(super) struct ReadError {
-    /// Line up to which it is text, 0 if it could not be read at all.
+    /// Number of the line with the first invalid byte; 0 if the file cannot be read.
     pub(super) line: usize,
     pub(super) reason: String,
 }
 
-/// Whether a path is one that objects are read from: `*.yaml`, `*.yml` or `*.json`, not hidden.
+/// Whether objects are read from a path: `*.yaml`, `*.yml` or `*.json`, not hidden.
 pub(super) fn is_config_file(path: &Path) -> bool {
     let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     !hidden && path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json")
 }
 
-/// Every file below `root` that objects are read from, links followed, hidden directories left out.
+/// Every file below `root` that objects are read from. Symbolic links are followed, hidden directories are skipped.
 ///
-/// A directory that cannot be listed is an entry of `errors`.
+/// Each directory that cannot be listed is added to `errors`.
 pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, FileVersion> {
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     let mut files = BTreeMap::new();
-    // Each directory with those it is in: a link to one of them would lead round for ever.
+    // Each directory with its ancestors: a symbolic link to an ancestor would be an endless loop.
     let mut directories = vec![(root.to_owned(), fs::metadata(root).map(|it| vec![identity(&it)]).unwrap_or_default())];
-    while let Some((directory, within)) = directories.pop() {
+    while let Some((directory, ancestors)) = directories.pop() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) => {
@@ -56,13 +56,13 @@ pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTree
                 continue;
             }
             let path = entry.path();
-            // A link that leads nowhere, or a file that is gone by now.
+            // A dangling symbolic link, or a file that has been removed meanwhile.
             let Ok(metadata) = fs::metadata(&path) else { continue };
             if metadata.is_dir() {
-                if within.len() < MAX_DEPTH && !within.contains(&identity(&metadata)) {
-                    let mut within = within.clone();
-                    within.push(identity(&metadata));
-                    directories.push((path, within));
+                if ancestors.len() < MAX_DEPTH && !ancestors.contains(&identity(&metadata)) {
+                    let mut ancestors = ancestors.clone();
+                    ancestors.push(identity(&metadata));
+                    directories.push((path, ancestors));
                 }
             } else if metadata.is_file() && is_config_file(&path) {
                 files.insert(path, version_of(&metadata));
@@ -73,7 +73,7 @@ pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTree
 }
 
 /// The version of a file that objects are read from; `None` if it does not exist.
-pub(super) fn stamp(path: &Path) -> Option<FileVersion> {
+pub(super) fn file_version(path: &Path) -> Option<FileVersion> {
     let metadata = fs::metadata(path).ok()?;
     (metadata.is_file() && is_config_file(path)).then(|| version_of(&metadata))
 }

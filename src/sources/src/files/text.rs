@@ -1,4 +1,4 @@
-//! A file's text, cut into documents that are found by their content.
+//! The text of a file, split into documents that are looked up by the hash of their content.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use std::ops::Range;
 
 use sluice_parse::yaml::{self, Chunk};
 
-/// Tells the texts of documents apart; only compared within this process.
-pub(super) type TextHash = u64;
+/// Hash of a document's text. It is compared within this process only.
+pub(super) type DocumentHash = u64;
 
 /// A text and its documents.
 pub(super) struct FileText<'t> {
     text: Cow<'t, str>,
-    documents: Vec<(TextHash, usize, Range<usize>)>,
-    by_hash: BTreeMap<TextHash, usize>,
+    documents: Vec<(DocumentHash, usize, Range<usize>)>,
+    by_hash: BTreeMap<DocumentHash, usize>,
 }
 
 impl<'t> FileText<'t> {
@@ -23,7 +23,7 @@ impl<'t> FileText<'t> {
         for chunk in yaml::split_documents(&text) {
             let start = chunk.text.as_ptr() as usize - text.as_ptr() as usize;
             let mut hasher = DefaultHasher::new();
-            // What divides it from its neighbours is no part of a document.
+            // The separator is not part of a document's content.
             let text = chunk.text.strip_prefix("---\n").or_else(|| chunk.text.strip_prefix("---\r\n"));
             text.unwrap_or(chunk.text).hash(&mut hasher);
             documents.push((hasher.finish(), chunk.line, start..start + chunk.text.len()));
@@ -33,12 +33,12 @@ impl<'t> FileText<'t> {
     }
 
     /// The documents in order.
-    pub(super) fn documents(&self) -> impl Iterator<Item = (TextHash, Chunk<'_>)> {
+    pub(super) fn documents(&self) -> impl Iterator<Item = (DocumentHash, Chunk<'_>)> {
         self.documents.iter().map(|(hash, line, range)| (*hash, Chunk { line: *line, text: &self.text[range.clone()] }))
     }
 
-    /// The document of that content.
-    pub(super) fn find(&self, hash: TextHash) -> Option<Chunk<'_>> {
+    /// The document with that hash.
+    pub(super) fn find(&self, hash: DocumentHash) -> Option<Chunk<'_>> {
         let (_, line, range) = self.documents.get(*self.by_hash.get(&hash)?)?;
         Some(Chunk { line: *line, text: &self.text[range.clone()] })
     }

@@ -1,7 +1,7 @@
 //! The objects of every file, and the changes that a changed file makes.
 //!
-//! The memory is one small record per object; values are passed to the sink. A file is compared with its previous state
-//! document by document, so a change in a large file costs reading the file and parsing the changed documents.
+//! The tree holds one small record for each object; values are passed to the sink. A changed file is compared with its
+//! previous state document by document: it is read as a whole, and only its changed documents are parsed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,17 +14,18 @@ use sluice_telemetry::unix_time;
 use smallvec::SmallVec;
 use tracing::warn;
 
-use super::reading::{Content, Entry, FileRecord, Id, Object, Reader, Reading};
+use super::parsed_file::{Content, Entry, FileRecord, Id, Object, ParsedFile, Reader};
 use super::text::FileText;
 use crate::report::{Problem, RejectLog};
 use crate::{Change, ChangeOrigin, Cluster, Reporter};
 
 /// The state of an object.
 #[derive(Debug, Default)]
-struct Held {
-    /// The files that hold it, sorted. The last one is used, as if all were applied in the order of their names.
+struct ObjectState {
+    /// The files that declare it, sorted. The last one is used, as if the files were applied in the order of their
+    /// names.
     files: SmallVec<[Arc<Path>; 1]>,
-    /// The text of the last change that was sent.
+    /// The text that was last sent to the sink.
     sent: Option<Content>,
 }
 
@@ -33,7 +34,7 @@ struct Held {
 pub(super) struct Tree {
     reader: Reader,
     files: HashMap<Arc<Path>, FileRecord>,
-    objects: HashMap<Id, Held>,
+    objects: HashMap<Id, ObjectState>,
     reporter: Reporter,
     log: RejectLog,
 }
@@ -51,7 +52,7 @@ impl Tree {
 
     /// Number of objects.
     pub(super) fn len(&self) -> usize {
-        self.objects.values().filter(|held| held.sent.is_some()).count()
+        self.objects.values().filter(|state| state.sent.is_some()).count()
     }
 
     /// The reader of the files.
@@ -59,12 +60,12 @@ impl Tree {
         &self.reader
     }
 
-    /// Takes the text of a file and returns the changes. `reread` gives the text of another file of the tree, needed when
-    /// that file becomes the one that is used for an object.
+    /// Takes the text of a file and returns the changes. `reread` returns the text of another file of the tree; it is
+    /// called when that file becomes the one that declares an object.
     pub(super) fn set(&mut self, path: &Path, text: &str, reread: impl Fn(&Path) -> Option<String>) -> Vec<Change> {
         let text = FileText::new(Cow::Borrowed(text));
-        let reading = self.reader.read(path, &text, self.files.get(path).unwrap_or(&FileRecord::default()));
-        self.take(path, &text, reading, reread)
+        let parsed = self.reader.read(path, &text, self.files.get(path).unwrap_or(&FileRecord::default()));
+        self.take(path, &text, parsed, reread)
     }
 
     /// Takes the parsed text of a file.
@@ -72,55 +73,56 @@ impl Tree {
         &mut self,
         path: &Path,
         text: &FileText<'_>,
-        mut reading: Reading,
+        mut parsed: ParsedFile,
         reread: impl Fn(&Path) -> Option<String>,
     ) -> Vec<Change> {
-        self.reporter.set(&shown(path), reading.problem.clone());
+        self.reporter.set(&display(path), parsed.problem.clone());
         let (path, old) = self.files.remove_entry(path).unwrap_or_else(|| (path.into(), FileRecord::default()));
         let mut touched: BTreeSet<Id> = old.entries().iter().map(|(id, _)| id.clone()).collect();
-        self.forget(&old, &path);
-        if reading.problem.is_some() {
-            // The file may be incomplete, still being written: missing objects are not removed.
+        self.remove_holder(&old, &path);
+        if parsed.problem.is_some() {
+            // The file may be incomplete because it is still being written: its missing objects stay.
             for (id, entry) in old.entries() {
-                reading.entries.entry(id.clone()).or_insert_with(|| entry.clone());
+                parsed.entries.entry(id.clone()).or_insert_with(|| entry.clone());
             }
         }
-        let (record, objects) = reading.into_parts();
+        let (record, objects) = parsed.into_parts();
         for (id, _) in record.entries() {
             touched.insert(id.clone());
             let files = &mut self.objects.entry(id.clone()).or_default().files;
-            if let Err(place) = files.binary_search(&path) {
-                files.insert(place, path.clone());
+            if let Err(at) = files.binary_search(&path) {
+                files.insert(at, path.clone());
             }
         }
         self.files.insert(path.clone(), record);
-        self.settle(touched, &path, Some((text, objects)), reread)
+        self.diff(touched, &path, Some((text, objects)), reread)
     }
 
     /// Reports a file that cannot be read. Its objects stay.
     pub(super) fn fail(&mut self, path: &Path, line: usize, reason: String) {
-        self.reporter.set(&shown(path), Some(Problem { line, reason: reason.into() }));
+        self.reporter.set(&display(path), Some(Problem { line, reason: reason.into() }));
     }
 
     /// Removes a file and returns the changes.
     pub(super) fn remove(&mut self, path: &Path, reread: impl Fn(&Path) -> Option<String>) -> Vec<Change> {
-        self.reporter.set(&shown(path), None);
+        self.reporter.set(&display(path), None);
         let Some(old) = self.files.remove(path) else { return Vec::new() };
-        self.forget(&old, path);
-        self.settle(old.entries().iter().map(|(id, _)| id.clone()).collect(), path, None, reread)
+        self.remove_holder(&old, path);
+        self.diff(old.entries().iter().map(|(id, _)| id.clone()).collect(), path, None, reread)
     }
 
-    fn forget(&mut self, old: &FileRecord, path: &Path) {
+    /// Removes a file from the holders of its objects.
+    fn remove_holder(&mut self, old: &FileRecord, path: &Path) {
         for (id, _) in old.entries() {
-            if let Some(held) = self.objects.get_mut(id) {
-                held.files.retain(|file| **file != *path);
+            if let Some(state) = self.objects.get_mut(id) {
+                state.files.retain(|file| **file != *path);
             }
         }
     }
 
-    /// Returns changes of the touched objects whose text differs from the one last sent. `current` is the text of the file
-    /// at `path` with the values already read from it.
-    fn settle(
+    /// The changes of the touched objects whose text differs from the one last sent. `current` is the text of the file
+    /// at `path`, and the objects that were parsed from it.
+    fn diff(
         &mut self,
         touched: BTreeSet<Id>,
         path: &Path,
@@ -129,20 +131,20 @@ impl Tree {
     ) -> Vec<Change> {
         let received = unix_time();
         let (text, mut objects) = current.map_or_else(Default::default, |(text, objects)| (Some(text), objects));
-        let mut others: BTreeMap<Arc<Path>, Option<FileText<'_>>> = BTreeMap::new();
+        let mut other_texts: BTreeMap<Arc<Path>, Option<FileText<'_>>> = BTreeMap::new();
         let mut changes = Vec::new();
         for id in touched {
-            let Some(held) = self.objects.get(&id) else { continue };
-            let Some(holder) = held.files.last().cloned() else {
-                if self.objects.remove(&id).is_some_and(|held| held.sent.is_some()) {
-                    let origin = ChangeOrigin { place: shown(path), version: Text::default(), received };
+            let Some(state) = self.objects.get(&id) else { continue };
+            let Some(holder) = state.files.last().cloned() else {
+                if self.objects.remove(&id).is_some_and(|state| state.sent.is_some()) {
+                    let origin = ChangeOrigin { place: display(path), version: Text::default(), received };
                     changes.push(Change { kind: id.0, key: id.1, object: None, origin });
                 }
                 continue;
             };
             let entry = self.files.get(&holder).and_then(|file| file.get(&id)).cloned();
             let Some(entry) = entry else { continue };
-            if held.sent == Some(entry.content) {
+            if state.sent == Some(entry.content) {
                 continue;
             }
             self.warn_of_duplicates(&id, &entry, &holder);
@@ -150,11 +152,11 @@ impl Tree {
                 text
             } else {
                 let read = || reread(&holder).map(|text| FileText::new(Cow::Owned(text)));
-                others.entry(holder.clone()).or_insert_with(read).as_ref()
+                other_texts.entry(holder.clone()).or_insert_with(read).as_ref()
             };
             let chunk = text.and_then(|text| text.find(entry.content.0));
             let object = if *holder == *path { objects.remove(&entry.content) } else { None };
-            // Missing if another file was the one in use.
+            // The object was not parsed: another file declared it until now.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
             let Object { parsed, version } = object;
             self.log.log(&parsed, &holder.display().to_string(), |field| {
@@ -164,8 +166,8 @@ impl Tree {
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
             let origin = ChangeOrigin { place, version, received };
-            if let Some(held) = self.objects.get_mut(&id) {
-                held.sent = Some(entry.content);
+            if let Some(state) = self.objects.get_mut(&id) {
+                state.sent = Some(entry.content);
             }
             changes.push(Change { kind: id.0, key: id.1, object: Some(parsed), origin });
         }
@@ -173,16 +175,16 @@ impl Tree {
     }
 
     fn warn_of_duplicates(&self, id: &Id, entry: &Entry, holder: &Path) {
-        let files = self.objects.get(id).map_or(&[][..], |held| &held.files);
+        let files = self.objects.get(id).map_or(&[][..], |state| &state.files);
         if entry.times > 1 || files.len() > 1 {
-            let among: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
+            let declared_in: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
             let (kind, object, file, line) = (id.0, &id.1, holder.display(), entry.line);
-            warn!(%kind, %object, %file, line, among = among.join(", "), "object is declared more than once, the last declaration is used");
+            warn!(%kind, %object, %file, line, files = declared_in.join(", "), "object is declared more than once, the last declaration is used");
         }
     }
 }
 
-fn shown(path: &Path) -> Text {
+fn display(path: &Path) -> Text {
     path.display().to_string().into()
 }
 

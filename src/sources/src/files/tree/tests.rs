@@ -63,7 +63,7 @@ fn service(name: &str, port: u16) -> String {
 }
 
 #[test]
-fn configuration_for_another_revision_is_as_if_it_were_not_there() {
+fn configuration_for_another_revision_is_not_read() {
     let mut directory = Directory::new(false);
     let labelled = |kind: &str, revision: &str| {
         let metadata = format!("metadata: {{name: a, namespace: n, labels: {{istio.io/rev: {revision}}}}}");
@@ -89,21 +89,21 @@ fn a_change_in_a_file_is_a_diff_by_object() {
 }
 
 #[test]
-fn a_text_that_does_not_parse_keeps_what_it_does_not_show() {
+fn text_that_does_not_parse_keeps_the_objects_it_does_not_contain() {
     let mut directory = Directory::new(false);
     directory.set("x.yaml", &format!("{}---\n{}---\n{}", service("a", 1), service("b", 2), service("c", 3)));
-    // `c` is not there yet, `b` is half there, `a` has changed.
-    let half = format!("{}---\napiVersion: v1\nkind: Service\nmetadata: {{name: b", service("a", 9));
-    assert_eq!(directory.set("x.yaml", &half), ["+Service default/a x.yaml:1"]);
+    // `c` is not written yet, `b` is incomplete, `a` has changed.
+    let incomplete = format!("{}---\napiVersion: v1\nkind: Service\nmetadata: {{name: b", service("a", 9));
+    assert_eq!(directory.set("x.yaml", &incomplete), ["+Service default/a x.yaml:1"]);
     assert!(directory.problems()[0].starts_with("x.yaml:"), "{:?}", directory.problems());
-    // Now it is whole: `c` is gone, and `b` has changed.
-    let whole = format!("{}---\n{}", service("a", 9), service("b", 8));
-    assert_eq!(directory.set("x.yaml", &whole), ["+Service default/b x.yaml:7", "-Service default/c x.yaml"]);
+    // The complete file has no `c`, and another `b`.
+    let complete = format!("{}---\n{}", service("a", 9), service("b", 8));
+    assert_eq!(directory.set("x.yaml", &complete), ["+Service default/b x.yaml:7", "-Service default/c x.yaml"]);
     assert!(directory.problems().is_empty());
 }
 
 #[test]
-fn of_two_declarations_the_last_counts() {
+fn last_of_several_declarations_is_used() {
     let mut directory = Directory::new(false);
     assert_eq!(directory.set("b.yaml", &service("a", 1)), ["+Service default/a b.yaml:1"]);
     assert!(directory.set("a.yaml", &service("a", 2)).is_empty());
@@ -120,7 +120,7 @@ fn of_two_declarations_the_last_counts() {
 }
 
 #[test]
-fn lists_hold_objects() {
+fn items_of_lists_are_objects() {
     let mut directory = Directory::new(false);
     let list = r#"{"apiVersion": "v1", "kind": "ServiceList", "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}"#;
     assert_eq!(directory.set("x.json", list), ["+Service default/a x.json:1", "+Service default/b x.json:1"]);
@@ -129,7 +129,7 @@ fn lists_hold_objects() {
 }
 
 #[test]
-fn what_is_no_object_is_left_out() {
+fn documents_that_are_not_objects_are_skipped() {
     let mut directory = Directory::new(false);
     let text = format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\n---\n- a list\n---\njust text\n---\nkind: Service\n---\n{}",
@@ -140,7 +140,7 @@ fn what_is_no_object_is_left_out() {
 }
 
 #[test]
-fn remote_directories_hold_workloads_only() {
+fn remote_directories_are_read_for_services_and_workloads_only() {
     let mut directory = Directory::new(true);
     let text = format!(
         "{}---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: v}}\nspec: {{}}\n",

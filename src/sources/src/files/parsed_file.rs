@@ -1,4 +1,4 @@
-//! What a file's text holds: its documents, and the objects that they are parsed into.
+//! The parsed content of a file: its documents and their objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,36 +12,36 @@ use sluice_parse::{ObjectError, parse_object};
 use tracing::{debug, info, warn};
 
 use super::object::{FileObject, read_objects};
-use super::text::{FileText, TextHash};
+use super::text::{DocumentHash, FileText};
 use crate::Cluster;
 use crate::report::Problem;
 
-/// Kind and place: what makes two texts one object.
+/// Kind and key of an object. Two texts with equal ids declare the same object.
 pub(super) type Id = (Kind, ObjectKey);
 
-/// Tells the texts of objects apart: the document, and the object's place in it.
-pub(super) type Content = (TextHash, usize);
+/// Identifies the text of an object: the hash of its document, and its index in the document.
+pub(super) type Content = (DocumentHash, usize);
 
-/// Where a file holds an object. If it does more than once, the last time.
+/// The position of an object in a file. If the file declares it more than once, that of the last declaration.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) content: Content,
     pub(super) line: usize,
-    /// How often the file declares it.
+    /// How often the file declares the object.
     pub(super) times: usize,
 }
 
-/// A file as it was last read.
+/// The objects of a file when it was last read.
 #[derive(Debug, Default)]
 pub(super) struct FileRecord {
     /// Sorted by id.
     entries: Box<[(Id, Entry)]>,
-    /// Documents that hold nothing that is read; sorted.
-    foreign: Box<[TextHash]>,
+    /// Documents without an object that is read; sorted.
+    skipped: Box<[DocumentHash]>,
 }
 
 impl FileRecord {
-    /// Where the file holds an object.
+    /// The position of an object in the file.
     pub(super) fn get(&self, id: &Id) -> Option<&Entry> {
         self.entries.binary_search_by(|(known, _)| known.cmp(id)).ok().map(|at| &self.entries[at].1)
     }
@@ -52,7 +52,7 @@ impl FileRecord {
     }
 }
 
-/// An object of a text.
+/// A parsed object.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) parsed: Box<ParsedObject>,
@@ -60,18 +60,18 @@ pub(super) struct Object {
     pub(super) version: Text,
 }
 
-/// What a file's text was found to hold.
+/// The objects of a file.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ParsedFile {
     pub(super) entries: BTreeMap<Id, Entry>,
-    /// Documents that hold nothing that is read.
-    foreign: BTreeSet<TextHash>,
-    /// Objects of documents that the file did not have before.
+    /// Documents without an object that is read.
+    skipped: BTreeSet<DocumentHash>,
+    /// Objects of documents that the file did not contain before.
     pub(super) objects: BTreeMap<Content, Object>,
     pub(super) problem: Option<Problem>,
 }
 
-/// What makes objects of texts: a function of the text alone, so that many can be read at once.
+/// Parses files. The result depends on the text alone, so that many files can be read in parallel.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     cluster: Cluster,
@@ -88,41 +88,42 @@ impl Reader {
         Self { cluster, limits: Limits::default(), logged_workload: Arc::default() }
     }
 
-    /// Cuts a text into objects; documents that the file had before, as `old` says, are not parsed again.
-    pub(super) fn read(&self, path: &Path, text: &FileText<'_>, old: &FileRecord) -> Reading {
-        // A document is known by all its objects, which it is not if one of them lost against another document.
-        let mut known: BTreeMap<TextHash, Vec<(&Id, &Entry)>> = BTreeMap::new();
-        let mut contested = BTreeSet::new();
+    /// Splits a text into objects. Documents that the file already contained, according to `old`, are not parsed again.
+    pub(super) fn read(&self, path: &Path, text: &FileText<'_>, old: &FileRecord) -> ParsedFile {
+        // A known document need not be parsed again, because all its objects are in `old`. That is not certain in a
+        // file that declares an object more than once, because `old` has the last declaration only.
+        let mut known: BTreeMap<DocumentHash, Vec<(&Id, &Entry)>> = BTreeMap::new();
+        let mut duplicated = BTreeSet::new();
         for (id, entry) in old.entries() {
             known.entry(entry.content.0).or_default().push((id, entry));
         }
         if old.entries().iter().any(|(_, entry)| entry.times > 1) {
-            contested.extend(known.keys().copied());
+            duplicated.extend(known.keys().copied());
         }
-        let mut reading = Reading::default();
+        let mut parsed = ParsedFile::default();
         for (hash, chunk) in text.documents() {
-            if old.foreign.binary_search(&hash).is_ok() {
-                reading.foreign.insert(hash);
-            } else if let Some(entries) = known.get(&hash).filter(|_| !contested.contains(&hash)) {
+            if old.skipped.binary_search(&hash).is_ok() {
+                parsed.skipped.insert(hash);
+            } else if let Some(entries) = known.get(&hash).filter(|_| !duplicated.contains(&hash)) {
                 let first = entries.iter().map(|(_, entry)| entry.line).min().unwrap_or_default();
                 let old_start = first.saturating_sub(first_line_offset(chunk));
                 for (id, entry) in entries {
                     let line = chunk.line + entry.line.saturating_sub(old_start);
-                    reading.add((*id).clone(), entry.content, line);
+                    parsed.add((*id).clone(), entry.content, line);
                 }
             } else {
-                self.read_document(path, chunk, hash, &mut reading);
+                self.read_document(path, chunk, hash, &mut parsed);
             }
         }
-        reading
+        parsed
     }
 
-    fn read_document(&self, path: &Path, chunk: Chunk<'_>, hash: TextHash, reading: &mut Reading) {
+    fn read_document(&self, path: &Path, chunk: Chunk<'_>, hash: DocumentHash, parsed: &mut ParsedFile) {
         let documents = match chunk.parse(&self.limits) {
             Ok(documents) => documents,
             Err(error) => {
                 let problem = Problem { line: error.line, reason: error.reason.into() };
-                reading.problem.get_or_insert(problem);
+                parsed.problem.get_or_insert(problem);
                 return;
             }
         };
@@ -130,42 +131,42 @@ impl Reader {
             let line = document.line;
             read_objects(&self.cluster.id, document.value).into_iter().map(move |object| (line, object))
         });
-        let mut is_foreign = true;
-        for (place, (line, object)) in objects.enumerate() {
+        let mut is_skipped = true;
+        for (index, (line, object)) in objects.enumerate() {
             match object {
                 Ok(FileObject { id, value }) => {
                     let (kind, key) = (id.info.kind, id.key);
                     if !self.cluster.reads(kind) {
                         let file = path.display();
-                        info!(%file, line, %kind, object = %key, "read in the own cluster only, not in a remote one");
+                        info!(%file, line, %kind, object = %key, "object is not read: its kind is read from the local cluster only");
                         continue;
                     }
                     if !self.cluster.follows(id.info, &value) {
-                        info!(file = %path.display(), line, %kind, object = %key, "is for another revision");
+                        info!(file = %path.display(), line, %kind, object = %key, "object is not read: it is for another revision");
                         continue;
                     }
-                    is_foreign = false;
-                    reading.add((kind, key), (hash, place), line);
-                    reading.objects.extend(self.parse(&value).map(|object| ((hash, place), object)));
+                    is_skipped = false;
+                    parsed.add((kind, key), (hash, index), line);
+                    parsed.objects.extend(self.parse(&value).map(|object| ((hash, index), object)));
                 }
-                Err(error) => self.log_foreign(path, line, &error),
+                Err(error) => self.log_skipped(path, line, &error),
             }
         }
-        if is_foreign {
-            reading.foreign.insert(hash);
+        if is_skipped {
+            parsed.skipped.insert(hash);
         }
     }
 
-    /// The object at that place of a document.
-    pub(super) fn find(&self, chunk: Chunk<'_>, place: usize) -> Option<Object> {
+    /// The object with an index in a document.
+    pub(super) fn find(&self, chunk: Chunk<'_>, index: usize) -> Option<Object> {
         let documents = chunk.parse(&self.limits).ok()?.into_iter();
         let mut objects = documents.flat_map(|document| read_objects(&self.cluster.id, document.value));
-        self.parse(&objects.nth(place)?.ok()?.value)
+        self.parse(&objects.nth(index)?.ok()?.value)
     }
 
-    /// Logs an object that is not read. Directories often contain objects of other kinds, so only those that look like
-    /// Istio's are warnings.
-    fn log_foreign(&self, path: &Path, line: usize, error: &ObjectError) {
+    /// Logs an object that is not read. Directories often contain objects of other kinds, so only objects of Istio's
+    /// API groups are warnings.
+    fn log_skipped(&self, path: &Path, line: usize, error: &ObjectError) {
         let file = path.display();
         match error {
             ObjectError::UnknownKind { kind, .. } if WORKLOAD_KINDS.contains(&kind.as_str()) => {
@@ -190,11 +191,11 @@ impl Reader {
     }
 }
 
-impl Reading {
-    /// What is to be remembered of the file, and the objects.
+impl ParsedFile {
+    /// The record of the file, and its new objects.
     pub(super) fn into_parts(self) -> (FileRecord, BTreeMap<Content, Object>) {
         let record =
-            FileRecord { entries: self.entries.into_iter().collect(), foreign: self.foreign.into_iter().collect() };
+            FileRecord { entries: self.entries.into_iter().collect(), skipped: self.skipped.into_iter().collect() };
         (record, self.objects)
     }
 
@@ -204,7 +205,7 @@ impl Reading {
     }
 }
 
-/// How many lines a document's first node is below the first line of its text.
+/// Number of lines between the start of a document's text and its first node.
 fn first_line_offset(chunk: Chunk<'_>) -> usize {
     let is_content = |line: &&str| {
         let line = line.trim_start();
