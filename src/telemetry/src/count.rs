@@ -1,4 +1,4 @@
-//! Counters without a suffix.
+//! Counters with exact names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl TypedMetric for Count {
 
 impl EncodeMetric for Count {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // A gauge's line is its name, its labels and its value.
+        // The line of a gauge consists of the name, the labels and the value, without a suffix.
         encoder.encode_gauge(&self.get())
     }
 

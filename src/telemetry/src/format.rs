@@ -1,4 +1,4 @@
-//! The form of a line of the log: istiod's, as text or JSON.
+//! The format of a log line: that of istiod, as text or JSON.
 
 use std::fmt::{self, Write as _};
 
@@ -73,7 +73,7 @@ fn needs_quotes(text: &str) -> bool {
     text.is_empty() || text.chars().any(|c| c.is_whitespace() || c == '"' || c.is_control())
 }
 
-/// What comes from outside must not begin a line of its own.
+/// Escapes line breaks, so that a value from outside cannot forge a log line.
 fn one_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r")
 }

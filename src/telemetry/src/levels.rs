@@ -1,4 +1,4 @@
-//! Levels by scope.
+//! Log levels by scope.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Scopes and their modules; the longest matching module wins.
+/// Scopes and their modules. The longest matching module decides.
 pub const SCOPES: &[(&str, &[&str])] = &[
     ("admin", &["sluice_admin"]),
     ("ads", &["sluice_xds", "sluice_xds_protocol"]),
@@ -23,7 +23,7 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("validation", &["sluice_sources::report"]),
 ];
 
-/// Scopes of `sluice-agent`. Its events name them as their target.
+/// Scopes of `sluice-agent`. Its events name their scope as the target.
 const AGENT_SCOPES: &[&str] = &["cache", "debug", "dns", "healthcheck", "probes", "sds", "status", "wasm", "xdsproxy"];
 
 /// The scope of an event target, which is a module or a scope; `default` if none matches.
@@ -66,9 +66,9 @@ impl LogLevels {
     /// The level of a scope.
     #[must_use]
     pub fn of(&self, scope: &str) -> LevelFilter {
-        // gRPC and HTTP libraries log a lot: their scope has to be named for levels below warn.
-        let unless_named = if scope == "grpc" { self.default.min(LevelFilter::WARN) } else { self.default };
-        self.scopes.get(scope).copied().unwrap_or(unless_named)
+        // gRPC and HTTP libraries log a lot: levels below warn apply to their scope only if it is named.
+        let default = if scope == "grpc" { self.default.min(LevelFilter::WARN) } else { self.default };
+        self.scopes.get(scope).copied().unwrap_or(default)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The log (scopes, levels, the form of a line), counters, and the wall clock.
+//! The log (scopes, levels, line format), counters, and the wall clock.
 
 mod clock;
 mod count;
@@ -17,7 +17,7 @@ pub use clock::{unix_seconds, unix_time};
 pub use count::Count;
 pub use levels::{LogLevels, SCOPES, UnknownLogLevel, scope_of};
 
-/// Levels, form and target of the log.
+/// Levels, format and target of the log.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// Levels by scope.
@@ -78,7 +78,7 @@ impl LogControl {
 
     /// Sets the levels.
     pub fn set(&self, levels: LogLevels) {
-        // Fails only if the subscriber has ended, with the process.
+        // Fails only if the subscriber has been dropped, at the end of the process.
         let _ = self.0.reload(levels);
     }
 }
@@ -92,7 +92,7 @@ pub fn start(config: &LogConfig) -> Result<LogControl, tracing_subscriber::util:
     let lines = tracing_subscriber::fmt::layer()
         .event_format(format::Lines { json: config.json })
         .with_writer(config.target)
-        // Fields of spans would otherwise have escapes, also in files.
+        // Span fields would otherwise contain ANSI escapes, in files too.
         .with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).try_init()?;
     Ok(LogControl(handle))

@@ -19,9 +19,9 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-/// Longest handshake.
+/// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most concurrent handshakes; further connections wait.
+/// Maximum number of concurrent handshakes; further connections wait.
 const MAX_HANDSHAKES: usize = 2048;
 /// Pause after a failed `accept`, for instance because of too many open files.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ pub struct SecureIncoming {
 }
 
 impl SecureIncoming {
-    /// Accepts on the listener until it is dropped, and counts failed handshakes.
+    /// Accepts connections on the listener until it is dropped, and counts failed handshakes.
     #[must_use]
     pub fn new(listener: TcpListener, config: Arc<ServerConfig>, failed_handshakes: Count) -> Self {
         let (done, ready) = mpsc::channel(16);
@@ -80,10 +80,10 @@ async fn accept(
             }
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
-                    // Fails only when the server has ended.
+                    // Fails only when the server has stopped.
                     let _ = done.send(Ok(SecureStream { stream, peer })).await;
                 }
-                // A TCP probe of the port.
+                // For example a TCP probe of the port.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     debug!(target: "tls", %peer, "connection closed before the handshake");
                 }
@@ -104,12 +104,12 @@ pub struct SecureStream {
     peer: SocketAddr,
 }
 
-/// The peer of a connection, known after the handshake.
+/// The peer of a connection, after the handshake.
 #[derive(Clone, Debug)]
 pub struct TlsConnection {
-    /// Its address.
+    /// The address of the peer.
     pub peer: SocketAddr,
-    /// The verified certificate chain of the client; empty without.
+    /// The verified certificate chain of the client; empty if the client has no certificate.
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 

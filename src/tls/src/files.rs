@@ -46,7 +46,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// The files that flags name, else mounted ones, else none.
+    /// The files that the flags name, else the mounted files, else `None`.
     ///
     /// # Errors
     /// Only some of the three flags are set.
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_precede_mounted_files_and_need_each_other() {
+    fn flags_precede_mounted_files_and_must_all_be_set() {
         let some = |name: &str| Some(PathBuf::from(name));
         let found = TlsFiles::find(&some("c"), &some("k"), &some("r")).expect("all three").expect("files");
         assert_eq!((found.certificate, found.key, found.roots), ("c".into(), "k".into(), "r".into()));
@@ -157,10 +157,10 @@ mod tests {
     fn key_of_another_certificate_is_rejected() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
         let now = i64::try_from(now).expect("a time");
-        let make = || {
+        let create_root = || {
             sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3600), now).expect("a root")
         };
-        let (one, other) = (make(), make());
+        let (one, other) = (create_root(), create_root());
         let root = tempfile::tempdir().expect("a directory");
         let path = |name: &str| root.path().join(name);
         let files = TlsFiles { certificate: path("c"), key: path("k"), roots: path("r") };

@@ -14,8 +14,8 @@ use sluice_auth::TrustDomain;
 use sluice_ca::Certificate;
 use sluice_model::Identity;
 
-/// Verifies client certificates with the current roots, and that they are of the own trust domain. A client without a
-/// certificate may connect, and has to authenticate by other credentials.
+/// Verifies client certificates with the current roots, and their trust domain. A client may connect without a
+/// certificate; it is then authenticated by other credentials.
 pub struct ClientVerifier {
     provider: Arc<CryptoProvider>,
     /// Without roots, every certificate is rejected.
@@ -23,13 +23,13 @@ pub struct ClientVerifier {
     trust_domain: TrustDomain,
 }
 
-/// Roots that cannot verify client certificates. A retry needs other roots.
+/// Roots that cannot verify client certificates. A retry succeeds only with other roots.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// There is no parsable root certificate.
     #[error("no root certificate for the verification of clients")]
     NoRoot,
-    /// The TLS library refuses the roots.
+    /// The TLS library rejects the roots.
     #[error(transparent)]
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
@@ -86,20 +86,20 @@ impl ClientCertVerifier for ClientVerifier {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // The roots can change, and a workload has a single certificate.
+        // Without hints, clients offer their only certificate, whichever roots are current.
         &[]
     }
 
     fn verify_client_cert(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let Some(roots) = self.current.load_full() else {
             return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
         };
-        let verified = roots.0.verify_client_cert(certificate, between, now)?;
+        let verified = roots.0.verify_client_cert(certificate, intermediates, now)?;
         self.check_identity(certificate)?;
         Ok(verified)
     }

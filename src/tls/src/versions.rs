@@ -11,7 +11,7 @@ use crate::TlsOptionError;
 /// The accepted TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TlsVersions {
-    /// TLS 1.2 is switched off.
+    /// TLS 1.2 is disabled.
     only_13: bool,
     /// Cipher suites of TLS 1.2; empty for all secure ones. All suites of TLS 1.3 are secure.
     suites: Vec<CipherSuite>,
@@ -24,8 +24,8 @@ impl TlsVersions {
     ///
     /// # Errors
     /// A flag has an unknown or insecure value.
-    pub fn parse(least: &str, suites: &[String]) -> Result<Self, TlsOptionError> {
-        let only_13 = match least {
+    pub fn parse(min_version: &str, suites: &[String]) -> Result<Self, TlsOptionError> {
+        let only_13 = match min_version {
             "" | "VersionTLS12" | "TLSv1_2" | "1.2" => false,
             "VersionTLS13" | "TLSv1_3" | "1.3" => true,
             other => {
@@ -33,10 +33,10 @@ impl TlsVersions {
                 return Err(TlsOptionError { option: "--tls-min-version", reason });
             }
         };
-        let known = suites_of_12();
+        let known = suites_of_tls12();
         let mut chosen = Vec::new();
         for name in suites.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
-            // Go's older names omit the hash.
+            // Older Go names omit the hash.
             let same = |suite: &&CipherSuite| {
                 suite.as_str().is_some_and(|it| it == name || it.strip_suffix("_SHA256") == Some(name))
             };
@@ -80,10 +80,10 @@ impl TlsVersions {
     }
 }
 
-fn suites_of_12() -> Vec<CipherSuite> {
+fn suites_of_tls12() -> Vec<CipherSuite> {
     let all = &sluice_crypto::provider(None).cipher_suites;
-    let of_12 = all.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
-    of_12.map(rustls::SupportedCipherSuite::suite).collect()
+    let of_tls12 = all.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
+    of_tls12.map(rustls::SupportedCipherSuite::suite).collect()
 }
 
 #[cfg(test)]
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn only_secure_versions_and_suites_are_accepted() {
-        let parse = |least: &str, suites: &[&str]| {
+        let parse = |min_version: &str, suites: &[&str]| {
             let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
-            TlsVersions::parse(least, &suites)
+            TlsVersions::parse(min_version, &suites)
         };
         let default = parse("", &[]).expect("the default");
         assert_eq!(default.protocols().len(), 2);
@@ -104,13 +104,13 @@ mod tests {
             assert_eq!(parse(old, &[]).expect_err("unsafe").option, "--tls-min-version");
         }
         let one = parse("1.2", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]).expect("known");
-        let of_12 = |versions: &TlsVersions| {
+        let of_tls12 = |versions: &TlsVersions| {
             let suites = versions.provider().cipher_suites.clone();
             suites.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2).count()
         };
-        assert_eq!(of_12(&one), 1);
+        assert_eq!(of_tls12(&one), 1);
         let old = parse("", &["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"]).expect("Go's name");
-        assert_eq!(of_12(&old), 1);
+        assert_eq!(of_tls12(&old), 1);
         let error = parse("", &["TLS_RSA_WITH_AES_128_CBC_SHA"]).expect_err("unsafe");
         assert!(error.reason.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"), "{error}");
     }

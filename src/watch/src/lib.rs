@@ -9,7 +9,7 @@ use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
-/// Time without changes after which a file that was written and not closed is complete.
+/// A file that is written and not closed is taken as complete when it has not changed for this time.
 pub const SETTLE_TIME: Duration = Duration::from_millis(300);
 
 /// The next thing to check.
@@ -19,9 +19,9 @@ pub enum Due {
     File(PathBuf, Instant),
     /// All files.
     Everything,
-    /// Nothing: the wait is over, or the watch was woken.
+    /// Nothing: the wait has ended, or the watch was woken.
     Nothing,
-    /// The watch has to end.
+    /// The watch is stopped.
     Stop,
 }
 
@@ -38,22 +38,22 @@ type FileFilter = Box<dyn Fn(&Path) -> bool + Send>;
 pub struct Watch {
     messages: Receiver<Message>,
     sender: Sender<Message>,
-    /// Left from an event with more than one file.
+    /// Further results of the last event.
     ready: Vec<Due>,
     wanted: FileFilter,
     /// Watched trees.
     roots: Vec<PathBuf>,
-    // Dropping it ends the watching.
+    // The watch ends when this is dropped.
     watcher: RecommendedWatcher,
 }
 
 impl Watch {
-    /// Watches nothing yet. Reports `wanted` files only.
+    /// Watches nothing yet. Only files for which `wanted` returns true are reported.
     pub fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Result<Self, notify::Error> {
         let (sender, messages) = channel();
         let events = sender.clone();
         let watcher = notify::recommended_watcher(move |event| {
-            // Fails only when the source has ended.
+            // Fails only when the watch has been dropped.
             let _ = events.send(Message::Event(event));
         })?;
         Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher })
@@ -65,12 +65,12 @@ impl Watch {
         self.watcher.watch(root, RecursiveMode::Recursive)
     }
 
-    /// Watches the entries of a directory, not its subdirectories. Call it again if the directory may have been replaced.
+    /// Watches the files in a directory, not its subdirectories. Call it again if the directory may have been replaced.
     pub fn add_directory(&mut self, directory: &Path) -> Result<(), notify::Error> {
         self.watcher.watch(directory, RecursiveMode::NonRecursive)
     }
 
-    /// A handle that stops or wakes it.
+    /// A handle that stops or wakes the watch.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle(self.sender.clone())
@@ -103,8 +103,8 @@ impl Watch {
         true
     }
 
-    /// Whether a path is in a hidden directory of a tree.
-    fn is_left_out(&self, path: &Path) -> bool {
+    /// Whether a path is in a hidden directory of a watched tree.
+    fn is_hidden(&self, path: &Path) -> bool {
         let below = self.roots.iter().find_map(|root| path.strip_prefix(root).ok()?.parent());
         below.is_some_and(|below| below.iter().any(|name| name.as_encoded_bytes().starts_with(b".")))
     }
@@ -125,7 +125,7 @@ impl Watch {
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(RemoveKind::File) => now,
-            // The content follows, or it is a link and complete: the event does not tell which.
+            // A new file, whose content follows, or a link, which is complete: the event does not tell which.
             EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + SETTLE_TIME,
             EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + SETTLE_TIME,
             EventKind::Modify(ModifyKind::Metadata(_)) => now + SETTLE_TIME,
@@ -137,16 +137,16 @@ impl Watch {
         let is_move = matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
         let mut due = Vec::new();
         for path in event.paths {
-            if self.is_left_out(&path) {
+            if self.is_hidden(&path) {
                 continue;
             }
             let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
             if (self.wanted)(&path) && !path.is_dir() {
                 due.push(Due::File(path, at));
             } else if name.starts_with(b".") && !name.starts_with(b"..") {
-                // Temporary file of an editor.
+                // A temporary file of an editor.
             } else if is_move || name.starts_with(b"..") {
-                // A directory moved, or the link that a mounted ConfigMap changes by.
+                // A moved directory, or the symbolic link that changes a ConfigMap volume.
                 return vec![Due::Everything];
             }
         }
@@ -154,32 +154,32 @@ impl Watch {
     }
 }
 
-/// Ends or wakes a [`Watch`].
+/// Stops or wakes a [`Watch`].
 #[derive(Clone)]
 pub struct Handle(Sender<Message>);
 
 impl Handle {
     /// Makes `next` return.
     pub fn wake(&self) {
-        // Fails only when it has ended.
+        // Fails only when the watch has been dropped.
         let _ = self.0.send(Message::Wake);
     }
 
-    /// Ends the watch.
+    /// Stops the watch.
     pub fn stop(&self) {
-        // Fails only when it has ended.
+        // Fails only when the watch has been dropped.
         let _ = self.0.send(Message::Stop);
     }
 }
 
-/// Stops following files when dropped.
+/// Stops following files when it is dropped.
 pub struct FollowGuard {
     stop: Handle,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl FollowGuard {
-    /// For a thread that ends when `stop` is called.
+    /// Guards a thread that ends when `stop` is called.
     #[must_use]
     pub fn new(stop: Handle, thread: thread::JoinHandle<()>) -> Self {
         Self { stop, thread: Some(thread) }
@@ -190,7 +190,7 @@ impl Drop for FollowGuard {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by then.
+            // A panic of the thread has been logged already.
             let _ = thread.join();
         }
     }
@@ -199,15 +199,15 @@ impl Drop for FollowGuard {
 /// Interval of checks without a notification.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Calls `tell` after changes of `wanted` files in directories, until the guard is dropped: once for changes that come
-/// together, and at intervals without a change.
+/// Calls `on_change` after changes of `wanted` files in directories, until the guard is dropped: once for changes that
+/// follow each other within [`SETTLE_TIME`], and at an interval without any change.
 ///
 /// # Errors
 /// A directory cannot be watched.
 pub fn follow_changes(
     directories: &[PathBuf],
     wanted: impl Fn(&Path) -> bool + Send + 'static,
-    tell: impl Fn() + Send + 'static,
+    on_change: impl Fn() + Send + 'static,
 ) -> Result<FollowGuard, notify::Error> {
     let mut watch = Watch::new(wanted)?;
     for directory in directories {
@@ -219,10 +219,10 @@ pub fn follow_changes(
         loop {
             match watch.next(wake) {
                 Due::Stop => return,
-                // Several files can change one after the other: wait for the last.
+                // Several files can change one after the other: wait for the last one.
                 Due::File(..) | Due::Everything => wake = Instant::now() + SETTLE_TIME,
                 Due::Nothing => {
-                    tell();
+                    on_change();
                     wake = Instant::now() + RESCAN_INTERVAL;
                 }
             }
