@@ -1,5 +1,5 @@
-//! Which roots workloads are to trust where a mesh has several (P19): those of the authority and of external signers, those
-//! that mesh config names, and those that other trust domains publish.
+//! The roots that workloads trust, from several sources (P19): the authority, external signers, mesh config, and the
+//! trust bundles that other trust domains publish.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,29 +21,30 @@ use tracing::{info, warn};
 
 use super::{KubernetesSigner, TrustBundle};
 
-/// How often published bundles are fetched, and sooner if one could not be.
-const REFRESH: Duration = Duration::from_secs(30 * 60);
-const RETRY: Duration = Duration::from_secs(30);
-/// Longest time a fetch may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Interval between two fetches of published trust bundles.
+const FETCH_INTERVAL: Duration = Duration::from_secs(30 * 60);
+/// Interval after a failed fetch.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Time limit of a fetch.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps the roots that workloads are to trust up to date in the graph.
+/// Keeps the roots that workloads trust up to date in the graph.
 pub struct TrustAnchors {
     client: JwksClient,
-    /// What the authority has.
+    /// The trust bundle of the authority.
     bundle: watch::Receiver<TrustBundle>,
     external: Option<Arc<KubernetesSigner>>,
     input: Input<(), Vec<Text>>,
-    /// How often published bundles are fetched.
-    refresh: Duration,
-    /// Roots by address. What cannot be fetched again stays.
+    /// Interval between two fetches of published trust bundles.
+    fetch_interval: Duration,
+    /// Roots by address. If a later fetch fails, the previous roots stay.
     fetched: BTreeMap<Text, Vec<CertificateDer<'static>>>,
-    /// What was written last.
+    /// The roots that were last written to the input.
     written: Vec<Text>,
 }
 
 impl TrustAnchors {
-    /// Fetches with a client, and writes to an input.
+    /// Fetches bundles with `client`, and writes to `input`.
     #[must_use]
     pub fn new(
         client: JwksClient,
@@ -51,17 +52,17 @@ impl TrustAnchors {
         external: Option<Arc<KubernetesSigner>>,
         input: Input<(), Vec<Text>>,
     ) -> Self {
-        let (refresh, fetched, written) = (REFRESH, BTreeMap::new(), Vec::new());
-        Self { client, bundle, external, input, refresh, fetched, written }
+        let (fetch_interval, fetched, written) = (FETCH_INTERVAL, BTreeMap::new(), Vec::new());
+        Self { client, bundle, external, input, fetch_interval, fetched, written }
     }
 
-    /// With bundles that are fetched so often.
+    /// With another interval between two fetches of published bundles.
     #[must_use]
-    pub fn refreshing(self, refresh: Duration) -> Self {
-        Self { refresh, ..self }
+    pub fn with_fetch_interval(self, fetch_interval: Duration) -> Self {
+        Self { fetch_interval, ..self }
     }
 
-    /// Until `stop` is cancelled or the engine stops.
+    /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, engine: Engine, handles: Handles, stop: CancellationToken) {
         let mut feed = engine.feed().only(&handles.mesh);
         let mut mesh = MeshConfig::default();
@@ -89,26 +90,26 @@ impl TrustAnchors {
         }
     }
 
-    /// Fetches what is published; gives the time until that is to be done again.
+    /// Fetches the published bundles. Returns the time until the next fetch.
     async fn fetch(&mut self, mesh: &MeshConfig) -> Duration {
         let wanted = addresses(mesh);
         let client = &self.client;
-        let one = async |address: Text| {
+        let fetch_one = async |address: Text| {
             let uri = match address.split_once("://") {
                 Some(("https", _)) => address.clone(),
-                Some(_) => return (address, Err("it is no address of https".to_owned())),
+                Some(_) => return (address, Err("the URL scheme is not https".to_owned())),
                 None => format!("https://{address}").into(),
             };
-            let text = client.fetch(&JwksKey { uri, ..JwksKey::default() }, LIMIT).await;
-            (address, text.map_err(|error| error.to_string()).and_then(|text| published(&text)))
+            let text = client.fetch(&JwksKey { uri, ..JwksKey::default() }, FETCH_TIMEOUT).await;
+            (address, text.map_err(|error| error.to_string()).and_then(|text| parse_bundle(&text)))
         };
-        let mut wait = self.refresh;
-        for (address, result) in join_all(wanted.into_iter().map(one)).await {
+        let mut wait = self.fetch_interval;
+        for (address, result) in join_all(wanted.into_iter().map(fetch_one)).await {
             match result {
                 Ok(roots) => drop(self.fetched.insert(address, roots)),
                 Err(error) => {
-                    warn!(target: "trustBundle", %address, error, "cannot fetch a trust bundle, what it had counts");
-                    wait = wait.min(RETRY);
+                    warn!(target: "trustBundle", %address, error, "failed to fetch a trust bundle, its previous roots stay");
+                    wait = wait.min(RETRY_INTERVAL);
                 }
             }
         }
@@ -119,11 +120,11 @@ impl TrustAnchors {
         let mut all = BTreeMap::new();
         let mut add = |source: &str, der: &CertificateDer<'static>| match Certificate::parse("root", der) {
             Ok(root) if root.is_authority => drop(all.insert(root.pem(), ())),
-            Ok(_) => warn!(target: "trustBundle", source, "a certificate is no authority, it does not count"),
-            Err(error) => warn!(target: "trustBundle", source, %error, "a certificate does not count"),
+            Ok(_) => warn!(target: "trustBundle", source, "a certificate is ignored: it is not a CA certificate"),
+            Err(error) => warn!(target: "trustBundle", source, %error, "a certificate is ignored"),
         };
         let bundle = self.bundle.borrow_and_update().clone();
-        // What the server is verified with may be none of the workloads' business.
+        // The server certificate may have another signer, whose roots are not for workloads.
         let own = if bundle.workload_roots.is_empty() { bundle.roots } else { bundle.workload_roots };
         let signers = self.external.iter().flat_map(|external| external.roots()).map(|text| ("signer", text));
         let of_mesh = mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty());
@@ -132,7 +133,7 @@ impl TrustAnchors {
             for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
                 match der {
                     Ok(der) => add(source, &der),
-                    Err(_) => warn!(target: "trustBundle", source, "what is no PEM of certificates does not count"),
+                    Err(_) => warn!(target: "trustBundle", source, "text that is not PEM certificates is ignored"),
                 }
             }
         }
@@ -148,7 +149,7 @@ impl TrustAnchors {
     }
 }
 
-/// Where bundles are published.
+/// The URLs of published bundles.
 fn addresses(mesh: &MeshConfig) -> Vec<Text> {
     let published = mesh.ca_certificates.iter().filter(|certificate| certificate.pem.is_empty());
     published.map(|certificate| certificate.spiffe_bundle_url.clone()).filter(|address| !address.is_empty()).collect()
@@ -167,24 +168,24 @@ struct Key {
     x5c: Vec<String>,
 }
 
-/// The roots in a bundle as SPIFFE has it: a set of keys, those for certificates with one certificate each.
-fn published(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The roots of a SPIFFE bundle: a JWK set, in which each key with the use `x509-svid` has one certificate.
+fn parse_bundle(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     use base64::Engine as _;
-    let bundle: Bundle = serde_json::from_str(text).map_err(|_| "it is no trust bundle of SPIFFE".to_owned())?;
+    let bundle: Bundle = serde_json::from_str(text).map_err(|_| "it is not a SPIFFE trust bundle".to_owned())?;
     let mut roots = Vec::new();
     for key in bundle.keys.iter().filter(|key| key.usage == "x509-svid") {
         let [certificate] = key.x5c.as_slice() else {
             return Err(format!("a key has {} certificates, not one", key.x5c.len()));
         };
         let der = base64::engine::general_purpose::STANDARD.decode(certificate);
-        let der = der.map_err(|_| "a certificate is no base64".to_owned())?;
+        let der = der.map_err(|_| "a certificate is not base64".to_owned())?;
         Certificate::parse("root", &der).map_err(|error| error.to_string())?;
         roots.push(CertificateDer::from(der));
     }
     if roots.is_empty() { Err("it has no root".to_owned()) } else { Ok(roots) }
 }
 
-/// Certificates as texts of their own, sorted: as they are written.
+/// Certificates as separate PEM texts, sorted, as they are written.
 #[cfg(test)]
 fn texts(roots: &[CertificateDer<'_>]) -> Vec<Text> {
     let mut texts: Vec<Text> = roots.iter().map(|root| sluice_ca::to_pem(std::slice::from_ref(root)).into()).collect();

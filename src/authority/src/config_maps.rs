@@ -89,20 +89,20 @@ impl BundleWriter {
         }
     }
 
-    /// Until `stop` is cancelled or the engine stops.
+    /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         let api = Api::new(self.client.clone(), self.options);
         let mut watches = tokio::task::JoinSet::new();
-        let mut found = Vec::new();
-        let (noticed, mut changes) = watch::channel(());
+        let mut contents = Vec::new();
+        let (notify, mut changes) = watch::channel(());
         for wanted in &self.wanted {
             let (sender, receiver) = watch::channel(None);
             let reader =
-                ConfigMapReceiver { key: wanted.key, found: BTreeMap::new(), sender, noticed: noticed.clone() };
+                ConfigMapReceiver { key: wanted.key, contents: BTreeMap::new(), sender, notify: notify.clone() };
             let backoff = Backoff::new(self.options.first_retry, self.options.last_retry);
             let watching = ListWatch::new(api.clone(), Resource::config_maps_named(&wanted.name), backoff, reader);
             watches.spawn(async move { drop(watching.run().await) });
-            found.push(receiver);
+            contents.push(receiver);
         }
         loop {
             let due = self.failed.values().filter(|(tries, _)| *tries < MAX_ATTEMPTS).map(|(_, due)| *due).min();
@@ -129,9 +129,9 @@ impl BundleWriter {
             }
             let bundle = self.bundle.borrow_and_update().clone();
             for index in 0..self.wanted.len() {
-                let found = found[index].borrow_and_update().clone();
-                if let Some(found) = found {
-                    self.write_all(index, &found, &bundle).await;
+                let current = contents[index].borrow_and_update().clone();
+                if let Some(current) = current {
+                    self.write_all(index, &current, &bundle).await;
                 }
             }
         }
@@ -155,28 +155,28 @@ impl BundleWriter {
         }
     }
 
-    async fn write_all(&mut self, index: usize, found: &BTreeMap<Text, String>, bundle: &TrustBundle) {
+    async fn write_all(&mut self, index: usize, current: &BTreeMap<Text, String>, bundle: &TrustBundle) {
         let wanted = self.wanted[index].clone();
         let text = (wanted.text)(bundle);
-        // Nothing is no news: without revocation lists there is no ConfigMap of them.
+        // Without revocation lists, no ConfigMap is written for them.
         if text.is_empty() {
             return;
         }
         let now = Instant::now();
         for namespace in self.existing.clone() {
-            let place = (index, namespace.clone());
-            if found.get(&namespace).is_some_and(|has| has == text) {
-                self.failed.remove(&place);
+            let target = (index, namespace.clone());
+            if current.get(&namespace).is_some_and(|content| content == text) {
+                self.failed.remove(&target);
                 continue;
             }
-            let (tries, due) = self.failed.get(&place).copied().unwrap_or((0, now));
+            let (tries, due) = self.failed.get(&target).copied().unwrap_or((0, now));
             if tries >= MAX_ATTEMPTS || due > now {
                 continue;
             }
-            let result = self.write(&namespace, &wanted, text, found.contains_key(&namespace)).await;
-            // Until the watch tells of it, it may look as if nothing found happened.
-            let again = Instant::now() + FIRST_RETRY * 2u32.pow(tries);
-            self.failed.insert(place, (tries + 1, again));
+            let result = self.write(&namespace, &wanted, text, current.contains_key(&namespace)).await;
+            // The watch reports the written ConfigMap later. Until then, a successful write counts as an attempt too.
+            let retry_at = Instant::now() + FIRST_RETRY * 2u32.pow(tries);
+            self.failed.insert(target, (tries + 1, retry_at));
             match result {
                 Ok(()) => {
                     debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the roots")
@@ -214,7 +214,7 @@ impl BundleWriter {
             .map_err(|error| RequestError::Malformed(error.to_string()))?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(()),
-            // Another writer created or deleted it: the watch reports that.
+            // Another writer created or deleted it. The watch reports the change.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -224,28 +224,28 @@ impl BundleWriter {
 /// Content of the ConfigMaps of one name.
 struct ConfigMapReceiver {
     key: &'static str,
-    found: BTreeMap<Text, String>,
+    contents: BTreeMap<Text, String>,
     sender: watch::Sender<ContentByNamespace>,
-    noticed: watch::Sender<()>,
+    notify: watch::Sender<()>,
 }
 
 impl ConfigMapReceiver {
     fn set(&mut self, object: &Value) {
         if let Some(namespace) = object.pointer("/metadata/namespace").and_then(Value::as_str) {
             let text = object["data"][self.key].as_str().unwrap_or_default().to_owned();
-            self.found.insert(namespace.into(), text);
+            self.contents.insert(namespace.into(), text);
         }
     }
 
     fn publish(&self) {
-        self.sender.send_replace(Some(self.found.clone()));
-        self.noticed.send_replace(());
+        self.sender.send_replace(Some(self.contents.clone()));
+        self.notify.send_replace(());
     }
 }
 
 impl Receiver for ConfigMapReceiver {
     fn begin_list(&mut self) {
-        self.found.clear();
+        self.contents.clear();
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
@@ -262,7 +262,7 @@ impl Receiver for ConfigMapReceiver {
                 WatchEvent::Apply(object) => self.set(&object),
                 WatchEvent::Delete(object) => {
                     if let Some(namespace) = object.pointer("/metadata/namespace").and_then(Value::as_str) {
-                        self.found.remove(namespace);
+                        self.contents.remove(namespace);
                     }
                 }
             }
@@ -271,7 +271,7 @@ impl Receiver for ConfigMapReceiver {
     }
 
     fn absent(&mut self) {
-        self.found.clear();
+        self.contents.clear();
         self.publish();
     }
 }

@@ -1,4 +1,4 @@
-//! Material in a directory.
+//! Key material of the authority in a directory.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +16,7 @@ pub(super) fn read(directory: &Path) -> Result<Contents, AuthorityError> {
         let file = directory.join(name);
         match std::fs::read_to_string(&file) {
             Ok(text) => drop(contents.insert(name.to_owned(), Zeroizing::new(text))),
-            // A part of the path that is a file is no directory either.
+            // NotADirectory: a part of the path is a file.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Err(AuthorityError::File { action: "read", file, error }),
         }

@@ -1,16 +1,16 @@
-//! Why there is no authority.
+//! Errors of loading or creating the authority.
 
 use std::path::PathBuf;
 
 use sluice_ca::MaterialError;
 
-/// Why there is no authority. No text holds a part of a key.
+/// The authority cannot be loaded or created. No error text contains a part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// Files cannot be used.
+    /// The files cannot be used.
     #[error("certificate authority in {}: {error}", directory.display())]
     Directory {
-        /// Where they are.
+        /// The directory of the files.
         directory: PathBuf,
         /// What is wrong.
         error: MaterialError,
@@ -22,21 +22,21 @@ pub enum AuthorityError {
         action: &'static str,
         /// The file.
         file: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// A Secret cannot be used.
     #[error("certificate authority in Secret {name}: {reason}")]
     Secret {
-        /// Its name, in the own namespace.
+        /// Its name, in the namespace of the control plane.
         name: String,
         /// What is wrong.
         reason: String,
     },
-    /// None can be made.
+    /// No authority can be created.
     #[error("certificate authority: {0}")]
     Create(MaterialError),
-    /// A signer behind the Kubernetes API does not certify the server.
+    /// A signer of the Kubernetes API does not issue the server certificate.
     #[error("PILOT_CERT_PROVIDER=k8s.io/{signer}: {reason}")]
     Server {
         /// The signer.

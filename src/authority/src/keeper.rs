@@ -1,4 +1,4 @@
-//! Where material comes from, and how it changes while the control plane runs.
+//! Loads the material of the authority, and follows its changes while the control plane runs.
 
 use std::path::Path;
 use std::sync::Arc;

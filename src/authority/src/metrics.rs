@@ -1,4 +1,4 @@
-//! What is measured of issuing, under istiod's names (O13).
+//! Metrics of certificate issuing, under istiod's names (O13).
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct ErrorLabel {
     error: &'static str,
 }
 
-/// What is measured of issuing. Cloning gives another handle.
+/// Metrics of certificate issuing. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct AuthorityMetrics {
     pub(super) requests: Count,
@@ -36,13 +36,13 @@ pub struct AuthorityMetrics {
 }
 
 impl AuthorityMetrics {
-    /// Adds everything to the registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let mut add = |name: &str, help: &str, count: &Count| registry.register(name, help, count.clone());
         add("citadel_server_csr_count", "Requests for certificates", &self.requests);
         add(
             "citadel_server_authentication_failure_count",
-            "Requests for certificates of callers that did not prove who they are",
+            "Requests for certificates of callers that are not authenticated",
             &self.unauthenticated,
         );
         add("citadel_server_csr_parsing_err_count", "Requests that are malformed or too weak", &self.malformed);
@@ -61,17 +61,17 @@ impl AuthorityMetrics {
         registry.register_collector(Box::new(Expiry(self.signer.clone())));
     }
 
-    /// Tells when certificates of this one expire.
+    /// Exports the expiry of the certificates of this signer.
     pub fn watch(&self, signer: Arc<Signer>) {
         self.signer.store(Some(signer));
     }
 
-    pub(super) fn not_signed(&self, error: &'static str) {
+    pub(super) fn count_sign_error(&self, error: &'static str) {
         self.sign_errors.get_or_create(&ErrorLabel { error }).inc();
     }
 }
 
-/// When certificates of the authority expire, read when it is asked for.
+/// Expiry of the authority's certificates. It is computed at each scrape.
 #[derive(Debug)]
 struct Expiry(Arc<ArcSwapOption<Signer>>);
 
@@ -87,8 +87,8 @@ impl Collector for Expiry {
                 let (name, kind) = (format!("citadel_server_{name}_expiry_{suffix}"), MetricType::Gauge);
                 ConstGauge::new(value).encode(out.encode_descriptor(&name, help, None, kind)?)
             };
-            one("timestamp", "When it expires, in seconds since the Unix epoch", not_after)?;
-            one("seconds", "Seconds until it expires, negative when it has", not_after.saturating_sub(unix_seconds()))?;
+            one("timestamp", "Expiry, in seconds since the Unix epoch", not_after)?;
+            one("seconds", "Seconds until the expiry, negative after it", not_after.saturating_sub(unix_seconds()))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Node proxies that ask for certificates of the pods beside them (P08).
+//! Certificates that node proxies request for the pods on their node (P08).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock};
@@ -8,7 +8,7 @@ use sluice_engine::Engine;
 use sluice_graph::Handles;
 use sluice_model::{Identity, ObjectKey, ParseIdentityError, Pod, Text};
 
-/// Which service accounts run on which node, and who may ask for them.
+/// The service accounts of the pods on each node, and the node proxies that may request certificates for them.
 #[derive(Debug, Default)]
 pub struct NodePods {
     /// Namespace and name of the service accounts of node proxies.
@@ -16,9 +16,9 @@ pub struct NodePods {
     index: RwLock<Index>,
 }
 
-/// A pod as far as it matters here.
+/// The node, service account and UID of a pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Placed {
+struct PodPlacement {
     uid: Text,
     node: Text,
     service_account: Text,
@@ -26,19 +26,20 @@ struct Placed {
 
 #[derive(Debug, Default)]
 struct Index {
-    pods: BTreeMap<ObjectKey, Placed>,
-    /// Pods by cluster, node, namespace and service account.
-    placed: BTreeMap<(Text, Text, Text, Text), usize>,
+    pods: BTreeMap<ObjectKey, PodPlacement>,
+    /// Number of pods by cluster, node, namespace and service account.
+    counts: BTreeMap<(Text, Text, Text, Text), usize>,
 }
 
 impl Index {
-    fn set(&mut self, key: &ObjectKey, pod: Option<Placed>) {
-        let place =
-            |pod: &Placed| (key.cluster.clone(), pod.node.clone(), key.namespace.clone(), pod.service_account.clone());
+    fn set(&mut self, key: &ObjectKey, pod: Option<PodPlacement>) {
+        let place = |pod: &PodPlacement| {
+            (key.cluster.clone(), pod.node.clone(), key.namespace.clone(), pod.service_account.clone())
+        };
         if let Some(pod) = &pod
             && !pod.node.is_empty()
         {
-            *self.placed.entry(place(pod)).or_default() += 1;
+            *self.counts.entry(place(pod)).or_default() += 1;
         }
         let old = match pod {
             Some(pod) => self.pods.insert(key.clone(), pod),
@@ -46,27 +47,27 @@ impl Index {
         };
         if let Some(old) = old.filter(|old| !old.node.is_empty()) {
             let place = place(&old);
-            let left = self.placed.get(&place).map_or(0, |count| count - 1);
+            let left = self.counts.get(&place).map_or(0, |count| count - 1);
             if left == 0 {
-                self.placed.remove(&place);
+                self.counts.remove(&place);
             } else {
-                self.placed.insert(place, left);
+                self.counts.insert(place, left);
             }
         }
     }
 }
 
-/// Why a caller does not get a certificate of another identity. The log has the reason; the caller does not.
+/// The reason why a caller may not request a certificate of another identity. It is logged, and not sent to the caller.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ImpersonationError {
-    /// No service account may ask.
+    /// No service account may request one.
     #[error("CA_TRUSTED_NODE_ACCOUNTS is not set")]
     Disabled,
     /// The credentials of the caller are not bound to a pod.
-    #[error("the caller is not proven to be a pod")]
+    #[error("the caller is not authenticated as a pod")]
     CallerIsNoPod,
     /// The caller has no identity, or several.
-    #[error("the caller is not one service account")]
+    #[error("the caller does not have exactly one identity")]
     CallerIsNoServiceAccount,
     /// The service account of the caller is not that of a node proxy.
     #[error("{namespace}/{name} is not in CA_TRUSTED_NODE_ACCOUNTS")]
@@ -84,19 +85,19 @@ pub enum ImpersonationError {
         /// What is wrong with it.
         error: ParseIdentityError,
     },
-    /// The requested identity is of another trust domain than the caller.
-    #[error("{0:?} is of another trust domain")]
+    /// The requested identity is in another trust domain than the caller.
+    #[error("{0:?} is in another trust domain")]
     OtherTrustDomain(String),
-    /// The pod of the caller does not exist, or is not known yet.
+    /// The pod of the caller does not exist, or is not read yet.
     #[error("there is no pod {0}")]
     UnknownPod(ObjectKey),
-    /// A pod of the same name has replaced that of the caller.
-    #[error("pod {0} is another one by now")]
+    /// A pod with the same name has replaced the pod of the caller.
+    #[error("pod {0} has another UID than the caller: it was replaced")]
     ReplacedPod(ObjectKey),
-    /// The pod of the caller runs under another service account.
-    #[error("pod {0} is of another service account")]
+    /// The pod of the caller has another service account.
+    #[error("pod {0} has another service account than the caller")]
     OtherServiceAccount(ObjectKey),
-    /// No pod of the requested identity runs on the node of the caller, or it is not known yet.
+    /// No pod with the requested identity is on the node of the caller, or it is not read yet.
     #[error("no pod of {wanted:?} is on node {node:?}")]
     NotOnNode {
         /// The requested identity.
@@ -107,7 +108,7 @@ pub enum ImpersonationError {
 }
 
 impl NodePods {
-    /// These service accounts may ask; no pods are known yet.
+    /// With these service accounts of node proxies, and without pods.
     #[must_use]
     pub fn new(trusted: BTreeSet<(Text, Text)>) -> Self {
         Self { trusted, index: RwLock::default() }
@@ -119,15 +120,15 @@ impl NodePods {
         while let Some(batch) = feed.next().await {
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
             for event in batch.events(&handles.pods) {
-                index.set(&event.key, event.new.as_deref().map(placed));
+                index.set(&event.key, event.new.as_deref().map(placement));
             }
         }
     }
 
-    /// Whether a caller may have a certificate of an identity.
+    /// Checks whether a caller may request a certificate of an identity.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     pub fn check(&self, caller: &Caller, wanted: &str) -> Result<Identity, ImpersonationError> {
         let pod = caller.pod.as_ref().ok_or(ImpersonationError::CallerIsNoPod)?;
         let [own] = caller.identities.as_slice() else {
@@ -144,25 +145,25 @@ impl NodePods {
         }
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let key = ObjectKey::new(pod.cluster.clone(), pod.namespace.clone(), pod.name.clone());
-        let placed = index.pods.get(&key).ok_or_else(|| ImpersonationError::UnknownPod(key.clone()))?;
-        if placed.uid != pod.uid {
+        let placement = index.pods.get(&key).ok_or_else(|| ImpersonationError::UnknownPod(key.clone()))?;
+        if placement.uid != pod.uid {
             return Err(ImpersonationError::ReplacedPod(key));
         }
-        if placed.service_account != own.service_account {
+        if placement.service_account != own.service_account {
             return Err(ImpersonationError::OtherServiceAccount(key));
         }
-        let (cluster, node) = (pod.cluster.clone(), placed.node.clone());
+        let (cluster, node) = (pod.cluster.clone(), placement.node.clone());
         let place = (cluster, node, identity.namespace.clone(), identity.service_account.clone());
-        if placed.node.is_empty() || !index.placed.contains_key(&place) {
-            let node = placed.node.clone();
+        if placement.node.is_empty() || !index.counts.contains_key(&place) {
+            let node = placement.node.clone();
             return Err(ImpersonationError::NotOnNode { wanted: wanted.to_owned(), node });
         }
         Ok(identity)
     }
 }
 
-fn placed(pod: &Pod) -> Placed {
-    Placed { uid: pod.uid.clone(), node: pod.node.clone(), service_account: pod.service_account.clone() }
+fn placement(pod: &Pod) -> PodPlacement {
+    PodPlacement { uid: pod.uid.clone(), node: pod.node.clone(), service_account: pod.service_account.clone() }
 }
 
 #[cfg(test)]
@@ -174,8 +175,8 @@ mod tests {
         ObjectKey::new("east", namespace, name)
     }
 
-    fn pod(node: &str, account: &str, uid: &str) -> Option<Placed> {
-        Some(Placed { uid: uid.into(), node: node.into(), service_account: account.into() })
+    fn pod(node: &str, account: &str, uid: &str) -> Option<PodPlacement> {
+        Some(PodPlacement { uid: uid.into(), node: node.into(), service_account: account.into() })
     }
 
     fn caller(account: &str, uid: &str) -> Caller {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_on_the_callers_own_node_are_spoken_for() {
+    fn node_proxy_receives_certificates_only_for_pods_on_its_node() {
         let nodes = NodePods::new([("istio-system".into(), "ztunnel".into())].into());
         let set = |key: &ObjectKey, pod| nodes.index.write().expect("no panic").set(key, pod);
         set(&key("istio-system", "ztunnel-1"), pod("one", "ztunnel", "u1"));
@@ -199,20 +200,20 @@ mod tests {
         let (cart, vault) = ("spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault");
         let good = caller("ztunnel", "u1");
         assert_eq!(nodes.check(&good, cart), Ok(Identity::new("td", "shop", "cart")));
-        let refuse = |caller: &Caller, wanted: &str| nodes.check(caller, wanted).expect_err("refused").to_string();
-        assert_eq!(refuse(&good, vault), format!("no pod of {vault:?} is on node \"one\""));
-        assert!(refuse(&good, "spiffe://other/ns/shop/sa/cart").contains("another trust domain"));
-        assert!(refuse(&good, "cart").contains("is not of the form"));
-        assert!(refuse(&caller("cart", "u1"), cart).contains("CA_TRUSTED_NODE_ACCOUNTS"));
-        assert!(refuse(&caller("ztunnel", "u9"), cart).contains("another one by now"));
-        assert!(refuse(&Caller { pod: None, ..good.clone() }, cart).contains("not proven to be a pod"));
+        let reject = |caller: &Caller, wanted: &str| nodes.check(caller, wanted).expect_err("rejected").to_string();
+        assert_eq!(reject(&good, vault), format!("no pod of {vault:?} is on node \"one\""));
+        assert!(reject(&good, "spiffe://other/ns/shop/sa/cart").contains("another trust domain"));
+        assert!(reject(&good, "cart").contains("is not of the form"));
+        assert!(reject(&caller("cart", "u1"), cart).contains("CA_TRUSTED_NODE_ACCOUNTS"));
+        assert!(reject(&caller("ztunnel", "u9"), cart).contains("another UID"));
+        assert!(reject(&Caller { pod: None, ..good.clone() }, cart).contains("not authenticated as a pod"));
 
         set(&key("shop", "cart-1"), None);
-        assert!(nodes.check(&good, cart).is_ok(), "another of them is left");
+        assert!(nodes.check(&good, cart).is_ok(), "another pod of the service account is left");
         set(&key("shop", "cart-2"), pod("two", "cart", "u3"));
-        assert!(nodes.check(&good, cart).is_err(), "it is elsewhere now");
+        assert!(nodes.check(&good, cart).is_err(), "the pod is on another node");
         set(&key("istio-system", "ztunnel-1"), pod("two", "other", "u1"));
-        assert!(refuse(&good, cart).contains("another service account"));
-        assert_eq!(nodes.index.read().expect("no panic").placed.len(), 3);
+        assert!(reject(&good, cart).contains("another service account"));
+        assert_eq!(nodes.index.read().expect("no panic").counts.len(), 3);
     }
 }

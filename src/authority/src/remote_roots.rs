@@ -23,7 +23,7 @@ const SERVED_BY: &str = "topology.istio.io/controlPlaneClusters";
 /// What to write, and where.
 #[derive(Clone, Debug)]
 pub struct RootsOptions {
-    /// The own cluster.
+    /// Id of the cluster of this control plane.
     pub own: Text,
     /// Namespace of control planes, in every cluster.
     pub system_namespace: Text,
@@ -33,7 +33,7 @@ pub struct RootsOptions {
     pub revoked: Option<String>,
     /// The roots go into a ClusterTrustBundle instead.
     pub cluster_trust_bundle: bool,
-    /// The own pod, for leader election; `None` without.
+    /// Name of the control plane's pod, for leader election; `None` disables the election.
     pub pod: Option<Text>,
 }
 
@@ -46,12 +46,12 @@ pub struct RemoteRoots {
     bundle: watch::Receiver<TrustBundle>,
     /// Clusters whose annotation names this cluster.
     requesting: BTreeSet<Text>,
-    writing: BTreeMap<Text, ClusterWriter>,
+    writers: BTreeMap<Text, ClusterWriter>,
 }
 
 /// A running writer for one cluster.
 struct ClusterWriter {
-    /// Number of its client.
+    /// Version of its client.
     number: u64,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -67,7 +67,7 @@ impl RemoteRoots {
         namespaces: Published<ObjectKey, Namespace>,
         bundle: watch::Receiver<TrustBundle>,
     ) -> Self {
-        Self { options, clients, engine, namespaces, bundle, requesting: BTreeSet::new(), writing: BTreeMap::new() }
+        Self { options, clients, engine, namespaces, bundle, requesting: BTreeSet::new(), writers: BTreeMap::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
@@ -94,12 +94,12 @@ impl RemoteRoots {
             let known = clients.borrow_and_update().clone();
             self.reconcile(&known, &stop).await;
         }
-        for writing in std::mem::take(&mut self.writing).into_values() {
-            writing.end().await;
+        for writer in std::mem::take(&mut self.writers).into_values() {
+            writer.end().await;
         }
     }
 
-    /// Whether a system namespace names the own cluster.
+    /// Whether a system namespace names the cluster of this control plane.
     fn is_requested_by(&self, namespace: &Namespace) -> bool {
         let named = namespace.annotations.get(SERVED_BY).map(|names| names.to_string()).unwrap_or_default();
         named.split(',').any(|name| matches!(name.trim(), "*") || *name.trim() == *self.options.own)
@@ -108,21 +108,21 @@ impl RemoteRoots {
     async fn reconcile(&mut self, known: &BTreeMap<Text, (u64, Client)>, stop: &CancellationToken) {
         let is_wanted = |id: &Text| *id != self.options.own && self.requesting.contains(id);
         let wanted: BTreeMap<&Text, &(u64, Client)> = known.iter().filter(|(id, _)| is_wanted(id)).collect();
-        let ended =
-            |id: &Text, writing: &ClusterWriter| wanted.get(id).is_none_or(|(number, _)| *number != writing.number);
-        let ended: Vec<Text> =
-            self.writing.iter().filter(|(id, writing)| ended(id, writing)).map(|(id, _)| id.clone()).collect();
-        for id in ended {
-            if let Some(writing) = self.writing.remove(&id) {
-                writing.end().await;
+        let is_outdated =
+            |id: &Text, writer: &ClusterWriter| wanted.get(id).is_none_or(|(number, _)| *number != writer.number);
+        let outdated: Vec<Text> =
+            self.writers.iter().filter(|(id, writer)| is_outdated(id, writer)).map(|(id, _)| id.clone()).collect();
+        for id in outdated {
+            if let Some(writer) = self.writers.remove(&id) {
+                writer.end().await;
             }
         }
         for (id, (number, client)) in wanted {
-            if !self.writing.contains_key(id) {
+            if !self.writers.contains_key(id) {
                 info!(target: "ca", cluster = %id, "writing roots into the namespaces of a remote cluster");
                 let stop = stop.child_token();
                 let task = tokio::spawn(self.write(id.clone(), client.clone(), stop.clone()));
-                self.writing.insert(id.clone(), ClusterWriter { number: *number, stop, task });
+                self.writers.insert(id.clone(), ClusterWriter { number: *number, stop, task });
             }
         }
     }
@@ -132,8 +132,8 @@ impl RemoteRoots {
         let (engine, namespaces, bundle) = (self.engine.clone(), self.namespaces.clone(), self.bundle.clone());
         async move {
             let pod = options.pod.as_deref().unwrap_or_default();
-            let voter = options.pod.is_some().then(|| client.clone());
-            let election = Election::new(voter, options.system_namespace.clone(), pod);
+            let election_client = options.pod.is_some().then(|| client.clone());
+            let election = Election::new(election_client, options.system_namespace.clone(), pod);
             if options.cluster_trust_bundle {
                 let write = |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
                 return election.lead(TRUST_BUNDLE_LEASE, stop, write).await;
@@ -151,7 +151,7 @@ impl RemoteRoots {
 impl ClusterWriter {
     async fn end(self) {
         self.stop.cancel();
-        // A panic was reported; another writer can start now.
+        // A panic has been logged; another writer can start now.
         let _ = self.task.await;
     }
 }

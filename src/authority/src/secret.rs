@@ -1,4 +1,4 @@
-//! Material in a Secret of the control plane's namespace.
+//! Material of the authority in a Secret of the control plane's namespace.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

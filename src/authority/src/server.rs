@@ -81,7 +81,7 @@ pub struct ServerCertificateKeeper {
 }
 
 impl ServerCertificateKeeper {
-    /// Without a certificate yet.
+    /// Without a certificate.
     #[must_use]
     pub fn new(clients: Arc<ClientVerifier>, signer: Option<Arc<Signer>>, lifetime: Duration) -> Self {
         Self {
@@ -105,12 +105,12 @@ impl ServerCertificateKeeper {
     /// # Errors
     /// No certificate can be issued.
     pub async fn begin(&mut self) -> Result<bool, IssueError> {
-        let shown = match self.files.is_some() {
+        let has_certificate = match self.files.is_some() {
             true => Ok(self.read_files()),
             false => self.issue().await,
         };
         self.publish_roots();
-        shown
+        has_certificate
     }
 
     /// Runs until `stop` is cancelled.
@@ -121,7 +121,7 @@ impl ServerCertificateKeeper {
             let is_wanted =
                 move |file: &Path| [&names.certificate, &names.key, &names.roots].contains(&&file.to_owned());
             follow_changes(&wanted.directories(), is_wanted, move || {
-                // Fails only if another change is waiting already.
+                // Fails only if another change is already queued.
                 let _ = sender.try_send(());
             })
             .inspect_err(|error| warn!(target: "tls", %error, "failed to watch the certificate files: they are read every minute"))

@@ -1,5 +1,5 @@
-//! Certificates from a signer of the Kubernetes API: a request becomes a CertificateSigningRequest, which Sluice approves,
-//! its signer signs, and Sluice deletes.
+//! Certificates from a signer of the Kubernetes API. Sluice creates and approves a CertificateSigningRequest, the
+//! signer signs it, and Sluice deletes it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! With a graph, and a server that publishes a bundle.
+//! Trust anchors with a graph, and a server that publishes a bundle.
 
 use axum::Router;
 use axum::routing::get;
@@ -29,23 +29,23 @@ fn bundle(root: &CertificateDer<'_>) -> Value {
 }
 
 #[test]
-fn a_published_bundle_has_one_root_a_key() {
+fn published_bundle_has_one_root_for_each_key() {
     let one = root("one");
-    assert_eq!(published(&bundle(&one).to_string()), Ok(vec![one.clone()]));
+    assert_eq!(parse_bundle(&bundle(&one).to_string()), Ok(vec![one.clone()]));
     let check = |change: fn(&mut Value), reason: &str| {
         let mut value = bundle(&one);
         change(&mut value);
-        let error = published(&value.to_string()).expect_err(reason);
+        let error = parse_bundle(&value.to_string()).expect_err(reason);
         assert!(error.contains(reason), "{error}");
     };
     check(|value| value["keys"][1]["use"] = json!("jwt-svid"), "it has no root");
-    check(|value| value["keys"] = json!(7), "no trust bundle");
+    check(|value| value["keys"] = json!(7), "not a SPIFFE trust bundle");
     check(|value| value["keys"][1]["x5c"] = json!([]), "0 certificates");
-    check(|value| value["keys"][1]["x5c"] = json!(["%"]), "no base64");
+    check(|value| value["keys"][1]["x5c"] = json!(["%"]), "not base64");
     check(|value| value["keys"][1]["x5c"] = json!(["AAAA"]), "not an X.509 certificate");
 }
 
-/// Publishes a bundle over TLS; a client that does not look at its certificate.
+/// Publishes a bundle over TLS. Returns its URL, and a client that does not verify the server certificate.
 async fn publish(bundle: Value) -> (String, JwksClient) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -71,7 +71,7 @@ async fn publish(bundle: Value) -> (String, JwksClient) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roots_of_all_sources_are_joined_and_followed() {
+async fn roots_of_all_sources_are_merged_and_updated() {
     let [own, declared, remote] = ["own", "declared", "remote"].map(root);
     let (address, client) = publish(bundle(&remote)).await;
     let options = GraphOptions::default();
@@ -103,7 +103,7 @@ async fn roots_of_all_sources_are_joined_and_followed() {
         }
     };
     has(&[&own]).await;
-    // What is there twice counts once; what is no authority does not.
+    // A duplicate root is written once. A certificate that is not a CA certificate is ignored.
     let leaf = rcgen::generate_simple_self_signed(["leaf".to_owned()]).expect("a certificate").cert.pem();
     let both = to_pem(&[declared.clone(), own.clone()]);
     set_mesh(json!([{"pem": both}, {"pem": leaf}, {"pem": "nonsense"}, {"spiffeBundleUrl": address}]));
