@@ -40,7 +40,7 @@ impl std::fmt::Debug for Material {
     }
 }
 
-/// An authority that can sign: the certificates it issues verify against its roots.
+/// An authority that can sign. The certificates that it issues verify against its roots.
 #[derive(Clone, Debug)]
 pub struct Authority {
     pub(crate) key: PrivateKey,
@@ -52,12 +52,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Checks the material: the key matches the certificate, which may sign and is valid now, and a certificate that it signs
-    /// verifies against the roots through the chain. With revocation lists, each certificate of the chain needs one, or
-    /// proxies would reject all peers.
+    /// Checks the material. The key must match the signing certificate, which may sign and is valid now. A certificate
+    /// that it signs must verify against the roots through the chain. With revocation lists, each certificate of the
+    /// chain needs one, because proxies would otherwise reject all peers.
     ///
     /// # Errors
-    /// The part that is wrong, and why.
+    /// The invalid part, and the reason.
     pub fn new(material: &Material, now: i64) -> Result<Self, MaterialError> {
         let fail = |part: &str, reason: &str| Err(MaterialError::new(part, reason));
         let certificate = Certificate::from_pem(SIGNING, &material.certificate)?;
@@ -84,7 +84,7 @@ impl Authority {
             return fail(ROOTS, "hold no certificate");
         }
         let mut chain = pem::certificates(CHAIN, &material.chain)?;
-        // Clients have no other source for it.
+        // Clients receive the signing certificate only in the chain.
         if !chain.contains(certificate.der()) && !roots.contains(certificate.der()) {
             chain.insert(0, certificate.der().clone());
         }
@@ -95,7 +95,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Issues a certificate for a trial, and verifies it.
+    /// Issues a test certificate, and verifies it.
     fn verify_trial_certificate(&self, now: i64) -> Result<(), MaterialError> {
         let trial = CertificateTemplate {
             subject: SubjectName::Empty,
@@ -107,7 +107,7 @@ impl Authority {
         };
         let trial = trial.sign(Some(&self.issuer()), &self.key);
         let trial = trial.map_err(|error| MaterialError::new("private key", error.to_string()))?;
-        let wrong = |error: webpki::Error| {
+        let fail_chain = |error: webpki::Error| {
             MaterialError::new(CHAIN, format!("a certificate that it signs does not verify against the roots: {error}"))
         };
         let seconds = u64::try_from(now).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Authority {
                 )
                 .map(|_| ())
             })
-            .map_err(wrong)
+            .map_err(fail_chain)
     }
 
     fn check_crl(&self) -> Result<(), MaterialError> {

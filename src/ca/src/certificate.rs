@@ -27,7 +27,7 @@ pub struct Certificate {
     pub not_before: i64,
     /// Last second of its validity.
     pub not_after: i64,
-    /// Whether it may sign other certificates.
+    /// Whether it may sign other certificates: it is a CA certificate.
     pub is_authority: bool,
     pub(crate) subject: Vec<u8>,
     pub(crate) public: Vec<u8>,
@@ -116,7 +116,7 @@ pub enum SubjectName {
     CommonName(String),
     /// An organization.
     Organization(String),
-    /// The DER of a name, as another certificate has it.
+    /// The DER of a name, copied from another certificate.
     Raw(Vec<u8>),
 }
 
@@ -150,8 +150,8 @@ pub(crate) struct CertificateIssuer<'a> {
     pub(crate) key_id: Option<&'a [u8]>,
 }
 
-/// `TBSCertificate` of RFC 5280. Names are DER as they are, since `x509_cert`'s own type would encode them anew: the issuer must
-/// be byte for byte the subject of its certificate, or chains do not verify.
+/// `TBSCertificate` of RFC 5280. Names are copied as DER, because `x509_cert`'s own type would encode them again: the
+/// issuer must be byte for byte the subject of its certificate, or chains do not verify.
 #[derive(Sequence)]
 struct CertificateBody<'a> {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]
@@ -253,7 +253,8 @@ pub(crate) fn encode_error(error: Error) -> IssueError {
     IssueError::Sign(format!("the certificate cannot be encoded: {reason}"))
 }
 
-/// A second since the Unix epoch. Seconds out of range become the first or the last moment that a certificate can state.
+/// Converts seconds since the Unix epoch. A value out of range becomes the first or the last moment that a certificate
+/// can state.
 fn time(second: i64) -> Result<Time, Error> {
     let second = u64::try_from(second).unwrap_or_default();
     let time = DateTime::from_unix_duration(std::time::Duration::from_secs(second));
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(der(i64::MAX), [&[0x18, 15], &b"99991231235959Z"[..]].concat());
     }
 
-    /// The expected bytes are those that earlier versions wrote with an encoder of their own.
+    /// The expected bytes were written by another encoder.
     #[test]
     fn encoded_body_is_stable() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

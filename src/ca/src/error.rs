@@ -1,4 +1,4 @@
-//! Errors. No text holds a part of a key.
+//! Errors. No error text contains a part of a key.
 
 /// Certificates or a key that an authority cannot use.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -16,7 +16,7 @@ impl MaterialError {
     }
 }
 
-/// Why no certificate is issued.
+/// The reason why no certificate is issued.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IssueError {
     /// The request is malformed, not signed by its key, or its key is too weak.
@@ -36,7 +36,7 @@ pub enum IssueError {
 }
 
 impl IssueError {
-    /// The label in metrics, as istiod's.
+    /// The label in metrics, as in istiod.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Workload certificates from an external signer (P09).
 //!
-//! The signer grants what a request asks for. So a forwarded request may ask for the caller's own names only, and the signer's
-//! response is verified before the caller gets it.
+//! The signer grants the names that a request contains. So a forwarded request may contain only names of the caller,
+//! and the signer's response is verified before the caller receives it.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ const CHAIN: &str = "certificates of the signer";
 /// A request that may be forwarded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ForwardedRequest {
-    /// The DER of the key it is for.
+    /// The DER of the SubjectPublicKeyInfo of its key.
     public: Vec<u8>,
-    /// The names it may ask for.
+    /// The names it may contain.
     identities: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl ForwardedRequest {
     /// Parses the request of a caller that is authenticated as `identities`.
     ///
     /// # Errors
-    /// The request is not signed by its key, the key is too weak, or it asks for anything but some of these names.
+    /// The request is not signed by its key, the key is too weak, or it contains more than some of these names.
     pub fn parse(text: &str, identities: &[String]) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
         let request = SigningRequest::parse(text)?;
@@ -43,7 +43,7 @@ impl ForwardedRequest {
         };
         let info = &parsed.certification_request_info;
         if info.subject.iter_attributes().any(|attribute| !attribute.as_slice().is_empty()) {
-            return fail("certificate signing request asks for a subject, which the signer would grant");
+            return fail("certificate signing request has a subject, which the signer would grant");
         }
         let mut named = false;
         for attribute in info.iter_attributes() {
@@ -55,15 +55,15 @@ impl ForwardedRequest {
                     ParsedExtension::SubjectAlternativeName(names) if !named => {
                         named = true;
                         if names.general_names.is_empty() || !are_identities(&names.general_names, identities) {
-                            return fail("certificate signing request asks for names that are not the caller's");
+                            return fail("certificate signing request has names that are not the caller's");
                         }
                     }
-                    _ => return fail("certificate signing request asks for more than names"),
+                    _ => return fail("certificate signing request has more extensions than names"),
                 }
             }
         }
         if !named {
-            return fail("certificate signing request asks for no name");
+            return fail("certificate signing request has no name");
         }
         Ok(Self { public: request.public, identities: identities.to_vec() })
     }
@@ -96,8 +96,8 @@ pub(crate) struct SignedChain {
 /// Whether the names of a certificate are the expected ones.
 type NamesCheck<'a> = &'a dyn Fn(&[GeneralName<'_>]) -> bool;
 
-/// Verifies a signer's response for a key: a PEM text with a certificate and its chain. Without `roots`, the root in the response
-/// is used. The expected names are given as text for errors, and as a check.
+/// Verifies a signer's response for a key: a PEM text with a certificate and its chain. Without `roots`, the root in
+/// the response is used. The expected names are passed as text for errors, and as a check.
 pub(crate) fn verify_signed(
     signed: &str,
     public: &[u8],
@@ -134,7 +134,7 @@ pub(crate) fn verify_signed(
     };
     if roots.is_empty() {
         return fail(
-            "comes without a root: neither the response nor caCertificates of the mesh config holds one for the signer"
+            "has no root: neither the response nor caCertificates of the mesh config contains one for the signer"
                 .to_owned(),
         );
     }

@@ -8,7 +8,7 @@ use crate::certificate::CertificateTemplate;
 use crate::request::SigningRequest;
 use crate::{Authority, Certificate, IssueError, PrivateKey, SubjectName, pem};
 
-/// Certificates are valid from this long before they are issued, since clocks differ.
+/// Certificates are valid from this time before their issue, because clocks differ.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
 /// Size limit of a common name (RFC 5280).
 const MAX_COMMON_NAME_BYTES: usize = 64;
@@ -16,7 +16,7 @@ const MAX_COMMON_NAME_BYTES: usize = 64;
 /// Lifetimes of workload certificates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LifetimeLimits {
-    /// The lifetime if the request names none.
+    /// The lifetime if the request states none.
     pub default: Duration,
     /// The longest lifetime; a request for a longer one is rejected.
     pub max: Duration,
@@ -53,7 +53,7 @@ pub struct Issued {
     pub not_after: i64,
 }
 
-/// A certificate of the server's own names, with its key.
+/// A certificate with the server's names, and its key.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate {
     /// The certificate and the intermediates.
@@ -67,8 +67,9 @@ pub struct ServerCertificate {
 }
 
 impl Authority {
-    /// Issues a certificate to an authenticated workload. Its names are `identities`, whatever the request asks for. It is valid
-    /// for `seconds`, or the default if that is not positive, and never longer than the signing certificate.
+    /// Issues a certificate to an authenticated workload. Its names are `identities`; the names in the request are
+    /// ignored. It is valid for `seconds`, or for the default if `seconds` is not positive, and never longer than the
+    /// signing certificate.
     ///
     /// # Errors
     /// The request is rejected, or the signing certificate has expired.
@@ -85,7 +86,7 @@ impl Authority {
             return Err(IssueError::Request("the caller has no identity to issue a certificate for".to_owned()));
         }
         let seconds = limits.lifetime(seconds)?;
-        // Some clients read the common name only. They get the identity there, if it fits.
+        // Some clients read the common name only. If they request one, it is the identity, if it fits.
         let subject = match identities.first() {
             Some(name) if request.has_common_name && name.len() <= MAX_COMMON_NAME_BYTES => {
                 SubjectName::CommonName(name.clone())

@@ -57,8 +57,8 @@ impl KeyAlgorithm {
         AlgorithmIdentifierRef { oid, parameters }
     }
 
-    /// The kind of key of the server's own certificate under an authority with this algorithm. It is always EC: handshakes cost
-    /// many times as much with RSA, and only TLS uses the key.
+    /// The kind of key of the server certificate under an authority with this algorithm. It is always EC: RSA makes
+    /// handshakes many times as expensive, and only TLS uses the key.
     #[must_use]
     pub const fn server_key(self) -> NewKey {
         match self {
@@ -123,7 +123,7 @@ impl PrivateKey {
     /// Ed25519.
     ///
     /// # Errors
-    /// The text holds no key, or one of another kind. The error does not quote the text.
+    /// The text contains no key, or an unsupported one. The error does not quote the text.
     pub fn from_pem(text: &str) -> Result<Self, MaterialError> {
         let fail = |reason: &str| MaterialError::new("private key", reason);
         let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes())

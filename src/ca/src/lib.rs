@@ -1,13 +1,15 @@
 //! The certificate authority. It has no network, files or clock: the caller passes the time.
 //!
-//! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocation lists; all checked when it is made.
-//! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: certificates of the server's own names.
-//! - [`ForwardedRequest`], [`ServerRequest`]: certificates of workloads and of the server from an external signer.
-//! - [`root`]: self-signed roots: creation, and renewal under the same key.
-//! - [`store`]: the format of directories and Secrets with an authority, and which authority may replace another.
+//! - [`Authority`]: a signing key, its certificate, the chain to the roots, and revocation lists. All are checked when
+//! it is created.
+//! - [`Authority::issue`]: workload certificates; [`Authority::server_certificate`]: server certificates.
+//! - [`ForwardedRequest`], [`ServerRequest`]: workload and server certificates from an external signer.
+//! - [`root`]: self-signed roots: creation, and renewal with the same key.
+//! - [`store`]: the format of directories and Secrets with an authority, and the rules for replacing an authority.
 //!
-//! `x509-cert` and `der` encode certificates. The issuer's name is copied as bytes: it must equal the subject of the issuer's
-//! certificate, with its string types and repeated attributes, or chains do not verify. `rcgen` would encode it anew.
+//! `x509-cert` and `der` encode certificates. The issuer's name is copied as bytes: it must equal the subject of the
+//! issuer's certificate, with its string types and repeated attributes, or chains do not verify. `rcgen` would encode
+//! the name again.
 
 mod authority;
 mod certificate;

@@ -6,9 +6,9 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::MaterialError;
 
-/// A section with lines of 64 characters and a newline at the end.
+/// A PEM section with lines of 64 characters and a newline at the end.
 pub(crate) fn encode(label: &str, der: &[u8]) -> String {
-    // It fails only for a label or a length that is out of range.
+    // It fails only if the label or the length is out of range.
     encode_string(label, LineEnding::LF, der).unwrap_or_default()
 }
 

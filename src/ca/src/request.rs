@@ -17,20 +17,20 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::IssueError;
 
-/// Size limit of a request. One with an RSA key of 8192 bits has a third of that.
+/// Size limit of a request. A request with an RSA key of 8192 bits has a third of this size.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 const MIN_RSA_BITS: usize = 2048;
 
-/// A request with a valid signature of its own key.
+/// A certificate signing request, signed by its own key.
 pub(crate) struct SigningRequest {
     /// The DER of the SubjectPublicKeyInfo.
     pub(crate) public: Vec<u8>,
-    /// Whether it asks for a common name.
+    /// Whether it has a common name.
     pub(crate) has_common_name: bool,
 }
 
 impl SigningRequest {
-    /// Parses a PEM text and verifies its signature. Only the key of the request is used, none of the names it asks for.
+    /// Parses a PEM text and verifies its signature. Only the key of the request is used; its names are ignored.
     pub(crate) fn parse(text: &str) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
         if text.len() > MAX_REQUEST_BYTES {
@@ -57,7 +57,7 @@ impl SigningRequest {
     }
 }
 
-/// The SubjectPublicKeyInfo, encoded anew: no other byte of the request gets into a certificate.
+/// The SubjectPublicKeyInfo, encoded again, so that no other byte of the request is copied into a certificate.
 fn public_key(info: &SubjectPublicKeyInfo<'_>) -> Result<Vec<u8>, IssueError> {
     let fail = |reason: String| Err(IssueError::Request(reason));
     let kind = &info.algorithm.algorithm;

@@ -1,8 +1,8 @@
 //! Self-signed roots.
 //!
-//! The caller chooses the key of a new root: in a cluster RSA as istiod does, for clients that read the Secret or verify RSA only;
-//! without a cluster, or if configured, EC, which signs many times as fast. An existing root is used and renewed with the key
-//! it has.
+//! The caller chooses the key of a new root. In a cluster it is RSA as in istiod, for clients that read the Secret or
+//! verify RSA only. Without a cluster, or if configured, it is EC, which signs many times as fast. An existing root is
+//! used and renewed with its key.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub fn create(organization: &str, key: NewKey, lifetime: Duration, now: i64) -> 
     sign(&key, SubjectName::Organization(organization.to_owned()), lifetime, now)
 }
 
-/// A new root with the same key and name, valid from now on. Certificates that the old root signed verify with the new one too.
+/// A new root with the same key and name, valid from now. Certificates that the old root signed verify with the new one
+/// too.
 ///
 /// # Errors
 /// The key does not sign.

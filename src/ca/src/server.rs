@@ -1,4 +1,4 @@
-//! The server's own certificate from an external signer (P10).
+//! The server certificate from an external signer (P10).
 
 use der::Encode;
 use der::asn1::BitString;
@@ -14,7 +14,7 @@ use crate::encoding::alternative_names;
 use crate::external::verify_signed;
 use crate::{IssueError, NewKey, PrivateKey, ServerCertificate, pem};
 
-/// A request for a certificate of the server's names, with the key it is for.
+/// A request for a server certificate, with its key.
 #[derive(Clone, Debug)]
 pub struct ServerRequest {
     key: PrivateKey,
@@ -56,7 +56,7 @@ impl ServerRequest {
     }
 }
 
-/// The DER of a signed PKCS #10 request that asks for alternative names only.
+/// The DER of a signed PKCS #10 request with alternative names only.
 fn encode_request(names: &[String], key: &PrivateKey) -> Result<Vec<u8>, der::Error> {
     let mut attributes = Attributes::new();
     attributes.insert(Attribute::try_from(ExtensionReq(vec![alternative_names(names)?]))?)?;

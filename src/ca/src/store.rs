@@ -40,7 +40,8 @@ pub struct StoredAuthority {
     pub is_generated: bool,
 }
 
-/// The authority in a directory, from the contents of those [`FILES`] that exist; `None` without any. `tls.crt`, `tls.key` and
+/// The authority in a directory, from the contents of those [`FILES`] that exist; `None` if none exists. `tls.crt`,
+/// `tls.key` and
 /// `ca.crt`, as in Secrets of type `kubernetes.io/tls`, take precedence.
 ///
 /// # Errors
@@ -133,7 +134,7 @@ pub fn to_files(material: &Material) -> Contents {
 /// With `multi_root` (`ISTIO_MULTIROOT_MESH`), roots may be added, or removed.
 ///
 /// # Errors
-/// The reason against it.
+/// The reason why it may not.
 pub fn check_replacement(old: &Authority, new: &Authority, multi_root: bool) -> Result<(), ReplacementError> {
     let set =
         |authority: &Authority| -> BTreeSet<Vec<u8>> { authority.roots().iter().map(|root| root.to_vec()).collect() };
@@ -149,7 +150,7 @@ pub fn check_replacement(old: &Authority, new: &Authority, multi_root: bool) -> 
     }
 }
 
-/// Why an authority must not replace another.
+/// The reason why an authority must not replace another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ReplacementError {
     /// The roots differ, and several roots are not enabled.

@@ -29,7 +29,7 @@ pub(super) fn self_signed() -> Authority {
     Authority::new(&material, NOW).expect("an authority")
 }
 
-/// A request that is signed by a new P-256 key. It asks for names that it must not get.
+/// A request that is signed by a new P-256 key. It contains names that must be ignored.
 pub(super) fn request() -> String {
     request_with(&KeyPair::generate().expect("a key"), "")
 }
@@ -52,7 +52,7 @@ pub(super) fn der(pem: &str) -> CertificateDer<'static> {
     crate::pem::certificates("test", pem).expect("PEM").remove(0)
 }
 
-/// Verifies a chain, in the form of [`Issued`](crate::Issued), at a time.
+/// Verifies a chain, in the form of [`Issued`](crate::Issued), at a point in time.
 pub(super) fn verify(chain: &[String], roots: &str, at: i64) -> Result<(), webpki::Error> {
     let leaf = der(&chain[0]);
     let intermediates: Vec<_> = chain[1..chain.len() - 1].iter().map(|pem| der(pem)).collect();

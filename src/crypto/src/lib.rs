@@ -18,7 +18,8 @@ pub fn client(policy: Option<CompliancePolicy>) -> Result<ConfigBuilder<ClientCo
     ClientConfig::builder_with_provider(provider(policy)).with_protocol_versions(protocols(policy))
 }
 
-/// Collects the library's initial entropy on a thread of its own. That takes up to 0.1 s, which the first key would wait for.
+/// Collects the library's initial entropy on a separate thread. That takes up to 0.1 s, which would delay the first
+/// key.
 pub fn collect_entropy() {
     let collect = || {
         // A failure is reported by the code that needs entropy.

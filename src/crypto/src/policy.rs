@@ -17,7 +17,7 @@ const TLS12_AES_GCM: [CipherSuite; 4] = [
 /// Cipher suites of TLS 1.3 that every policy allows.
 const TLS13_AES_GCM: [CipherSuite; 2] = [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
 
-/// Allowed versions of TLS; without a policy 1.2 and 1.3.
+/// The allowed TLS versions; without a policy 1.2 and 1.3.
 #[must_use]
 pub fn protocols(policy: Option<CompliancePolicy>) -> &'static [&'static SupportedProtocolVersion] {
     const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -28,8 +28,8 @@ pub fn protocols(policy: Option<CompliancePolicy>) -> &'static [&'static Support
     }
 }
 
-/// A provider with the allowed cipher suites and key exchange groups. Without a policy it has all of aws-lc-rs, X25519MLKEM768
-/// first.
+/// A provider with the allowed cipher suites and key exchange groups. Without a policy it has all those of aws-lc-rs,
+/// with X25519MLKEM768 first.
 #[must_use]
 pub fn provider(policy: Option<CompliancePolicy>) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();

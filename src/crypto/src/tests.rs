@@ -8,7 +8,7 @@ use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, roots_with, sel
 use super::*;
 
 /// The parameters that a client under a policy and a server negotiate.
-fn shake(policy: Option<CompliancePolicy>, server: TlsOptions) -> Result<NegotiatedTls, rustls::Error> {
+fn negotiate(policy: Option<CompliancePolicy>, server: TlsOptions) -> Result<NegotiatedTls, rustls::Error> {
     let pair = self_signed_certificate().expect("a certificate");
     let roots = roots_with(&pair.0).expect("a root");
     let client = client(policy).expect("a client").with_root_certificates(roots).with_no_client_auth();
@@ -26,7 +26,7 @@ fn client_negotiates_only_what_its_policy_allows() {
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
         CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     ]);
-    let negotiated = |policy, server| shake(policy, server).map(|(version, _, group)| (version, group)).ok();
+    let negotiated = |policy, server| negotiate(policy, server).map(|(version, _, group)| (version, group)).ok();
 
     assert_eq!(negotiated(None, all()), Some((TLSv1_3, G::X25519MLKEM768)));
     assert_eq!(negotiated(None, chacha.clone().group(G::X25519)), Some((TLSv1_3, G::X25519)));
@@ -45,8 +45,8 @@ fn client_negotiates_only_what_its_policy_allows() {
     assert_eq!(negotiated(Some(PostQuantum), all().version(&TLS12)), None);
 
     for (name, policy) in CompliancePolicy::NAMES {
-        assert!(shake(Some(policy), chacha.clone()).is_err(), "{name}");
-        let (_, suite, _) = shake(Some(policy), all()).expect(name);
+        assert!(negotiate(Some(policy), chacha.clone()).is_err(), "{name}");
+        let (_, suite, _) = negotiate(Some(policy), all()).expect(name);
         assert!(format!("{suite:?}").contains("_AES_") && format!("{suite:?}").contains("_GCM_"), "{name}: {suite:?}");
     }
 }

@@ -7,8 +7,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-/// The configuration of a client that accepts any server certificate. It is for servers that an operator names as insecure,
-/// and for probes, in which the kubelet verifies no certificate either.
+/// The configuration of a client that accepts any server certificate. It is for servers that an operator declares as
+/// insecure, and for probes, because the kubelet does not verify certificates in probes either.
 ///
 /// # Errors
 /// TLS cannot be set up.

@@ -53,11 +53,11 @@ fn workload_certificate_has_its_identity_and_no_other_requested_name() {
     let extended = leaf.extended_key_usage().expect("well-formed").expect("usage").value;
     assert!(extended.server_auth && extended.client_auth && !extended.any && extended.other.is_empty());
     assert_eq!(leaf.extensions().len(), 5);
-    let again =
+    let second =
         authority.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
-    let again = der(&again.chain[0]);
-    let (_, again) = X509Certificate::from_der(&again).expect("a certificate");
-    assert_ne!(leaf.raw_serial(), again.raw_serial());
+    let second = der(&second.chain[0]);
+    let (_, second) = X509Certificate::from_der(&second).expect("a certificate");
+    assert_ne!(leaf.raw_serial(), second.raw_serial());
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn server_certificate_has_its_names_and_an_ec_key() {
     assert_eq!(server.key.algorithm(), KeyAlgorithm::EcdsaP256);
     let (_, leaf) = X509Certificate::from_der(&server.chain[0]).expect("a certificate");
     assert_eq!(leaf.public_key().raw, server.key.public());
-    let found = leaf.subject_alternative_name().expect("well-formed").expect("names").value;
-    let found: Vec<String> = found.general_names.iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), 3);
-    assert_eq!(found[0], "DNSName(istiod.istio-system.svc)");
+    let san_names = leaf.subject_alternative_name().expect("well-formed").expect("names").value;
+    let san_names: Vec<String> = san_names.general_names.iter().map(ToString::to_string).collect();
+    assert_eq!(san_names.len(), 3);
+    assert_eq!(san_names[0], "DNSName(istiod.istio-system.svc)");
     let checked = EndEntityCert::try_from(&server.chain[0]).expect("a certificate");
     for name in ["istiod.istio-system.svc", "10.0.0.1", "::1"] {
         let name = rustls::pki_types::ServerName::try_from(name).expect("a name");

@@ -108,7 +108,7 @@ fn material_that_would_not_verify_is_rejected() {
     assert_eq!(change(&|m| m.roots.clear()), "root certificates: hold no certificate");
     let other = plugged("org root").material;
     assert_eq!(change(&|m| m.key.clone_from(&other.key)), "private key: does not match the signing certificate");
-    // The same names with another key, as an attacker would make it.
+    // The same names with another key: a forged authority.
     let forged = change(&|m| {
         m.roots.clone_from(&other.roots);
         m.chain.clone_from(&m.certificate);
@@ -179,31 +179,31 @@ fn files(entries: &[(&str, &str)]) -> Contents {
 #[test]
 fn directories_have_istio_or_kubernetes_file_names() {
     let m = plugged("org root").material;
-    assert!(store::from_files(&files(&[]), true).expect("nothing is wrong").is_none());
+    assert!(store::from_files(&files(&[]), true).expect("no error").is_none());
     let all = [
         ("ca-cert.pem", m.certificate.as_str()),
         ("ca-key.pem", m.key.as_str()),
         ("cert-chain.pem", m.chain.as_str()),
         ("root-cert.pem", m.roots.as_str()),
     ];
-    let found = store::from_files(&files(&all), true).expect("it is whole").expect("it is there");
-    assert_eq!((found.material, found.is_generated), (m.clone(), false));
+    let stored = store::from_files(&files(&all), true).expect("valid files").expect("an authority");
+    assert_eq!((stored.material, stored.is_generated), (m.clone(), false));
     for (missing, _) in all {
         let rest: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
-        let error = store::from_files(&files(&rest), true).expect_err("it is not whole");
+        let error = store::from_files(&files(&rest), true).expect_err("a file is missing");
         assert_eq!(error, MaterialError::new(missing, "is missing; the other files of the authority exist"));
     }
     let tls = [("tls.crt", m.certificate.as_str()), ("tls.key", m.key.as_str()), ("ca.crt", m.roots.as_str())];
-    let found = store::from_files(&files(&tls), true).expect("it is whole").expect("it is there");
-    let authority = Authority::new(&found.material, NOW).expect("an authority");
+    let stored = store::from_files(&files(&tls), true).expect("valid files").expect("an authority");
+    let authority = Authority::new(&stored.material, NOW).expect("an authority");
     assert_eq!(authority.chain().len(), 2);
     store::from_files(&files(&tls[..2]), true).expect_err("ca.crt is missing");
 
     let with_list = [&all[..], &[("ca-crl.pem", "list"), ("istio-generated", "")]].concat();
-    let found = store::from_files(&files(&with_list), true).expect("it is whole").expect("it is there");
-    assert_eq!((found.material.crl.as_str(), found.is_generated), ("list", true));
-    let found = store::from_files(&files(&with_list), false).expect("it is whole").expect("it is there");
-    assert_eq!(found.material.crl, "");
+    let stored = store::from_files(&files(&with_list), true).expect("valid files").expect("an authority");
+    assert_eq!((stored.material.crl.as_str(), stored.is_generated), ("list", true));
+    let stored = store::from_files(&files(&with_list), false).expect("valid files").expect("an authority");
+    assert_eq!(stored.material.crl, "");
 }
 
 #[test]
@@ -213,20 +213,20 @@ fn written_secret_is_read_back() {
     let keys: Vec<&str> = data.keys().map(String::as_str).collect();
     assert_eq!(keys, ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "key.pem", "root-cert.pem"]);
     assert_eq!(data["root-cert.pem"].as_str(), material.certificate);
-    assert_eq!(store::from_secret(store::SECRET, &data, "").expect("it is whole"), material);
+    assert_eq!(store::from_secret(store::SECRET, &data, "").expect("a valid Secret"), material);
     assert!(store::to_secret(store::CACERTS, &material).contains_key("istio-generated"));
-    let error = store::from_secret("s", &Contents::new(), "").expect_err("it is empty");
+    let error = store::from_secret("s", &Contents::new(), "").expect_err("an empty Secret");
     assert_eq!(error.to_string(), "Secret s: has no ca-cert.pem");
 
     let other = root::create("other", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
-    let both = store::from_secret(store::SECRET, &data, &other.certificate).expect("it is whole");
+    let both = store::from_secret(store::SECRET, &data, &other.certificate).expect("a valid Secret");
     assert_eq!(Authority::new(&both, NOW).expect("an authority").roots().len(), 2);
-    let twice = store::from_secret(store::SECRET, &data, &material.certificate).expect("it is whole");
+    let twice = store::from_secret(store::SECRET, &data, &material.certificate).expect("a valid Secret");
     assert_eq!(Authority::new(&twice, NOW).expect("an authority").roots().len(), 1);
 
-    let found = store::from_files(&store::to_files(&material), true).expect("it is whole").expect("it is there");
-    assert!(found.is_generated);
-    assert_eq!(Authority::new(&found.material, NOW).expect("an authority").material(), material);
+    let stored = store::from_files(&store::to_files(&material), true).expect("valid files").expect("an authority");
+    assert!(stored.is_generated);
+    assert_eq!(Authority::new(&stored.material, NOW).expect("an authority").material(), material);
 }
 
 #[test]
