@@ -6,22 +6,22 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
-  sluicectl validate -f routes.yaml              one file, of one object or many
-  sluicectl validate -f manifests/ -f extra.yaml every .yaml, .yml and .json below a directory, and a file
+  sluicectl validate -f routes.yaml              one file with one or more objects
+  sluicectl validate -f manifests/ -f extra.yaml files below a directory, and a file
   helm template chart | sluicectl validate -f -  the output of another tool
   kubectl -n istio-system get cm istio -o yaml | sluicectl validate -f -
-  sluicectl validate -f mesh.yaml --strict       a MeshConfig by itself; a warning fails too
+  sluicectl validate -f mesh.yaml --strict       a MeshConfig alone; warnings are errors
   sluicectl validate -f . -o json | jq '.findings[].field'
 
-Objects that are not of an Istio kind are skipped, except the ConfigMap that holds the MeshConfig. The command needs no
-cluster. It does not check references between objects.
+Objects that are not of an Istio kind are skipped, except the ConfigMap with the MeshConfig. The
+command needs no cluster. It does not check references between objects.
 
-An unknown field is an error here. Admission in a cluster only warns of it.
+An unknown field is an error here. Admission in a cluster reports it as a warning.
 
 Exit codes:
   0  no errors: a cluster would admit every object
   1  at least one error (with --strict, at least one error or warning)
-  2  invalid command line, or a file or directory that cannot be read; everything that can be read is validated";
+  2  invalid command line, or a file or directory that cannot be read; all others are validated";
 
 const PREVIEW_EXAMPLES: &str = "\
 Examples:
@@ -30,13 +30,13 @@ Examples:
   sluicectl preview -f demo/ --pod front-door.teashop --proxy-type router
   sluicectl preview -f demo/ --node node.json --name 80 -o json
 
-The objects are those of the files. The mesh config is that of ConfigMap istio in namespace
-istio-system, if the files have it. Listed are all resources that the proxy may subscribe to;
+The objects are read from the files. The mesh config is read from ConfigMap istio in namespace
+istio-system, if the files contain it. All resources are listed that the proxy can subscribe to;
 Envoy subscribes to those that its listeners and clusters refer to. Secrets are not included.
 Environment variables that change what sluiced serves have no effect here.
 
-Exit codes: 0 the configuration was printed, 1 the proxy would get no such resource, 2 wrong
-usage or a file that cannot be read.";
+Exit codes: 0 the configuration was printed, 1 there is no such resource, 2 invalid command line,
+or a file that cannot be read.";
 
 /// Tools for the Sluice control plane.
 #[derive(Debug, Parser)]
@@ -50,10 +50,10 @@ pub(crate) struct CommandLine {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Validate Istio objects and MeshConfigs in files by the rules of admission.
+    /// Validate Istio objects and MeshConfigs in files by the rules of the admission webhook.
     #[command(after_help = EXAMPLES)]
     Validate(ValidateArgs),
-    /// Print the configuration that a proxy would get for the objects of files.
+    /// Print the configuration that a proxy would receive for the objects in files.
     #[command(after_help = PREVIEW_EXAMPLES)]
     Preview(PreviewArgs),
     /// Print the version.
@@ -67,8 +67,8 @@ pub(crate) enum Command {
 /// Flags of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// File or directory to read; `-` is standard input. Can be repeated. A directory is read with everything below it:
-    /// files named *.yaml, *.yml and *.json.
+    /// File or directory to read; `-` is standard input. Can be repeated. In a directory and its subdirectories, files
+    /// named *.yaml, *.yml and *.json are read.
     #[arg(short, long = "filename", value_name = "FILE|DIR|-")]
     pub(crate) filenames: Vec<PathBuf>,
     /// More files and directories.
@@ -85,13 +85,13 @@ pub(crate) struct ValidateArgs {
 /// Flags of `preview`.
 #[derive(Debug, Args)]
 pub(crate) struct PreviewArgs {
-    /// File or directory with Kubernetes and Istio objects; `-` is standard input. May be given several times.
+    /// File or directory with Kubernetes and Istio objects; `-` is standard input. Can be repeated.
     #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub(crate) filenames: Vec<PathBuf>,
-    /// Pod of the files whose proxy is described: its address, labels, annotations and service account.
+    /// Pod in the files. Its address, labels, annotations and service account describe the proxy.
     #[arg(long, value_name = "NAME.NAMESPACE", conflicts_with = "node", required_unless_present = "node")]
     pub(crate) pod: Option<String>,
-    /// Type of the proxy of --pod.
+    /// Type of the proxy, with --pod.
     #[arg(long, value_enum, default_value_t = PreviewProxyType::Sidecar, requires = "pod")]
     pub(crate) proxy_type: PreviewProxyType,
     /// JSON file with the node that the proxy sends: `id` and `metadata`, as in Envoy's bootstrap.
@@ -100,15 +100,15 @@ pub(crate) struct PreviewArgs {
     /// Print only these types.
     #[arg(long, value_name = "TYPE,..", value_enum, value_delimiter = ',')]
     pub(crate) resource_types: Vec<PreviewResourceType>,
-    /// Print only resources of this name.
+    /// Print only resources with this name.
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How to print it: names and sizes as text, or the resources as JSON.
+    /// Output format: names and sizes as text, or the resources as JSON.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
 }
 
-/// The types of proxies that a pod may have.
+/// The types of proxies that a Pod can have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum PreviewProxyType {
     Sidecar,

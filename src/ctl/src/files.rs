@@ -12,8 +12,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Reads a file, a directory tree, or standard input if `path` is `-`. Each file or directory that cannot be read adds a
-/// line to `failures`; the others are read all the same.
+/// Reads a file, a directory tree, or standard input if `path` is `-`. Each file or directory that cannot be read adds
+/// a line to `failures`; the others are read.
 pub(crate) fn read(path: &Path, failures: &mut Vec<String>) -> Vec<Source> {
     let mut sources = Vec::new();
     if path == Path::new("-") {
@@ -49,9 +49,9 @@ fn read_directory(path: &Path, sources: &mut Vec<Source>, failures: &mut Vec<Str
     match std::fs::read_dir(path) {
         Ok(list) => {
             for entry in list {
-                // The type comes with the entry: it is known even if the entry itself is not accessible.
+                // The directory entry contains the type, so the type is known even if the file is not accessible.
                 match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))) {
-                    // A link to a directory is not followed: it may lead to a cycle.
+                    // A symbolic link to a directory is not followed, because it may lead to a cycle.
                     Ok((path, kind)) if kind.is_symlink() && path.is_dir() => {}
                     Ok((path, kind)) => entries.push((path, kind.is_dir())),
                     Err(error) => failed(error),
@@ -75,5 +75,5 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 fn has_extension(path: &Path) -> bool {
-    path.extension().and_then(|extension| extension.to_str()).is_some_and(|found| EXTENSIONS.contains(&found))
+    path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| EXTENSIONS.contains(&extension))
 }

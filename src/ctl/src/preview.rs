@@ -1,4 +1,4 @@
-//! `preview`: the configuration that a proxy would get for the objects of files.
+//! The `preview` subcommand: the configuration that a proxy would receive for the objects in files.
 
 mod objects;
 mod proxy;
@@ -43,7 +43,7 @@ impl PreviewResourceType {
     }
 }
 
-/// Runs the command; returns its exit code.
+/// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let mut failures = Vec::new();
     let objects = PreviewObjects::read(&args.filenames, &mut failures);
@@ -76,37 +76,37 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     });
     engine.flush();
     let Some(scope) = served::scope_of(&engine.snapshot(), &handles, &key) else {
-        writeln!(errors, "sluicectl: the proxy would get no configuration")?;
+        writeln!(errors, "sluicectl: the proxy would receive no configuration")?;
         return Ok(EXIT_FINDINGS);
     };
 
-    let mut found = BTreeMap::new();
+    let mut previewed = BTreeMap::new();
     for kind in PreviewResourceType::ALL {
         if args.resource_types.is_empty() || args.resource_types.contains(&kind) {
             let mut resources = served::resources(&scope, kind.resource_type());
             resources.retain(|name, _| args.name.as_ref().is_none_or(|only| only == name.as_str()));
-            found.insert(kind.label(), (kind, resources));
+            previewed.insert(kind.label(), (kind, resources));
         }
     }
-    let is_empty = found.values().all(|(_, resources)| resources.is_empty());
+    let is_empty = previewed.values().all(|(_, resources)| resources.is_empty());
     match args.output {
-        Output::Text => print_names(&found, out)?,
-        Output::Json => print_json(&found, out)?,
+        Output::Text => print_names(&previewed, out)?,
+        Output::Json => print_json(&previewed, out)?,
     }
     if is_empty {
-        writeln!(errors, "sluicectl: the proxy would get no such resource")?;
+        writeln!(errors, "sluicectl: the proxy would receive no such resource")?;
     }
     Ok(if is_empty { EXIT_FINDINGS } else { EXIT_OK })
 }
 
 type PreviewedResources = BTreeMap<&'static str, (PreviewResourceType, ResourceSet)>;
 
-fn print_names(found: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
+fn print_names(previewed: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
     for kind in PreviewResourceType::ALL {
-        let Some((_, resources)) = found.get(kind.label()) else { continue };
+        let Some((_, resources)) = previewed.get(kind.label()) else { continue };
         writeln!(out, "{}: {}", kind.label(), resources.len())?;
         for (name, bytes) in resources {
-            // The one name table of a proxy has no name.
+            // The only name table of a proxy has no name.
             let name = if name.is_empty() { "(unnamed)" } else { name.as_str() };
             writeln!(out, "  {name}  {} bytes", bytes.len())?;
         }
@@ -114,9 +114,9 @@ fn print_names(found: &PreviewedResources, out: &mut dyn Write) -> io::Result<()
     Ok(())
 }
 
-fn print_json(found: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
+fn print_json(previewed: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
     let mut document = Map::new();
-    for (label, (kind, resources)) in found {
+    for (label, (kind, resources)) in previewed {
         let type_url = kind.resource_type().type_url();
         let resources = resources.values().map(|bytes| sluice_proto::json::encode_any(type_url, bytes));
         document.insert((*label).to_owned(), Value::Array(resources.collect()));

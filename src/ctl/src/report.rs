@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// Writes a line per finding to `out` and a summary to `errors`.
+/// Writes a line for each finding to `out`, and a summary to `errors`.
 pub(crate) fn text(report: &Report, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<()> {
     let colour = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
     for finding in &report.findings {
@@ -77,15 +77,15 @@ pub(crate) fn text(report: &Report, colours: bool, out: &mut dyn Write, errors: 
         parts.retain(|part| !part.is_empty() && part != "\x1b[1m\x1b[0m");
         writeln!(out, "{}:{}:{}: {}", finding.file, finding.line, finding.column, parts.join(": "))?;
     }
-    let errors_found = report.findings.iter().filter(|finding| finding.is_error()).count();
-    let warnings = report.findings.len() - errors_found;
+    let error_count = report.findings.iter().filter(|finding| finding.is_error()).count();
+    let warnings = report.findings.len() - error_count;
     let Report { files, objects, skipped, .. } = report;
     writeln!(
         errors,
         "{}, {}: {}, {}{}",
         count(*files, "file"),
         count(*objects, "object"),
-        count(errors_found, "error"),
+        count(error_count, "error"),
         count(warnings, "warning"),
         if *skipped > 0 { format!("; {} of other kinds skipped", count(*skipped, "object")) } else { String::new() },
     )

@@ -24,7 +24,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn sidecar_gets_clusters_listeners_and_routes_of_the_mesh() {
+fn sidecar_receives_clusters_listeners_and_routes_of_the_mesh() {
     let output = preview(&demo(), &["--pod", "counter.teashop"]);
     let text = String::from_utf8_lossy(&output.stdout);
     for name in ["outbound|80|v1|kettle.teashop.svc.cluster.local", "virtualInbound", "  80  "] {
@@ -44,14 +44,14 @@ fn route_tables_contain_the_routes_of_virtual_services() {
 }
 
 #[test]
-fn gateway_gets_the_listeners_of_its_servers() {
+fn gateway_receives_the_listeners_of_its_servers() {
     let output =
         preview(&demo(), &["--pod", "front-door.teashop", "--proxy-type", "router", "--resource-types", "lds"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("0.0.0.0_8080"), "{output:?}");
 }
 
 #[test]
-fn services_without_slices_are_named_with_the_deployments_beside_them() {
+fn services_without_slices_are_reported_with_the_deployments_beside_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let objects = "\
 apiVersion: v1

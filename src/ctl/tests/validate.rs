@@ -146,8 +146,8 @@ fn readable_files_beside_an_unreadable_directory_are_validated() {
     for name in ["a-no-access", "b-list-only"] {
         std::fs::set_permissions(config.join(name), std::fs::Permissions::from_mode(0o755)).expect("permissions");
     }
-    let (found, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(found.starts_with("config/c/routes.yaml:10:5: ") && found.lines().count() == 1, "{found}");
+    let (findings, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(findings.starts_with("config/c/routes.yaml:10:5: ") && findings.lines().count() == 1, "{findings}");
     assert!(errors.starts_with("2 files, 2 objects: 1 error, 0 warnings"), "{errors}");
     for line in [
         "sluicectl: config/a-no-access: cannot list: Permission denied",

@@ -1,4 +1,4 @@
-//! The objects of files.
+//! The objects in files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,26 +9,26 @@ use sluice_parse::{ObjectError, parse_object, yaml};
 
 use crate::files;
 
-/// The id of the cluster that the objects are of.
+/// The cluster id of the objects.
 pub(super) const CLUSTER: &str = "Kubernetes";
 
 /// The DNS domain of Services.
 pub(super) const DOMAIN: &str = "cluster.local";
 
-/// Kinds that make pods, which only a cluster runs.
+/// Kinds for which a cluster creates pods.
 const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
-/// PreviewObjects of files, and what is known of the objects that are not read.
+/// The objects in files, and the workloads among the objects that are not read.
 #[derive(Default)]
 pub(super) struct PreviewObjects {
     pub(super) parsed: Vec<ParsedObject>,
-    /// `Kind namespace/name` of objects that make pods.
+    /// `Kind namespace/name` of objects for which a cluster creates pods.
     workloads: BTreeSet<String>,
 }
 
 impl PreviewObjects {
-    /// Reads files and directories; what cannot be read is in `failures`. If an object is declared twice, the last one is
-    /// used.
+    /// Reads files and directories. Each one that cannot be read adds a line to `failures`. If an object is declared
+    /// twice, the last declaration is used.
     pub(super) fn read(paths: &[PathBuf], failures: &mut Vec<String>) -> Self {
         let mut objects = Self::default();
         let mut by_key: BTreeMap<(Kind, ObjectKey), ParsedObject> = BTreeMap::new();
@@ -60,7 +60,7 @@ impl PreviewObjects {
         objects
     }
 
-    /// What makes the preview differ from what the author of the files may expect.
+    /// Notes about the objects, for the user: why the preview may differ from what the files seem to say.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for reject in self.parsed.iter().flat_map(|parsed| &parsed.rejects) {
@@ -78,11 +78,11 @@ impl PreviewObjects {
             .collect();
         if !without.is_empty() {
             let mut note =
-                format!("Services without endpoints, because no EndpointSlice is of them: {}", without.join(", "));
+                format!("Services without endpoints, because they have no EndpointSlice: {}", without.join(", "));
             if !self.workloads.is_empty() {
                 let workloads: Vec<_> = self.workloads.iter().map(String::as_str).collect();
                 note += &format!(
-                    ". Pods and EndpointSlices are created by a cluster and not from these objects: {}",
+                    ". A cluster creates Pods and EndpointSlices for these objects, the preview does not: {}",
                     workloads.join(", ")
                 );
             }
@@ -91,7 +91,7 @@ impl PreviewObjects {
         notes
     }
 
-    /// The Pod of that name.
+    /// The Pod with that name.
     pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&sluice_model::Pod> {
         self.parsed.iter().find_map(|parsed| match &parsed.object {
             Some(Object::Pod(pod)) if parsed.key.namespace == namespace && parsed.key.name == name => Some(pod),

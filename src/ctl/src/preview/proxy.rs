@@ -42,7 +42,7 @@ pub(super) enum DescriptionError {
     #[error("--pod: {0:?} is not of the form NAME.NAMESPACE")]
     InvalidPodName(String),
     /// The files do not have the Pod.
-    #[error("--pod: the files have no valid Pod {name}; they have {}. --node describes a proxy without a Pod", list(.known))]
+    #[error("--pod: the files contain no valid Pod {name}; they contain {}. --node describes a proxy without a Pod", list(.known))]
     UnknownPod {
         /// NAME.NAMESPACE as given.
         name: String,
@@ -78,7 +78,7 @@ pub(super) fn describe(args: &PreviewArgs, objects: &PreviewObjects) -> Result<P
     parse_proxy(&node.message, &BTreeMap::new()).map_err(|error| invalid(&error))
 }
 
-/// The node that the proxy of a Pod sends, as the agent makes it.
+/// The node that the proxy of a Pod sends, as the agent builds it.
 fn node_of_pod(name: &str, proxy_type: PreviewProxyType, objects: &PreviewObjects) -> Result<Value, DescriptionError> {
     let (pod_name, namespace) =
         name.rsplit_once('.').ok_or_else(|| DescriptionError::InvalidPodName(name.to_owned()))?;

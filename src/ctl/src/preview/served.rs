@@ -12,7 +12,7 @@ use sluice_xds_protocol::{EpochChanges, ScopeSnapshot, Store};
 /// Encoded resources by name.
 pub(super) type ResourceSet = BTreeMap<Text, Vec<u8>>;
 
-/// What a server with this state of the graph serves to a proxy; `None` if it has no scope.
+/// The state that a server serves to a proxy; `None` if the proxy has no scope.
 pub(super) fn scope_of(snapshot: &Snapshot, handles: &Handles, proxy: &ProxyKey) -> Option<ScopeSnapshot> {
     let scope = Arc::new(snapshot.get(&handles.scopes, proxy)?.as_ref().clone());
     let changes = EpochChanges {
@@ -30,7 +30,7 @@ pub(super) fn scope_of(snapshot: &Snapshot, handles: &Handles, proxy: &ProxyKey)
 pub(super) fn resources(scope: &ScopeSnapshot, kind: ResourceType) -> ResourceSet {
     let Some(view) = scope.view(kind) else { return ResourceSet::new() };
     let names = view.names();
-    names.into_iter().filter_map(|name| view.find(&name).map(|found| (name, found.bytes().to_vec()))).collect()
+    names.into_iter().filter_map(|name| view.find(&name).map(|resource| (name, resource.bytes().to_vec()))).collect()
 }
 
 fn rows<K: Key, V: Value>(snapshot: &Snapshot, collections: &[Published<K, V>]) -> Vec<(K, Option<V>)> {
