@@ -26,7 +26,7 @@ use crate::unix::is_served;
 use crate::wasm::Modules;
 use crate::xds::{self, InterceptedTypes};
 
-/// Runs the agent until Envoy exits or the agent is to terminate.
+/// Runs the agent until Envoy exits or a termination is requested.
 ///
 /// # Errors
 /// A setting is invalid, the agent cannot listen on an address, or Envoy cannot be started.

@@ -20,7 +20,7 @@ use crate::settings::Settings;
 pub(crate) struct BootstrapInputs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) node: &'a EnvoyNode,
-    /// Another SDS server provides the workload's certificate; the agent serves secrets in files on a socket of its own.
+    /// Another SDS server provides the workload's certificate; the agent serves secrets in files on a separate socket.
     pub(crate) external_sds: bool,
     /// Another SDS server provides credentials of gateways.
     pub(crate) credential_socket: bool,
@@ -68,13 +68,13 @@ struct FamilyAddresses {
     local: &'static str,
     /// The address of all interfaces.
     wildcard: &'static str,
-    /// The same of the other family, in dual-stack pods.
+    /// The address of all interfaces in the other family, in dual-stack pods.
     additional_wildcard: Option<&'static str>,
     /// Envoy's `dns_lookup_family`.
     dns_lookup_family: &'static str,
 }
 
-/// Builds the bootstrap. Invalid settings are left out, with a warning.
+/// Builds the bootstrap. Invalid settings are skipped, with a warning.
 pub(crate) fn build(inputs: &BootstrapInputs<'_>, warnings: &mut Vec<String>) -> Value {
     let BootstrapInputs { settings, node, .. } = inputs;
     let hosts = inputs.hosts();

@@ -134,7 +134,7 @@ pub(crate) fn metadata(upstream: &Upstream) -> Result<MetadataMap> {
             let mut value: AsciiMetadataValue = bearer
                 .as_str()
                 .parse()
-                .with_context(|| format!("{} does not hold a token", upstream.token_file.display()))?;
+                .with_context(|| format!("{} does not contain a token", upstream.token_file.display()))?;
             value.set_sensitive(true);
             metadata.insert("authorization", value);
         }
@@ -145,7 +145,7 @@ pub(crate) fn metadata(upstream: &Upstream) -> Result<MetadataMap> {
     Ok(metadata)
 }
 
-/// A TLS client that verifies the server by these roots, and presents the certificate if the server asks for one.
+/// A TLS client that verifies the server by these roots, and presents the certificate if the server requests one.
 ///
 /// # Errors
 /// There are no roots, or a file is missing or not PEM.
@@ -160,7 +160,7 @@ pub(crate) fn client_config(
         Roots::File(file) => {
             let pem = std::fs::read(file).with_context(|| format!("read the roots {}", file.display()))?;
             store.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
-            ensure!(!store.is_empty(), "{} holds no certificate", file.display());
+            ensure!(!store.is_empty(), "{} contains no certificate", file.display());
         }
     }
     ensure!(!store.is_empty(), "the system has no root certificates");
@@ -173,7 +173,7 @@ pub(crate) fn client_config(
                 .with_context(|| format!("read the certificate {}", chain.display()))?;
             // The library's error is dropped: it may quote the file.
             let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else {
-                bail!("{} holds no private key", key.display())
+                bail!("{} contains no private key", key.display())
             };
             builder.with_client_auth_cert(certificates, key_der).context("use the provisioned certificate")?
         }
@@ -224,6 +224,6 @@ mod tests {
         let file = directory.path().join("root.pem");
         std::fs::write(&file, "nothing").expect("write");
         let error = client_config(&Roots::File(file), None, None).expect_err("no roots");
-        assert!(error.to_string().contains("holds no certificate"), "{error}");
+        assert!(error.to_string().contains("contains no certificate"), "{error}");
     }
 }

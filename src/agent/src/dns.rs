@@ -27,7 +27,7 @@ const MAX_CONCURRENT_REQUESTS: usize = 1024;
 /// Size limit of a request over UDP.
 const MAX_UDP_REQUEST_BYTES: usize = 4096;
 
-/// A DNS proxy before it serves; others use its name table already.
+/// A DNS proxy that does not serve yet. Its name table can be used already.
 pub(crate) struct DnsProxy {
     pub(crate) names: NameTableStore,
     resolv_conf: ResolvConf,
@@ -71,8 +71,8 @@ impl DnsProxy {
 
 /// The addresses to listen on: `localhost` is the loopback of each family that a name server has.
 fn listen_addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
-    let split = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let Some((host, port)) = split else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
+    let host_and_port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    let Some((host, port)) = host_and_port else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
     if host != "localhost" {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let ip: IpAddr =

@@ -24,22 +24,22 @@ const MAX_FAILED_POLLS: u32 = 5;
 /// Requests to terminate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShutdownTokens {
-    /// The agent is to terminate.
+    /// Termination is requested.
     pub(crate) requested: CancellationToken,
-    /// The agent is to terminate without draining Envoy.
+    /// Termination without draining Envoy is requested.
     pub(crate) at_once: CancellationToken,
 }
 
-/// Why Envoy no longer runs.
+/// The reason why Envoy does not run any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Termination {
-    /// The agent has terminated it on request.
+    /// The agent terminated it on request.
     Requested,
-    /// It exited by itself, with this code, or by a signal.
+    /// It exited by itself, with this code; `None` if a signal terminated it.
     Exited(Option<i32>),
 }
 
-/// Waits until Envoy exits, or until the agent is to terminate: then Envoy is drained and terminated.
+/// Waits until Envoy exits or a termination is requested. On request, Envoy is drained and terminated.
 ///
 /// # Errors
 /// The state of the process cannot be read.

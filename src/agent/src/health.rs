@@ -16,10 +16,10 @@ use tracing::{info, warn};
 use crate::settings::Settings;
 use crate::status::{NotReady, Probe, Prober, Target};
 
-/// The workload's health as it is reported to the control plane: `None` before the first result, else healthy or the reason.
+/// The workload's health, as it is reported to the control plane; `None` before the first result.
 pub(crate) type Health = Option<Result<(), Unhealthy>>;
 
-/// Why the workload is unhealthy. Each reason may pass: the probe is repeated.
+/// The reason why the workload is unhealthy. Each one is temporary: the probe is repeated.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum Unhealthy {
     #[error("the proxy is not ready: {0}")]
@@ -59,7 +59,7 @@ impl HealthThreshold {
         }
     }
 
-    /// Adds a result. Whether the health changes with it.
+    /// Adds a result. Returns whether it changes the health.
     fn add(&mut self, healthy: bool) -> bool {
         let (count, other, threshold) = match healthy {
             true => (&mut self.successes, &mut self.failures, self.success_threshold),

@@ -1,4 +1,4 @@
-//! The workload's certificate and the trusted roots: where they come from, when they are renewed, and who gets them (D02).
+//! The workload's certificate and the trusted roots: their sources, their renewal, and their subscribers (D02).
 
 mod authority;
 mod certificate;

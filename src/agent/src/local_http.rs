@@ -11,7 +11,7 @@ const MAX_BODY_BYTES: usize = 64 << 20;
 /// Time limit of a request, unless the caller sets one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A client for servers of this pod. It verifies no certificate, as the kubelet does for probes, and follows no redirect.
+/// A client for servers of this pod. It does not verify certificates, like the kubelet for probes, and does not follow redirects.
 ///
 /// # Errors
 /// TLS cannot be set up.
@@ -24,7 +24,7 @@ pub(crate) fn client(source: Option<IpAddr>) -> Result<HttpClient> {
 /// A GET request to a host (name or address) of this pod.
 ///
 /// # Errors
-/// Host and path make no URL.
+/// Host and path do not form a valid URL.
 pub(crate) fn get(scheme: &str, host: &str, port: u16, path: &str) -> Result<HttpRequest> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let text = format!("{scheme}://{host}:{port}{path}");

@@ -5,12 +5,12 @@ use sluice_telemetry::{LogConfig, LogLevels, LogTarget};
 /// Starts the log. `levels` are comma-separated `[SCOPE:]LEVEL`; invalid ones are ignored, with a warning in the result.
 pub(crate) fn start(levels: &str, json: bool) -> Vec<String> {
     let (levels, warnings) = parse(levels);
-    // A second start, as in tests, changes nothing.
+    // A second start, for example in tests, has no effect.
     let _ = sluice_telemetry::start(&LogConfig { levels, json, target: LogTarget::Stdout });
     warnings
 }
 
-/// An injected container may name levels of another version, so an invalid one does not end the start.
+/// An injected container may name levels of another version, so an invalid level is not an error.
 fn parse(text: &str) -> (LogLevels, Vec<String>) {
     let mut warnings = Vec::new();
     let valid = text.split(',').filter(|item| match item.parse::<LogLevels>() {

@@ -118,7 +118,7 @@ impl Default for Metrics {
         );
         registry.register(
             "istiod_connection_errors",
-            "Streams that the control plane rejected or broke",
+            "Streams that the control plane rejected or closed",
             inner.connection_errors.clone(),
         );
         registry.register("xds_proxy_requests", "Requests forwarded to the control plane", inner.xds_requests.clone());
@@ -241,7 +241,7 @@ impl Metrics {
         self.0.wasm_millis.observe(duration.as_secs_f64() * 1000.0);
     }
 
-    /// All metrics as text, without the end mark of OpenMetrics: other sources follow.
+    /// All metrics as text, without the end mark of OpenMetrics, because metrics of other sources follow.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if prometheus_client::encoding::text::encode_registry(&mut text, &self.0.registry).is_err() {
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metric_names_are_istios() {
+    fn metric_names_equal_those_of_pilot_agent() {
         let metrics = Metrics::default();
         metrics.certificate_requested(Duration::from_millis(3), false);
         metrics.connection_failed();
@@ -268,7 +268,7 @@ mod tests {
             "istio_agent_istiod_connection_failures_total 1",
             "istio_agent_scrapes_total 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|text_line| text_line == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("# EOF"));
     }

@@ -45,7 +45,7 @@ impl EnvoyNode {
         }
         let mut labels = static_labels.clone();
         if let Some(mounted) = &settings.pod.labels {
-            // The label that a ReplicaSet adds does not describe the workload.
+            // A ReplicaSet adds this label; it does not describe the workload.
             let mounted = mounted.iter().filter(|(name, _)| *name != "pod-template-hash");
             labels.extend(mounted.map(|(name, value)| (name.clone(), Value::from(value.as_str()))));
         }
@@ -146,7 +146,7 @@ pub(crate) fn interface_addresses() -> Vec<std::net::IpAddr> {
 
     use nix::net::if_::InterfaceFlags;
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let mut found = Vec::new();
+    let mut addresses = Vec::new();
     for interface in interfaces {
         if !interface.flags.contains(InterfaceFlags::IFF_UP) || interface.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
             continue;
@@ -163,11 +163,11 @@ pub(crate) fn interface_addresses() -> Vec<std::net::IpAddr> {
                 v6.is_unicast_link_local() || v6.is_multicast() || v6.is_unspecified() || v6.is_loopback()
             }
         };
-        if !is_local && !found.contains(&address) {
-            found.push(address);
+        if !is_local && !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
-    found
+    addresses
 }
 
 #[cfg(test)]

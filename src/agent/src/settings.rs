@@ -19,7 +19,7 @@ pub(crate) use wasm::WasmSettings;
 
 /// Directory of the SDS socket.
 pub(crate) const IDENTITY_DIRECTORY: &str = "./var/run/secrets/workload-spiffe-uds";
-/// Name of the SDS socket that the agent itself serves.
+/// Name of the SDS socket that the agent serves.
 pub(crate) const IDENTITY_SOCKET: &str = "socket";
 /// Socket on which the agent serves secrets in files if another server has the SDS socket.
 pub(crate) const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-socket";
@@ -227,7 +227,7 @@ impl Settings {
         }
         let variable_or_metadata = |name: &str| {
             environment.text(name).map(ToOwned::to_owned).or_else(|| {
-                // The injector sets these variables in containers. Other processes have them in the ProxyConfig.
+                // The injector sets these variables in containers. For other workloads they are in the ProxyConfig.
                 proxy.proxy_metadata.get(name).cloned()
             })
         };

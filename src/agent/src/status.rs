@@ -5,8 +5,8 @@
 //! | `/healthz/ready` | any | 200 while Envoy serves the configuration of the control plane, else 503 | any client |
 //! | `/app-health/..`, `/app-lifecycle/..` | any | the result of a probe of the application, as the kubelet would send it | any client |
 //! | `/stats/prometheus`, `/metrics` | any | metrics of the agent, Envoy and the application | any client; with `METRICS_LOCALHOST_ACCESS_ONLY` the loopback |
-//! | `/quitquitquit` | POST | ends Envoy and the agent without draining | the loopback |
-//! | `/drain` | POST | drains; a later end does not wait for a drain again | the loopback |
+//! | `/quitquitquit` | POST | terminates Envoy and the agent without draining | the loopback |
+//! | `/drain` | POST | drains Envoy; a later termination does not drain again | the loopback |
 //! | `/debug/ndsz` | GET | the name table of the DNS proxy | the loopback |
 
 mod app_probes;
@@ -156,7 +156,7 @@ async fn drain(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
         warn!(target: "status", error = format!("{error:#}"), "failed to drain Envoy");
         return (StatusCode::BAD_GATEWAY, "Envoy does not respond\n").into_response();
     }
-    // The drain is done: the end need not drain again.
+    // Envoy is drained: the termination need not drain it again.
     status.stop.at_once.cancel();
     "OK".into_response()
 }

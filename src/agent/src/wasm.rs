@@ -1,4 +1,4 @@
-//! Wasm modules of extensions (D07): the agent fetches them from their URL, checks them and keeps them as files, so that Envoy
+//! Wasm modules of extensions (D07): the agent fetches them from their URL, checks them and writes them to files, so that Envoy
 //! loads files only.
 //!
 //! - [`convert`]: extensions with files in place of URLs.
@@ -64,7 +64,7 @@ impl Modules {
     /// The extensions with files in place of URLs.
     ///
     /// # Errors
-    /// An extension is malformed; the whole response has to be rejected.
+    /// An extension is malformed. The whole response must be rejected.
     pub(crate) async fn convert(&self, extensions: Vec<Any>) -> Result<Vec<Any>> {
         let start = std::time::Instant::now();
         let converted = join_all(extensions.into_iter().map(|extension| convert::convert(&self.0, extension))).await;

@@ -1,6 +1,6 @@
 //! xDS proxy between Envoy and the control plane (D01).
 //!
-//! Messages pass as bytes; only their type is read. Responses for the agent are intercepted, the agent subscribes to its own types
+//! Messages pass as bytes; only their type is read. Responses for the agent are intercepted. The agent subscribes to its types
 //! on the same stream, and responses with extensions wait until their Wasm modules are fetched.
 
 mod extensions;
@@ -38,7 +38,7 @@ const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/Delt
 /// State that all streams share.
 pub(crate) struct XdsProxy {
     pub(crate) upstream: Upstream,
-    /// Types that the agent handles itself.
+    /// Types whose responses the agent handles.
     pub(crate) intercepted: InterceptedTypes,
     /// Health of the workload.
     pub(crate) health: watch::Receiver<Health>,
@@ -108,12 +108,12 @@ impl StreamingService<Bytes> for Method {
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
         let (proxy, protocol) = (Arc::clone(&self.proxy), self.protocol);
-        // One response is being written and one waits.
+        // One response is being written, and one waits.
         let (sender, responses) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             let end = stream::run(&proxy, protocol, request.into_inner(), &sender).await;
             if let Err(status) = end {
-                // Envoy reconnects and states what it holds, so no configuration is lost.
+                // Envoy reconnects with its current versions, so no configuration is lost.
                 info!(target: "xdsproxy", code = ?status.code(), reason = status.message(), "stream ended");
                 let _ = sender.send(Err(status)).await;
             }

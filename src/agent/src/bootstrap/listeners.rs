@@ -1,4 +1,4 @@
-//! Envoy's static listeners: its metrics, and its readiness. Readiness passes through Envoy, so it fails when Envoy does.
+//! Envoy's static listeners: metrics and readiness. Readiness requests pass through Envoy, so they fail when Envoy fails.
 
 use serde_json::{Value, json};
 

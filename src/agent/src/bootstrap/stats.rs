@@ -10,7 +10,7 @@ use crate::settings::Settings;
 
 /// Tags with the pattern of their place in names: the first group is removed, the second is the value.
 const TAGS: &[(&str, &str)] = &[
-    // Names of clusters and prefixes of listeners hold dots, so they end in `;`.
+    // Names of clusters and prefixes of listeners contain dots, so they end in `;`.
     ("cluster_name", r"^cluster(\.(.+?);)"),
     ("http_conn_manager_prefix", r"^http\.(([^;]+);\.)"),
     ("tcp_prefix", r"^tcp\.((.+?)\.)\w+$"),

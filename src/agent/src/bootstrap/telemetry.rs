@@ -105,7 +105,7 @@ pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses, warni
 #[error("address {0:?} is not HOST:PORT")]
 struct InvalidAddress(String);
 
-/// A cluster of a server at `HOST:PORT`.
+/// The cluster for a server at `HOST:PORT`.
 fn cluster(
     name: &str,
     address: &str,
@@ -156,9 +156,9 @@ fn transport_socket(tls: &ClientTlsSettings, host: &str, grpc: bool) -> Option<V
         TlsMode::Disable => return None,
         TlsMode::IstioMutual => (Some("default".to_owned()), Some("ROOTCA".to_owned())),
         mode => {
-            let own = format!("file-cert:{}~{}", tls.client_certificate, tls.private_key);
+            let client_certificate = format!("file-cert:{}~{}", tls.client_certificate, tls.private_key);
             let roots = (!tls.ca_certificates.is_empty()).then(|| format!("file-root:{}", tls.ca_certificates));
-            ((mode == TlsMode::Mutual).then_some(own), roots)
+            ((mode == TlsMode::Mutual).then_some(client_certificate), roots)
         }
     };
     let names: Vec<_> = tls.subject_alt_names.iter().map(|name| json!({ "exact": name })).collect();

@@ -72,7 +72,7 @@ fn ip_families_decide_the_listener_addresses() {
     assert_eq!(one["additional_addresses"], Value::Null);
 }
 
-/// Istio's dashboards use these statistics. Others are left out, because there are thousands.
+/// Istio's dashboards use these statistics. Others are excluded, because there are thousands.
 #[test]
 fn statistics_of_istios_dashboards_are_kept() {
     let (bootstrap, _) = bootstrap("sidecar", &[]);
@@ -134,14 +134,14 @@ fn telemetry_has_clusters_and_sinks() {
 }
 
 #[test]
-fn invalid_telemetry_is_left_out_with_a_warning() {
+fn invalid_telemetry_is_skipped_with_a_warning() {
     let config = r#"{"tracing": {"zipkin": {"address": "no-port"}}, "statsdUdpAddress": "statsd:9125"}"#;
     let (bootstrap, warnings) = bootstrap("sidecar", &[("PROXY_CONFIG", config)]);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(bootstrap.get("tracing").is_none() && bootstrap.get("stats_sinks").is_none());
 }
 
-/// Envoy validates the bootstraps: it knows all names, types and values.
+/// Envoy validates all names, types and values of the bootstraps.
 #[test]
 fn upstream_envoy_accepts_all_bootstraps() {
     let binary = sluice_testkit::pods::envoy::binary().expect("Envoy is installed");

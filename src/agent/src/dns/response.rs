@@ -39,12 +39,12 @@ pub(super) fn resolve(names: &NameTableStore, bytes: &[u8], udp: bool) -> Resolu
         HostLookup::Unknown => return Resolution::Forward,
         HostLookup::Resolved { alias_of, addresses } => (alias_of, addresses),
     };
-    let wants_v4 = match question.qtype {
+    let is_v4 = match question.qtype {
         QTYPE::TYPE(TYPE::A) => true,
         QTYPE::TYPE(TYPE::AAAA) => false,
         _ => return Resolution::Forward,
     };
-    let mut addresses: Vec<IpAddr> = addresses.into_iter().filter(|address| address.is_ipv4() == wants_v4).collect();
+    let mut addresses: Vec<IpAddr> = addresses.into_iter().filter(|address| address.is_ipv4() == is_v4).collect();
     addresses.shuffle(&mut rand::rng());
     let target = alias_of.as_deref().and_then(|name| Name::new(name).ok());
     let owner = target.clone().unwrap_or_else(|| question.qname.clone());

@@ -35,7 +35,7 @@ pub(super) enum HostLookup {
     NoTable,
     /// The name is not in the table.
     Unknown,
-    /// The addresses, and the name in the table if it is another.
+    /// The addresses, and the name in the table if it differs.
     Resolved { alias_of: Option<String>, addresses: Vec<IpAddr> },
 }
 
@@ -108,7 +108,7 @@ impl NameTableStore {
         if let Some(addresses) = table.addresses(name) {
             return HostLookup::Resolved { alias_of: None, addresses };
         }
-        // Clients append search domains first. The name without it is returned at once, which saves them further requests.
+        // Clients append search domains first. The name without the search domain is resolved at once, which saves further requests.
         let search = self.0.search.as_deref();
         let short = search.and_then(|search| name.strip_suffix(search)?.strip_suffix('.'));
         match short.and_then(|short| Some((short, table.addresses(short)?))) {

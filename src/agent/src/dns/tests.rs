@@ -70,8 +70,8 @@ async fn requests_are_served_over_tcp() {
 fn localhost_is_the_loopback_of_the_name_servers_families() {
     let servers = |all: &[&str]| all.iter().map(|server| server.parse().expect("an address")).collect::<Vec<_>>();
     let listens = |address: &str, all: &[&str]| -> Vec<String> {
-        let found = super::listen_addresses(address, &servers(all)).expect("addresses");
-        found.iter().map(ToString::to_string).collect()
+        let addresses = super::listen_addresses(address, &servers(all)).expect("addresses");
+        addresses.iter().map(ToString::to_string).collect()
     };
     assert_eq!(listens("localhost:15053", &["10.0.0.1:53"]), ["127.0.0.1:15053"]);
     assert_eq!(listens("localhost:15053", &["10.0.0.1:53", "[fd00::1]:53"]), ["127.0.0.1:15053", "[::1]:15053"]);

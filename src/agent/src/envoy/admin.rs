@@ -118,7 +118,7 @@ fn parse_connections(text: &str, own_ports: &[u16]) -> u64 {
         let Some(listener) = name.strip_prefix("listener.") else { return false };
         let Some(listener) = listener.strip_suffix(".downstream_cx_active") else { return false };
         let own = own_ports.iter().any(|port| listener.ends_with(&format!("_{port}")));
-        // The connections of a worker are included in those of its listener; internal listeners have no clients.
+        // The connections of a worker are part of those of its listener. Internal listeners have no clients.
         !own && !listener.contains("worker_")
             && !listener.starts_with("admin")
             && !listener.starts_with("envoy_internal_")
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_client_connections_count() {
+    fn only_client_connections_are_counted() {
         let text = "http.inbound_0.0.0.0_80;.downstream_cx_active: 7\n\
                     listener.0.0.0.0_15021.downstream_cx_active: 1\n\
                     listener.0.0.0.0_15006.downstream_cx_active: 2\n\

@@ -23,7 +23,7 @@ const FIPS_GRPC_CIPHER_SUITES: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-A
 pub(crate) fn command(settings: &Settings, bootstrap: &Path) -> Result<Command> {
     let mut command = Command::new(&settings.proxy.binary_path);
     let arguments = arguments(settings);
-    // The bootstrap override is not logged: it may hold keys.
+    // The bootstrap override is not logged, because it may contain keys.
     let binary = &settings.proxy.binary_path;
     info!(bootstrap = %bootstrap.display(), binary, arguments = arguments.join(" "), "Envoy command line");
     command.arg("-c").arg(bootstrap).args(arguments).kill_on_drop(true);
@@ -46,7 +46,7 @@ fn arguments(settings: &Settings) -> Vec<String> {
     let (level, components) = split_levels(log_level);
     let components = if components.is_empty() { component_log_level.clone() } else { components };
     let mut arguments: Vec<String> = [
-        // Draining asks all clients at once to disconnect.
+        // All clients are told to disconnect as soon as the drain starts.
         "--drain-time-s",
         &drain.as_secs().to_string(),
         "--drain-strategy",
@@ -101,7 +101,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn arguments_of_envoy_equal_istios() {
+    fn arguments_of_envoy_equal_those_of_pilot_agent() {
         let config = ("PROXY_CONFIG", "{drainDuration: 7s, concurrency: 2}");
         let settings = settings("sidecar --proxyLogLevel=info,misc:error,upstream:debug", &[config]).expect("settings");
         let arguments = arguments(&settings).join(" ");

@@ -20,7 +20,7 @@ const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A certificate chain in PEM: the leaf first, the root last.
 pub(super) type Chain = Vec<String>;
 
-/// Requests a certificate. Each request has its own connection: requests are rare, and roots and token change between them.
+/// Requests a certificate. Each request opens a connection, because requests are rare, and roots and token change between them.
 ///
 /// # Errors
 /// The authority cannot be reached or verified, rejects the request, or responds without a chain.
@@ -46,6 +46,6 @@ pub(super) async fn sign(upstream: &Upstream, csr: &str, lifetime: Duration, cer
         bail!("{} did not respond within {SIGN_TIMEOUT:?}", upstream.address);
     };
     let response = IstioCertificateResponse::decode(response?.into_inner()).context("decode the response")?;
-    ensure!(response.cert_chain.len() > 1, "the response of {} holds no chain", upstream.address);
+    ensure!(response.cert_chain.len() > 1, "the response of {} contains no chain", upstream.address);
     Ok(response.cert_chain)
 }

@@ -41,7 +41,7 @@ pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, Str
 /// # Errors
 /// The chain is empty, or its first section is not a certificate.
 pub(super) fn expiry(chain: &[u8]) -> Result<SystemTime> {
-    let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain holds no certificate")?;
+    let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain contains no certificate")?;
     let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate is malformed")?;
     let seconds =
         u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate expired before 1970")?;
@@ -54,8 +54,8 @@ pub(super) fn expiry(chain: &[u8]) -> Result<SystemTime> {
 /// It does not, or one of them is malformed. The message does not quote the key.
 pub(super) fn check_pair(chain: &[u8], key: &[u8]) -> Result<()> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain).filter_map(Result::ok).collect();
-    ensure!(!certificates.is_empty(), "the chain holds no certificate");
-    let key = PrivateKeyDer::from_pem_slice(key).ok().context("the file of the key holds no private key")?;
+    ensure!(!certificates.is_empty(), "the chain contains no certificate");
+    let key = PrivateKeyDer::from_pem_slice(key).ok().context("the file of the key contains no private key")?;
     let signer = sluice_crypto::provider(None)
         .key_provider
         .load_private_key(key)

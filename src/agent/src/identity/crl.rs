@@ -47,14 +47,14 @@ pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: SecretStore) {
     });
 }
 
-/// Why revocation lists cannot be used. The file is read again when it changes.
+/// The reason why revocation lists cannot be used. The file is read again when it changes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 enum CrlError {
     #[error("the file cannot be read: {0}")]
     Unreadable(String),
     #[error("a revocation list is malformed: {0}")]
     Malformed(String),
-    #[error("the file holds no revocation list")]
+    #[error("the file contains no revocation list")]
     Empty,
 }
 

@@ -51,7 +51,7 @@ impl SecretFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// A file cannot be read or is not PEM, or certificate and key do not match, as while only one of them is replaced.
+    /// A file cannot be read or is not PEM, or certificate and key do not match, for example while only one of them is replaced.
     pub(super) fn read(&self) -> Result<SdsSecret> {
         let read = |file: &Path| std::fs::read(file).with_context(|| format!("read {}", file.display()));
         match self {
@@ -63,7 +63,7 @@ impl SecretFiles {
             }
             Self::Roots(file) => {
                 let roots = certificate::roots(&[&read(file)?]);
-                Ok(SdsSecret::Roots(roots.with_context(|| format!("{} holds no certificate", file.display()))?))
+                Ok(SdsSecret::Roots(roots.with_context(|| format!("{} contains no certificate", file.display()))?))
             }
         }
     }
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Kubernetes writes a new directory and renames a symbolic link to it; every file is a link through that link.
+    /// Kubernetes writes a new directory and replaces the symbolic link `..data` to it. Every file is a symbolic link through `..data`.
     #[tokio::test]
     async fn replaced_secret_is_published_and_an_invalid_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");

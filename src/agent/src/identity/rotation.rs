@@ -15,13 +15,13 @@ use crate::settings::{IdentitySettings, KeyFiles, Upstream};
 /// Delay after the first failed attempt.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// Delay of a renewal at least, also if the authority issues certificates that are expired.
+/// Minimum delay of a renewal, even if the authority issues expired certificates.
 const MIN_RENEWAL_DELAY: Duration = Duration::from_millis(100);
 
 /// Keeps certificate and roots up to date, from files if they exist, else from the authority. Never ends.
 pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metrics: Metrics) {
     let KeyFiles { chain, key, roots } = &settings.files;
-    // Files that the agent itself writes are not a source.
+    // Files that the agent writes are not a source.
     let is_own_output = settings.output.as_deref().is_some_and(|output| same_directory(output, chain));
     let from_files = !is_own_output && (settings.authority.is_none() || (chain.exists() && key.exists()));
     let roots_from_file = !is_own_output && (settings.authority.is_none() || roots.exists());
@@ -87,7 +87,7 @@ async fn renew_forever(
                 {
                     warn!(target: "cache", directory = %directory.display(), %error, "failed to write the certificate to files");
                 }
-                // Roots first: peers may present certificates of a new root at once.
+                // Roots first, because peers may present certificates of a new root immediately.
                 if !roots_from_file {
                     secrets.set_roots(issued.root.into_bytes());
                 }
@@ -98,7 +98,7 @@ async fn renew_forever(
                 let delay = backoff(failures, rand::random());
                 failures += 1;
                 let error = format!("{error:#}");
-                warn!(target: "cache", retry = ?delay, error, "failed to request a certificate, the present one stays");
+                warn!(target: "cache", retry = ?delay, error, "failed to request a certificate, the current one stays");
                 delay
             }
         };
@@ -145,7 +145,7 @@ fn renewal_delay(now: SystemTime, expires: SystemTime, ratio: f64, jitter: f64, 
     lifetime.mul_f64(1.0 - left).max(MIN_RENEWAL_DELAY)
 }
 
-/// Delay until a failed attempt is repeated: doubled each time, minus up to a quarter, so that proxies spread.
+/// Delay until a failed attempt is repeated. It doubles each time, minus up to a quarter, so that proxies do not retry at the same time.
 fn backoff(failures: u32, random: f64) -> Duration {
     let delay = INITIAL_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(16)));
     delay.min(MAX_BACKOFF).mul_f64(1.0 - random / 4.0)

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 /// The latest value of a secret; `None` before the first.
 pub(crate) type SecretReceiver = watch::Receiver<Option<Arc<SdsSecret>>>;
 
-/// All secrets of the proxy. Secrets in files are watched from the first subscription on.
+/// All secrets of the proxy. Secrets in files are watched after the first subscription.
 #[derive(Clone)]
 pub(crate) struct SecretStore(Arc<Inner>);
 
@@ -48,7 +48,7 @@ impl SecretStore {
     /// Subscribes to a secret.
     ///
     /// # Errors
-    /// There is no secret of this name.
+    /// There is no secret with this name.
     pub(crate) fn watch(&self, name: &str) -> Result<SecretReceiver> {
         let mut named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
         match named.entry(name.to_owned()) {
@@ -71,12 +71,12 @@ impl SecretStore {
         self.set(CERTIFICATE, secret);
     }
 
-    /// Replaces the own roots. Those of the control plane stay.
+    /// Replaces the roots from the authority or from files. Roots that the control plane adds stay.
     pub(crate) fn set_roots(&self, pem: Vec<u8>) {
         self.update_trust(|trust| trust.own = Some(pem));
     }
 
-    /// Replaces the roots of the control plane.
+    /// Replaces the roots that the control plane adds.
     pub(crate) fn set_added_roots(&self, pem: Vec<u8>) {
         self.update_trust(|trust| trust.added = pem);
     }
@@ -89,7 +89,7 @@ impl SecretStore {
     fn update_trust(&self, update: impl FnOnce(&mut TrustedRoots)) {
         let mut trust = self.0.roots.lock().unwrap_or_else(PoisonError::into_inner);
         update(&mut trust);
-        // Without the own roots, the others alone would reject valid peers.
+        // Before the roots of the authority are available, the added roots alone would reject valid peers.
         let Some(own) = &trust.own else { return };
         if let Some(joined) = certificate::roots(&[own, &trust.added]) {
             self.set(
@@ -110,7 +110,7 @@ impl SecretStore {
     }
 }
 
-/// Subscribers are notified of other content only.
+/// Subscribers are notified only if the content differs.
 fn set(sender: &watch::Sender<Option<Arc<SdsSecret>>>, secret: SdsSecret) {
     sender.send_if_modified(|newest| {
         let differs = newest.as_deref() != Some(&secret);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_of_the_control_plane_are_added_to_the_own_roots() {
+    fn roots_of_the_control_plane_are_added_to_those_of_the_authority() {
         let secrets = SecretStore::new(true, Duration::ZERO, Metrics::default());
         let mut newest = secrets.watch(ROOTS).expect("roots");
         let ((_, own), (_, added), (_, other)) = (root(), root(), root());

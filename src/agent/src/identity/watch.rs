@@ -24,10 +24,10 @@ pub(super) struct FileWatcher {
 
 impl FileWatcher {
     pub(super) fn new(files: Vec<PathBuf>, debounce: Duration) -> Self {
-        // One pending notification stands for any number.
+        // One pending notification represents any number of notifications.
         let (sender, notifications) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reads are not changes.
+            // Read events are ignored.
             if !event.is_ok_and(|event| event.kind.is_access()) {
                 let _ = sender.try_send(());
             }
@@ -45,7 +45,7 @@ impl FileWatcher {
         for file in &self.files {
             let directory = file.parent().unwrap_or(Path::new(".")).to_path_buf();
             let target = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_path_buf));
-            // A directory that is a link, or is absent, changes in its parent.
+            // If a directory is a symbolic link or does not exist, its parent has to be watched.
             let parent = (!directory.is_dir() || directory.is_symlink())
                 .then(|| directory.parent().map(Path::to_path_buf))
                 .flatten();
@@ -54,7 +54,7 @@ impl FileWatcher {
         for directory in self.directories.difference(&needed) {
             let _ = watcher.unwatch(directory);
         }
-        // Each time anew: a replaced directory has the same name.
+        // The watch is added again each time, because a replaced directory has the same name.
         for directory in &needed {
             let _ = watcher.watch(directory, RecursiveMode::NonRecursive);
         }

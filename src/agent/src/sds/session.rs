@@ -24,7 +24,7 @@ const MAX_SUBSCRIPTIONS: usize = 1000;
 pub(super) struct SubscriptionRequest {
     pub(super) subscribe: Vec<String>,
     pub(super) unsubscribe: Vec<String>,
-    /// If given, all other subscriptions end.
+    /// If set, all other subscriptions end.
     pub(super) only: Option<Vec<String>>,
     /// Envoy rejects the last response for this reason.
     pub(super) nack: Option<String>,
@@ -39,7 +39,7 @@ pub(super) trait SdsProtocol: Send + 'static {
     fn response(name: &str, secret: Any, version: u64) -> Self::Response;
 }
 
-/// State-of-the-world: a request lists all names; a response may hold one of them.
+/// State-of-the-world: a request lists all names; a response may contain one of them.
 pub(super) struct Sotw;
 
 impl SdsProtocol for Sotw {
@@ -108,7 +108,7 @@ pub(super) struct SecretUpdate {
 pub(super) struct SdsSession<P> {
     secrets: SecretStore,
     subscribed: StreamMap<String, WatchStream<Option<Arc<SdsSecret>>>>,
-    /// Version of the last response. It starts at the time of the stream, so that no version is repeated to one Envoy.
+    /// Version of the last response. It starts with the time of the stream, so that no version is sent to an Envoy twice.
     version: u64,
     protocol: PhantomData<P>,
 }
@@ -142,7 +142,7 @@ impl<P: SdsProtocol> SdsSession<P> {
                 return Err(Status::resource_exhausted(format!("more than {MAX_SUBSCRIPTIONS} secrets on one stream")));
             }
             let newest = self.secrets.watch(&name).map_err(|error| Status::not_found(error.to_string()))?;
-            // Its first item is the present value.
+            // Its first item is the current value.
             self.subscribed.insert(name, WatchStream::new(newest));
         }
         Ok(None)

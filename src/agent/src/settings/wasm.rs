@@ -1,4 +1,4 @@
-//! How Wasm modules are fetched and kept.
+//! Settings of the fetch and the cache of Wasm modules.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ const MODULE_DIRECTORY: &str = "./var/lib/istio/data";
 /// Settings of Wasm modules.
 #[derive(Clone, Debug)]
 pub(crate) struct WasmSettings {
-    /// Where modules are kept.
+    /// Directory of the module files.
     pub(crate) directory: PathBuf,
     /// Hosts with their ports whose certificates are not verified; `*` for all.
     pub(crate) insecure_hosts: BTreeSet<String>,
     /// Networks that are never connected to.
     pub(crate) blocked: Vec<IpNet>,
-    /// How long a module is kept that no extension requests.
+    /// Time after which a module is removed if no extension requests it.
     pub(crate) expiry: Duration,
     pub(crate) purge_interval: Duration,
     /// Time limit of one request.

@@ -23,7 +23,7 @@ const OPEN_METRICS_END: &[u8] = b"# EOF";
 const MAX_APPLICATION_METRICS_BYTES: usize = 10 << 20;
 /// Time limit of a scrape, unless the scraper states its own.
 const DEFAULT_SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Ports of the agent and of Envoy. A scrape of these would be a loop, or would show metrics that are not the application's.
+/// Ports of the agent and of Envoy. A scrape of these ports would be a loop, or would return metrics of the proxy.
 const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
 
 /// Scrapes Envoy and the application.
@@ -59,7 +59,7 @@ struct ScrapeTarget {
 impl Scraper {
     pub(super) fn new(settings: &Settings, metrics: Metrics) -> Result<Self> {
         let mut targets = Vec::new();
-        // The status port of a gateway is reachable for other clients than Prometheus.
+        // On a gateway, clients other than Prometheus can reach the status port.
         if let (Role::Sidecar, Some(text)) = (settings.role, &settings.probes.prometheus) {
             let annotations: PrometheusAnnotations = serde_json::from_str(text).context("read the JSON")?;
             if annotations.scrape != "false" {
@@ -86,7 +86,7 @@ impl Scraper {
         })
     }
 
-    /// The metrics of all sources that respond. The application's come last: OpenMetrics ends with a mark.
+    /// The metrics of all sources that respond. Those of the application are last, because OpenMetrics ends with a mark.
     pub(super) async fn respond(&self, query: Option<&str>, headers: &HeaderMap) -> Response {
         self.metrics.scraped();
         let timeout = timeout(headers);
@@ -114,7 +114,7 @@ impl Scraper {
             append(&mut body, &envoy);
         }
         let (kinds, bodies): (Vec<_>, Vec<_>) = applications.into_iter().flatten().unzip();
-        // One source in the text format makes the whole response that format.
+        // If one source has the text format, the whole response has it.
         let kind = kinds.iter().find(|kind| !kind.starts_with(OPEN_METRICS)).or(kinds.first());
         let open = kind.is_some_and(|kind| kind.starts_with(OPEN_METRICS));
         bodies.iter().for_each(|application| append(&mut body, application));

@@ -20,7 +20,7 @@ use crate::local_http;
 const MAX_BODY_BYTES: usize = 10 << 10;
 const MAX_REDIRECTS: usize = 10;
 
-/// What a probe requests.
+/// The target of a probe.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Target {
     Http { tls: bool, path: String },
@@ -51,7 +51,7 @@ fn source_address(host: &str) -> IpAddr {
 pub(crate) struct Prober {
     from_ipv4: HttpClient,
     from_ipv6: HttpClient,
-    /// Used where the source address is not one of the machine's.
+    /// The client for machines that do not have the source address.
     from_any: HttpClient,
 }
 

@@ -82,7 +82,7 @@ fn check_updates(updates: &Updates) -> Result<(), NotReady> {
     }
 }
 
-/// Why the proxy is not ready. Each reason may pass, except `Terminating`.
+/// The reason why the proxy is not ready. Each one is temporary, except `Terminating`.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum NotReady {
     #[error("the agent is terminating")]

@@ -193,7 +193,7 @@ impl ModuleCache {
         self.fetch_locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The checksum of the latest content of the URL, unless the pull policy wants it fetched again.
+    /// The checksum of the latest content of the URL, unless the pull policy requires another fetch.
     fn latest_checksum(&self, request: &ModuleRequest<'_>) -> Option<String> {
         let follows_tag = request.url.starts_with(SCHEME) && request.url.ends_with(":latest");
         let any_version = match request.policy {

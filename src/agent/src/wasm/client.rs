@@ -16,11 +16,11 @@ use crate::settings::WasmSettings;
 const MAX_REDIRECTS: usize = 10;
 const USER_AGENT: &str = concat!("sluice-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Sends requests; those that fail for a reason that may pass are repeated.
+/// Sends requests. Requests that fail for a temporary reason are repeated.
 pub(super) struct RetryingClient {
     /// Verifies servers. A redirect from TLS to plaintext is an error.
     verifying: HttpClient,
-    /// For servers that the settings name as insecure.
+    /// For servers that the settings declare as insecure.
     insecure: HttpClient,
     request_timeout: Duration,
     max_attempts: u32,
@@ -65,10 +65,10 @@ impl RetryingClient {
         })
     }
 
-    /// Sends a request, repeats it if need be, and follows redirects.
+    /// Sends a request, repeats it after a temporary failure, and follows redirects.
     ///
     /// # Errors
-    /// There is no response, or it is too long. A response of any status is a response.
+    /// There is no response, or it is too long. The status of a response is not checked.
     pub(super) async fn get(&self, fetch: &FetchRequest) -> Result<HttpResponse> {
         let mut request = HttpRequest {
             timeout: self.request_timeout,
@@ -95,12 +95,12 @@ impl RetryingClient {
                 Err(error) => error.to_string(),
             };
             debug!(target: "wasm", attempt, url = redacted(fetch.url.as_str()), failure, "request failed, it is retried");
-            // Proxies that start together should not retry together.
+            // Proxies that start at the same time should not retry at the same time.
             let jitter = rand::rng().random_range(0.5..1.5);
             tokio::time::sleep(delay.mul_f64(jitter)).await;
             delay = delay.mul_f64(1.5);
         }
-        bail!("no attempt was made")
+        bail!("the number of attempts is 0")
     }
 }
 

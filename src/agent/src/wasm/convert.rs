@@ -126,7 +126,7 @@ fn vm_of(plugin: &mut PluginConfig) -> Result<&mut VmConfig> {
     }
 }
 
-/// Why there is no module, and the label that counts it.
+/// The reason why there is no module, and its label in metrics.
 struct LoadFailure {
     result: &'static str,
     reason: anyhow::Error,

@@ -1,6 +1,6 @@
 //! Modules in container images: the manifest names the layer with the module; both come from the registry by HTTP.
 //!
-//! The crate `oci-client` (0.18) is not used here, because it cannot enforce what the tests of this module hold. It makes its
+//! The crate `oci-client` (0.18) is not used here, because it cannot enforce the limits that the tests of this module check. It makes its
 //! own `reqwest` client, without a DNS resolver or redirect policy of the caller, so blocked addresses and redirects from TLS
 //! to plaintext cannot be refused. It sends the password to any token server that the registry names. It reads manifests and
 //! token responses of any size. Its TLS does not use the provider and the roots of the agent.
@@ -40,7 +40,7 @@ pub(super) struct RegistryClient<'a> {
     reference: &'a ImageReference,
     insecure: bool,
     credentials: Credentials,
-    /// Value of the header `Authorization`, once the registry has asked for it.
+    /// Value of the header `Authorization`, after the registry has requested it.
     authorization: Option<Zeroizing<String>>,
     scheme: &'static str,
 }
@@ -171,7 +171,7 @@ impl<'a> RegistryClient<'a> {
         Ok(response.body)
     }
 
-    /// Fetches a path of the repository, and again with credentials if the registry asks for them.
+    /// Fetches a path of the repository, and again with credentials if the registry requests them.
     async fn get(&mut self, path: &str, accept: &'static str) -> Result<HttpResponse> {
         let response = match self.request(path, accept).await {
             Err(error) if self.scheme == "https" && (self.insecure || self.is_on_loopback()) => {
@@ -197,7 +197,7 @@ impl<'a> RegistryClient<'a> {
         self.client.get(&FetchRequest { url, accept, authorization, insecure: self.insecure }).await
     }
 
-    /// The value of `Authorization` that the registry's challenge asks for.
+    /// The value of `Authorization` that the registry's challenge requires.
     async fn authorize(&self, headers: &HeaderMap) -> Result<Zeroizing<String>> {
         if let Credentials::Bearer(value) = &self.credentials {
             return Ok(value.clone());
@@ -218,8 +218,8 @@ impl<'a> RegistryClient<'a> {
     /// A token of the token server that the registry's challenge names.
     async fn fetch_token(&self, challenge: &ChallengeRef<'_>) -> Result<Zeroizing<String>> {
         let parameter = |name: &str| {
-            let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.to_unescaped())
+            let parameter_value = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+            parameter_value.map(|(_, value)| value.to_unescaped())
         };
         let realm = parameter("realm").context("the registry's challenge names no token server")?;
         let url = self.check_realm(&realm)?;
@@ -237,10 +237,10 @@ impl<'a> RegistryClient<'a> {
         let response = success(self.client.get(&fetch).await?).context("request a token")?;
         // The error of the parser is dropped: it may quote the token.
         let Ok(token) = serde_json::from_slice::<TokenResponse>(&response.body) else {
-            bail!("the token server's response holds no token")
+            bail!("the token server's response contains no token")
         };
         let value = if token.token.is_empty() { &token.access_token } else { &token.token };
-        ensure!(!value.is_empty(), "the token server's response holds no token");
+        ensure!(!value.is_empty(), "the token server's response contains no token");
         Ok(Zeroizing::new(format!("Bearer {}", value.as_str())))
     }
 
@@ -248,7 +248,7 @@ impl<'a> RegistryClient<'a> {
     /// machine or its network, nor have credentials sent in plaintext.
     fn check_realm(&self, realm: &str) -> Result<Url> {
         let url: Url = realm.parse().context("the URL of the token server is malformed")?;
-        ensure!(url.username().is_empty() && url.password().is_none(), "the URL of the token server holds a user");
+        ensure!(url.username().is_empty() && url.password().is_none(), "the URL of the token server contains a user");
         match url.scheme() {
             "https" => {}
             "http" if self.scheme == "http" => {}

@@ -55,7 +55,7 @@ pub(super) fn module_of_layer(layer: &[u8], max_bytes: usize) -> Result<Vec<u8>>
             return limited(entry, max_bytes).with_context(|| format!("read {MODULE_FILE_NAME}"));
         }
     }
-    bail!("the image holds no {MODULE_FILE_NAME}")
+    bail!("the image contains no {MODULE_FILE_NAME}")
 }
 
 /// Reads all bytes, up to the limit.

@@ -1,4 +1,4 @@
-//! Responses with extensions: Wasm modules are fetched before Envoy gets the response.
+//! Responses with extensions: Wasm modules are fetched before Envoy receives the response.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ pub(super) const EXTENSIONS: &str = "type.googleapis.com/envoy.config.core.v3.Ty
 /// A response with files in place of the URLs of Wasm modules.
 ///
 /// # Errors
-/// The response has to be rejected.
+/// The response must be rejected.
 pub(super) async fn convert(protocol: XdsProtocol, response: Bytes, modules: &Modules) -> Result<Bytes> {
     if !is_wasm(&response) {
         return Ok(response);

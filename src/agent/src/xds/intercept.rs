@@ -6,7 +6,7 @@ use prost::DecodeError;
 
 /// The name table of the DNS proxy.
 pub(crate) const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
-/// The mesh's ProxyConfig, which holds the roots of the mesh.
+/// The mesh's ProxyConfig, which contains the roots of the mesh.
 pub(crate) const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 /// The health of the workload.
 pub(super) const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";

@@ -20,7 +20,7 @@ pub(super) enum XdsProtocol {
 /// The gRPC status code `INTERNAL`.
 const INTERNAL: i32 = 13;
 
-/// A response that the agent handles or rejects itself.
+/// A response that the agent handles or rejects.
 pub(super) struct AgentResponse {
     pub(super) version: String,
     pub(super) nonce: String,
@@ -77,7 +77,7 @@ impl XdsProtocol {
         bytes.into()
     }
 
-    /// The part of a response that a rejection needs: its nonce. The caller sets the version that is held.
+    /// The part of a response that a rejection needs: its nonce. The caller sets the version that Envoy has.
     pub(super) fn nonce_of(self, response: &[u8]) -> AgentResponse {
         AgentResponse { version: String::new(), nonce: text(response, 5).to_owned(), resource: None }
     }

@@ -29,7 +29,7 @@ pub(super) async fn run(
     mut downstream: Streaming<Bytes>,
     responses: &Sender<Result<Bytes, Status>>,
 ) -> Result<(), Status> {
-    // Unbounded, because with two bounded directions each could wait for the other. Envoy sends few requests.
+    // Unbounded, because two bounded directions could wait for each other. Envoy sends few requests.
     let (requests, queue) = mpsc::unbounded_channel();
     // Requests pass while the upstream stream is opened: the server may respond to the first request only.
     let accepted = Mutex::default();
@@ -78,12 +78,12 @@ async fn forward_requests(
     let mut health = proxy.health.clone();
     // A failed send means that the stream has ended.
     let send = |request: Bytes| drop(requests.send(request));
-    let (mut begun, mut looks) = (false, true);
+    let (mut listeners_requested, mut health_is_open) = (false, true);
     loop {
         tokio::select! {
             request = downstream.message() => {
                 let Some(request) = request? else { return Ok(()) };
-                let is_listeners = !begun && protocol.request_type(&request) == LISTENERS;
+                let is_listeners = !listeners_requested && protocol.request_type(&request) == LISTENERS;
                 let version = protocol.accepted_version(&request);
                 if !version.is_empty() && protocol.request_type(&request) == EXTENSIONS {
                     version.clone_into(&mut accepted.lock().unwrap_or_else(PoisonError::into_inner));
@@ -91,17 +91,17 @@ async fn forward_requests(
                 proxy.metrics.xds_request();
                 send(request);
                 if is_listeners {
-                    begun = true;
+                    listeners_requested = true;
                     proxy.intercepted.types().for_each(|type_url| send(protocol.subscribe(type_url)));
                     if let Some(health) = &*health.borrow_and_update() {
                         send(protocol.health(HEALTH, health));
                     }
                 }
             }
-            changed = health.changed(), if begun && looks => {
+            changed = health.changed(), if listeners_requested && health_is_open => {
                 // Without a readiness probe there is no sender.
-                looks = changed.is_ok();
-                if looks && let Some(health) = &*health.borrow_and_update() {
+                health_is_open = changed.is_ok();
+                if health_is_open && let Some(health) = &*health.borrow_and_update() {
                     send(protocol.health(HEALTH, health));
                 }
             }
@@ -169,7 +169,7 @@ async fn forward_responses(
     }
 }
 
-/// A response with extensions that Envoy does not get.
+/// A response with extensions that is not passed on to Envoy.
 struct RejectedExtensions {
     response: AgentResponse,
     reason: String,
