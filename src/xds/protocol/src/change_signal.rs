@@ -8,28 +8,28 @@ use std::time::Instant;
 
 use futures::task::AtomicWaker;
 
-/// Counts changes on their way to configured streams, so that new streams can yield to them.
+/// Counts the pending changes of configured streams, so that new streams can yield to them.
 pub trait PendingChanges: fmt::Debug + Send + Sync {
-    /// A change is on its way to a configured stream.
+    /// A configured stream has a pending change.
     fn begin(&self, now: Instant);
 
-    /// The stream has taken the change, or has ended.
+    /// The stream took the change, or ended.
     fn end(&self);
 }
 
-/// The first epoch that a stream has not seen, with the waker of the stream's task. Further epochs until the stream takes it
+/// The first epoch that a stream has not taken, with the waker of the stream's task. Further epochs until the stream takes it
 /// cost nothing.
 #[derive(Debug, Default)]
 pub struct ChangeSignal {
-    /// The first unseen epoch, 0 if there is none.
+    /// The first epoch that the stream has not taken; 0 if there is none.
     since: AtomicU64,
-    /// Number of resources that may differ since the last epoch the stream has seen.
+    /// Number of resources that may differ since the last epoch that the stream took.
     changed: AtomicUsize,
     waker: AtomicWaker,
-    /// Counts the epochs that a configured stream has not seen; `None` if they are not counted.
+    /// Counts the pending changes of a configured stream; `None` if they are not counted.
     pending: Option<Arc<dyn PendingChanges>>,
     configured: AtomicBool,
-    /// The unseen epoch is counted in `pending`.
+    /// The pending change is counted in `pending`.
     is_pending: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl ChangeSignal {
         }
     }
 
-    /// Marks the stream as configured: from now on its changes go before new streams.
+    /// Marks the stream as configured: its later changes go before new streams.
     pub fn set_configured(&self) {
         self.configured.store(true, Ordering::Relaxed);
     }
@@ -66,17 +66,17 @@ impl ChangeSignal {
         }
     }
 
-    /// Registers the task to be woken by the next epoch; to be called before [`Self::take`].
+    /// Registers the task to be woken by the next epoch. Call it before [`Self::take`].
     pub fn register(&self, cx: &Context<'_>) {
         self.waker.register(cx.waker());
     }
 
-    /// Number of resources that may differ since the last epoch the stream has seen.
+    /// Number of resources that may differ since the last epoch that the stream took.
     pub fn changed(&self) -> usize {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes the first epoch that the stream has not seen.
+    /// Takes the first epoch that the stream has not taken yet.
     pub fn take(&self) -> Option<u64> {
         self.settle();
         self.changed.store(0, Ordering::Relaxed);

@@ -86,7 +86,7 @@ impl<V> Chunk<V> {
         encoded.slice(rows)
     }
 
-    /// Drops encoded rows that no client was sent during the last [`MAX_IDLE_SWEEPS`] calls: rows live much longer than
+    /// Drops encoded rows that were not used during the last [`MAX_IDLE_SWEEPS`] calls: rows live much longer than
     /// the clients that need all of them at once.
     pub(crate) fn drop_unused(&self) {
         for encoded in &self.encoded {
@@ -143,7 +143,7 @@ impl<V: Clone> ChunkedMap<V> {
         rows.binary_search_by(|(have, _)| have.as_str().cmp(name)).ok().map(|row| (chunk, row))
     }
 
-    /// The row of this name, with the stored copy of the name.
+    /// The row with this name, and the stored copy of the name.
     pub(crate) fn get(&self, name: &str) -> Option<(&Text, &V)> {
         let (chunk, row) = self.position(name)?;
         self.chunks.get(chunk)?.rows.get(row).map(|(name, value)| (name, value))

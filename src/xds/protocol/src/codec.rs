@@ -12,7 +12,7 @@ impl Request {
     /// Decodes a request. Its names share the bytes.
     ///
     /// # Errors
-    /// When the bytes are not a request of the protocol.
+    /// The bytes are not a request of the protocol.
     pub fn decode(protocol: XdsProtocol, bytes: &Bytes) -> Result<Self, DecodeError> {
         match protocol {
             XdsProtocol::Sotw => sotw::decode(bytes),

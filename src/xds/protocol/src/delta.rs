@@ -31,7 +31,7 @@ const ANY_VALUE: u8 = 2;
 /// Decodes a request. Its names share the bytes.
 ///
 /// # Errors
-/// When the bytes are not a `DeltaDiscoveryRequest`.
+/// The bytes are not a `DeltaDiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, DecodeError> {
     let mut request = Request::default();
     let (mut subscribe, mut unsubscribe) = (NameList::default(), NameList::default());
@@ -89,7 +89,7 @@ pub(crate) fn encode(response: &Response) -> ResponseBuffer {
         }
     }
     buffer.write(|out| {
-        // A resource without a message, whose alias is the name that the client asked for.
+        // A resource without a message. Its alias is the name that the client requested.
         for name in &response.unresolved {
             put_head(RESOURCES, field_len(name.len()) * 2, out);
             put_field(NAME, name.as_bytes(), out);
@@ -196,9 +196,9 @@ mod tests {
         let names = Arc::new(NameInterner::with_seeds(1, 2));
         let session = |proxy: &ProxyKey| Session::new(XdsProtocol::Delta, proxy.clone(), 1, names.clone());
         let mut sessions = [&plain, &plain, &special].map(session);
-        let [first, again, other] = sessions.each_mut().map(|session| chunks(&store, session, String::new()));
+        let [first, second, other] = sessions.each_mut().map(|session| chunks(&store, session, String::new()));
         assert!(total(&first.0) > 1_000_000);
-        assert!(total(&again.0) - shared(&again.0, &first.0) < 1000, "everything except the header is shared");
+        assert!(total(&second.0) - shared(&second.0, &first.0) < 1000, "everything except the header is shared");
         assert!(
             total(&other.0) - shared(&other.0, &first.0) < 10_000,
             "everything except the header and the overlay is shared"
@@ -212,13 +212,13 @@ mod tests {
         }
         store.apply(changes, Instant::now());
         let all = total(&first.0);
-        let next = sessions.iter_mut().zip([first, again, other]);
+        let next = sessions.iter_mut().zip([first, second, other]);
         let next: Vec<_> = next.map(|(session, (_, nonce))| chunks(&store, session, nonce).0).collect();
-        let [first, again, other] = &*next else { unreachable!("there are three sessions") };
+        let [first, second, other] = &*next else { unreachable!("there are three sessions") };
         assert!(total(first) > all * 9 / 10 && total(first) < all * 99 / 100, "only changed resources are sent");
         // Short ranges at the ends of chunks are copied.
         let copied = |chunks: &[(usize, usize)]| total(chunks) - shared(chunks, first);
-        assert!(copied(again) < total(again) / 10, "a large change is shared too: {} copied", copied(again));
+        assert!(copied(second) < total(second) / 10, "a large change is shared too: {} copied", copied(second));
         assert!(copied(other) < total(other) / 10, "{} copied", copied(other));
     }
 }

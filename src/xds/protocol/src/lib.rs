@@ -4,9 +4,9 @@
 //! [`Session`] is one ADS stream: decoded requests go in, responses come out. Nothing is queued for a client. When the
 //! transport has room, the session compares what the client holds with what it should hold.
 //!
-//! This crate depends on no async runtime, opens no file or socket, and reads no clock: callers pass the time in.
+//! This crate depends on no async runtime, opens no file or socket, and reads no clock: callers pass the time.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests pass the present time"))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests pass the current time"))]
 
 mod change_signal;
 mod chunked_map;

@@ -1,4 +1,4 @@
-//! Limits on what one client may ask for.
+//! Limits for the requests of one client.
 
 /// Maximum length of a resource name, in bytes.
 pub const MAX_RESOURCE_NAME_BYTES: usize = 4096;
@@ -8,5 +8,5 @@ pub const MAX_SUBSCRIBED_NAMES: usize = 500_000;
 pub const MAX_SUBSCRIBED_NAME_BYTES: usize = 64 << 20;
 /// A client's error message is truncated to this many bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 4096;
-/// Maximum number of unknown types that a client may ask for on one stream.
+/// Maximum number of unknown types that a client may subscribe to on one stream.
 pub const MAX_UNKNOWN_TYPES: usize = 32;

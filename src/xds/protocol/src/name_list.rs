@@ -20,13 +20,13 @@ impl NameList {
     /// Adds a name. All names of a list are slices of the same message.
     ///
     /// # Errors
-    /// When the name is not UTF-8.
+    /// The name is not UTF-8.
     pub(crate) fn push(&mut self, name: MessageSlice<'_>) -> Result<(), DecodeError> {
         name.check()?;
         let range = name.range();
         if self.ranges.is_empty() {
             self.message = name.message().clone();
-            // Reserved once, because growing copies. The other names are assumed to be about as long; each has a tag and a
+            // Reserved once, because growing copies the list. The other names are assumed to be about as long; each has a tag and a
             // length.
             let more = (self.message.len() - range.start) / (range.len() + 2);
             self.ranges.reserve(more.min(MAX_SUBSCRIBED_NAMES));
@@ -81,7 +81,7 @@ impl<T: AsRef<str>> FromIterator<T> for NameList {
 #[derive(Clone, Debug, Default)]
 pub struct HeldList {
     names: NameList,
-    /// The version of each resource; `None` if the text is not one of our versions.
+    /// The version of each resource; `None` if the text does not have the form of a [`Version`].
     versions: Vec<Option<Version>>,
 }
 
@@ -89,7 +89,7 @@ impl HeldList {
     /// Adds a resource. All names of a list are slices of the same message.
     ///
     /// # Errors
-    /// When the name is not UTF-8.
+    /// The name is not UTF-8.
     pub(crate) fn push(&mut self, name: MessageSlice<'_>, version: Option<Version>) -> Result<(), DecodeError> {
         self.names.push(name)?;
         self.versions.reserve(self.names.ranges.capacity() - self.versions.len());

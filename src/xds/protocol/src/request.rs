@@ -7,9 +7,9 @@ use crate::name_list::{HeldList, NameList};
 /// The protocol of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum XdsProtocol {
-    /// State of the world: a response has all resources of a type, or all that are named.
+    /// State of the world: a response has all resources of a type, or all subscribed ones.
     Sotw,
-    /// A response has only what changed.
+    /// Delta: a response has only the changed resources.
     Delta,
 }
 
@@ -50,7 +50,7 @@ impl Default for Interest {
     }
 }
 
-/// Why the server ends a stream.
+/// The reason why the server ends a stream.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StreamError {
     /// The request violates the protocol or a limit: `INVALID_ARGUMENT`.
@@ -62,7 +62,7 @@ pub enum StreamError {
     /// The caller's identity does not match the proxy, or does not allow the request: `PERMISSION_DENIED`.
     #[error("{0}")]
     Denied(String),
-    /// The server is not ready or shuts down: `UNAVAILABLE`.
+    /// The server is not ready, or is shutting down: `UNAVAILABLE`.
     #[error("{0}")]
     Unavailable(String),
     /// A limit on the size of a subscription or the number of requests is exceeded: `RESOURCE_EXHAUSTED`.

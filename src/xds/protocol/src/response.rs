@@ -19,9 +19,9 @@ pub struct Response {
     pub(crate) items: Vec<ResponseItem>,
     /// Names of removed resources (delta only).
     pub removed: Vec<Text>,
-    /// Names that the client asked for on demand and that no resource has (delta only).
+    /// Names that the client requested on demand and that no resource has (delta only).
     pub unresolved: Vec<Text>,
-    /// The first epoch of the store whose changes the response carries; `None` if it answers a request.
+    /// The first epoch of the store whose changes the response carries; `None` if it responds to a request.
     pub since: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ use plan::PlannedResponse;
 use subscription::Subscription;
 use subscriptions::Subscriptions;
 
-/// How long the session waits for the acknowledgement of a response before it sends the next one of the type.
+/// Time limit for the acknowledgement of a response. Then the next response of the type is sent.
 ///
 /// Envoy acknowledges clusters only when they are warm. A cluster that never warms must not block all later configuration.
 pub const ACK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub struct Session {
     subscriptions: Subscriptions,
     /// Unknown types, each with whether a response is due.
     unknown: BTreeMap<Text, bool>,
-    /// The next subscription to endpoints is answered completely, although the client says that it holds them.
+    /// The next response to a subscription to endpoints has all of them, even those that the client reports as held.
     resend_endpoints: bool,
     /// Epoch of the first change that has not been sent.
     since: Option<u64>,
@@ -94,8 +94,8 @@ impl Session {
         }
     }
 
-    /// Sends endpoints even if the client says that it holds them. Its clusters were warming when its last stream ended, and it
-    /// does not ask for their endpoints again.
+    /// Sends endpoints even if the client reports that it holds them. Its clusters were warming when its last stream ended, and it
+    /// does not subscribe to their endpoints again.
     pub fn resend_endpoints(&mut self) {
         self.resend_endpoints = true;
     }
@@ -140,7 +140,7 @@ impl Session {
     /// Handles a request.
     ///
     /// # Errors
-    /// When the client exceeds a limit; the caller ends the stream with the error.
+    /// The client exceeds a limit. The caller ends the stream with the error.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
         if request.type_url == HEALTH_TYPE {
             return Ok(RequestOutcome::Subscribed);
@@ -221,7 +221,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next response, if there is one to send now. To be called until there is none.
+    /// The next response, if there is one to send now. Call it until it returns `None`.
     ///
     /// `changed_since` is the first epoch since the last call that may concern the session.
     pub fn poll(&mut self, snapshot: &ScopeSnapshot, changed_since: Option<u64>, now: Instant) -> Option<Response> {
@@ -281,7 +281,7 @@ impl Session {
         }
     }
 
-    /// Remembers the first epoch with changes that are not sent.
+    /// Records the first epoch with changes that are not sent.
     fn note_change(&mut self, epoch: Option<u64>) {
         self.since = match (self.since, epoch) {
             (Some(since), Some(epoch)) => Some(since.min(epoch)),
@@ -289,7 +289,7 @@ impl Session {
         };
     }
 
-    /// The requested secrets that were found not to exist since the last call.
+    /// The subscribed secrets that do not exist, as found since the last call.
     pub fn take_unserved(&mut self) -> BTreeSet<Text> {
         std::mem::take(&mut self.unserved)
     }

@@ -24,7 +24,7 @@ const ANY_VALUE: u8 = 2;
 /// Decodes a request. Its names share the bytes.
 ///
 /// # Errors
-/// When the bytes are not a `DiscoveryRequest`.
+/// The bytes are not a `DiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, DecodeError> {
     let mut request = Request::default();
     let mut names = NameList::default();

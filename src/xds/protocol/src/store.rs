@@ -1,4 +1,4 @@
-//! The latest outputs of the dataflow, by layer, and what each proxy's scope resolves them to.
+//! The latest outputs of the dataflow, by layer, and their resolution for the scope of each proxy.
 //!
 //! One writer applies whole epochs. It builds the next state beside the published one, sharing what does not change, and
 //! publishes it with one atomic swap. Readers take a [`ScopeSnapshot`], which is of one epoch for all types; they never wait
@@ -50,7 +50,7 @@ type ScopeWatchers = SmallVec<[(u64, Arc<ChangeSignal>); 1]>;
 /// Called for each epoch that changes something.
 type TriggerObserver = Box<dyn Fn(PushTrigger) + Send + Sync>;
 
-/// What an epoch changed, for the count of push triggers.
+/// The kind of an epoch's changes, for the count of push triggers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PushTrigger {
     /// Only endpoints.
@@ -122,7 +122,7 @@ impl Store {
         self.published.load().epoch()
     }
 
-    /// What the proxy sees of these types now.
+    /// The current resources of these types in the proxy's scope.
     pub fn snapshot(&self, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) -> ScopeSnapshot {
         let mut snapshot = ScopeSnapshot::default();
         self.refresh(&mut snapshot, proxy, kinds.into_iter().collect());
@@ -134,7 +134,7 @@ impl Store {
         snapshot.refresh(&self.published.load(), proxy, kinds);
     }
 
-    /// Drops encoded rows that no client was sent lately; to be called every few seconds.
+    /// Drops encoded rows that were not used lately. Call it every few seconds.
     pub fn drop_unused_encodings(&self) {
         for layer in self.published.load_full().layers.iter() {
             for chunk in layer.table.chunks() {

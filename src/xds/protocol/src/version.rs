@@ -15,7 +15,7 @@ impl Version {
         Self(rapidhash_v3(bytes))
     }
 
-    /// Parses a version that a client sent; `None` if it does not have the form of our versions.
+    /// Parses a version that a client sent; `None` if it does not have the form of a version.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != 16 {

@@ -136,7 +136,7 @@ impl ResponseBuffer {
     }
 }
 
-/// Several chunks that are handed to the transport as one HTTP/2 data frame. The transport keeps a fixed-size entry for each
+/// Several chunks that are passed to the transport as one HTTP/2 data frame. The transport keeps a fixed-size entry for each
 /// buffer it holds, so one buffer for several chunks needs less memory than one for each.
 #[derive(Debug, Default)]
 pub struct ResponseFrame {

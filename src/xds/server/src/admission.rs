@@ -1,13 +1,16 @@
 //! Decides which streams may send now, so that new streams do not delay changes for configured ones.
 //!
-//! A new stream costs far more than a change: everything that its proxy sees is encoded for the first time. So a new stream
-//! needs a [`PushPermit`] for each of its first responses. A few permits are given at a time, in the order of the requests;
-//! while changes are on their way to configured streams, only one. A permit ends when the transport has the response, but
-//! counts for [`PERMIT_LEASE`] at most, so a client that does not read does not block others. A change for a configured stream
-//! needs a permit only if it is many resources, which thousands of streams would hold at once; such streams go before new ones.
-//! Even then, changes of a few endpoints do not wait.
+//! A new stream costs far more than a change, because everything that its proxy sees is encoded for the first time. So
+//! a new stream needs a [`PushPermit`] for each of its first responses. A few permits are granted at a time, in the
+//! order of the requests, and only one while changes are pending for configured streams. A permit ends when the
+//! transport has taken the response. It is counted for [`PERMIT_LEASE`] at most, so a client that does not read does
+//! not block others.
 //!
-//! New streams are refused if the waiting ones would delay them too long, judged by how long permits have been held.
+//! A change for a configured stream needs a permit only if it contains many resources, because thousands of streams
+//! would hold them at once. Such streams go before new ones. Changes of a few endpoints never wait.
+//!
+//! A new stream is refused if the streams that already wait would delay it too long. The estimate uses the measured
+//! duration of permits.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -21,9 +24,9 @@ use tokio::sync::Notify;
 
 use crate::rate_limit::RateLimit;
 
-/// How long a permit counts at most.
+/// A permit is counted for this time at most.
 const PERMIT_LEASE: Duration = Duration::from_millis(100);
-/// How long after a change new streams yield to the streams that it concerns.
+/// After a change, new streams yield to the streams that it concerns for this time.
 const CHANGE_PRIORITY_WINDOW: Duration = Duration::from_millis(50);
 /// Number of permits that a stream needs until it is configured: clusters, endpoints, listeners, routes.
 const RESPONSES_PER_NEW_STREAM: u32 = 4;
@@ -35,17 +38,17 @@ const ALWAYS_ADMITTED_STREAMS: usize = 256;
 const MAX_WAITING_STREAMS: usize = 50_000;
 /// The assumed duration of a permit before one has been measured.
 const INITIAL_PERMIT_DURATION: Duration = Duration::from_millis(1);
-/// How often expired permits are looked for while streams wait.
+/// Interval of the checks for expired permits while streams wait.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Admits new streams and gives push permits.
+/// Admits new streams and grants push permits.
 #[derive(Debug)]
 pub struct Admission {
     rate_limit: RateLimit,
     /// Number of permits at a time.
     permits: usize,
     state: Mutex<State>,
-    /// Number of configured streams that changes are on their way to.
+    /// Number of configured streams with a pending change.
     pending_changes: AtomicUsize,
     /// When the last of these changes was announced, in nanoseconds after `started`.
     last_change: AtomicU64,
@@ -78,7 +81,7 @@ struct State {
     permit_duration: Duration,
 }
 
-/// Why a stream is refused. Its client retries later.
+/// The reason why a stream is refused. Its client retries later.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum AdmissionError {
     /// More streams start in a second than configured.
@@ -96,8 +99,8 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// `permits` is the number of permits at a time (`PILOT_PUSH_THROTTLE`), by default two for each CPU. `per_second` limits
-    /// new streams (`PILOT_MAX_REQUESTS_PER_SECOND`), by default only the load does.
+    /// `permits` is the number of permits at a time (`PILOT_PUSH_THROTTLE`), by default two for each CPU. `per_second`
+    /// limits new streams (`PILOT_MAX_REQUESTS_PER_SECOND`); by default, they are limited by load only.
     #[must_use]
     pub fn new(permits: Option<NonZeroUsize>, per_second: Option<NonZeroU32>) -> Self {
         let default = || std::thread::available_parallelism().map_or(2, usize::from) * 2;
@@ -137,8 +140,8 @@ impl Admission {
         self.rate_limit.delay(now).ok_or(AdmissionError::RateLimited)
     }
 
-    /// Gives the free permits to waiting streams and wakes them, except `caller`: its task is running, and would run forever if
-    /// its own request woke it.
+    /// Grants the free permits to waiting streams and wakes them, except `caller`: its task is running, and would run
+    /// forever if its own request woke it.
     fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant, caller: Option<QueuePosition>) {
         state.running.retain(|_, since| now.saturating_duration_since(*since) < PERMIT_LEASE);
         let permits = if self.yields(now) { 1 } else { self.permits };
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_are_given_in_order() {
+    fn permits_are_granted_in_order() {
         let (admission, now) = (admission(2), Instant::now());
         let mut streams = WaitingStreams::new(&admission, 5);
         assert_eq!(streams.with_permit(now), [0, 1]);
@@ -339,7 +342,7 @@ mod tests {
         let (admission, now) = (admission(3), Instant::now());
         admission.begin(now);
         let mut streams = WaitingStreams::new(&admission, 3);
-        assert_eq!(streams.with_permit(now), [0], "one permit is still given");
+        assert_eq!(streams.with_permit(now), [0], "one permit is still granted");
         admission.grant(admission.state(), now + CHANGE_PRIORITY_WINDOW / 2, None);
         assert_eq!(streams.with_permit(now), [0]);
         admission.begin(now);
@@ -364,7 +367,7 @@ mod tests {
         let (admission, now) = (admission(1), Instant::now());
         let mut streams = WaitingStreams::new(&admission, ALWAYS_ADMITTED_STREAMS + 1);
         assert_eq!(streams.with_permit(now).len(), 1);
-        assert_eq!(admission.admit(now), Ok(Duration::ZERO), "permits are short");
+        assert_eq!(admission.admit(now), Ok(Duration::ZERO), "permits end quickly");
         admission.state().permit_duration = PERMIT_LEASE;
         assert_eq!(admission.admit(now), Err(AdmissionError::Overloaded));
         streams.permits.pop();

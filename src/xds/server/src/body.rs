@@ -1,7 +1,7 @@
 //! The body of a stream's gRPC response: it reads requests and yields responses as shared bytes.
 //!
-//! The transport polls for the next frame when it has room, and only then is the next response built. So nothing is queued for a
-//! slow client, and it is sent the latest state.
+//! The transport polls for the next frame when it has room. The next response is built only then, from the latest
+//! state, so nothing is queued for a slow client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -24,7 +24,7 @@ use crate::stream::{AdsStream, EncodedResponse};
 /// Maximum number of requests that are read before the next response.
 const MAX_REQUESTS_PER_POLL: usize = 32;
 
-/// Chunks of a response are handed to the transport together until they have this size: a few HTTP/2 frames.
+/// Chunks of a response are passed to the transport in frames of this size, which is a few HTTP/2 frames.
 const FRAME_TARGET_BYTES: usize = 64 << 10;
 
 /// The body of a stream's gRPC response.
@@ -34,7 +34,7 @@ pub(crate) struct AdsBody {
     requests: GrpcMessages<Incoming>,
     /// The rest of the response that is being sent.
     chunks: Option<BufferChunks>,
-    /// When building the response began that is being sent.
+    /// When the server began to build the response that is being sent.
     sending: Option<Instant>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The task that `draining` wakes.
@@ -213,7 +213,7 @@ impl http_body::Body for AdsBody {
     }
 }
 
-/// The body of any response on a connection that serves ADS.
+/// The body of any response on an ADS connection.
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large variant, and are stored where they are polled")]
 pub(crate) enum ResponseBody {
     Ads(AdsBody),

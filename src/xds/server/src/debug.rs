@@ -14,11 +14,11 @@ use sluice_model::Identity;
 use sluice_xds_protocol::wire::{ResponseBuffer, any_len, field_len, put_any_head, put_field, put_head};
 use sluice_xds_protocol::{Interest, MAX_RESOURCE_NAME_BYTES, Request, StreamError, XdsProtocol};
 
-/// Requests of this type name a page with its parameters, `config_dump?proxyID=…`.
+/// The resource name of such a request is a page with its parameters, `config_dump?proxyID=…`.
 pub const DEBUG_TYPE: &str = "istio.io/debug";
-/// Requests of this type ask for the synchronization status of all proxies.
+/// A request of this type is for the synchronization status of all proxies.
 const SYNC_TYPE: &str = "istio.io/debug/syncz";
-/// Requests of this type name a proxy and ask for the configuration that it was sent.
+/// The resource name of such a request is a proxy. The response is the configuration that was sent to it.
 const DUMP_TYPE: &str = "istio.io/debug/config_dump";
 /// Maximum number of requests of one stream that wait for a response.
 const MAX_PENDING_DEBUG_REQUESTS: usize = 8;
@@ -46,7 +46,7 @@ pub enum DebugRequest {
     Page(String),
     /// The synchronization status of the proxies.
     Sync,
-    /// The configuration that a proxy was sent, by node id or `pod.namespace`.
+    /// The configuration that was sent to a proxy, by node id or `pod.namespace`.
     Dump(String),
 }
 
@@ -63,7 +63,7 @@ pub struct DebugResource {
 
 /// Answers requests for debug pages.
 pub trait DebugPages: Send + Sync + 'static {
-    /// What this identity may see; `None` if it is not part of the mesh.
+    /// The viewer with this identity; `None` if the identity is not part of the mesh.
     fn viewer(&self, identity: &Identity) -> Option<Viewer>;
 
     /// The page as this viewer may see it.
@@ -77,7 +77,7 @@ pub trait DebugPages: Send + Sync + 'static {
 /// The requests for debug pages of one stream.
 #[derive(Default)]
 pub(crate) struct DebugRequests {
-    /// The identity of the caller, or `None` in it for an anonymous one; `None` before the first request.
+    /// Outer `None`: there was no request yet. Inner `None`: the caller is anonymous.
     caller: Option<Option<Identity>>,
     pending: VecDeque<PendingDebugRequest>,
     responses: u64,
@@ -99,7 +99,7 @@ pub(crate) struct DebugResponse {
 }
 
 impl DebugRequests {
-    pub(crate) fn knows_caller(&self) -> bool {
+    pub(crate) fn has_caller(&self) -> bool {
         self.caller.is_some()
     }
 
@@ -114,7 +114,7 @@ impl DebugRequests {
         protocol: XdsProtocol,
         pages: Option<&Arc<dyn DebugPages>>,
     ) -> Result<(), StreamError> {
-        // It acknowledges or rejects a response.
+        // The request acknowledges or rejects a response.
         if !request.nonce.is_empty() || request.error.is_some() {
             return Ok(());
         }

@@ -21,7 +21,7 @@ use crate::debug::DebugPages;
 use crate::metrics::Metrics;
 use crate::proxy_registry::{PROXY_LINGER, ProxyInput, ProxyRegistry};
 
-/// Maximum number of proxies that are remembered as warming; further ones take longer to warm.
+/// Maximum number of proxies that are recorded as warming. Further ones take longer to warm.
 const MAX_WARMING_PROXIES: usize = 10_000;
 
 /// All ADS streams over one store.
@@ -112,13 +112,13 @@ impl DiscoveryServer {
         self.debug_pages.get()
     }
 
-    /// Sets what answers requests for debug pages; only the first call has an effect.
+    /// Sets the debug pages. Only the first call has an effect.
     pub fn set_debug_pages(&self, pages: Arc<dyn DebugPages>) {
         // The first value stays.
         let _ = self.debug_pages.set(pages);
     }
 
-    /// Removes proxies from the mesh whose last stream ended more than 30 s ago; to be called regularly.
+    /// Removes proxies whose last stream ended more than [`PROXY_LINGER`] ago. Call it at an interval.
     pub fn remove_expired_proxies(&self, now: Instant) {
         self.proxies.remove_expired(now);
     }
@@ -179,8 +179,8 @@ impl DiscoveryServer {
         })
     }
 
-    /// Brings the snapshot of a connection's proxy up to date. Keys of proxies are reused: a scope that was made for another
-    /// identity is not shown to this one.
+    /// Brings the snapshot of a connection's proxy up to date. Proxy keys are reused: a scope for another identity is
+    /// cleared from the snapshot.
     pub(crate) fn refresh(&self, snapshot: &mut ScopeSnapshot, connection: &Connection, session: &Session) {
         self.store.refresh(snapshot, &connection.key, session.kinds());
         if snapshot.scope().is_some_and(|scope| scope.scope().identity != connection.proxy.identity) {

@@ -110,7 +110,7 @@ impl ProxyInput for EngineProxies {
         self.input.set_shared(key, proxy);
     }
 
-    fn asks_for_secrets(&self, key: ProxyKey) {
+    fn subscribes_to_secrets(&self, key: ProxyKey) {
         self.secret_clients.set(key, ());
     }
 

@@ -30,25 +30,25 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes that a client may send before they are read, for a stream and for a connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// How often unused encoded rows are looked for; they are dropped after some sweeps without a use.
+/// Interval of the checks for unused encoded rows. A row is dropped after several checks without a use.
 const ENCODED_ROWS_SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Limits and times of the gRPC server (X21).
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How often an idle connection is pinged.
+    /// Interval of pings on an idle connection.
     pub keepalive_interval: Duration,
-    /// How long a ping may stay unanswered.
+    /// Time limit for the answer to a ping.
     pub keepalive_timeout: Duration,
     /// Maximum number of concurrent streams on one connection.
     pub max_streams: u32,
     /// Maximum size of a request in bytes.
     pub max_request_bytes: usize,
-    /// Age at which the client is asked to reconnect (GOAWAY); `None` is no limit.
+    /// Age at which the client is told to reconnect (GOAWAY); `None` is no limit.
     pub max_connection_age: Option<Duration>,
     /// How long such a connection may stay open before it is closed.
     pub max_connection_age_grace: Duration,
-    /// How long streams may take to end when the server shuts down; then they are closed.
+    /// Time limit for streams to end when the server shuts down. Then they are closed.
     pub drain_timeout: Duration,
     /// Whether large HTTP/2 data frames of clients are split into small ones, which saves 8 KiB for each connection
     /// (`SLUICE_HTTP2_FRAMES`).
@@ -78,7 +78,7 @@ pub struct ListenerEnded;
 /// Serves ADS on the listener to authenticated callers until `shutdown` completes; then drains.
 ///
 /// # Errors
-/// When the listener fails.
+/// The listener fails.
 pub async fn serve(
     listener: TcpListener,
     server: Arc<DiscoveryServer>,
@@ -102,7 +102,7 @@ pub struct AdditionalServices {
 /// Serves ADS and additional services on connections.
 ///
 /// # Errors
-/// When `incoming` ends.
+/// `incoming` ends.
 pub async fn serve_on<IO, E>(
     incoming: impl Stream<Item = Result<IO, E>>,
     server: Arc<DiscoveryServer>,
@@ -134,7 +134,7 @@ where
                     Some(Ok(io)) => {
                         connections.spawn(connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
                     }
-                    Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "a connection was not accepted"),
+                    Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "failed to accept a connection"),
                     None => return Err(ListenerEnded),
                 },
                 Some(_) = connections.join_next() => {}
@@ -152,7 +152,8 @@ where
     Ok(())
 }
 
-/// Serves one connection until it ends. The client is asked to reconnect when the connection is too old or the server drains.
+/// Serves one connection until it ends. A GOAWAY tells the client to reconnect when the connection is too old or the
+/// server drains.
 async fn connection<IO>(io: IO, ads: AdsService, routes: Routes, options: ServerOptions, closing: CancellationToken)
 where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
@@ -193,19 +194,19 @@ where
         }
         () = age => {
             serving.as_mut().graceful_shutdown();
-            // Then the connection is closed.
+            // The connection is closed after the grace period.
             tokio::time::timeout(options.max_connection_age_grace, serving).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(target: "ads", %error, "a connection ended");
+        tracing::debug!(target: "ads", %error, "a connection failed");
     }
 }
 
 /// Prefix of the paths of the AggregatedDiscoveryService's methods.
 const PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 
-/// The AggregatedDiscoveryService, without tonic's encoder, because bodies are shared bytes.
+/// The AggregatedDiscoveryService without tonic's encoder, because response bodies are shared bytes.
 #[derive(Clone)]
 struct AdsService {
     server: Arc<DiscoveryServer>,
@@ -233,7 +234,7 @@ impl AdsService {
 
     async fn stream(self, protocol: XdsProtocol, request: http::Request<Incoming>) -> Result<AdsBody, Status> {
         match self.server.admission().admit(Instant::now()) {
-            // Clients retry both with a backoff (X14).
+            // Clients retry after both errors, with a backoff (X14).
             Err(error) => {
                 self.server.metrics().refused(match error {
                     AdmissionError::RateLimited => "rate",

@@ -8,13 +8,13 @@ use http_body::Body;
 use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
 use tonic::Status;
 
-/// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes; others are copied
-/// together.
+/// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes. The parts of
+/// other messages are copied into one buffer.
 pub(crate) struct GrpcMessages<B> {
     body: B,
     /// The received bytes after the last message.
     frame: Bytes,
-    /// A message that its first frame does not contain completely.
+    /// The received part of an incomplete message.
     parts: BytesMut,
     max_bytes: usize,
     ended: bool,
@@ -53,7 +53,7 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
                 Some(size) if size <= self.frame.len() => {
                     return Ok(Some(self.frame.split_to(size).slice(GRPC_PREFIX_BYTES..)));
                 }
-                // Reserved at once, because growing by frames copies repeatedly.
+                // The whole size is reserved at once, because a buffer that grows frame by frame is copied repeatedly.
                 size => self.parts.reserve(size.unwrap_or(self.frame.len())),
             }
         }

@@ -1,8 +1,9 @@
 //! The ADS server: streams of `sluice-xds-protocol` on gRPC (area X of `docs/features.md`).
 //!
-//! [`serve`] accepts connections and authenticates callers. [`DiscoveryServer`] keeps the open streams. An [`AdsStream`]
-//! joins a session of the protocol crate with the caller's identity and the proxy's scope; the body of its gRPC response asks
-//! it for the next message when the transport has room. [`follow`] moves the engine's epochs into the store.
+//! [`serve`] accepts connections and authenticates callers. [`DiscoveryServer`] keeps the open streams. An
+//! [`AdsStream`] joins a session of the protocol crate with the caller's identity and the proxy's scope. The body of
+//! its gRPC response polls it for the next message when the transport has room. [`follow`] moves the engine's epochs
+//! into the store.
 
 mod admission;
 mod body;

@@ -21,7 +21,7 @@ struct TypeLabel {
     r#type: &'static str,
 }
 
-/// Label `version` of `pilot_xds`: the proxy's.
+/// Label `version` of `pilot_xds`: the version of the proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct VersionLabel {
     version: String,
@@ -133,15 +133,11 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Adds all metrics to the registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("pilot_xds", "Number of proxies connected, by their version", self.clients.clone());
+        registry.register("pilot_xds", "Number of connected proxies, by version", self.clients.clone());
         registry.register("pilot_xds_pushes", "Responses sent, by type", self.pushes.clone());
-        registry.register(
-            "pilot_xds_push_time",
-            "Seconds from looking to the response being ready, by type",
-            self.push_time.clone(),
-        );
+        registry.register("pilot_xds_push_time", "Seconds to build a response, by type", self.push_time.clone());
         registry.register("pilot_xds_config_size_bytes", "Sizes of responses, by type", self.size.clone());
         registry.register("pilot_total_xds_rejects", "Responses rejected by proxies, by type", self.rejects.clone());
         for (_, name, family) in &self.rejects_by_node {
@@ -149,17 +145,17 @@ impl Metrics {
         }
         registry.register(
             "pilot_xds_expired_nonce",
-            "Requests that answer an old response, by type",
+            "Requests that acknowledge or reject an outdated response, by type",
             self.expired.clone(),
         );
         registry.register(
             "pilot_total_xds_internal_errors",
-            "Streams that ended by an error",
+            "Streams that ended with an error",
             self.internal_errors.clone(),
         );
         registry.register(
             "pilot_sds_certificate_errors_total",
-            "Secrets that proxies ask for and cannot be given",
+            "Secrets that proxies subscribe to and are not served",
             self.secret_errors.clone(),
         );
         registry.register(
@@ -169,32 +165,32 @@ impl Metrics {
         );
         registry.register(
             "pilot_xds_send_time",
-            "Seconds until the transport has taken a response",
+            "Seconds from the start of building a response until the transport has taken it",
             self.send_time.clone(),
         );
         registry.register(
             "pilot_proxy_convergence_time",
-            "Seconds from a change coming in until a proxy has been sent all it needs",
+            "Seconds from the arrival of a change until all its resources are sent to a proxy",
             self.convergence.clone(),
         );
         registry.register(
             "pilot_proxy_queue_time",
-            "Seconds a change waits for its turn on a stream",
+            "Seconds from the commit of a change until its first response on a stream",
             self.queue_time.clone(),
         );
         registry.register(
             "pilot_push_triggers",
-            "Epochs and requests that led to responses, by reason",
+            "Epochs and requests that caused responses, by reason",
             self.triggers.clone(),
         );
         registry.register(
             "pilot_xds_recv_max",
-            "Size in bytes of the biggest request so far",
+            "Maximum size of a request so far, in bytes",
             self.request_size.clone(),
         );
         registry.register(
             "sluice_push_stage_seconds",
-            "Seconds a change takes by stage: parsed, committed, first_byte, acknowledged; each from the one before",
+            "Seconds of each stage of a change: parsed, committed, first_byte, acknowledged; each measured from the end of the previous one",
             self.stages.clone(),
         );
     }
@@ -336,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metric_names_equal_istiod_s_without_suffixes() {
+    fn metric_names_equal_those_of_istiod_without_added_suffixes() {
         let metrics = Metrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
@@ -361,7 +357,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "no line {line:?} in\n{text}");
         }
-        // istiod's own name has the suffix.
+        // This name has the suffix in istiod too.
         let text = text.replace("pilot_sds_certificate_errors_total", "");
         assert!(!text.contains("_total{") && !text.contains("_total "), "no counter has a suffix added\n{text}");
     }

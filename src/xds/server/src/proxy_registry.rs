@@ -25,25 +25,25 @@ pub trait ProxyInput: Send + Sync + 'static {
     /// The proxy that a node describes.
     ///
     /// # Errors
-    /// What is wrong with the node; the stream is refused with it.
+    /// An error in the node. The stream is refused with it.
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError>;
 
     /// Adds or replaces a connected proxy. Must not block.
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
 
     /// Records that a connected proxy subscribes to secrets. Must not block.
-    fn asks_for_secrets(&self, key: ProxyKey);
+    fn subscribes_to_secrets(&self, key: ProxyKey);
 
     /// Removes a proxy that is no longer connected. Must not block.
     fn remove(&self, key: ProxyKey);
 }
 
-/// How long a proxy stays in the mesh after its last stream ended. Most proxies reconnect sooner and find their resources
-/// unchanged.
+/// Time for which a proxy stays in the dataflow after its last stream ended. Most proxies reconnect sooner, and their
+/// resources are unchanged then.
 pub(crate) const PROXY_LINGER: Duration = Duration::from_secs(30);
 
-/// The proxies by node id. Streams with the same id and the same description are one proxy. A stream with another description,
-/// such as that of a proxy that restarted with other settings, is a proxy of its own.
+/// The proxies by node id. Streams with the same id and the same description are one proxy. A stream with another
+/// description, for example of a proxy that restarted with other settings, is a separate proxy.
 pub(crate) struct ProxyRegistry {
     input: Arc<dyn ProxyInput>,
     proxies: DashMap<ProxyKey, RegisteredProxy>,
@@ -55,7 +55,7 @@ struct RegisteredProxy {
     streams: BTreeSet<u64>,
     /// When the last stream ended.
     disconnected: Option<Instant>,
-    /// The dataflow has the proxy in its present form.
+    /// The dataflow has the current description of the proxy.
     announced: bool,
 }
 
@@ -99,7 +99,7 @@ impl ProxyRegistry {
         key
     }
 
-    /// Writes the proxy to the dataflow, unless it has it already.
+    /// Writes the proxy to the dataflow, unless the dataflow has it already.
     pub(crate) fn announce(&self, key: &ProxyKey) {
         // The entry stays locked, so that the input sees the changes of a proxy in order.
         if let Some(mut known) = self.proxies.get_mut(key)
@@ -111,9 +111,9 @@ impl ProxyRegistry {
     }
 
     /// Records that a stream of the proxy subscribes to secrets.
-    pub(crate) fn asks_for_secrets(&self, key: &ProxyKey) {
+    pub(crate) fn subscribes_to_secrets(&self, key: &ProxyKey) {
         if let Some(_locked) = self.proxies.get(key) {
-            self.input.asks_for_secrets(key.clone());
+            self.input.subscribes_to_secrets(key.clone());
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
             self.0.lock().expect("no panic").push((key, Some(proxy)));
         }
 
-        fn asks_for_secrets(&self, _: ProxyKey) {}
+        fn subscribes_to_secrets(&self, _: ProxyKey) {}
 
         fn remove(&self, key: ProxyKey) {
             self.0.lock().expect("no panic").push((key, None));
@@ -174,10 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn proxy_that_reconnects_within_the_linger_time_stays_in_the_mesh() {
+    fn proxy_that_reconnects_within_the_linger_time_stays_in_the_dataflow() {
         let input = Arc::new(RecordingInput::default());
         let registry = ProxyRegistry::new(input.clone());
-        let seen = || std::mem::take(&mut *input.0.lock().expect("no panic"));
+        let take_events = || std::mem::take(&mut *input.0.lock().expect("no panic"));
         let proxy =
             |version: &str| Arc::new(Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() });
         let start = Instant::now();
@@ -187,20 +187,20 @@ mod tests {
             key
         };
         let key = connect(1, &proxy("1.30"));
-        assert_eq!(seen(), [(key.clone(), Some(proxy("1.30")))]);
+        assert_eq!(take_events(), [(key.clone(), Some(proxy("1.30")))]);
         registry.remove_stream(&key, 1, start);
         registry.remove_expired(start + PROXY_LINGER / 2);
         assert_eq!(connect(2, &proxy("1.30")), key);
         registry.remove_expired(start + PROXY_LINGER * 2);
-        assert_eq!(seen(), [], "the mesh sees no change");
+        assert_eq!(take_events(), [], "the dataflow has no change");
 
         registry.remove_stream(&key, 2, start);
         assert_eq!(connect(3, &proxy("1.31")), key, "no stream is left under this key");
-        assert_eq!(seen(), [(key.clone(), Some(proxy("1.31")))]);
+        assert_eq!(take_events(), [(key.clone(), Some(proxy("1.31")))]);
         assert_ne!(connect(4, &proxy("1.30")), key, "another stream has this key");
-        seen();
+        take_events();
         registry.remove_stream(&key, 3, start);
         registry.remove_expired(start + PROXY_LINGER);
-        assert_eq!(seen(), [(key, None)]);
+        assert_eq!(take_events(), [(key, None)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Explains in the log why a secret is not served (P17).
+//! The reasons why secrets are not served, for the log (P17).
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use sluice_model::{CredentialKind, CredentialName, Identity, ResourceType, Scope
 /// Maximum number of secrets named in one log line; further ones are only counted.
 const MAX_NAMED_SECRETS: usize = 3;
 
-/// Why each of these secrets is not served to a proxy with this identity.
+/// The reason for each of these secrets why it is not served to a proxy with this identity.
 pub(crate) fn explain(
     names: &BTreeSet<Text>,
     identity: Option<&Identity>,
@@ -21,7 +21,7 @@ pub(crate) fn explain(
         return format!("the proxy's identity is not verified: {reason}");
     };
     let may_read = scope.and_then(|scope| scope.layers.get(&ResourceType::Secret)).is_some_and(|layers| {
-        // Certificates have a layer of their own besides the layer of roots.
+        // Certificates have a layer besides the layer of roots.
         layers.iter().filter(|layer| identity.namespace == layer.view.namespace()).count() > 1
     });
     let mut text: Vec<String> = names

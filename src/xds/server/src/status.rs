@@ -19,7 +19,7 @@ use crate::connection::Connection;
 use crate::debug::DebugResource;
 use crate::discovery_server::DiscoveryServer;
 
-/// Reads the status of the streams, without a cost for the streams.
+/// Reads the status of the streams. The streams do no work for it.
 #[derive(Clone)]
 pub struct StatusReader {
     server: Arc<DiscoveryServer>,
@@ -87,14 +87,14 @@ struct AdszClient {
     watches: BTreeMap<&'static str, usize>,
 }
 
-/// Number of clients that subscribe to a resource and have its current version.
+/// Progress of the clients that subscribe to a resource.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct AckFrontier {
-    /// Clients that subscribe to it.
+    /// Number of clients that subscribe to it.
     pub interested: usize,
-    /// Clients that were sent their current version.
+    /// Number of clients that were sent its current version.
     pub sent: usize,
-    /// Clients that acknowledged it.
+    /// Number of clients that acknowledged its current version.
     pub acked: usize,
     /// Clients that rejected the last response of the type, with their error messages.
     pub rejected: BTreeMap<Text, Text>,

@@ -21,10 +21,10 @@ use crate::debug::{self, DebugRequests};
 use crate::discovery_server::DiscoveryServer;
 use crate::secrets;
 
-/// A stream counts as configured when it asks for no further type for this time.
+/// A stream is configured when it subscribes to no further type for this time.
 const CONFIGURED_AFTER: Duration = Duration::from_secs(1);
 
-/// A change of more resources waits for a push permit, so that thousands of streams do not build and hold such responses at
+/// A change of more resources needs a push permit, so that thousands of streams do not build and hold such responses at
 /// once.
 const LARGE_RESPONSE_RESOURCES: usize = 256;
 
@@ -40,13 +40,13 @@ pub struct AdsStream {
     watched_kinds: ResourceTypeSet,
     /// What the proxy sees of these types. It is up to date unless the stream was woken since.
     snapshot: ScopeSnapshot,
-    /// The dataflow knows that the proxy subscribes to secrets.
-    asks_for_secrets: bool,
-    /// When responses were sent that carry changes and are not acknowledged, by type.
+    /// The dataflow has the proxy as a subscriber of secrets.
+    subscribes_to_secrets: bool,
+    /// The types with an unacknowledged response that carries changes, and when it was sent.
     unacked: BTreeMap<ResourceType, Instant>,
-    /// When the changes arrived that are being sent.
+    /// Times of the changes that are being sent.
     sending: Option<ChangeTimes>,
-    /// The changes are many resources and are not sent completely.
+    /// The pending changes contain many resources.
     is_large: bool,
     debug_requests: DebugRequests,
     configuration: ConfigurationState,
@@ -58,7 +58,7 @@ enum ConfigurationState {
     /// It waits for the first response of a type.
     #[default]
     Pending,
-    /// It has a response for each type since this time, but may ask for more types.
+    /// It has a response for each type since this time, but may subscribe to more types.
     AnsweredSince(Instant),
     Complete,
 }
@@ -67,7 +67,7 @@ enum ConfigurationState {
 #[derive(Debug)]
 pub struct EncodedResponse {
     pub(crate) buffer: ResponseBuffer,
-    /// When building it began.
+    /// When the server began to build it.
     pub(crate) begun: Instant,
 }
 
@@ -100,7 +100,7 @@ impl DiscoveryServer {
             watched_scope: None,
             watched_kinds: ResourceTypeSet::default(),
             snapshot: ScopeSnapshot::default(),
-            asks_for_secrets: false,
+            subscribes_to_secrets: false,
             unacked: BTreeMap::new(),
             sending: None,
             is_large: false,
@@ -114,7 +114,7 @@ impl AdsStream {
     /// Handles a request.
     ///
     /// # Errors
-    /// Why the stream is ended.
+    /// The stream must end, with this status.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<(), StreamError> {
         if debug::is_debug(&request.type_url) {
             return self.request_debug_page(request);
@@ -122,7 +122,7 @@ impl AdsStream {
         let connection = match &self.connection {
             Some(connection) => connection.clone(),
             None => {
-                // A probe may report health before the proxy subscribes to anything (X06).
+                // A probe may report health before the proxy subscribes to a type (X06).
                 if request.type_url == HEALTH_TYPE {
                     return Ok(());
                 }
@@ -154,9 +154,9 @@ impl AdsStream {
             }
             RequestOutcome::Expired(kind) => self.server.metrics().expired(kind),
         }
-        if !self.asks_for_secrets && session.kinds().contains(ResourceType::Secret) {
-            self.asks_for_secrets = true;
-            self.server.proxies().asks_for_secrets(&connection.key);
+        if !self.subscribes_to_secrets && session.kinds().contains(ResourceType::Secret) {
+            self.subscribes_to_secrets = true;
+            self.server.proxies().subscribes_to_secrets(&connection.key);
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl AdsStream {
         );
     }
 
-    /// The next response, if there is one to send now. To be called until there is none.
+    /// The next response, if there is one to send now. Call it until it returns `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Response> {
         let connection = self.connection.clone()?;
         let mut session = connection.session();
@@ -236,7 +236,7 @@ impl AdsStream {
         if changed_since.is_some() || self.snapshot.scope().is_none() || self.watched_kinds != session.kinds() {
             self.server.refresh(&mut self.snapshot, connection, session);
             if self.watch(connection, session) {
-                // Changes between the first refresh and the start of watching did not wake the stream.
+                // A change between the first refresh and the start of watching did not wake the stream.
                 changed_since = changed_since.or(connection.signal.take());
                 self.server.refresh(&mut self.snapshot, connection, session);
             }
@@ -244,7 +244,7 @@ impl AdsStream {
         changed_since
     }
 
-    /// Remembers which changes a response carries.
+    /// Records which changes a response carries.
     fn record_response(&mut self, response: &Response, now: Instant) {
         if response.since.is_none() {
             self.server.metrics().triggered("proxyrequest");
@@ -341,7 +341,7 @@ impl AdsStream {
         self.connection.as_ref().map(|connection| &connection.key)
     }
 
-    /// Watches the scope and the types that the session needs. Returns whether that changed.
+    /// Watches the scope and the types that the session needs. Returns whether they have changed.
     fn watch(&mut self, connection: &Connection, session: &Session) -> bool {
         let scope = self.snapshot.scope();
         let same_scope = match (&self.watched_scope, scope) {

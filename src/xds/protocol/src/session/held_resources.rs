@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::name_list::HeldList;
 use crate::version::{Digest, Version};
 
-/// Names and versions that a client says it holds. Kept until the first response.
+/// Names and versions that a client reports as held. They are dropped after the first response.
 #[derive(Debug, Default)]
 pub(super) struct HeldResources {
     list: HeldList,
@@ -29,12 +29,12 @@ impl HeldResources {
         self.list.len()
     }
 
-    /// Digest of all names and versions. It equals the digest of a listing if the client holds exactly that.
+    /// Digest of all names and versions. It equals the digest of a listing if the client holds exactly these resources.
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The version of each resource; `None` if the text is not one of our versions.
+    /// The version of each resource; `None` if the text does not have the form of a [`Version`].
     pub(super) fn by_name(&self) -> HashMap<&str, Option<Version>> {
         self.list.iter().collect()
     }

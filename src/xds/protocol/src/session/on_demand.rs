@@ -1,7 +1,7 @@
 //! Addresses of ambient mode for a client that subscribes on demand (X26).
 //!
-//! The client may name an address, or a service, which includes its workloads. It is subscribed to the resources that it is
-//! sent, as if it had named them.
+//! The client may name an address, or a service, which includes its workloads. It is subscribed to the resources that are
+//! sent to it, as if it had named them.
 
 use std::collections::BTreeSet;
 
@@ -23,20 +23,20 @@ impl Subscription {
         let first = self.sent.is_none() || self.resend_all;
         let requested: BTreeSet<Text> =
             if first { self.names.iter().cloned().collect() } else { self.requested.clone() };
-        let meant: BTreeSet<Text> = requested.iter().flat_map(|name| view.known_as(name)).collect();
-        let mut fresh: BTreeSet<Text> = if first { view.on_own_node() } else { BTreeSet::new() };
+        let resolved: BTreeSet<Text> = requested.iter().flat_map(|name| view.known_as(name)).collect();
+        let mut added: BTreeSet<Text> = if first { view.on_own_node() } else { BTreeSet::new() };
         if let Some(sent) = self.sent.as_ref().filter(|sent| !sent.is_same(view)) {
             let changed = view.changed_since(sent);
             let changed =
                 changed.iter().filter(|name| !self.names.contains(name) && self.is_subscribed_by_alias(view, name));
-            fresh.extend(changed.cloned());
+            added.extend(changed.cloned());
         }
-        fresh.extend(meant.iter().filter(|name| !self.names.contains(name)).cloned());
+        added.extend(resolved.iter().filter(|name| !self.names.contains(name)).cloned());
         if !first {
-            self.requested.extend(fresh.iter().cloned().chain(meant));
+            self.requested.extend(added.iter().cloned().chain(resolved));
         }
-        if !fresh.is_empty() {
-            self.names = names.change(&self.names, fresh, &BTreeSet::new());
+        if !added.is_empty() {
+            self.names = names.change(&self.names, added, &BTreeSet::new());
         }
     }
 

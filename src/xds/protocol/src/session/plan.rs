@@ -15,16 +15,16 @@ use crate::response::Response;
 use crate::store::{LayerEntry, ResponseItem, ScopeSnapshot, TypeSnapshot};
 use crate::version::{Digest, Version};
 
-/// From this number of changed clusters on, all endpoints are sent again if most clusters changed.
+/// With at least this number of changed clusters, all endpoints are sent again if most clusters changed.
 const RESEND_ALL_THRESHOLD: usize = 1024;
 
-/// What to do about a type.
+/// The next step for a type.
 pub(super) enum PlannedResponse {
-    /// Send this.
+    /// This response is sent.
     Send(Box<Response>),
     /// There are changes, but the client has not acknowledged the last response.
     Blocked,
-    /// Idle to send.
+    /// There is nothing to send.
     Idle,
 }
 
@@ -80,7 +80,7 @@ impl Session {
         if is_secret {
             self.unserved.extend(differences.removed.iter().cloned());
         }
-        // There is no response about secrets until there is one: Envoy waits, and keeps its secret if that is removed.
+        // There is no response for secrets until a secret exists: Envoy waits, and keeps its secret if that is removed.
         let response_due = subscription.response_due && !is_secret;
         let had_all = differences.complete;
         let changed = match (kind, had_all) {
@@ -147,7 +147,7 @@ impl Session {
             return;
         }
         changed.retain(|name| endpoints.wants(name));
-        // Thousands of names for each of thousands of clients cost more memory than sending the other endpoints too.
+        // Thousands of names for each of thousands of clients need more memory than a response with all endpoints.
         let most = changed.len() >= RESEND_ALL_THRESHOLD && changed.len() * 2 >= endpoints.names.len();
         if all || most {
             endpoints.resend_all = true;
@@ -202,7 +202,7 @@ impl Subscription {
         missing
     }
 
-    /// What to send to a client so that it holds the resources of `view`.
+    /// The resources to send and to remove so that the client holds the resources of `view`.
     fn differences(&self, view: &TypeSnapshot) -> Differences {
         let mut out = Differences::default();
         if (self.resend_all || self.sent.is_none()) && !self.holds_all(view) {
@@ -255,12 +255,12 @@ impl Subscription {
             return false;
         }
         let (count, digest) = view.digest((!self.wildcard).then_some(&self.names));
-        // The client has to learn of names without a resource.
+        // Names without a resource have to be reported to the client.
         let complete = self.wildcard || count == self.names.len();
         complete && count == self.holds.len() && digest == self.holds.digest()
     }
 
-    /// Compares with what the client holds from an earlier stream.
+    /// Compares with the resources that the client holds from an earlier stream.
     fn compare_with_held(&self, view: &TypeSnapshot, listing: Vec<ResponseItem>, out: &mut Differences) {
         let holds = self.holds.by_name();
         let mut known = 0;

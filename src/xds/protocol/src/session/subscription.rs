@@ -1,4 +1,4 @@
-//! What a client subscribes to and holds of one type.
+//! A client's subscription to one type, and the resources of the type that it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::name_set::{NameInterner, NameSet};
 use crate::request::{Interest, StreamError};
 use crate::store::{ResolvedResource, TypeSnapshot};
 
-/// What a client subscribes to and holds of one type.
+/// A client's subscription to one type, and the resources of the type that it holds.
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) kind: ResourceType,
@@ -26,7 +26,7 @@ pub(super) struct Subscription {
     is_acked: bool,
     /// The last acknowledged snapshot, if it is not `sent`.
     acked_before: Option<TypeSnapshot>,
-    /// Names to send even if the client seems to hold them.
+    /// Names to send even if the client already holds them.
     pub(super) requested: BTreeSet<Text>,
     /// All subscribed resources are to be sent.
     pub(super) resend_all: bool,
@@ -42,7 +42,7 @@ pub(super) struct Subscription {
     pub(super) acked_nonce: u64,
     /// The last response has been neither acknowledged nor rejected.
     pub(super) outstanding: bool,
-    /// Why the client rejected the last response.
+    /// The error with which the client rejected the last response.
     pub(super) error: Option<(i32, Text)>,
     pub(super) sent_at: Option<Instant>,
     pub(super) acked_at: Option<Instant>,
@@ -125,7 +125,7 @@ impl Subscription {
                 check(holds.names())?;
                 let all = subscribe.has("*") || subscribe.is_empty() || self.held_all_virtual_hosts(&subscribe, &holds);
                 self.wildcard = self.allows_wildcard() && all && !unsubscribe.has("*");
-                // A wildcard covers the names that the client holds; they are not subscriptions of their own. Virtual hosts are
+                // A wildcard covers the names that the client holds; they are not separate subscriptions. Virtual hosts are
                 // covered by their route table.
                 if self.kind.is_by_prefix() && !self.wildcard {
                     self.names = names.set(&subscribe);
@@ -144,7 +144,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Forgets what the client says it holds, so that all resources are sent.
+    /// Drops the resources that the client reports as held, so that all resources are sent.
     pub(super) fn forget_holds(&mut self) {
         self.holds = HeldResources::default();
     }

@@ -1,6 +1,6 @@
-//! Virtual hosts of route tables as resources of their own (VHDS).
+//! Virtual hosts of route tables as separate resources (VHDS).
 //!
-//! A client may name route tables and is sent their virtual hosts. Envoy does not do so: its first request has no names, which
+//! A client may subscribe to route tables and receives their virtual hosts. Envoy does not do so: its first request has no names, which
 //! means all tables; later requests name a host on demand, `TABLE/DOMAIN`, and the downstream request waits for the response.
 //! Envoy ignores hosts of tables that it does not have. So the hosts of a table are sent after the table is acknowledged.
 
@@ -27,7 +27,7 @@ impl Session {
     pub(super) fn send_virtual_hosts_of_new_tables(&mut self) {
         let tables = std::mem::take(&mut self.new_tables);
         if let Some(hosts) = self.subscriptions.get_mut(ResourceType::VirtualHost) {
-            // This is the name of a host without a domain. If the table has no hosts, Envoy learns so from its removal.
+            // This is the name of a host without a domain. If the table has no hosts, its removal reports that to Envoy.
             hosts.requested.extend(tables.iter().map(|table| Text::from(format!("{table}/"))));
         }
     }
@@ -65,7 +65,7 @@ impl Subscription {
         holds.names().iter().any(|name| !is_named(name))
     }
 
-    /// Replaces requested tables by their hosts. A table without hosts stays: the response is that it has none.
+    /// Replaces requested tables by their hosts. A table without hosts stays, and the response reports that it has none.
     pub(super) fn resolve_tables(&mut self, view: &TypeSnapshot) {
         let missing = self.requested.iter().filter(|name| view.version(name).is_none());
         let table = |name: &Text| (Text::from(name.strip_suffix('/').unwrap_or(name)), name.clone());

@@ -1,6 +1,6 @@
-//! Aliases of ambient mode's addresses: the names by which clients ask for them besides the resource name (X26).
+//! Aliases of ambient mode's addresses: the names by which clients request them besides the resource name (X26).
 //!
-//! A client without a wildcard asks for `NETWORK/IP`, or for a service, which includes its workloads. Aliases are read from the
+//! A client without a wildcard requests `NETWORK/IP`, or a service, which includes its workloads. Aliases are read from the
 //! encoded messages and kept as rows of a sorted map, which epochs share as they share resources.
 
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ pub(crate) fn has_aliases(kind: ResourceType) -> bool {
     matches!(kind, ResourceType::Address | ResourceType::Workload)
 }
 
-/// The alias of all workloads on a node. No name that a client may ask for begins with NUL.
+/// The alias of all workloads on a node. No name that a client may request begins with NUL.
 pub(crate) fn on_node(node: &str) -> Text {
     format!("\0{node}").into()
 }
@@ -99,21 +99,21 @@ fn workload(message: &[u8]) -> ResourceAliases {
     const NETWORK: u32 = 4;
     const NODE: u32 = 9;
     const SERVICES: u32 = 22;
-    let (mut found, mut network, mut addresses) = (ResourceAliases::default(), Text::default(), Vec::new());
+    let (mut aliases, mut network, mut addresses) = (ResourceAliases::default(), Text::default(), Vec::new());
     for record in fields(message) {
         match record.number {
             ADDRESSES => addresses.extend(record.content().and_then(ip)),
             NETWORK => network = text(&record),
-            NODE => found.node = text(&record),
+            NODE => aliases.node = text(&record),
             SERVICES => {
                 let key = record.content().and_then(|entry| contents(entry, 1).next());
-                found.services.extend(key.and_then(|key| std::str::from_utf8(key).ok()).map(Text::from));
+                aliases.services.extend(key.and_then(|key| std::str::from_utf8(key).ok()).map(Text::from));
             }
             _ => {}
         }
     }
-    found.addresses = addresses.into_iter().map(|address| format!("{network}/{address}").into()).collect();
-    found
+    aliases.addresses = addresses.into_iter().map(|address| format!("{network}/{address}").into()).collect();
+    aliases
 }
 
 fn service(message: &[u8]) -> ResourceAliases {

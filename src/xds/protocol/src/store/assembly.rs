@@ -84,7 +84,7 @@ impl<'a> Assembly<'a> {
         debug_assert_eq!(
             buffer.len(),
             self.element_bytes + self.head.as_ref().map_or(0, Bytes::len),
-            "the size is known before"
+            "the precomputed size is exact"
         );
         buffer.finish().collect()
     }

@@ -1,4 +1,4 @@
-//! What an epoch changes.
+//! The changes of an epoch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,9 +21,9 @@ pub struct EpochChanges {
 /// When the earliest input of an epoch passed each stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ChangeTimes {
-    /// Its source observed it.
+    /// Its source received it.
     pub source: Instant,
-    /// It was parsed and handed to the engine.
+    /// It was parsed and passed to the engine.
     pub parsed: Instant,
     /// The engine committed the epoch.
     pub committed: Instant,

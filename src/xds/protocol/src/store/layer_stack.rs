@@ -16,7 +16,7 @@ use super::lock;
 use super::type_snapshot::{StackSnapshot, TypeSnapshot};
 use crate::change_signal::ChangeSignal;
 
-/// One layer of one type: where its content is, and which stacks contain it.
+/// One layer of one type: the index of its content, and the stacks that contain it.
 #[derive(Debug)]
 pub(super) struct LayerCell {
     id: LayerId,
@@ -170,7 +170,7 @@ impl ProxyScope {
         self.stacks.get(kind as usize)?.as_ref()
     }
 
-    /// What the scope sees of a type.
+    /// The resources of a type in the scope.
     pub(super) fn view(&self, kind: ResourceType, contents: &Layers) -> TypeSnapshot {
         let stack =
             self.stack(kind).map_or_else(|| Arc::new(StackSnapshot::empty(kind)), |stack| stack.snapshot(contents));

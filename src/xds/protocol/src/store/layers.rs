@@ -7,7 +7,7 @@ use imbl::Vector;
 use super::aliases::Aliases;
 use super::layer_table::LayerTable;
 
-/// Shared by all empty layers: each proxy has layers of its own, and most of those never have content.
+/// Shared by all empty layers: each proxy has separate layers, and most of those never have content.
 static EMPTY_LAYER: LazyLock<LayerContent> =
     LazyLock::new(|| LayerContent { table: Arc::default(), aliases: Arc::default() });
 

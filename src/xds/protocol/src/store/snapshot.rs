@@ -1,4 +1,4 @@
-//! What one proxy sees at one epoch.
+//! The resources in one proxy's scope at one epoch.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::state::StoreState;
 use super::type_snapshot::TypeSnapshot;
 use crate::resource_types::ResourceTypeSet;
 
-/// What one proxy sees at one epoch.
+/// The resources in one proxy's scope at one epoch.
 #[derive(Clone, Debug, Default)]
 pub struct ScopeSnapshot {
     /// The store's epoch.
@@ -23,7 +23,7 @@ pub struct ScopeSnapshot {
 }
 
 impl ScopeSnapshot {
-    /// What the proxy sees of a type; `None` if it has no scope yet or the snapshot was not taken for the type.
+    /// The resources of a type; `None` if the proxy has no scope yet, or the snapshot does not include the type.
     #[must_use]
     pub fn view(&self, kind: ResourceType) -> Option<&TypeSnapshot> {
         self.views.get(kind as usize)?.as_ref()
@@ -68,7 +68,7 @@ impl ScopeSnapshot {
                 continue;
             };
             if !kinds.contains(kind) {
-                // It is not kept up to date from here on, so a later request for the type starts from nothing.
+                // The view is not kept up to date any more, so a later request for the type starts without one.
                 *view = None;
             } else if view.is_none() || *changed > before {
                 *view = Some(scope.view(kind, &state.layers));

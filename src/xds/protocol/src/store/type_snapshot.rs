@@ -1,4 +1,4 @@
-//! What one scope sees of one type at one epoch.
+//! The resources of one type in one scope at one epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,11 +16,11 @@ use crate::chunked_map::Chunk;
 use crate::name_set::NameSet;
 use crate::version::{Digest, Version};
 
-/// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a layer of its
-/// own.
+/// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a separate
+/// layer.
 const MAX_REMEMBERED_NAMES: usize = 1024;
 
-/// What one scope sees of one type at one epoch. Keeping an old snapshot costs what changed since.
+/// The resources of one type in one scope at one epoch. An old snapshot needs memory only for the changes since.
 #[derive(Clone, Debug)]
 pub struct TypeSnapshot {
     scope: Arc<Scope>,
@@ -96,7 +96,7 @@ impl TypeSnapshot {
         self.is_of_scope(other) && (Arc::ptr_eq(&self.stack, &other.stack) || self.stack.is_same(&other.stack))
     }
 
-    /// The version of the resource of this name, if the scope sees one.
+    /// The version of the resource with this name, if the scope has one.
     #[must_use]
     pub fn version(&self, name: &str) -> Option<Version> {
         match self.resolve(name) {
@@ -106,7 +106,7 @@ impl TypeSnapshot {
         }
     }
 
-    /// The resource of this name, if the scope sees one.
+    /// The resource with this name, if the scope has one.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<ResolvedResource> {
         match self.resolve(name) {
@@ -190,7 +190,7 @@ impl TypeSnapshot {
         Arc::ptr_eq(&self.scope, &other.scope)
     }
 
-    /// NameInterner whose resource may differ between an earlier snapshot and this one, in order.
+    /// Names whose resource may differ between an earlier snapshot and this one, in order.
     pub(crate) fn changed_since(&self, old: &Self) -> Arc<BTreeSet<Text>> {
         if self.is_of_scope(old) {
             return self.stack.changed_since(&old.stack);
@@ -342,7 +342,7 @@ impl TypeSnapshot {
     }
 }
 
-/// Accepts or rejects a name. A new filter is made for each layer and called in the order of names.
+/// Accepts or rejects a name. A new filter is created for each layer, and called in the order of names.
 pub(crate) type NameFilter<'a> = Box<dyn FnMut(&Text) -> bool + 'a>;
 
 fn wanted(want: Option<&NameSet>) -> NameFilter<'_> {

@@ -18,7 +18,7 @@ use super::state::StoreState;
 /// Number of epochs whose [`ChangeTimes`] are remembered.
 const MAX_REMEMBERED_EPOCHS: usize = 1024;
 
-/// What only the writer needs.
+/// The state that only the writer needs.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     layers: LayerIndex,
@@ -39,7 +39,7 @@ pub(super) struct AppliedEpoch {
 }
 
 impl AppliedEpoch {
-    /// What the epoch changed; `None` if it changed nothing.
+    /// The kind of the epoch's changes; `None` if nothing changed.
     pub(super) fn trigger(&self) -> Option<PushTrigger> {
         match (self.layers.keys().next(), self.layers.len()) {
             (Some(ResourceType::Endpoint), 1) => Some(PushTrigger::Endpoint),
@@ -145,7 +145,7 @@ fn apply_rows(
     Some((LayerContent { table: Arc::new(LayerTable::after(&old.table, rows)), aliases }, changed))
 }
 
-/// What an epoch changes of one name of a layer.
+/// The change of one name of a layer in an epoch.
 #[derive(Default)]
 struct EntryChange {
     whole: Option<Option<WholeResource>>,
