@@ -1,4 +1,4 @@
-//! Builds every component in order, runs them, and stops them. The one place that knows all components.
+//! Builds every component in order, runs them, and stops them. Only this module refers to all components.
 
 mod engine;
 mod error;
@@ -32,13 +32,13 @@ use tasks::Tasks;
 
 pub(crate) use error::AppError;
 
-/// Time that tasks have beyond `--shutdownDuration` to end.
+/// Time limit for tasks to end, in addition to `--shutdownDuration`.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// Runs until `stop` is cancelled or a component fails.
 ///
 /// # Errors
-/// The reason why the process cannot start or go on; see [`AppError::exit_code`].
+/// The process cannot start or continue; see [`AppError::exit_code`].
 pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -46,7 +46,7 @@ pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken
     for notice in &config.notices {
         info!("{notice}");
     }
-    // Ports first: a port in use is reported at once, not after all objects have been read.
+    // Ports are bound first, so that a port in use is reported before all objects have been read.
     let listeners = Listeners::bind(&config.ports).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
     let mut app = App::new(config, log, stop);
@@ -63,14 +63,14 @@ struct App {
     store: Arc<Store>,
     discovery: Arc<DiscoveryServer>,
     admin: Arc<AdminState>,
-    /// Stops the HTTP ports: later than everything else, so that they can be read during a shutdown.
+    /// Stops the HTTP ports. They stop last, so that they can be read during a shutdown.
     admin_stop: CancellationToken,
     tasks: Tasks,
     /// Clients of clusters that are read through the Kubernetes API.
     clients: Clients,
-    /// The client of the control plane's own cluster.
-    own_client: Option<Client>,
-    /// Files and directories that are followed.
+    /// The client of the local cluster.
+    local_client: Option<Client>,
+    /// Guards of the files and directories that are followed.
     followed: Vec<FollowGuard>,
     /// Components that are not ready yet.
     pending: Pending,
@@ -92,14 +92,14 @@ impl Pending {
             configuration: guard("configuration has not been read yet"),
             remote_clusters: guard("remote clusters have not been read yet"),
             token_keys: guard("keys of token issuers have not been fetched yet"),
-            authority: guard("the certificate authority is not there yet"),
-            first_epoch: guard("the first epoch is not through yet"),
+            authority: guard("the certificate authority has not been loaded yet"),
+            first_epoch: guard("the first epoch is not complete yet"),
         }
     }
 }
 
 impl App {
-    /// Starts the engine and builds what is served, still empty.
+    /// Starts the engine, and builds the components that serve, without content.
     fn new(config: Config, log: LogControl, stop: CancellationToken) -> Self {
         sluice_crypto::collect_entropy();
         let mut graph = GraphEngine::start(&config);
@@ -145,13 +145,13 @@ impl App {
             admin_stop: CancellationToken::new(),
             tasks: Tasks::new(stop),
             clients: Clients::default(),
-            own_client: None,
+            local_client: None,
             followed: Vec::new(),
             pending,
         }
     }
 
-    /// Serves the HTTP ports, from the start on. Returns the listeners of proxies.
+    /// Serves the HTTP ports. Returns the listeners for proxies.
     fn serve_admin(&mut self, listeners: Listeners) -> (Option<TcpListener>, Option<TcpListener>) {
         let Listeners { http, grpc, secure_grpc, monitoring } = listeners;
         if let Some(listener) = http {
@@ -166,7 +166,7 @@ impl App {
         (grpc, secure_grpc)
     }
 
-    /// Reads all configuration, then serves proxies, until a stop.
+    /// Reads all configuration, then serves proxies until the process stops.
     async fn start(
         &mut self,
         mesh_files: MeshFiles,

@@ -16,7 +16,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     let (line, unknown) = match CommandLine::parse_lenient(std::env::args()) {
         Ok(parsed) => parsed,
-        // The error also stands for help and version, which are no failures: it has the exit code.
+        // The error has the exit code: 0 for help and version.
         Err(error) => error.exit(),
     };
     if line.command == Some(Command::Version) {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Also on standard error: the log can go elsewhere, or be in JSON.
+            // The error is also written to standard error, because the log may be JSON, or written elsewhere.
             eprintln(&error);
             error.exit_code()
         }
@@ -51,16 +51,16 @@ fn run(config: Config) -> Result<(), AppError> {
     })
 }
 
-/// Cancels the token at SIGTERM or SIGINT; a second one ends the process at once.
+/// Cancels the token at SIGTERM or SIGINT. A second signal ends the process immediately.
 fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
-        for already in [false, true] {
+        for is_second in [false, true] {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if already {
+            if is_second {
                 std::process::exit(1);
             }
             stop.cancel();
@@ -69,13 +69,13 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "that is what the command is for")]
+#[expect(clippy::print_stdout, reason = "the command prints the version")]
 fn print_version() -> ExitCode {
     println!("sluice {}", env!("CARGO_PKG_VERSION"));
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stderr, reason = "the last word of a process that does not start")]
+#[expect(clippy::print_stderr, reason = "the process cannot start, and the log may not be visible")]
 fn eprintln(error: &AppError) {
     eprintln!("sluiced: {error}");
 }

@@ -43,7 +43,7 @@ impl GraphEngine {
         Self { engine, handles, metrics }
     }
 
-    /// Waits until every input is synced. Forever if the engine stops first: its followers report that.
+    /// Waits until every input is synced. If the engine stops first, it waits forever; other tasks report the stop.
     pub(super) fn synced(&self) -> impl Future<Output = ()> + use<> {
         let mut feed = self.engine.feed().only(&self.handles.mesh);
         async move {

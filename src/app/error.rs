@@ -25,24 +25,24 @@ pub(crate) enum AppError {
         /// The error of the operating system.
         error: io::Error,
     },
-    /// A directory cannot be used (exit code 4) or holds text that is not YAML (exit code 6).
+    /// A directory cannot be used (exit code 4), or contains text that is not YAML (exit code 6).
     #[error(transparent)]
     Files(#[from] FilesError),
     /// The Kubernetes API cannot be used. Exit code 4.
     #[error("cannot use the Kubernetes API: {0}")]
     Kubernetes(ConnectError),
-    /// Mesh config or networks are invalid, exit code 5, or cannot be followed, 1.
+    /// Mesh config or networks are invalid (exit code 5), or cannot be watched (exit code 1).
     #[error(transparent)]
     Mesh(#[from] MeshFileError),
     /// The certificate authority cannot be used. Exit code 7.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// A task ended or panicked that should run until the process stops. Exit code 1.
+    /// A task that runs until the process stops has ended or panicked. Exit code 1.
     #[error("task {name}: {cause:#}")]
     Task {
         /// Its name.
         name: &'static str,
-        /// Why it ended.
+        /// The reason why it ended.
         cause: anyhow::Error,
     },
     /// Anything else. Exit code 1.

@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::AppError;
 
-/// Bound listeners; `None` is a port that is switched off.
+/// Bound listeners; `None` is a disabled port.
 pub(super) struct Listeners {
     pub(super) http: Option<TcpListener>,
     pub(super) grpc: Option<TcpListener>,
@@ -41,7 +41,7 @@ async fn bind(
     let fail = |error| AppError::Listen { flag, address: address.to_string(), error };
     let listener = listen(address).await.map_err(fail)?;
     let bound = listener.local_addr().map_err(fail)?;
-    // Tests and scripts read this line to learn the port.
+    // Tests and scripts read the port from this line.
     info!(name, address = %bound, "listening");
     Ok(Some(listener))
 }

@@ -40,7 +40,7 @@ pub(super) struct Security {
     server: ServerCertificateKeeper,
     /// Pods on whose behalf node proxies request certificates.
     nodes: Option<Arc<NodePods>>,
-    /// Whether a server certificate exists or can appear.
+    /// Whether there is a server certificate, or can be one later.
     can_serve: bool,
     authenticators: Authenticators,
     clients: Clients,
@@ -87,13 +87,13 @@ impl Security {
         let mut server = ServerCertificateKeeper::new(verifier, signer.clone(), lifetime);
         server.external.clone_from(&external);
         server.files.clone_from(&security.files);
-        // Files that are mounted count before any signer.
+        // Mounted files take precedence over all signers.
         if let (CertProvider::Signer(name), None) = (&security.provider, &security.files) {
             server.certifier = Some(certifier(name, client, mesh)?);
         }
         server.names = (security.provider != CertProvider::None).then(|| dns_names(config, mesh));
         let has_certificate = match (server.begin().await, &security.provider) {
-            (Ok(shown), _) => shown,
+            (Ok(has_certificate), _) => has_certificate,
             (Err(error), CertProvider::Signer(signer)) => {
                 return Err(AuthorityError::Server { signer: signer.clone(), reason: error.to_string() }.into());
             }
@@ -144,7 +144,7 @@ impl Security {
             tasks.spawn_until_stop("server signer", graph.follow_mesh_config(move |mesh| certifier.follow(mesh)));
         }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
-            // Trust bundles decide what all workloads trust: their servers are always verified.
+            // Trust bundles determine the roots of all workloads, so the servers of trust bundles are always verified.
             let options =
                 JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(&config.features) };
             let fetcher = jwks_client(&options)?;
@@ -242,7 +242,7 @@ impl Security {
     }
 }
 
-/// The signer of the server certificate behind the Kubernetes API.
+/// The signer of the Kubernetes API that issues the server certificate.
 fn certifier(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<Arc<ServerSigner>, AuthorityError> {
     let Some(client) = client else {
         let reason = "there is no Kubernetes API".to_owned();
@@ -263,7 +263,7 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
     if !clients.ids().is_empty() {
-        // Each cluster's API server knows its own tokens.
+        // Each cluster's API server reviews the tokens of its cluster.
         let (own, aliases) = (config.identity.cluster.clone(), config.identity.cluster_aliases.clone());
         let reviewed = ReviewedTokens::new(clients.clone(), own, aliases, &tokens.audiences, trust_domain);
         chain.push(Arc::new(reviewed));
@@ -271,7 +271,7 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
         let keys = local_keys(config);
         chain.push(Arc::new(SignedTokens::of_clusters(keys, &tokens.issuer, &tokens.audiences, trust_domain)));
     }
-    // Without trusted gateways the header is never accepted, not even from the loopback.
+    // Without trusted gateways, the header is never accepted, not even from the loopback.
     if !config.features.trusted_gateways.is_empty() {
         chain.push(Arc::new(ForwardedCertificates::new(config.features.trusted_gateways.clone())));
     }
@@ -282,7 +282,7 @@ fn jwks_client(options: &JwksOptions) -> Result<JwksClient, AppError> {
     JwksClient::new(options).map_err(|error| AppError::Runtime(error.into()))
 }
 
-/// Keys by every name of a cluster. Callers that name no cluster belong to the own one.
+/// Keys by cluster, under every name of the cluster. A caller that names no cluster belongs to the local one.
 fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
     let mut keys = BTreeMap::new();
     let own = &config.identity.cluster;

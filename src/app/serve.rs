@@ -31,13 +31,13 @@ impl App {
         }
         async move {
             if is_ready.await.is_err() {
-                // The task of the store has ended, which is reported as such.
+                // The task of the store has ended: that is reported as a failed task.
                 std::future::pending().await
             }
         }
     }
 
-    /// Makes or loads the certificate authority. `None` if the process has to stop first.
+    /// Loads or generates the certificate authority. `None` if the process is stopped first.
     pub(super) async fn open_security(&mut self) -> Result<Option<Security>, AppError> {
         let mesh = self.graph.mesh_config();
         let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
@@ -65,10 +65,10 @@ impl App {
         self.pending.first_epoch.take();
         info!(epoch = self.graph.engine.snapshot().epoch().0, "ready");
         self.tasks.spawn_until_stop("stream registry", self.discovery.clone().keep_removing_expired_proxies());
-        // Fails only if it has been set before.
+        // Fails only if it is already set.
         let _ = self.admin.callers.set(security.authenticators());
-        let election = options::election(&self.config, self.own_client.clone());
-        security.follow(&self.graph, (self.own_client.clone(), election), &self.config, &mut self.tasks)?;
+        let election = options::election(&self.config, self.local_client.clone());
+        security.follow(&self.graph, (self.local_client.clone(), election), &self.config, &mut self.tasks)?;
         security.serve(secure_grpc, self.discovery.clone(), &self.config, &mut self.tasks)?;
         if let Some(listener) = grpc {
             let (options, stop) = (options::server_options(&self.config), self.tasks.stop());

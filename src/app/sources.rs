@@ -18,11 +18,11 @@ use tracing::warn;
 
 use super::{App, AppError, options};
 
-/// Longest wait for keys of token issuers before proxies are served.
+/// Time limit of the wait for keys of token issuers, before proxies are served.
 const TOKEN_KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl App {
-    /// Starts fetching keys of token issuers. The receiver holds `true` once every wanted key has been tried.
+    /// Starts fetching keys of token issuers. The receiver is `true` after every wanted key set has been fetched or has failed.
     pub(super) fn fetch_token_keys(&mut self) -> Result<watch::Receiver<bool>, AppError> {
         let handles = &self.graph.handles;
         let fetcher = JwksFetcher::new(
@@ -58,7 +58,7 @@ impl App {
         Ok(remote_clusters)
     }
 
-    /// Waits until all configuration has been read. `None` if the process has to stop first.
+    /// Waits until all configuration has been read. `None` if the process is stopped first.
     pub(super) async fn wait_for_configuration(
         &mut self,
         remote_clusters: BoxFuture<'static, ()>,
@@ -68,18 +68,18 @@ impl App {
             return Ok(None);
         }
         self.pending.configuration.take();
-        // A remote cluster that is not reached delays this by its timeout at most.
+        // A remote cluster that cannot be reached delays this by its timeout at most.
         if self.tasks.wait_for(remote_clusters).await?.is_none() {
             return Ok(None);
         }
         self.pending.remote_clusters.take();
-        // Proxies hold keys from before a restart: they should not be replaced by none.
+        // Proxies may hold keys from before a restart, which must not be replaced by no keys.
         let tried = tokio::time::timeout(TOKEN_KEYS_TIMEOUT, token_keys.wait_for(|tried| *tried));
         match self.tasks.wait_for(async { tried.await.is_ok() }).await? {
             Some(true) => {}
             Some(false) => warn!(
                 timeout_seconds = TOKEN_KEYS_TIMEOUT.as_secs(),
-                "keys of some token issuers have not been fetched: their tokens are rejected until they are"
+                "keys of some token issuers have not been fetched: tokens of these issuers are rejected until then"
             ),
             None => return Ok(None),
         }
@@ -109,7 +109,7 @@ impl App {
 
     fn read_cluster(&mut self, cluster: Cluster, client: Client, sink: &Arc<dyn Sink>) {
         if !cluster.is_remote {
-            self.own_client = Some(client.clone());
+            self.local_client = Some(client.clone());
             if options::writes_addresses(&self.config) {
                 self.write_addresses(client.clone());
             }
@@ -136,9 +136,9 @@ impl App {
         });
     }
 
-    /// Asks clusters which service accounts may read Secrets.
+    /// Starts the SubjectAccessReviews of the service accounts that may read Secrets.
     fn review_secret_readers(&mut self) {
-        if self.own_client.is_none() {
+        if self.local_client.is_none() {
             return;
         }
         let handles = &self.graph.handles;
@@ -151,9 +151,9 @@ impl App {
         self.tasks.spawn("Secret reviewer", reviewer.run(self.tasks.stop()));
     }
 
-    /// Reads the clusters that Secrets of the own cluster name. Returns the condition that they have been read.
+    /// Reads the remote clusters that Secrets of the local cluster configure. Returns the condition that they have been read.
     async fn read_remote_clusters(&mut self, sink: &Arc<dyn Sink>) -> Result<BoxFuture<'static, ()>, AppError> {
-        let Some(client) = self.own_client.clone() else { return Ok(Box::pin(std::future::ready(()))) };
+        let Some(client) = self.local_client.clone() else { return Ok(Box::pin(std::future::ready(()))) };
         let remotes = RemoteClusters::new(
             options::remote_options(&self.config),
             sink.clone(),

@@ -10,7 +10,7 @@ use tracing::{error, warn};
 
 use super::AppError;
 
-/// Tasks that run until the process stops. A task that ends or panics before is a failure of the process.
+/// Tasks that run until the process stops. If a task ends or panics earlier, the process fails.
 pub(super) struct Tasks {
     running: JoinSet<anyhow::Result<()>>,
     names: HashMap<Id, &'static str>,
@@ -28,7 +28,7 @@ impl Tasks {
         self.stop.clone()
     }
 
-    /// Runs a task that can fail. It has to end once the process stops.
+    /// Runs a task that can fail. The task must end when the process stops.
     pub(super) fn spawn_fallible<E: Into<anyhow::Error>>(
         &mut self,
         name: &'static str,
@@ -38,7 +38,7 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Runs a task that ends once the process stops.
+    /// Runs a task that ends when the process stops.
     pub(super) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.spawn_fallible(name, async move {
             task.await;
@@ -46,7 +46,7 @@ impl Tasks {
         });
     }
 
-    /// Runs a task that does not know the token, and drops it once the process stops.
+    /// Runs a task that does not use the token, and drops it when the process stops.
     pub(super) fn spawn_until_stop(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.spawn(name, async move {
@@ -57,7 +57,7 @@ impl Tasks {
         });
     }
 
-    /// Waits for a condition. `None` if the process has to stop first.
+    /// Waits for a condition. `None` if the process is stopped first.
     ///
     /// # Errors
     /// A task ended or panicked first.
@@ -85,7 +85,7 @@ impl Tasks {
         if drained.await.is_err() {
             warn!(
                 limit_seconds = limit.as_secs_f64(),
-                "connections did not end within the shutdown limit and were cut"
+                "connections did not end within the shutdown limit and were closed"
             );
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         let mut tasks = Tasks::new(stop.clone());
         tasks.spawn_until_stop("follower", std::future::pending());
         stop.cancel();
-        assert!(tasks.wait_for(std::future::pending::<()>()).await.expect("a stop is no failure").is_none());
+        assert!(tasks.wait_for(std::future::pending::<()>()).await.expect("a stop is not a failure").is_none());
         tasks.drain(Duration::from_secs(10)).await;
     }
 }
