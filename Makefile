@@ -1,8 +1,8 @@
-# Everything CI does is a target here. `make help` lists them.
+# Every step of CI is a target. `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-# Where the demo takes its binaries from: dev builds faster, release answers faster.
+# Cargo profile of the binaries: dev builds faster, release responds faster.
 PROFILE ?= dev
 
 .PHONY: help
@@ -10,31 +10,31 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: envoy
-envoy: ## install the pinned Envoy and what pods need
+envoy: ## install the pinned Envoy and the packages that pods need
 	@tests/support/envoy/install.sh
 
 .PHONY: build
-build: ## build every binary
+build: ## build all binaries
 	$(CARGO) build --workspace --bins --locked --profile $(PROFILE)
 
 .PHONY: demo
-demo: envoy build ## a sample mesh with real Envoys: watch traffic move as a VirtualService is edited
+demo: envoy build ## run a sample mesh with real Envoys: a VirtualService is edited, and the traffic changes
 	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo
 
 .PHONY: demo-once
-demo-once: envoy build ## the same, unattended; fails when anything is not as expected
+demo-once: envoy build ## run the demo without interaction; fails if a result is not as expected
 	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once
 	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once --gateway-only
 
 .PHONY: test
-test: envoy build ## every test
+test: envoy build ## run all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 .PHONY: parity
-parity: build ## the parity table; FAMILY=service CASE=01 narrow it
+parity: build ## print the parity table; FAMILY=service CASE=01 select families and cases
 	$(CARGO) test --locked --test golden -- --nocapture
 
-# What the benches write their results to.
+# Directory of the bench results.
 RESULTS ?= target/bench
 BENCH = target/release/sluice-bench run --sluiced target/release/sluiced
 SOAK ?= 1h
@@ -45,13 +45,13 @@ bench-build:
 	@mkdir -p $(RESULTS)/soak
 
 .PHONY: bench
-bench: bench-build ## how changes reach 100 and 1,000 simulated proxies (minutes); results in target/bench
+bench: bench-build ## measure how changes reach 100 and 1,000 simulated proxies (minutes); results in target/bench
 	$(BENCH) --proxies 100 --repeat 3 --storms reconnect --json $(RESULTS)/m1-100.json
 	$(BENCH) --proxies 1000 --repeat 3 --storms reconnect,restart,rush --json $(RESULTS)/m1-1000.json
 	target/release/sluice-bench report $(RESULTS)/m1-100.json $(RESULTS)/m1-1000.json --out $(RESULTS)/report.html
 
 .PHONY: bench-full
-bench-full: bench ## the same over sizes of mesh, both drivers and all storms (hours)
+bench-full: bench ## measure further mesh sizes, both drivers and all storms (hours)
 	$(BENCH) --proxies 1000 --virtual-hosts --repeat 3 --json $(RESULTS)/m1-1000-vhds.json
 	$(BENCH) --proxies 1000 --protocol sotw --repeat 3 --storms slow --json $(RESULTS)/m1-1000-sotw.json
 	$(BENCH) --proxies 5000 --changes none --storms reconnect,restart --json $(RESULTS)/m1-5000.json
@@ -64,15 +64,15 @@ bench-full: bench ## the same over sizes of mesh, both drivers and all storms (h
 	target/release/sluice-bench report $(RESULTS)/*.json $(RESULTS)/scale/*.json --out $(RESULTS)/report.html
 
 .PHONY: soak
-soak: bench-build ## random changes for an hour (SOAK=10m): memory stays flat, the state is that of a fresh server
+soak: bench-build ## apply random changes for an hour (SOAK=10m): memory stays constant, and the state equals that of a new server
 	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json
 
 .PHONY: fuzz
-fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
+fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
 	$(CARGO) run --quiet --locked -p sluice-fuzz -- $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
 .PHONY: bench-engine
-bench-engine: ## the engine's benches (minutes)
+bench-engine: ## run the benches of the engine (minutes)
 	$(CARGO) bench -p sluice-engine --locked
 
 .PHONY: fmt
@@ -80,7 +80,7 @@ fmt: ## format the source
 	$(CARGO) fmt --all
 
 .PHONY: check
-check: ## formatting, lints, docs
+check: ## check formatting, lints and docs
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
@@ -92,23 +92,23 @@ tools: ## install the pinned cargo-deny and cargo-shear into target/tools
 	@.ci/install-tools
 
 .PHONY: deny
-deny: tools ## bans, licences and sources of dependencies (deny.toml)
+deny: tools ## check bans, licences and sources of dependencies (deny.toml)
 	$(TOOLS)/cargo-deny --locked --workspace check -D unmatched-skip bans licenses sources
 
 .PHONY: audit
-audit: tools ## advisories about dependencies; needs GitHub, so CI does not run it
+audit: tools ## check advisories about dependencies; needs GitHub, so CI does not run it
 	$(TOOLS)/cargo-deny --locked --workspace check advisories
 
 .PHONY: unused
-unused: tools ## dependencies without a user
+unused: tools ## check for unused dependencies
 	$(TOOLS)/cargo-shear shear --locked
 
 .PHONY: check-crates
-check-crates: ## each crate compiles alone: no feature comes from another crate of the workspace
+check-crates: ## check each crate alone: it compiles without features from other crates of the workspace
 	@for crate in $$($(CARGO) metadata --no-deps --format-version 1 --locked | \
 	  python3 -c 'import json, sys; print(*[package["name"] for package in json.load(sys.stdin)["packages"]])'); do \
 	  echo "check $$crate"; $(CARGO) check --quiet --locked -p $$crate || exit 1; \
 	done
 
 .PHONY: ci
-ci: check deny unused test demo-once ## what CI runs
+ci: check deny unused test demo-once ## run all checks of CI
