@@ -5,9 +5,9 @@ use std::fmt;
 /// An address to listen on: `HOST:PORT` or `:PORT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListenAddress {
-    /// Name or address; empty for every interface.
+    /// Name or address; empty for all interfaces.
     host: String,
-    /// 0 picks a free port.
+    /// 0 selects a free port.
     port: u16,
 }
 
@@ -39,19 +39,19 @@ impl ListenAddress {
         if host.contains(':') && !text.starts_with('[') {
             return Err(AddressError::MissingBrackets(text.to_owned()));
         }
-        // As in istiod, `127.0.0.1:` picks a free port.
+        // As in istiod, `127.0.0.1:` selects a free port.
         let port = if port.is_empty() { "0" } else { port };
         let port = port.parse().map_err(|_| AddressError::InvalidPort(port.to_owned()))?;
         Ok(Some(Self { host: host.to_owned(), port }))
     }
 
-    /// The name or address; empty for every interface.
+    /// The name or address; empty for all interfaces.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port; 0 picks a free one.
+    /// The port; 0 selects a free one.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
@@ -73,7 +73,7 @@ mod tests {
     use super::ListenAddress;
 
     #[test]
-    fn addresses_are_read_and_shown() {
+    fn addresses_are_parsed_and_displayed() {
         let shown = |text| ListenAddress::parse(text).map(|address| address.map(|address| address.to_string()));
         assert_eq!(shown(""), Ok(None));
         assert_eq!(shown(":15010"), Ok(Some(":15010".to_owned())));

@@ -1,4 +1,4 @@
-//! The command line as typed.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -14,20 +14,26 @@ pub(crate) const DEFAULT_NETWORKS_CONFIG: &str = "./etc/istio/config/meshNetwork
 
 /// The end of the help text.
 const AFTER_HELP: &str = "\
-Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free port (the log line `listening` names it), or
-empty to leave the port closed. Durations are written as in Go: `10s`, `1h30m`, `250ms`. Every flag also has a spelling in
-lower case with dashes (`--config-dir`). Flags of istiod without an effect here are accepted with a warning; a misspelt flag
-is an error.
+Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free port (the log line
+`listening` has it), or empty to disable the port. Durations have the form of Go: `10s`, `1h30m`,
+`250ms`. Every flag also has a spelling in lower case with dashes (`--config-dir`). Flags of istiod
+without an effect here are accepted with a warning; a misspelt flag is an error.
 
-At most PILOT_PUSH_THROTTLE streams receive their first responses at a time; further streams wait. Changes for configured
-proxies precede first responses, and are throttled only if they have more than 256 resources; changes of a few endpoints
-are never throttled. A stream that would wait too long, or exceeds PILOT_MAX_REQUESTS_PER_SECOND, is rejected with
-RESOURCE_EXHAUSTED, and its proxy retries. `--help` lists all variables of the environment.
+A new stream needs a push permit for each of its first responses; PILOT_PUSH_THROTTLE is the number
+of permits. Changes for configured proxies go before new streams. They need a permit only if they
+have more than 256 resources; changes of a few endpoints need none. A stream that would wait too
+long, or exceeds PILOT_MAX_REQUESTS_PER_SECOND, is refused with RESOURCE_EXHAUSTED, and its proxy
+retries. `--help` lists all environment variables.
 
-Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
-4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
-6 the configuration directory holds text that is not YAML (only with --strictConfig),
-7 the certificate authority cannot be used.";
+Exit codes:
+  0  stopped on request
+  1  failed while running
+  2  invalid flags
+  3  an address cannot be listened on
+  4  the Kubernetes API or a configuration directory cannot be used
+  5  mesh config or networks are invalid
+  6  the configuration directory contains text that is not YAML (only with --strictConfig)
+  7  the certificate authority cannot be used";
 
 fn long_help() -> String {
     format!("{AFTER_HELP}\n\n{}", variables::help())
@@ -57,10 +63,11 @@ pub enum Command {
 /// Flags under the names that `pilot-discovery discovery` has.
 #[derive(Clone, Debug, Args)]
 pub struct DiscoveryArgs {
-    /// Directory of YAML or JSON files with Kubernetes and Istio objects, read instead of the Kubernetes API and watched.
+    /// Directory of YAML or JSON files with Kubernetes and Istio objects, which replaces the Kubernetes API. Changes are
+    /// followed.
     #[arg(long = "configDir", alias = "config-dir", value_name = "DIR", global = true, help_heading = "Sources")]
     pub config_dir: Option<PathBuf>,
-    /// Another cluster's directory of objects; may be given several times.
+    /// Directory of objects of another cluster. Can be repeated.
     #[arg(
         long = "remoteConfigDir",
         alias = "remote-config-dir",
@@ -78,11 +85,11 @@ pub struct DiscoveryArgs {
         help_heading = "Sources"
     )]
     pub strict_config: bool,
-    /// Kubeconfig file for the Kubernetes API; the pod's service account if neither this nor --configDir is given.
+    /// Kubeconfig file for the Kubernetes API; without it and --configDir, the pod's service account is used.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Sources")]
     pub kubeconfig: Option<PathBuf>,
-    /// File with the mesh config. While it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace is used.
-    /// Changes apply without a restart; an invalid file is logged and ignored.
+    /// File with the mesh config. While it does not exist, ConfigMap `istio` (`istio-REVISION`) in the
+    /// control plane's namespace is used. Changes apply without a restart; an invalid file is logged and ignored.
     #[arg(
         long = "meshConfig",
         alias = "mesh-config",
@@ -93,7 +100,7 @@ pub struct DiscoveryArgs {
     )]
     pub mesh_config: PathBuf,
     /// File with the networks of the mesh. While it does not exist, key `meshNetworks` of the same ConfigMap is used.
-    /// Changes apply as those of --meshConfig do.
+    /// Changes apply without a restart; an invalid file is logged and ignored.
     #[arg(
         long = "networksConfig",
         alias = "networks-config",
@@ -139,7 +146,7 @@ pub struct DiscoveryArgs {
         help_heading = "Identity"
     )]
     pub pod_name: String,
-    /// Revision of this control plane; empty or `default` is the default one.
+    /// Revision of this control plane; empty or `default` is the default revision.
     #[arg(
         long,
         env = "REVISION",
@@ -153,7 +160,7 @@ pub struct DiscoveryArgs {
     /// DNS domain of services.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", global = true, help_heading = "Identity")]
     pub domain: String,
-    /// Id of the cluster this control plane runs in.
+    /// Id of the cluster that this control plane runs in.
     #[arg(
         long = "clusterID",
         alias = "cluster-id",
@@ -175,7 +182,7 @@ pub struct DiscoveryArgs {
     )]
     pub cluster_aliases: Vec<String>,
 
-    /// Address of the debug interface and readiness.
+    /// Address of debug pages, readiness and metrics.
     #[arg(
         long = "httpAddr",
         alias = "http-addr",
@@ -185,7 +192,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub http_addr: String,
-    /// Address of xDS in plain text.
+    /// Address of xDS in plaintext.
     #[arg(
         long = "grpcAddr",
         alias = "grpc-addr",
@@ -195,7 +202,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub grpc_addr: String,
-    /// Address of metrics and version.
+    /// Address of metrics, version and debug pages.
     #[arg(
         long = "monitoringAddr",
         alias = "monitoring-addr",
@@ -205,7 +212,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub monitoring_addr: String,
-    /// Address of xDS and of the certificate authority over TLS, with --configDir too.
+    /// Address of xDS and of the certificate authority over TLS.
     #[arg(
         long = "secureGRPCAddr",
         alias = "secure-grpc-addr",
@@ -215,7 +222,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub secure_grpc_addr: String,
-    /// Address of the injection and validation webhooks. Not served yet: a warning says so.
+    /// Address of the injection and validation webhooks. They are not served yet, which is logged.
     #[arg(
         long = "httpsAddr",
         alias = "https-addr",
@@ -226,7 +233,7 @@ pub struct DiscoveryArgs {
     )]
     pub https_addr: String,
 
-    /// Time for streams to end after a stop signal.
+    /// Time limit for streams to end after a stop signal.
     #[arg(
         long = "shutdownDuration",
         alias = "shutdown-duration",
@@ -236,7 +243,7 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub shutdown_duration: String,
-    /// Idle time after which a connection is probed.
+    /// Idle time after which a connection is pinged.
     #[arg(
         long = "keepaliveInterval",
         alias = "keepalive-interval",
@@ -247,7 +254,7 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_interval: String,
-    /// Longest wait for the answer to a probe.
+    /// Time limit for the response to a ping.
     #[arg(
         long = "keepaliveTimeout",
         alias = "keepalive-timeout",
@@ -282,7 +289,7 @@ pub struct DiscoveryArgs {
         help_heading = "Log"
     )]
     pub log_output_level: String,
-    /// Log JSON objects, one a line.
+    /// Write the log as JSON, one object in each line.
     #[arg(long = "log_as_json", alias = "log-as-json", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set, global = true, help_heading = "Log")]
     pub log_as_json: bool,
     /// Target of the log: `stdout` or `stderr`.
@@ -301,8 +308,8 @@ impl CommandLine {
     /// Reads arguments, the name of the program first. Also returns unknown flags, which have no effect, as in istiod.
     ///
     /// # Errors
-    /// A known flag has an invalid value, an unknown flag is similar to a known one, or the arguments ask for help or the
-    /// version. The error holds its text and exit code.
+    /// A known flag has an invalid value, an unknown flag is similar to a known one, or the arguments request help or the
+    /// version. The error has the text and the exit code.
     pub fn parse_lenient(arguments: impl IntoIterator<Item = String>) -> Result<(Self, Vec<String>), clap::Error> {
         let mut command = <Self as clap::CommandFactory>::command();
         let mut flag_names: Vec<String> = ["help", "version"].map(str::to_owned).into();

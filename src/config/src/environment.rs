@@ -1,4 +1,4 @@
-//! Switches of the environment under the names of istiod.
+//! Settings from environment variables, with the names of istiod.
 
 use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -16,10 +16,10 @@ use crate::variables::NOT_FOLLOWED;
 const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 
-/// Switches of the environment that have an effect, under the names of istiod and with its defaults.
+/// Environment variables that have an effect, with the names and the defaults of istiod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Features {
-    /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
+    /// `PILOT_ENABLE_AMBIENT`: ztunnel is served.
     pub ambient: bool,
     /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint accept traffic only from its
     /// instances, unless a policy says otherwise.
@@ -94,7 +94,7 @@ pub struct Features {
     pub service_entry_selects_pods: bool,
     /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: selectors of Services also select WorkloadEntries.
     pub service_selects_workload_entries: bool,
-    /// `PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS`: a workload may have `CUSTOM` policies of several providers.
+    /// `PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS`: `CUSTOM` policies of several providers are allowed for one workload.
     pub multiple_custom_providers: bool,
     /// `ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY`: policies can select gateways of the Gateway API by
     /// label.
@@ -109,7 +109,7 @@ pub struct Features {
     pub jwks_skip_verify: bool,
     /// `BLOCKED_CIDRS_IN_JWKS_URIS`: CIDR blocks from which JWKS are never fetched.
     pub jwks_blocked: Vec<IpNet>,
-    /// `XDS_AUTH`: callers of xDS are authenticated.
+    /// `XDS_AUTH`: xDS clients are authenticated.
     pub xds_auth: bool,
     /// `XDS_AUTH_PLAINTEXT`: authentication is required on the plaintext port as well.
     pub xds_auth_plaintext: bool,
@@ -143,7 +143,7 @@ pub struct Features {
     pub trusted_gateways: Vec<IpNet>,
 }
 
-/// Whether two values of a switch are equivalent.
+/// Whether two values of a variable are equivalent.
 fn same(one: &str, other: &str) -> bool {
     let yes = |text: &str| ["1", "t", "true"].contains(&text.to_ascii_lowercase().as_str());
     let no = |text: &str| ["0", "f", "false"].contains(&text.to_ascii_lowercase().as_str());
@@ -180,9 +180,7 @@ impl Features {
         for (name, kept) in NOT_FOLLOWED {
             let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
             let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
-            warnings.push(format!(
-                "variable {name}={value:?} is not supported and has no effect: the behaviour is that of {kept}"
-            ));
+            warnings.push(format!("variable {name}={value:?} is not supported, {kept} is used"));
         }
         let is_external = read_flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
         let local_cluster_secrets = read_flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
@@ -289,7 +287,7 @@ fn read_jwks_fetch(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Ve
         None | Some("" | "false" | "istiod") => JwksFetch::ControlPlane,
         Some(other) => {
             warnings.push(format!(
-                "variable {NAME}: {other:?} is none of false, istiod, hybrid, true, envoy; false is used"
+                "variable {NAME}: {other:?} is not supported: use false, istiod, hybrid, true or envoy; false is used"
             ));
             JwksFetch::ControlPlane
         }

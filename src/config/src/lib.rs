@@ -27,11 +27,11 @@ pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
 /// All settings, passed down by value.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where objects come from.
+    /// The sources of objects.
     pub sources: SourcesConfig,
     /// The identity of the control plane.
     pub identity: ControlPlaneIdentity,
-    /// Ports; `None` stays closed.
+    /// Addresses to listen on.
     pub ports: Ports,
     /// Connections.
     pub serving: ServingConfig,
@@ -39,15 +39,15 @@ pub struct Config {
     pub log: LogConfig,
     /// The certificate authority, the secure port, and authentication.
     pub security: SecurityConfig,
-    /// Switches of the environment.
+    /// Settings from environment variables.
     pub features: Features,
-    /// Warnings about settings, to be logged once the log has started.
+    /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
     /// Texts for the log that need no action.
     pub notices: Vec<String>,
 }
 
-/// Where the objects of a cluster come from.
+/// The source of a cluster's objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ClusterSource {
     /// Files.
@@ -56,10 +56,10 @@ pub enum ClusterSource {
     Kubernetes(Option<PathBuf>),
 }
 
-/// Where objects come from.
+/// The sources of objects.
 #[derive(Clone, Debug)]
 pub struct SourcesConfig {
-    /// The own cluster.
+    /// The local cluster.
     pub local: ClusterSource,
     /// Other clusters by id.
     pub remotes: BTreeMap<Text, ClusterSource>,
@@ -69,7 +69,7 @@ pub struct SourcesConfig {
     pub mesh_config: PathBuf,
     /// File that overrides the networks, if it exists.
     pub networks: PathBuf,
-    /// ConfigMap with the shared mesh config, which the own one overrides (`SHARED_MESH_CONFIG`).
+    /// ConfigMap with the shared mesh config, which ConfigMap `istio` overrides (`SHARED_MESH_CONFIG`).
     pub shared_mesh_config: Option<Text>,
     /// The only namespace to watch; `None` is all.
     pub watch_namespace: Option<Text>,
@@ -78,19 +78,19 @@ pub struct SourcesConfig {
 /// The identity of this control plane.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ControlPlaneIdentity {
-    /// Namespace it runs in, the root namespace unless mesh config says otherwise.
+    /// Namespace it runs in. It is the root namespace unless the mesh config sets another one.
     pub namespace: Text,
-    /// Its pod, empty outside Kubernetes.
+    /// Name of its pod; empty outside Kubernetes.
     pub pod_name: Text,
-    /// Its revision, `default` unless set.
+    /// Its revision; `default` unless set.
     pub revision: Text,
-    /// The revision whose configuration is read (label `istio.io/rev`): its own if it is set, else that of all.
+    /// The revision whose configuration is read (label `istio.io/rev`): the revision of the control plane if it is set, else configuration of all revisions.
     pub read_revision: Text,
     /// DNS domain of services.
     pub domain: Text,
-    /// Its cluster.
+    /// Id of the local cluster.
     pub cluster: Text,
-    /// Other names of clusters.
+    /// Aliases of cluster ids.
     pub cluster_aliases: BTreeMap<Text, Text>,
 }
 
@@ -99,7 +99,7 @@ pub struct ControlPlaneIdentity {
 pub struct Ports {
     /// Debug and readiness.
     pub http: Option<ListenAddress>,
-    /// xDS in plain text.
+    /// xDS in plaintext.
     pub grpc: Option<ListenAddress>,
     /// xDS and certificates over TLS.
     pub secure_grpc: Option<ListenAddress>,
@@ -110,11 +110,11 @@ pub struct Ports {
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServingConfig {
-    /// Time for streams to end after a stop signal.
+    /// Time limit for streams to end after a stop signal.
     pub shutdown: Duration,
-    /// Idle time after which a connection is probed.
+    /// Idle time after which a connection is pinged.
     pub keepalive_interval: Duration,
-    /// Longest wait for the answer to a probe.
+    /// Time limit for the response to a ping.
     pub keepalive_timeout: Duration,
     /// Age at which a connection is closed; `None` for no limit.
     pub max_connection_age: Option<Duration>,
@@ -137,7 +137,7 @@ impl From<TlsOptionError> for ConfigError {
 }
 
 impl Config {
-    /// Parses the arguments; `variable` looks up a variable of the environment.
+    /// Parses the arguments; `variable` looks up an environment variable.
     ///
     /// # Errors
     /// The first invalid flag.
@@ -151,8 +151,9 @@ impl Config {
         let mut notices = Vec::new();
         if parse_address("--httpsAddr", &args.https_addr)?.is_some() {
             let address = &args.https_addr;
-            let text =
-                format!("the injection and validation webhooks ({address}) are not served yet: the port stays closed");
+            let text = format!(
+                "the injection and validation webhooks ({address}) are not served yet: nothing listens on the port"
+            );
             // Only the Kubernetes API calls webhooks.
             if args.config_dir.is_some() { notices.push(text) } else { warnings.push(text) }
         }
@@ -204,7 +205,7 @@ impl Config {
 }
 
 impl Config {
-    /// Warns of variables that are set and have no effect: misspelt ones, and those of istiod that are not followed.
+    /// Adds warnings for variables that are set and have no effect: misspelt ones, and unsupported ones of istiod.
     #[must_use]
     pub fn check_environment(mut self, set: impl IntoIterator<Item = String>) -> Self {
         let known = variables::names().map(str::to_owned).chain(CommandLine::variables()).collect();
@@ -212,7 +213,7 @@ impl Config {
         self
     }
 
-    /// Warns of files that flags name and that do not exist.
+    /// Adds warnings for files that flags name and that do not exist.
     #[must_use]
     pub fn check_paths(mut self) -> Self {
         let mesh = [
@@ -224,7 +225,9 @@ impl Config {
         let named = mesh.map(|(flag, path, _)| (flag, path)).chain(keys);
         let missing = named.filter(|(_, path)| !path.exists());
         let warnings: Vec<String> = missing
-            .map(|(flag, path)| format!("{flag}: file {} does not exist: it is read once it does", path.display()))
+            .map(|(flag, path)| {
+                format!("{flag}: file {} does not exist yet: it is read when it is created", path.display())
+            })
             .collect();
         self.warnings.extend(warnings);
         self
@@ -244,12 +247,12 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
     for pair in &args.remote_config_dir {
         let (id, directory) = parse_pair("--remoteConfigDir", pair)?;
         if id.as_str() == args.cluster_id {
-            let reason = format!("{id} is the own cluster, see --clusterID");
+            let reason = format!("{id} is the local cluster, see --clusterID");
             return Err(ConfigError { flag: "--remoteConfigDir", reason });
         }
         let source = ClusterSource::Directory(PathBuf::from(directory.as_str()));
         if remotes.insert(id.clone(), source).is_some() {
-            return Err(ConfigError { flag: "--remoteConfigDir", reason: format!("cluster {id} is named twice") });
+            return Err(ConfigError { flag: "--remoteConfigDir", reason: format!("cluster {id} is configured twice") });
         }
     }
     Ok(SourcesConfig {

@@ -12,7 +12,7 @@ use crate::ConfigError;
 use crate::security_args::SecurityArgs;
 use crate::values::{read_duration, read_flag};
 
-/// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
+/// `EXTERNAL_CA`: workload certificates come from a signer of the Kubernetes API.
 const KUBERNETES_RA: &str = "ISTIOD_RA_KUBERNETES_API";
 /// Root certificates of that signer if an operator mounts them; else those of the cluster are used.
 const EXTERNAL_ROOTS: &str = "./etc/external-ca-cert/root-cert.pem";
@@ -28,7 +28,7 @@ pub struct SecurityConfig {
     pub files: Option<TlsFiles>,
     /// `PILOT_CERT_PROVIDER`: the issuer of the server certificate.
     pub provider: CertProvider,
-    /// `ISTIOD_CUSTOM_HOST`: further DNS names of the server.
+    /// `ISTIOD_CUSTOM_HOST`: additional DNS names of the server.
     pub custom_hosts: Vec<String>,
     /// Versions of TLS and cipher suites.
     pub versions: TlsVersions,
@@ -49,9 +49,9 @@ pub struct SecurityConfig {
 pub enum CertProvider {
     /// The authority.
     Authority,
-    /// A signer behind the Kubernetes API, by its full name.
+    /// A signer of the Kubernetes API, by its full name.
     Signer(String),
-    /// None: files are mounted, or the secure port is not served.
+    /// No issuer: files are mounted, or the secure port is not served.
     None,
 }
 
@@ -86,8 +86,8 @@ pub struct TokenConfig {
     pub audiences: Vec<String>,
     /// `JWT_RULE`: an issuer whose tokens are verified with its keys.
     pub rule: Option<JwtRule>,
-    /// `--tokenKeys`: files of keys that service accounts' tokens are verified with where there is no Kubernetes API, by
-    /// cluster; the own one's has no name.
+    /// `--tokenKeys`: key files that verify tokens of service accounts without a Kubernetes API, by
+    /// cluster; the local cluster has an empty name.
     pub keys: BTreeMap<String, PathBuf>,
     /// `--tokenIssuer`: the issuer of the tokens; empty accepts any issuer with a key.
     pub issuer: String,
@@ -222,11 +222,11 @@ fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, Con
     Err(ConfigError { flag, reason })
 }
 
-/// The signer behind the Kubernetes API, and the roots its certificates have to verify with if a file has them.
+/// The signer of the Kubernetes API, and the roots that verify its certificates, if a file has them.
 fn external(get: &impl Fn(&str) -> Option<String>) -> SignerConfig {
     let (signer, domain) = (get("K8S_SIGNER").unwrap_or_default(), get("CERT_SIGNER_DOMAIN").unwrap_or_default());
     let mounted = std::fs::read_to_string(EXTERNAL_ROOTS).ok();
-    // With a domain there are several signers, each with roots of its own.
+    // With a domain there are several signers, and each has separate roots.
     let of_cluster = || domain.is_empty().then(|| std::fs::read_to_string(CLUSTER_ROOTS).ok()).flatten();
     let roots = mounted.or_else(of_cluster);
     SignerConfig { signer, domain, roots, ..SignerConfig::default() }

@@ -8,7 +8,7 @@ use clap::Args;
 #[derive(Clone, Debug, Args)]
 pub struct SecurityArgs {
     /// Generate a certificate authority in the directory ROOT_CA_DIR (./etc/cacerts) if it has none. Only the owner can read
-    /// its files. Only with --configDir; without this flag, an empty directory gives a root in memory, which is lost when the
+    /// its files. Only with --configDir. Without this flag, the root of an empty directory is in memory, and is lost when the
     /// process ends. With the Kubernetes API, the root is in Secret `istio-ca-secret`.
     #[arg(
         long = "createCA",
@@ -24,7 +24,7 @@ pub struct SecurityArgs {
     )]
     pub create_ca: bool,
     /// File with the JSON web key set for tokens of service accounts; a changed file is read again. ID=FILE sets the keys of
-    /// another cluster; may be given several times. A token needs `sub` `system:serviceaccount:NAMESPACE:NAME`, `exp`, and
+    /// another cluster. Can be repeated. A token needs `sub` `system:serviceaccount:NAMESPACE:NAME`, `exp`, and
     /// an `aud` of TOKEN_AUDIENCES (istio-ca). Only with --configDir: otherwise the Kubernetes API reviews tokens.
     #[arg(
         long = "tokenKeys",

@@ -53,7 +53,7 @@ fn dashed_flags_are_aliases_and_the_subcommand_is_optional() {
 }
 
 #[test]
-fn unserved_ports_are_warned_of() {
+fn unserved_ports_cause_a_warning() {
     let (config, _) = parse(&[]).expect("valid");
     assert_eq!(config.warnings.iter().filter(|warning| warning.contains("not served yet")).count(), 1);
     let (config, _) = parse(&["--secureGRPCAddr=", "--httpsAddr="]).expect("valid");
@@ -71,8 +71,8 @@ fn invalid_values_name_the_flag() {
     check(&["--log_output_level=ads:loud"], "--log_output_level");
     check(&["--log_target=/x"], "--log_target");
     check(&["--clusterAliases=a"], "--clusterAliases: \"a\" is not of the form NAME=VALUE");
-    check(&["--remoteConfigDir=Kubernetes=/x"], "--remoteConfigDir: Kubernetes is the own cluster");
-    check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is named twice");
+    check(&["--remoteConfigDir=Kubernetes=/x"], "--remoteConfigDir: Kubernetes is the local cluster");
+    check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is configured twice");
     check(&["--configDir=/x", "--kubeconfig=/y"], "conflicts with");
     check(&["--tls-min-version=VersionTLS11"], "--tls-min-version");
     check(&["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"], "--tls-cipher-suites");
@@ -106,7 +106,7 @@ fn environment_is_read_with_the_names_of_istiod() {
 }
 
 #[test]
-fn switches_of_istiod_are_followed_or_warned_of() {
+fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
     let read = |variables: &[(&str, &str)]| {
         let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
         let value = |asked: &str| {
@@ -137,11 +137,11 @@ fn switches_of_istiod_are_followed_or_warned_of() {
         config.warnings.iter().any(|warning| warning.contains(&format!("{name}={value:?}")))
     };
     assert!(warned("ENABLE_MCS_HOST", "true") && warned("PILOT_ENABLE_ALPN_FILTER", "false"));
-    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "the followed value");
+    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "the supported value");
 }
 
 #[test]
-fn kinds_of_the_gateway_api_can_be_switched_off() {
+fn kinds_of_the_gateway_api_can_be_disabled() {
     use sluice_model::Kind;
     let ignored = |name: &'static str, value: &'static str| {
         let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
@@ -162,7 +162,7 @@ fn authority_is_configured_with_the_names_of_istiod() {
         Config::new(line.discovery, &[], |wanted| (wanted == name).then(|| value.to_owned()))
     };
     let config = read("", "").expect("valid").security;
-    let authority = config.authority.expect("it is on");
+    let authority = config.authority.expect("an authority");
     assert_eq!(authority.directory, std::path::Path::new("./etc/cacerts"));
     assert_eq!((authority.grace_percent, authority.check_interval.as_secs()), (20, 3600));
     assert_eq!(authority.root_lifetime.as_secs(), 3650 * 24 * 3600);
@@ -174,7 +174,7 @@ fn authority_is_configured_with_the_names_of_istiod() {
 
     assert!(read("ENABLE_CA_SERVER", "false").expect("valid").security.authority.is_none());
     let config = read("MAX_WORKLOAD_CERT_TTL", "1h").expect("valid").security;
-    assert_eq!(config.authority.expect("it is on").terms.max.as_secs(), 3600);
+    assert_eq!(config.authority.expect("an authority").terms.max.as_secs(), 3600);
     let rule = r#"{"issuer": "i", "jwks_uri": "https://i/keys", "audiences": ["a"]}"#;
     let rule = read("JWT_RULE", rule).expect("valid").security.tokens.rule.expect("a rule");
     assert_eq!(
@@ -197,7 +197,7 @@ fn authority_is_configured_with_the_names_of_istiod() {
 }
 
 #[test]
-fn the_key_of_a_root_is_rsa_or_ec() {
+fn key_of_a_root_is_rsa_or_ec() {
     const SIZE: &str = "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
     const CURVE: &str = "SLUICE_SELF_SIGNED_CA_ECC_CURVE";
     let read = |size: &str, curve: &str| {
@@ -205,7 +205,7 @@ fn the_key_of_a_root_is_rsa_or_ec() {
         let values = [(SIZE, size), (CURVE, curve)];
         let value =
             |wanted: &str| values.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned());
-        Config::new(line.discovery, &[], value).map(|config| config.security.authority.expect("it is on").root_key)
+        Config::new(line.discovery, &[], value).map(|config| config.security.authority.expect("an authority").root_key)
     };
     assert_eq!(read("", "").expect("valid"), None);
     assert_eq!(read("4096", "").expect("valid"), RsaBits::new(4096).map(NewKey::Rsa));

@@ -1,4 +1,4 @@
-//! Flags and variables that are not known here: misspelt ones, and those of istiod that have no effect.
+//! Flags and variables without an effect: misspelt ones, and some of istiod.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const ISTIOD_FLAGS: &[&str] = &[
     "vklog",
 ];
 
-/// Variables of istiod that have no effect here and do not change what it serves: caches, pace, webhooks, controllers that
+/// Variables of istiod that have no effect here and do not change its xDS output: caches, delays, webhooks, controllers that
 /// Sluice does not have.
 const ISTIOD_VARIABLES: &[&str] = &[
     "AMBIENT_SCOPED_ADDRESS_PUSHES",
@@ -72,17 +72,17 @@ const ISTIOD_VARIABLES: &[&str] = &[
     "VALIDATION_WEBHOOK_CONFIG_NAME",
 ];
 
-/// Prefixes of variables that are meant for istiod or Sluice: only these are suggested for.
+/// Prefixes of variables of istiod and Sluice. Only variables with these prefixes cause a suggestion.
 const PREFIXES: &[&str] = &["AMBIENT_", "CITADEL_", "ENABLE_", "ISTIO", "PILOT_", "SLUICE_", "XDS_"];
 /// Prefixes of variables that the agent and the injector read, or that Kubernetes sets for Services.
 const FOREIGN_PREFIXES: &[&str] = &["ISTIOD_PORT", "ISTIOD_SERVICE_", "ISTIO_AGENT_", "ISTIO_META_", "ISTIO_METAJSON_"];
 
-/// The flag that a misspelt one is close to, without dashes. None for a flag of istiod.
+/// The flag that is similar to a misspelt one, without dashes. `None` for a flag of istiod.
 pub(crate) fn similar_flag<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if ISTIOD_FLAGS.contains(&name) { None } else { nearest(name, known) }
 }
 
-/// Warnings about variables that are set and not read: `known` are those that are read or warned of elsewhere.
+/// Warnings for variables that are set and not read. `known` are the variables that other code reads or warns about.
 pub(crate) fn variable_warnings(set: impl IntoIterator<Item = String>, known: &BTreeSet<String>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in set {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_names_get_a_suggestion() {
+    fn misspelt_names_cause_a_suggestion() {
         let known = ["configDir", "config-dir", "grpcAddr"];
         assert_eq!(similar_flag("configDri", known), Some("configDir"));
         assert_eq!(similar_flag("configdir", known), Some("configDir"));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_are_not_read_are_warned_of() {
+    fn variables_that_are_not_read_cause_a_warning() {
         let known = BTreeSet::from(["PILOT_ENABLE_AMBIENT", "POD_NAME"].map(str::to_owned));
         let set =
             ["PILOT_ENABLE_AMBIANT", "PILOT_DEBOUNCE_MAX", "PILOT_ENABLE_AMBIENT", "PATH", "ISTIOD_PORT", "POD_NAM"];

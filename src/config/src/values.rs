@@ -54,7 +54,7 @@ pub(crate) fn read_prefix<T: FromStr + Display>(
     })
 }
 
-/// A limit; 0 is none. As in istiod, a rate can have a fraction; it is rounded up.
+/// A limit; 0 is no limit. As in istiod, a rate can have a fraction, which is rounded up.
 pub(crate) fn read_limit<T: TryFrom<NonZeroU32>>(
     variable: impl Fn(&str) -> Option<String>,
     name: &str,
