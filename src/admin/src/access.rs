@@ -40,7 +40,7 @@ pub(crate) async fn check(
 struct Refused {
     status: StatusCode,
     label: &'static str,
-    /// The identities of the caller, or why it is anonymous; for the log.
+    /// The identities of the caller, or the reason why it is anonymous; for the log.
     caller: String,
     /// The text of the response.
     text: &'static str,
@@ -49,14 +49,13 @@ struct Refused {
 async fn viewer(state: &AdminState, peer: SocketAddr, headers: &HeaderMap, path: &str) -> Result<Viewer, Refused> {
     if peer.ip().to_canonical().is_loopback() {
         if !is_local_host(headers) || headers.contains_key(header::ORIGIN) {
-            let (caller, text) =
-                ("a page of a browser".to_owned(), "requests on behalf of other origins are refused\n");
+            let (caller, text) = ("a web page in a browser".to_owned(), "requests from other origins are rejected\n");
             return Err(Refused { status: StatusCode::FORBIDDEN, label: "origin", caller, text });
         }
         return Ok(Viewer::All);
     }
     let unknown = |caller: String| {
-        let text = "authentication failure: show a token of a service account, or use a port-forward\n";
+        let text = "authentication failure: send a token of a service account, or use a port-forward\n";
         Refused { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", caller, text }
     };
     let authenticators = state.callers.get().ok_or_else(|| unknown("authentication is not ready yet".to_owned()))?;

@@ -19,7 +19,7 @@ pub(crate) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
             text.push(b'\n');
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }
-        Err(error) => fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot be written as JSON: {error}")),
+        Err(error) => fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the value cannot be encoded as JSON: {error}")),
     }
 }
 

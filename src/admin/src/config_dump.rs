@@ -1,4 +1,4 @@
-//! `config_dump`: the resources that a proxy was sent, in the form of Envoy's own dump (O08).
+//! `config_dump`: the resources that a proxy was sent, in the format of Envoy's dump (O08).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ pub(crate) async fn name_table(
 }
 
 fn missing_proxy_id() -> Response<Body> {
-    let reason = "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists those that are connected here";
+    let reason =
+        "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists the proxies that are connected to this instance";
     answer::fail(StatusCode::BAD_REQUEST, reason)
 }
 
@@ -105,7 +106,7 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
         }
     };
     let table = |found: &ResolvedResource, mut resource: Value| {
-        // As Envoy shows a table with virtual hosts by VHDS.
+        // The format of Envoy for a table with virtual hosts by VHDS.
         if resource.get("vhds").is_some() {
             resource["virtualHosts"] = hosts_of(&found.name, held.get(&ResourceType::VirtualHost)).into();
         }
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_secret_is_hidden_wherever_it_is() {
+    fn secret_values_are_redacted_at_all_levels() {
         let mut value = json!({
             "name": "a",
             "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": {"inlineBytes": "Qg=="}},

@@ -26,28 +26,28 @@ type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
 #[rustfmt::skip]
 fn pages() -> Vec<Page> {
     vec![
-        ("/debug/adsz", "Connected proxies: address, labels, metadata, what they watch", get(proxies::adsz)),
-        ("/debug/collections", "Every collection: size, inputs, cost", get(collections)),
-        ("/debug/collections/{name}", "A collection's records (?key=JSON: one, and why it is as it is)", get(collection)),
-        ("/debug/clusterz", "Clusters that are read, and how far that is", get(clusterz)),
+        ("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", get(proxies::adsz)),
+        ("/debug/collections", "All collections: size, inputs, cost", get(collections)),
+        ("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", get(collection)),
+        ("/debug/clusterz", "Clusters and their sync state", get(clusterz)),
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
-        ("/debug/configz", "Configuration objects, as far as they were understood", get(configz)),
+        ("/debug/configz", "Configuration objects, as parsed", get(configz)),
         ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
-        ("/debug/ecdsz", "Extensions a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::extensions)),
-        ("/debug/edsz", "Endpoints a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::endpoints)),
-        ("/debug/endpointShardz", "Endpoints of every service", get(endpointz)),
-        ("/debug/endpointz", "Endpoints of every service", get(endpointz)),
-        ("/debug/epochs", "Recent epochs: what was written, what changed, how long it took", get(epochs)),
-        ("/debug/frontier", "How far a resource is (?type=cds&name=NAME): proxies that want, have, acknowledged it", get(proxies::frontier)),
-        ("/debug/krtz", "Every collection with its records and inputs, as istiod shows its own", get(krtz)),
+        ("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::extensions)),
+        ("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::endpoints)),
+        ("/debug/endpointShardz", "Endpoints of all services", get(endpointz)),
+        ("/debug/endpointz", "Endpoints of all services", get(endpointz)),
+        ("/debug/epochs", "Recent epochs: written inputs, changed collections, time", get(epochs)),
+        ("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", get(proxies::frontier)),
+        ("/debug/krtz", "All collections with records and inputs, in istiod's format", get(krtz)),
         ("/debug/list", "Names of these pages", get(list)),
-        ("/debug/log", "Levels of the log by scope; PUT a text like default:info,ads:debug to change them", get(log).put(set_log)),
-        ("/debug/mesh", "Mesh config in force", get(mesh)),
+        ("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", get(log).put(set_log)),
+        ("/debug/mesh", "Mesh config in use", get(mesh)),
         ("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", get(config_dump::name_table)),
-        ("/debug/panics", "Closures that panicked, with the record they were given", get(panics)),
+        ("/debug/panics", "Closures that panicked, with their input record", get(panics)),
         ("/debug/registryz", "Services", get(registryz)),
-        ("/debug/rejects", "What is wrong with configuration: objects, and files that cannot be read", get(rejects)),
-        ("/debug/syncz", "How far each proxy is, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
+        ("/debug/rejects", "Invalid configuration: objects, and files that cannot be read", get(rejects)),
+        ("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
     ]
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn router(state: Arc<AdminState>) -> Router {
     open_router(state).layer(checked)
 }
 
-/// The pages. Each request carries a [`Viewer`](sluice_auth::Viewer).
+/// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.
 pub(crate) fn open_router(state: Arc<AdminState>) -> Router {
     let mut router = Router::new().route("/debug", get(index));
     for (path, _, handler) in pages() {
@@ -86,7 +86,7 @@ async fn list(Query(parameters): Query<Parameters>) -> Response<Body> {
     answer::json(&names, &parameters)
 }
 
-/// Reads the engine on a blocking thread: a dump waits for the dataflow thread.
+/// Reads the engine on a blocking thread, because a dump waits for the dataflow thread.
 async fn read<T: Send + 'static>(
     state: &AdminState,
     read: impl FnOnce(&Engine) -> T + Send + 'static,
@@ -187,7 +187,7 @@ async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
     Ok(answer::json(&services, &parameters))
 }
 
-/// By host, then by namespace, then by cluster of the endpoints.
+/// Endpoints by host, then by namespace, then by cluster.
 async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
     let mut shown: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
@@ -201,7 +201,7 @@ async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
     Ok(answer::json(&shown, &parameters))
 }
 
-/// Configuration in the form of Kubernetes objects; `spec` holds the parsed fields with defaults.
+/// Configuration in the form of Kubernetes objects; `spec` contains the parsed fields with defaults.
 async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let shown = read(&state, |engine| {
         let mut shown = Vec::new();

@@ -54,31 +54,46 @@ impl Collector for AdminMetrics {
             self.started.elapsed().as_secs_f64(),
         )?;
         let since = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        one("process_start_time_seconds", "Start, since the Unix epoch", MetricType::Gauge, since.as_secs_f64())?;
+        one(
+            "process_start_time_seconds",
+            "Start time, in seconds since the Unix epoch",
+            MetricType::Gauge,
+            since.as_secs_f64(),
+        )?;
         if let Some(process) = process::read() {
-            one("process_cpu_seconds_total", "CPU time used", MetricType::Counter, process.cpu_seconds)?;
-            one("process_resident_memory_bytes", "Memory in use", MetricType::Gauge, process.resident_bytes)?;
-            one("process_virtual_memory_bytes", "Address space in use", MetricType::Gauge, process.virtual_bytes)?;
+            one("process_cpu_seconds_total", "Seconds of CPU time", MetricType::Counter, process.cpu_seconds)?;
+            one(
+                "process_resident_memory_bytes",
+                "Resident memory in bytes",
+                MetricType::Gauge,
+                process.resident_bytes,
+            )?;
+            one("process_virtual_memory_bytes", "Virtual memory in bytes", MetricType::Gauge, process.virtual_bytes)?;
             one("process_open_fds", "Open file descriptors", MetricType::Gauge, process.open_files)?;
-            one("process_max_fds", "Most file descriptors", MetricType::Gauge, process.max_files)?;
+            one("process_max_fds", "Maximum number of open file descriptors", MetricType::Gauge, process.max_files)?;
             one("process_threads", "Threads", MetricType::Gauge, process.threads)?;
         }
         let engine = self.engine.metrics();
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         {
             one("sluice_engine_epochs_total", "Epochs committed", MetricType::Counter, engine.epochs as f64)?;
-            one("sluice_engine_queued", "Writes that wait", MetricType::Gauge, engine.queued as f64)?;
+            one("sluice_engine_queued", "Queued writes", MetricType::Gauge, engine.queued as f64)?;
         }
-        one("sluice_engine_busy_seconds_total", "Time committing", MetricType::Counter, engine.busy.as_secs_f64())?;
+        one(
+            "sluice_engine_busy_seconds_total",
+            "Seconds of committing epochs",
+            MetricType::Counter,
+            engine.busy.as_secs_f64(),
+        )?;
         one(
             "sluice_engine_last_epoch_seconds",
-            "Time of the last epoch",
+            "Seconds of the last epoch",
             MetricType::Gauge,
             engine.last_epoch.as_secs_f64(),
         )?;
         one(
             "sluice_engine_longest_epoch_seconds",
-            "Longest epoch",
+            "Seconds of the longest epoch",
             MetricType::Gauge,
             engine.longest_epoch.as_secs_f64(),
         )?;
@@ -86,11 +101,19 @@ impl Collector for AdminMetrics {
         type Read = fn(&sluice_engine::CollectionMetrics) -> f64;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let families: [(&str, &str, MetricType, Read); 5] = [
-            ("sluice_collection_records", "Records of each collection", MetricType::Gauge, |it| it.size as f64),
-            ("sluice_collection_in_total", "Records in", MetricType::Counter, |it| it.records_in as f64),
-            ("sluice_collection_out_total", "Records out", MetricType::Counter, |it| it.records_out as f64),
-            ("sluice_collection_busy_seconds_total", "Time spent", MetricType::Counter, |it| it.busy.as_secs_f64()),
-            ("sluice_collection_panics_total", "Closures that panicked", MetricType::Counter, |it| it.panics as f64),
+            ("sluice_collection_records", "Number of records", MetricType::Gauge, |it| it.size as f64),
+            ("sluice_collection_in_total", "Number of changed records in the inputs", MetricType::Counter, |it| {
+                it.records_in as f64
+            }),
+            ("sluice_collection_out_total", "Number of changed records in the output", MetricType::Counter, |it| {
+                it.records_out as f64
+            }),
+            ("sluice_collection_busy_seconds_total", "Seconds of computation", MetricType::Counter, |it| {
+                it.busy.as_secs_f64()
+            }),
+            ("sluice_collection_panics_total", "Number of closures that panicked", MetricType::Counter, |it| {
+                it.panics as f64
+            }),
         ];
         for (name, help, metric_type, read) in families {
             let mut family = out.encode_descriptor(name, help, None, metric_type)?;

@@ -59,7 +59,7 @@ async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugRes
         )));
     }
     let request = Request::get(format!("/debug/{page}")).extension(viewer).body(Body::empty());
-    let request = request.map_err(|_| StreamError::Invalid(format!("{page:?} is no debug page")))?;
+    let request = request.map_err(|_| StreamError::Invalid(format!("{page:?} is not a debug page")))?;
     let Ok(response) = pages.oneshot(request).await;
     let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     Ok(DebugResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })

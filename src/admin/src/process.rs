@@ -12,13 +12,13 @@ pub(crate) struct Process {
     pub(crate) threads: f64,
 }
 
-/// Reads them; `None` where there is no `/proc`.
+/// Reads the values; `None` without `/proc`.
 pub(crate) fn read() -> Option<Process> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name of the program can contain spaces and brackets; the fields follow its last bracket.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<f64>().ok());
-    // The kernel counts in hundredths for user space on every architecture.
+    // The kernel reports CPU time in hundredths of a second on every architecture.
     let cpu_seconds = (field(14)? + field(15)?) / 100.0;
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kilobytes = |name: &str| {
@@ -43,7 +43,7 @@ pub(crate) fn read() -> Option<Process> {
 mod tests {
     #[test]
     #[cfg(target_os = "linux")]
-    fn figures_make_sense() {
+    fn values_are_plausible() {
         let process = super::read().expect("there is /proc");
         assert!(process.resident_bytes > 1e5 && process.virtual_bytes >= process.resident_bytes);
         assert!(process.open_files >= 3.0 && process.threads >= 1.0 && process.max_files >= process.open_files);

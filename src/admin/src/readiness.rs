@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<BTreeSet<&'static str>>);
 
-/// Holds back readiness for one component. It is dropped once the component is ready.
+/// Delays readiness until one component is ready: it is dropped then.
 #[derive(Debug)]
 pub struct ReadinessGuard {
     readiness: Arc<Readiness>,

@@ -16,9 +16,9 @@ struct ReasonLabel {
 pub struct Refusals(Family<ReasonLabel, Count>);
 
 impl Refusals {
-    /// Adds the count to the registry.
+    /// Registers the metric.
     pub fn register(&self, registry: &mut Registry) {
-        let help = "Requests for debug pages refused, by reason: unauthenticated, forbidden, origin";
+        let help = "Rejected requests for debug pages, by reason: unauthenticated, forbidden, origin";
         registry.register("sluice_debug_refused", help, self.0.clone());
     }
 

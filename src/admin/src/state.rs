@@ -16,16 +16,16 @@ use sluice_xds::StatusReader;
 use crate::readiness::Readiness;
 use crate::refusals::Refusals;
 
-/// What the configuration says about the pages.
+/// Settings of the pages.
 #[derive(Clone, Debug)]
 pub struct AdminOptions {
     /// The cluster of the control plane.
     pub cluster: Text,
     /// The namespace of the control plane. Its service accounts see all pages.
     pub namespace: Text,
-    /// Further namespaces whose service accounts see all pages (`DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`).
+    /// Additional namespaces whose service accounts see all pages (`DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`).
     pub debug_namespaces: BTreeSet<Text>,
-    /// Which pages a caller sees depends on its identity (`ENABLE_DEBUG_ENDPOINT_AUTH`).
+    /// The identity of a caller limits the pages that it sees (`ENABLE_DEBUG_ENDPOINT_AUTH`).
     pub debug_auth: bool,
     /// The HTTP and the monitoring port serve `/debug` (`ENABLE_DEBUG_ON_HTTP`).
     pub debug_on_http: bool,
@@ -47,11 +47,11 @@ pub struct AdminState {
     pub reporter: Reporter,
     /// The log.
     pub log: LogControl,
-    /// What the configuration says about the pages.
+    /// Settings of the pages.
     pub options: AdminOptions,
     /// Remote clusters.
     pub remotes: RemoteStates,
-    /// Authenticators of callers that are not on the loopback; such callers are rejected before it is set.
+    /// Authenticators of callers that are not on the loopback; such callers are rejected until it is set.
     pub callers: OnceLock<Authenticators>,
     /// Counters of rejected callers.
     pub refusals: Refusals,

@@ -179,8 +179,8 @@ impl Features {
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
         for (name, kept) in NOT_FOLLOWED {
             let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
-            let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
-            warnings.push(format!("variable {name}={value:?} is not supported, {kept} is used"));
+            let effect = if kept.is_empty() { "it is ignored".to_owned() } else { format!("{kept:?} is used") };
+            warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
         }
         let is_external = read_flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
         let local_cluster_secrets = read_flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
