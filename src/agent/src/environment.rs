@@ -102,9 +102,9 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("METRICS_LOCALHOST_ACCESS_ONLY", "allow /stats/prometheus for clients on the loopback only [false]"),
 ];
 
-/// Names that are shorter differ too little from each other for a suggestion.
+/// Minimum length of a name for a suggestion: shorter names differ too little from each other.
 const MIN_SUGGESTION_LENGTH: usize = 10;
-/// Letters in which a mistyped name may differ from the known one.
+/// Maximum number of letters in which a mistyped name differs from the known one.
 const MAX_SUGGESTION_DISTANCE: usize = 2;
 
 /// Environment variables with typed reads. An invalid value gives a warning, and the default is used.

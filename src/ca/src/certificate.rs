@@ -107,7 +107,7 @@ impl Certificate {
     }
 }
 
-/// The subject of a certificate, beside its alternative names.
+/// The subject of a certificate, besides its alternative names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SubjectName {
     /// An empty name.

@@ -102,7 +102,7 @@ pub(crate) fn variable_warnings(set: impl IntoIterator<Item = String>, known: &B
     warnings
 }
 
-/// The closest known name, if a quarter of its characters or fewer differ, and three at most.
+/// The closest known name, if at most a quarter of its characters differ, and at most three.
 fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
     let distances =

@@ -17,11 +17,11 @@ pub trait PendingChanges: fmt::Debug + Send + Sync {
     fn end(&self);
 }
 
-/// The first epoch that a stream has not taken, with the waker of the stream's task. Further epochs until the stream takes it
-/// cost nothing.
+/// The first pending epoch of a stream, with the waker of the stream's task. Further epochs cost nothing until the stream takes
+/// the pending one.
 #[derive(Debug, Default)]
 pub struct ChangeSignal {
-    /// The first epoch that the stream has not taken; 0 if there is none.
+    /// The first pending epoch; 0 if there is none.
     since: AtomicU64,
     /// Number of resources that may differ since the last epoch that the stream took.
     changed: AtomicUsize,
@@ -76,7 +76,7 @@ impl ChangeSignal {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes the first epoch that the stream has not taken yet.
+    /// Takes the first pending epoch.
     pub fn take(&self) -> Option<u64> {
         self.settle();
         self.changed.store(0, Ordering::Relaxed);

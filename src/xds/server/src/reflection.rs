@@ -21,7 +21,7 @@ pub(crate) const ADS_PROTO: &str = "envoy/service/discovery/v3/ads.proto";
 pub(crate) const PATHS: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection/{method}", "/grpc.reflection.v1alpha.ServerReflection/{method}"];
 
-/// The reflection service. It is built on first use: descriptors take megabytes that most servers never need.
+/// The reflection service. It is built on first use, because descriptors need megabytes of memory and most servers never use them.
 #[derive(Clone)]
 pub(crate) struct ReflectionService {
     files: Arc<[&'static str]>,
