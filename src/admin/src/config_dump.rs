@@ -34,7 +34,7 @@ pub(crate) async fn serve(
         let Some(kind) = proxies::resource_type(text) else {
             return answer::fail(StatusCode::BAD_REQUEST, &format!("type {text:?} is unknown"));
         };
-        configs.extend(held.get(&kind).into_iter().flatten().map(|found| shown(kind, found)));
+        configs.extend(held.get(&kind).into_iter().flatten().map(|resource| to_json(kind, resource)));
     }
     answer::json(&json!({"configs": configs}), &parameters)
 }
@@ -76,8 +76,8 @@ pub(crate) async fn name_table(
     let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
     let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
-    let shown = tables.first().map(|found| shown(ResourceType::NameTable, found)).unwrap_or_default();
-    answer::json(&shown, &parameters)
+    let to_json = tables.first().map(|resource| to_json(ResourceType::NameTable, resource)).unwrap_or_default();
+    answer::json(&to_json, &parameters)
 }
 
 fn missing_proxy_id() -> Response<Body> {
@@ -94,27 +94,27 @@ fn not_connected() -> Response<Body> {
 /// The parts of a dump in Envoy's order.
 fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints: bool) -> Vec<Value> {
     let all = |kind: ResourceType, form: &dyn Fn(&ResolvedResource, Value) -> Value| -> Vec<Value> {
-        held.get(&kind).into_iter().flatten().map(|found| form(found, shown(kind, found))).collect()
+        held.get(&kind).into_iter().flatten().map(|resource| form(resource, to_json(kind, resource))).collect()
     };
     let simple = |field: &'static str| {
-        move |found: &ResolvedResource, resource: Value| {
-            let mut part = json!({"versionInfo": found.version.to_string()});
+        move |resource: &ResolvedResource, value: Value| {
+            let mut part = json!({"versionInfo": resource.version.to_string()});
             if let Some(part) = part.as_object_mut() {
-                part.insert(field.to_owned(), resource);
+                part.insert(field.to_owned(), value);
             }
             part
         }
     };
-    let table = |found: &ResolvedResource, mut resource: Value| {
+    let table = |resource: &ResolvedResource, mut value: Value| {
         // The format of Envoy for a table with virtual hosts by VHDS.
-        if resource.get("vhds").is_some() {
-            resource["virtualHosts"] = hosts_of(&found.name, held.get(&ResourceType::VirtualHost)).into();
+        if value.get("vhds").is_some() {
+            value["virtualHosts"] = hosts_of(&resource.name, held.get(&ResourceType::VirtualHost)).into();
         }
-        simple("routeConfig")(found, resource)
+        simple("routeConfig")(resource, value)
     };
-    let listener = |found: &ResolvedResource, resource: Value| {
-        let state = json!({"versionInfo": found.version.to_string(), "listener": resource});
-        json!({"name": found.name, "activeState": state})
+    let listener = |resource: &ResolvedResource, value: Value| {
+        let state = json!({"versionInfo": resource.version.to_string(), "listener": value});
+        json!({"name": resource.name, "activeState": state})
     };
     let section = |name: &str, field: &str, parts: Vec<Value>| {
         let mut section = json!({"@type": format!("{ADMIN}{name}")});
@@ -145,18 +145,18 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
 fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
     let is_of = |host: &&ResolvedResource| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
     let part = |host: &ResolvedResource| {
-        let mut shown = shown(ResourceType::VirtualHost, host);
-        if let Some(fields) = shown.as_object_mut() {
+        let mut to_json = to_json(ResourceType::VirtualHost, host);
+        if let Some(fields) = to_json.as_object_mut() {
             fields.remove("@type");
         }
-        shown
+        to_json
     };
     hosts.into_iter().flatten().filter(is_of).map(part).collect()
 }
 
 /// A resource as JSON, with redacted secrets.
-fn shown(kind: ResourceType, found: &ResolvedResource) -> Value {
-    let mut value = sluice_proto::json::encode_any(kind.type_url(), &found.bytes());
+fn to_json(kind: ResourceType, resource: &ResolvedResource) -> Value {
+    let mut value = sluice_proto::json::encode_any(kind.type_url(), &resource.bytes());
     if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
         redact(&mut value);
     }

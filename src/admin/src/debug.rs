@@ -100,18 +100,21 @@ type Answer = Result<Response<Body>, Response<Body>>;
 
 async fn collections(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     #[derive(Serialize)]
-    struct Shown {
+    struct CollectionSummary {
         #[serde(flatten)]
         info: sluice_engine::CollectionInfo,
         metrics: Option<sluice_engine::CollectionMetrics>,
     }
-    let shown = read(&state, |engine| {
+    let rows = read(&state, |engine| {
         let metrics = engine.metrics();
         let mut by_name: BTreeMap<_, _> = metrics.collections.into_iter().map(|it| (it.name.clone(), it)).collect();
-        let shown = engine.graph().iter().map(|info| Shown { metrics: by_name.remove(&info.name), info: info.clone() });
-        shown.collect::<Vec<_>>()
+        let rows = engine
+            .graph()
+            .iter()
+            .map(|info| CollectionSummary { metrics: by_name.remove(&info.name), info: info.clone() });
+        rows.collect::<Vec<_>>()
     });
-    Ok(answer::json(&shown.await?, &parameters))
+    Ok(answer::json(&rows.await?, &parameters))
 }
 
 async fn collection(
@@ -132,7 +135,7 @@ async fn collection(
 
 /// O10: `[{uid, name, state {outputs, inputCollection, inputs, synced}}]`.
 async fn krtz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let shown = read(&state, |engine| {
+    let rows = read(&state, |engine| {
         let infos = engine.graph();
         let of = |(uid, info): (usize, &sluice_engine::CollectionInfo)| {
             let dump = engine.dump(&info.name)?;
@@ -148,7 +151,7 @@ async fn krtz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
         };
         infos.iter().enumerate().filter_map(of).collect::<Vec<_>>()
     });
-    Ok(answer::json(&shown.await?, &parameters))
+    Ok(answer::json(&rows.await?, &parameters))
 }
 
 /// A key as text: a string itself, any other value as JSON.
@@ -190,21 +193,21 @@ async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
 /// Endpoints by host, then by namespace, then by cluster.
 async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
-    let mut shown: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
     for (key, endpoints) in snapshot.iter(&state.handles.endpoints) {
-        let service = shown.entry(key.host.to_string()).or_default().entry(key.namespace.to_string()).or_default();
+        let service = rows.entry(key.host.to_string()).or_default().entry(key.namespace.to_string()).or_default();
         for endpoint in endpoints {
             let shard = service.entry(endpoint.cluster.to_string()).or_default();
             shard.push(serde_json::to_value(endpoint).unwrap_or_default());
         }
     }
-    Ok(answer::json(&shown, &parameters))
+    Ok(answer::json(&rows, &parameters))
 }
 
 /// Configuration in the form of Kubernetes objects; `spec` contains the parsed fields with defaults.
 async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let shown = read(&state, |engine| {
-        let mut shown = Vec::new();
+    let rows = read(&state, |engine| {
+        let mut rows = Vec::new();
         for info in sluice_parse::KINDS.iter().filter(|info| info.is_custom()) {
             let name = format!("raw_{}", snake_case(info.plural, info.name));
             for (key, value) in engine.dump(&name).iter().flat_map(sluice_engine::Dump::records) {
@@ -225,12 +228,12 @@ async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<
                     spec.remove("meta");
                 }
                 let (api_version, kind) = (info.api_version(), info.name);
-                shown.push(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
+                rows.push(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
             }
         }
-        shown
+        rows
     });
-    Ok(answer::json(&shown.await?, &parameters))
+    Ok(answer::json(&rows.await?, &parameters))
 }
 
 /// `virtual_services` of `VirtualService`, keeping the plural's ending.

@@ -56,15 +56,15 @@ impl AuthorityKeeper {
         cluster: Option<(Client, Text)>,
         trust_domain: &str,
     ) -> Result<Self, AuthorityError> {
-        let wrong = |error| AuthorityError::Directory { directory: config.directory.clone(), error };
+        let fail = |error| AuthorityError::Directory { directory: config.directory.clone(), error };
         let files = directory::read(&config.directory)?;
-        let found = store::from_files(&files, config.revocations).map_err(wrong)?;
+        let stored = store::from_files(&files, config.revocations).map_err(fail)?;
         let secrets = cluster.map(|(client, namespace)| SecretApi::new(client, &namespace));
         let mounts_own = config.in_cacerts && secrets.is_some();
-        if let Some(found) = found.filter(|found| !(found.is_generated && mounts_own)) {
-            let authority = Authority::new(&found.material, unix_seconds()).map_err(wrong)?;
+        if let Some(stored) = stored.filter(|stored| !(stored.is_generated && mounts_own)) {
+            let authority = Authority::new(&stored.material, unix_seconds()).map_err(fail)?;
             info!(target: "pkica", directory = %config.directory.display(), "using the certificate authority of the directory");
-            let is_generated = found.is_generated && secrets.is_none();
+            let is_generated = stored.is_generated && secrets.is_none();
             return Ok(Self::new(config, MaterialStore::Directory { is_generated }, authority, String::new()));
         }
         let extra_roots = files.get(store::ROOTS).map(|text| text.to_string()).unwrap_or_default();
@@ -82,8 +82,8 @@ impl AuthorityKeeper {
     /// Without a cluster: generates a root in the directory (`--createCA`), else in memory.
     fn open_local(config: AuthorityConfig, trust_domain: &str) -> Result<Self, AuthorityError> {
         let key = config.root_key.unwrap_or(NewKey::EcdsaP256);
-        let made = root::create(trust_domain, key, config.root_lifetime, unix_seconds());
-        let material = made.map_err(AuthorityError::Create)?;
+        let created = root::create(trust_domain, key, config.root_lifetime, unix_seconds());
+        let material = created.map_err(AuthorityError::Create)?;
         let authority = Authority::new(&material, unix_seconds()).map_err(AuthorityError::Create)?;
         let storage = if config.create {
             directory::write(&config.directory, &store::to_files(&material))?;
@@ -180,15 +180,15 @@ impl AuthorityKeeper {
     fn reload_files(&mut self) {
         let read = || -> Result<Option<(Authority, bool)>, CheckError> {
             let files = directory::read(&self.config.directory)?;
-            let found = store::from_files(&files, self.config.revocations)?;
-            let Some(found) = found else { return Err("its files have been removed".to_owned().into()) };
+            let stored = store::from_files(&files, self.config.revocations)?;
+            let Some(stored) = stored else { return Err("its files have been removed".to_owned().into()) };
             let current = self.signer.current();
-            let new = Authority::new(&found.material, unix_seconds())?;
+            let new = Authority::new(&stored.material, unix_seconds())?;
             if new.material() == current.material() {
                 return Ok(None);
             }
             store::check_replacement(&current, &new, self.config.multi_root).map_err(|error| error.to_string())?;
-            Ok(Some((new, found.is_generated)))
+            Ok(Some((new, stored.is_generated)))
         };
         match read() {
             Ok(None) => {}
@@ -288,9 +288,9 @@ impl AuthorityKeeper {
 
     async fn check_remote(&self, secrets: &SecretApi) -> Result<(), CheckError> {
         let secret = secrets.get(CACERTS).await?.ok_or_else(|| format!("Secret {CACERTS} has been deleted"))?;
-        let found = store::from_files(&secret.data, self.config.revocations)?;
-        let found = found.ok_or_else(|| format!("Secret {CACERTS} is empty"))?;
-        let new = Authority::new(&found.material, unix_seconds())?;
+        let stored = store::from_files(&secret.data, self.config.revocations)?;
+        let stored = stored.ok_or_else(|| format!("Secret {CACERTS} is empty"))?;
+        let new = Authority::new(&stored.material, unix_seconds())?;
         let current = self.signer.current();
         if new.material() != current.material() {
             store::check_replacement(&current, &new, self.config.multi_root).map_err(|error| error.to_string())?;
@@ -336,10 +336,10 @@ async fn try_secret(
     let api = |name| move |error: RequestError| (name, Failure::Api(error.to_string()));
     if config.remote_certs
         && let Some(secret) = secrets.get(CACERTS).await.map_err(api(CACERTS))?
-        && let Some(found) = store::from_files(&secret.data, config.revocations).map_err(material(CACERTS))?
-        && !found.is_generated
+        && let Some(stored) = store::from_files(&secret.data, config.revocations).map_err(material(CACERTS))?
+        && !stored.is_generated
     {
-        let authority = Authority::new(&found.material, unix_seconds()).map_err(material(CACERTS))?;
+        let authority = Authority::new(&stored.material, unix_seconds()).map_err(material(CACERTS))?;
         info!(target: "pkica", secret = CACERTS, "using the certificate authority of the Secret");
         return Ok(Some((authority, MaterialStore::Remote(secrets.clone()))));
     }
@@ -357,11 +357,11 @@ async fn try_secret(
     let (domain, lifetime) = (trust_domain.to_owned(), config.root_lifetime);
     let key = config.root_key.unwrap_or(NewKey::Rsa(RsaBits::DEFAULT));
     // Generating an RSA key takes up to a second.
-    let made = tokio::task::spawn_blocking(move || root::create(&domain, key, lifetime, unix_seconds())).await;
-    let made = made.map_err(|error| (name, Failure::Api(error.to_string())))?.map_err(material(name))?;
-    let all = store::with_roots(made.clone(), extra_roots);
+    let created = tokio::task::spawn_blocking(move || root::create(&domain, key, lifetime, unix_seconds())).await;
+    let created = created.map_err(|error| (name, Failure::Api(error.to_string())))?.map_err(material(name))?;
+    let all = store::with_roots(created.clone(), extra_roots);
     let authority = Authority::new(&all, unix_seconds()).map_err(material(name))?;
-    match secrets.create(name, &store::to_secret(name, &made)).await.map_err(api(name))? {
+    match secrets.create(name, &store::to_secret(name, &created)).await.map_err(api(name))? {
         WriteResult::Written => {
             info!(target: "pkica", secret = name, "generated a root and its Secret");
             Ok(Some((authority, MaterialStore::Secret(secrets.clone(), name))))

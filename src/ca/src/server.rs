@@ -44,8 +44,9 @@ impl ServerRequest {
     /// # Errors
     /// The certificate is for another key, lacks one of the names, or does not verify.
     pub fn accept(self, signed: &str, roots: &str, now: i64) -> Result<ServerCertificate, IssueError> {
-        let has_all =
-            |given: &[GeneralName<'_>]| self.names.iter().all(|name| given.iter().any(|it| names_equal(it, name)));
+        let has_all = |certificate_name: &[GeneralName<'_>]| {
+            self.names.iter().all(|name| certificate_name.iter().any(|it| names_equal(it, name)))
+        };
         let names = self.names.join(", ");
         let signed =
             verify_signed(signed, self.key.public(), (&names, &has_all), Some(roots), KeyUsage::server_auth(), now)?;
@@ -72,9 +73,9 @@ fn encode_request(names: &[String], key: &PrivateKey) -> Result<Vec<u8>, der::Er
 }
 
 /// Whether a name of a certificate equals a DNS name or IP address.
-fn names_equal(given: &GeneralName<'_>, name: &str) -> bool {
-    match given {
-        GeneralName::DNSName(given) => given.eq_ignore_ascii_case(name),
+fn names_equal(certificate_name: &GeneralName<'_>, name: &str) -> bool {
+    match certificate_name {
+        GeneralName::DNSName(certificate_name) => certificate_name.eq_ignore_ascii_case(name),
         GeneralName::IPAddress(bytes) => {
             name.parse::<std::net::IpAddr>().is_ok_and(|address| match address.to_canonical() {
                 std::net::IpAddr::V4(address) => address.octets() == *bytes,

@@ -74,14 +74,14 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_and_displayed() {
-        let shown = |text| ListenAddress::parse(text).map(|address| address.map(|address| address.to_string()));
-        assert_eq!(shown(""), Ok(None));
-        assert_eq!(shown(":15010"), Ok(Some(":15010".to_owned())));
-        assert_eq!(shown("127.0.0.1:"), Ok(Some("127.0.0.1:0".to_owned())));
-        assert_eq!(shown("[::1]:80"), Ok(Some("[::1]:80".to_owned())));
-        assert!(shown("15010").is_err());
-        assert!(shown("::1:80").is_err());
-        assert!(shown("localhost:http").is_err());
-        assert!(shown(":70000").is_err());
+        let displayed = |text| ListenAddress::parse(text).map(|address| address.map(|address| address.to_string()));
+        assert_eq!(displayed(""), Ok(None));
+        assert_eq!(displayed(":15010"), Ok(Some(":15010".to_owned())));
+        assert_eq!(displayed("127.0.0.1:"), Ok(Some("127.0.0.1:0".to_owned())));
+        assert_eq!(displayed("[::1]:80"), Ok(Some("[::1]:80".to_owned())));
+        assert!(displayed("15010").is_err());
+        assert!(displayed("::1:80").is_err());
+        assert!(displayed("localhost:http").is_err());
+        assert!(displayed(":70000").is_err());
     }
 }

@@ -109,9 +109,9 @@ fn environment_is_read_with_the_names_of_istiod() {
 fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
     let read = |variables: &[(&str, &str)]| {
         let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
-        let value = |asked: &str| {
-            let found = variables.iter().find(|(name, _)| *name == asked);
-            found.map(|(_, value)| (*value).to_owned())
+        let value = |requested: &str| {
+            let entry = variables.iter().find(|(name, _)| *name == requested);
+            entry.map(|(_, value)| (*value).to_owned())
         };
         Config::new(line.discovery, &[], value).expect("valid")
     };
@@ -145,7 +145,7 @@ fn kinds_of_the_gateway_api_can_be_disabled() {
     use sluice_model::Kind;
     let ignored = |name: &'static str, value: &'static str| {
         let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
-        let variable = move |asked: &str| (asked == name).then(|| value.to_owned());
+        let variable = move |requested: &str| (requested == name).then(|| value.to_owned());
         Config::new(line.discovery, &unknown, variable).expect("valid").features.ignored_kinds()
     };
     assert_eq!(ignored("", ""), [Kind::XBackend, Kind::XBackendTrafficPolicy].into());

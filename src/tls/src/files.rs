@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn flags_precede_mounted_files_and_must_all_be_set() {
         let some = |name: &str| Some(PathBuf::from(name));
-        let found = TlsFiles::find(&some("c"), &some("k"), &some("r")).expect("all three").expect("files");
-        assert_eq!((found.certificate, found.key, found.roots), ("c".into(), "k".into(), "r".into()));
+        let files = TlsFiles::find(&some("c"), &some("k"), &some("r")).expect("all three").expect("files");
+        assert_eq!((files.certificate, files.key, files.roots), ("c".into(), "k".into(), "r".into()));
         assert!(TlsFiles::find(&some("c"), &None, &some("r")).is_err());
 
         let root = tempfile::tempdir().expect("a directory");
@@ -145,12 +145,12 @@ mod tests {
         write("tls/tls.key");
         assert_eq!(TlsFiles::mounted(root.path()), None);
         write("tls/ca.crt");
-        let found = TlsFiles::mounted(root.path()).expect("files");
-        assert_eq!(found.roots, root.path().join("tls/ca.crt"));
+        let files = TlsFiles::mounted(root.path()).expect("files");
+        assert_eq!(files.roots, root.path().join("tls/ca.crt"));
         write("ca/root-cert.pem");
-        let found = TlsFiles::mounted(root.path()).expect("files");
-        assert_eq!(found.roots, root.path().join("ca/root-cert.pem"));
-        assert_eq!(found.directories(), [root.path().join("ca"), root.path().join("tls")]);
+        let files = TlsFiles::mounted(root.path()).expect("files");
+        assert_eq!(files.roots, root.path().join("ca/root-cert.pem"));
+        assert_eq!(files.directories(), [root.path().join("ca"), root.path().join("tls")]);
     }
 
     #[test]

@@ -73,8 +73,11 @@ mod tests {
     #[test]
     fn debug_output_does_not_show_keys() {
         let secret = SdsSecret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("very-secret") };
-        let shown = format!("{secret:?}");
-        assert!(!shown.contains("very-secret") && !shown.contains(&format!("{:?}", b"very-secret")), "{shown}");
+        let debug_text = format!("{secret:?}");
+        assert!(
+            !debug_text.contains("very-secret") && !debug_text.contains(&format!("{:?}", b"very-secret")),
+            "{debug_text}"
+        );
     }
 
     #[test]

@@ -145,8 +145,8 @@ fn compliance_policy_applies_to_all_servers_and_an_unknown_one_is_an_error() {
     for (name, policy) in CompliancePolicy::NAMES {
         let settings = read(name).expect(name);
         let authority = settings.identity.authority.expect("an authority").policy;
-        let found = [settings.compliance, settings.control_plane.upstream.policy, authority];
-        assert_eq!(found, [Some(policy); 3], "{name}");
+        let policies = [settings.compliance, settings.control_plane.upstream.policy, authority];
+        assert_eq!(policies, [Some(policy); 3], "{name}");
     }
     assert_eq!(read("").expect("none").compliance, None);
     let unknown = read("fips").err().map(|error| error.to_string());

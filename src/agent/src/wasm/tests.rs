@@ -56,7 +56,7 @@ impl TestAgent {
     }
 
     fn has_metric(&self, line: &str) -> bool {
-        self.metrics.text().lines().any(|found| found == format!("istio_agent_wasm_{line}"))
+        self.metrics.text().lines().any(|metric| metric == format!("istio_agent_wasm_{line}"))
     }
 }
 

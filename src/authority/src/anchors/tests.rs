@@ -47,12 +47,12 @@ fn published_bundle_has_one_root_for_each_key() {
 
 /// Publishes a bundle over TLS. Returns its URL, and a client that does not verify the server certificate.
 async fn publish(bundle: Value) -> (String, JwksClient) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
     let provider = sluice_crypto::provider(None);
     let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.expect("versions").with_no_client_auth();
-    let config = config.with_single_cert(vec![made.cert.der().clone()], key).expect("a key");
+    let config = config.with_single_cert(vec![certified.cert.der().clone()], key).expect("a key");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let text = bundle.to_string();
@@ -95,8 +95,8 @@ async fn roots_of_all_sources_are_merged_and_updated() {
         let expect = texts(&roots.iter().map(|root| (*root).clone()).collect::<Vec<_>>());
         let deadline = Instant::now() + Duration::from_secs(20);
         while engine.dump("trust_bundle").is_none_or(|dump| {
-            let shown: Vec<Value> = dump.records().map(|(_, roots)| roots).collect();
-            shown != [json!(expect)]
+            let written: Vec<Value> = dump.records().map(|(_, roots)| roots).collect();
+            written != [json!(expect)]
         }) {
             assert!(Instant::now() < deadline, "{} roots", expect.len());
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -34,14 +34,14 @@ impl Directory {
         self.texts.insert(file.to_owned(), text.to_owned());
         let texts = &self.texts;
         let reread = |path: &Path| texts.get(&path.display().to_string()).cloned();
-        shown(self.tree.set(Path::new(file), text, reread))
+        display_all(self.tree.set(Path::new(file), text, reread))
     }
 
     fn remove(&mut self, file: &str) -> Vec<String> {
         self.texts.remove(file);
         let texts = &self.texts;
         let reread = |path: &Path| texts.get(&path.display().to_string()).cloned();
-        shown(self.tree.remove(Path::new(file), reread))
+        display_all(self.tree.remove(Path::new(file), reread))
     }
 
     fn problems(&self) -> Vec<String> {
@@ -50,7 +50,7 @@ impl Directory {
     }
 }
 
-fn shown(changes: Vec<Change>) -> Vec<String> {
+fn display_all(changes: Vec<Change>) -> Vec<String> {
     let show = |change: Change| {
         let sign = if change.object.is_some() { '+' } else { '-' };
         format!("{sign}{} {}/{} {}", change.kind, change.key.namespace, change.key.name, change.origin.place)

@@ -34,12 +34,12 @@ impl<'a> Assembly<'a> {
         let (mut digest, mut element_bytes) =
             base.map_or((Digest::default(), 0), |base| (base.digest, base.element_bytes));
         let mut overrides: Vec<(&Text, &EncodedSegment)> = Vec::new();
-        let mut seen: BTreeSet<&Text> = BTreeSet::new();
+        let mut overridden: BTreeSet<&Text> = BTreeSet::new();
         for (at, layer) in layers.iter().enumerate().filter(|(at, _)| *at != largest) {
             for (name, segment) in layer.rows.iter() {
                 let below = base.and_then(|base| base.rows.get(name));
                 // The base layer takes precedence over the layers after it.
-                if (at > largest && below.is_some()) || !seen.insert(name) {
+                if (at > largest && below.is_some()) || !overridden.insert(name) {
                     continue;
                 }
                 if let Some((_, below)) = below {

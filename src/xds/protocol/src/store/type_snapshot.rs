@@ -129,9 +129,9 @@ impl TypeSnapshot {
             self.stack.aliases.iter().map(AsRef::as_ref).flat_map(named).collect::<Vec<_>>()
         };
         let called = self.version(alias).map(|_| Text::from(alias));
-        let found: BTreeSet<Text> = with_alias(alias).into_iter().chain(called).collect();
-        let parts: Vec<Text> = found.iter().flat_map(|name| with_alias(name)).collect();
-        found.into_iter().chain(parts).collect()
+        let names: BTreeSet<Text> = with_alias(alias).into_iter().chain(called).collect();
+        let parts: Vec<Text> = names.iter().flat_map(|name| with_alias(name)).collect();
+        names.into_iter().chain(parts).collect()
     }
 
     /// The aliases of the resource of this name.
