@@ -58,7 +58,7 @@ impl ForwardedRequest {
                             return fail("certificate signing request has names that are not the caller's");
                         }
                     }
-                    _ => return fail("certificate signing request has more extensions than names"),
+                    _ => return fail("certificate signing request has extensions other than names"),
                 }
             }
         }

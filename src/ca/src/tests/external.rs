@@ -38,7 +38,7 @@ fn request_for_other_names_is_not_forwarded() {
         ("no name", Box::new(|it| it.subject_alt_names.clear())),
         ("has a subject", Box::new(|it| it.distinguished_name.push(DnType::CommonName, "vault"))),
         (
-            "more extensions than names",
+            "extensions other than names",
             Box::new(|it| {
                 it.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 3, 1, 1, 0xff]))
             }),
