@@ -121,7 +121,7 @@ async fn roots(envoy: &Envoy) -> Result<BTreeSet<Certificate>> {
 /// The wait that an agent logged after each failed certificate request.
 fn waits(envoy: &Envoy) -> Vec<Duration> {
     let log = envoy.log();
-    let failed = log.lines().filter(|line| line.contains("failed to request a certificate, the present one stays"));
+    let failed = log.lines().filter(|line| line.contains("failed to request a certificate, the current one stays"));
     let wait = |line: &str| parse_duration(line.split_once("retry=")?.1.split(' ').next()?);
     failed.filter_map(wait).collect()
 }

@@ -165,7 +165,7 @@ async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
     for name in ["a/b", "../x", "a b", "ä"] {
         assert!(error_of(issue(&signer_client, name).await).contains("the name of the signer is invalid"), "{name}");
     }
-    assert!(error_of(issue(&signer_client, "mesh").await).contains("without a root"));
+    assert!(error_of(issue(&signer_client, "mesh").await).contains("has no root"));
     assert!(signer.is_clean(), "a signed request whose certificate is rejected is deleted too");
     let certificate = |pem: &str, signer: &str| CaCertificate {
         pem: pem.into(),
@@ -175,7 +175,7 @@ async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
     let other_roots =
         MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/other")], ..MeshConfig::default() };
     signer_client.follow(&other_roots);
-    assert!(error_of(issue(&signer_client, "mesh").await).contains("without a root"));
+    assert!(error_of(issue(&signer_client, "mesh").await).contains("has no root"));
     let mesh =
         MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/mesh")], ..MeshConfig::default() };
     signer_client.follow(&mesh);
