@@ -76,8 +76,8 @@ pub(crate) async fn name_table(
     let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
     let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
-    let to_json = tables.first().map(|resource| to_json(ResourceType::NameTable, resource)).unwrap_or_default();
-    answer::json(&to_json, &parameters)
+    let table = tables.first().map(|resource| to_json(ResourceType::NameTable, resource)).unwrap_or_default();
+    answer::json(&table, &parameters)
 }
 
 fn missing_proxy_id() -> Response<Body> {
@@ -145,11 +145,11 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
 fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
     let is_of = |host: &&ResolvedResource| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
     let part = |host: &ResolvedResource| {
-        let mut to_json = to_json(ResourceType::VirtualHost, host);
-        if let Some(fields) = to_json.as_object_mut() {
+        let mut value = to_json(ResourceType::VirtualHost, host);
+        if let Some(fields) = value.as_object_mut() {
             fields.remove("@type");
         }
-        to_json
+        value
     };
     hosts.into_iter().flatten().filter(is_of).map(part).collect()
 }

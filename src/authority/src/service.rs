@@ -101,7 +101,7 @@ impl IssuingOptions {
             if matches!(error, sluice_ca::IssueError::Request(_)) {
                 self.metrics.malformed.inc();
             }
-            self.metrics.not_signed(error.label());
+            self.metrics.count_sign_error(error.label());
             warn!(target: "serverca", peer = %caller.address(), ?identities, "rejected a certificate request: {error}");
             let text = format!("CSR signing error ({error})");
             if error.is_caller_error() { Status::invalid_argument(text) } else { Status::internal(text) }

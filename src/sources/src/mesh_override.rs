@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn other_config_map_is_not_changed() {
         let mut mesh = MeshOverride::new(key("istio"), None);
-        assert_eq!(mesh.lay(change("shared", Some(json!({"mesh": "{}"})))).key, key("shared"));
+        assert_eq!(mesh.apply(change("shared", Some(json!({"mesh": "{}"})))).key, key("shared"));
     }
 
     #[test]

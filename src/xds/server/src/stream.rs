@@ -163,7 +163,7 @@ impl AdsStream {
 
     /// Handles a request for a debug page. A client that requests only debug pages is not a proxy of the mesh.
     fn request_debug_page(&mut self, request: Request) -> Result<(), StreamError> {
-        if !self.debug_requests.knows_caller() {
+        if !self.debug_requests.has_caller() {
             let identity = match &self.connection {
                 Some(connection) => connection.proxy.identity.clone(),
                 None => self.server.identify(&self.caller, &request)?.identity,
