@@ -30,13 +30,13 @@ pub enum PlaintextPolicy {
 /// Settings of a client.
 #[derive(Debug, Default)]
 pub struct HttpClientOptions {
-    /// How servers are verified. Without it, requests over TLS fail with [`HttpError::NoRoots`].
+    /// TLS settings, which verify servers. Without them, requests over TLS fail with [`HttpError::NoRoots`].
     pub tls: Option<ClientConfig>,
-    /// Networks that are never connected to, beside link-local addresses and metadata servers of clouds.
+    /// Networks that the client never connects to, in addition to link-local addresses and metadata servers of clouds.
     pub blocked: Vec<IpNet>,
     /// When plaintext HTTP is allowed.
     pub plaintext: PlaintextPolicy,
-    /// How many redirects are followed; with 0, a redirect is the response.
+    /// Maximum number of redirects that are followed; with 0, a redirect is the response.
     pub max_redirects: usize,
     /// Source address of connections to addresses of the same family.
     pub local_address: Option<IpAddr>,
@@ -44,7 +44,7 @@ pub struct HttpClientOptions {
     pub user_agent: &'static str,
 }
 
-/// What happens to a response body that exceeds the limit.
+/// The treatment of a response body that exceeds the limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum LongBody {
     /// The request fails.
@@ -61,20 +61,20 @@ pub struct HttpRequest {
     pub method: Method,
     /// Its URL. A user and password in it are ignored: credentials are a header.
     pub url: Url,
-    /// Its headers, in place of those that the client sets itself.
+    /// Its headers. They replace headers that the client sets.
     pub headers: HeaderMap,
-    /// Time for everything: name resolution, connection, redirects and body.
+    /// Time limit of the whole request: name resolution, connection, redirects and body.
     pub timeout: Duration,
     /// Limit on the size of the response body.
     pub max_body_bytes: usize,
-    /// What happens to a longer body.
+    /// The treatment of a longer body.
     pub long_body: LongBody,
     /// A response of another status than success is [`HttpError::Status`], and its body is not read.
     pub requires_success: bool,
 }
 
 impl HttpRequest {
-    /// A GET request that may take 3 seconds and whose response may have 64 MiB.
+    /// A GET request with a time limit of 3 seconds and a size limit of 64 MiB for the response body.
     #[must_use]
     pub fn get(url: Url) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl HttpRequest {
     }
 }
 
-/// A response, of whatever status.
+/// A response with any status.
 #[derive(Clone, Debug)]
 pub struct HttpResponse {
     /// Its status.
@@ -100,7 +100,7 @@ pub struct HttpResponse {
     pub body: Bytes,
 }
 
-/// Sends requests, each on a connection of its own. Clones share the settings.
+/// Sends requests, each on a separate connection. Clones share the settings.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     client: reqwest::Client,
@@ -139,8 +139,8 @@ impl HttpClient {
     /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// There is no response in time, it is too long, or the URL or a redirect must not be followed. A response of any
-    /// status is a response, unless the request requires success.
+    /// There is no response in time, it is too long, or the URL or a redirect must not be followed. The status of a
+    /// response is checked only if the request requires success.
     pub async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let timeout = request.timeout;
         let response = tokio::time::timeout(timeout, self.exchange(request)).await;
@@ -156,7 +156,7 @@ impl HttpClient {
             scheme => return Err(HttpError::Url(format!("scheme {scheme:?} is not accepted"))),
         }
         check_literal(&url, &self.blocked)?;
-        // Otherwise reqwest makes a header of them.
+        // `reqwest` would send them in a header.
         let cannot_have_user = url.set_username("").is_err() || url.set_password(None).is_err();
         let Some(host) = url.host_str().filter(|_| !cannot_have_user) else {
             return Err(HttpError::Url("the URL has no host".to_owned()));
@@ -186,7 +186,7 @@ impl HttpClient {
     }
 }
 
-/// TLS that verifies no server, since there are no roots. Requests over TLS end before they use it.
+/// TLS without roots, for a client without TLS settings. Requests over TLS fail before they use it.
 fn without_roots() -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -194,7 +194,7 @@ fn without_roots() -> Result<ClientConfig, HttpError> {
     Ok(builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Which redirects are followed. `reqwest` itself removes credentials when scheme, host or port change.
+/// The redirects that are followed. `reqwest` removes credentials when scheme, host or port change.
 fn redirects(limit: usize, plaintext: PlaintextPolicy, has_tls: bool, blocked: Arc<[IpNet]>) -> Policy {
     if limit == 0 {
         return Policy::none();

@@ -1,4 +1,4 @@
-//! Why a request fails.
+//! Errors of requests.
 
 use std::error::Error;
 use std::io;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-/// Why a request has no usable response.
+/// The reason why a request has no usable response.
 ///
-/// No text holds the URL's user, password, query or fragment.
+/// No error text contains the URL's user, password, query or fragment.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The URL cannot be requested.
@@ -119,7 +119,7 @@ impl HttpError {
         if let Some(refusal) = refusal {
             return refusal.into();
         }
-        // The texts of reqwest's own errors hold the URL; those of the root causes do not.
+        // The texts of errors of `reqwest` contain the URL; those of the root causes do not.
         let reason = match root.downcast_ref::<reqwest::Error>() {
             Some(_) if error.is_redirect() => "the redirect is malformed".to_owned(),
             Some(_) if error.is_builder() => "the URL or a header is malformed".to_owned(),
@@ -136,7 +136,7 @@ impl HttpError {
     }
 }
 
-/// The cause of an error. `io::Error` hands out the cause of the error it wraps, not the wrapped error itself.
+/// The cause of an error. `io::Error::source` skips the wrapped error and returns its cause.
 fn next_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         return Some(inner);

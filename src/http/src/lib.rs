@@ -3,10 +3,10 @@
 //!
 //! It is `reqwest` with the limits that a control plane needs:
 //! - A request has a timeout and a limit on the size of the response body.
-//! - Addresses that are blocked ([`sluice_parse::forbidden_address`]) are never connected to. The check is made on the
-//!   resolved address that is connected to, so a DNS name cannot hide one.
+//! - The client never connects to blocked addresses ([`sluice_parse::forbidden_address`]). The check uses the
+//!   resolved address of the connection, so a DNS name cannot hide a blocked address.
 //! - Redirects are limited. They never leave TLS unless the options allow it, and credentials stay with their origin.
-//! - One connection a request, HTTP/1.1, no proxy from the environment.
+//! - Each request has a separate connection, with HTTP/1.1 and without a proxy from the environment.
 
 mod client;
 mod error;
@@ -15,7 +15,7 @@ mod resolver;
 pub use client::{HttpClient, HttpClientOptions, HttpRequest, HttpResponse, LongBody, PlaintextPolicy};
 pub use error::HttpError;
 
-/// URLs as requests take them.
+/// The URL type of requests.
 pub use reqwest::Url;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! DNS that hides addresses which must not be connected to.
+//! DNS resolution without the addresses that the client must not connect to.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ impl Resolve for FilteringResolver {
     }
 }
 
-/// Refuses a URL whose host is a blocked address: the resolver never sees those.
+/// Rejects a URL whose host is a blocked address. Such a host is not resolved, so the resolver cannot reject it.
 pub(crate) fn check_literal(url: &reqwest::Url, blocked: &[IpNet]) -> Result<(), Refusal> {
     let host = url.host_str().unwrap_or_default();
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { return Ok(()) };

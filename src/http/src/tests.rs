@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Serves one canned response per connection, which `{port}` and `{path}` of the request complete.
+/// Serves one of the responses on each connection, with the port and the path of the request for `{port}` and `{path}`.
 async fn serve(responses: Vec<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -127,7 +127,7 @@ async fn request_over_tls_needs_roots() {
 }
 
 #[tokio::test]
-async fn failures_say_their_cause_and_never_quote_secrets() {
+async fn errors_name_their_cause_and_never_quote_secrets() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let url = format!("http://me:hush@127.0.0.1:{port}/x?token=hush#hush");
@@ -141,7 +141,7 @@ async fn failures_say_their_cause_and_never_quote_secrets() {
     assert!(!format!("{error:?}{error}").contains("hush"));
     let port = serve(vec!["garbage\r\n\r\n".to_owned()]).await;
     let url = format!("http://127.0.0.1:{port}/x?token=hush");
-    let error = client(|_| {}).send(request(&url)).await.expect_err("it is no HTTP");
+    let error = client(|_| {}).send(request(&url)).await.expect_err("not HTTP");
     assert!(matches!(error, HttpError::Exchange(_)), "{error:?}");
     assert!(!format!("{error:?}{error}").contains("hush"), "{error:?}");
 }
@@ -158,7 +158,7 @@ async fn unavailable_source_address_is_recognised() {
 
 #[tokio::test]
 async fn certificate_of_unknown_root_is_refused() {
-    // Any bytes that are no TLS record fail the handshake the same way.
+    // Bytes that are not a TLS record fail the handshake in the same way.
     let port = serve(vec![ok("")]).await;
     let tls = sluice_crypto::client(None).expect("TLS").with_root_certificates(rustls::RootCertStore::empty());
     let client = client(|options| options.tls = Some(tls.with_no_client_auth()));
