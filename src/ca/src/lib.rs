@@ -1,7 +1,7 @@
 //! The certificate authority. It has no network, files or clock: the caller passes the time.
 //!
 //! - [`Authority`]: a signing key, its certificate, the chain to the roots, and revocation lists. All are checked when
-//! it is created.
+//!   it is created.
 //! - [`Authority::issue`]: workload certificates; [`Authority::server_certificate`]: server certificates.
 //! - [`ForwardedRequest`], [`ServerRequest`]: workload and server certificates from an external signer.
 //! - [`root`]: self-signed roots: creation, and renewal with the same key.
