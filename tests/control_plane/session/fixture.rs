@@ -43,7 +43,7 @@ impl ProxyInput for RecordedProxies {
         self.1.lock().unwrap().push(proxy.virtual_hosts);
     }
 
-    fn subscribes_to_secrets(&self, key: ProxyKey) {
+    fn add_secret_client(&self, key: ProxyKey) {
         self.0.lock().unwrap().push((key.0, Some("asks for secrets".into())));
     }
 

@@ -44,7 +44,7 @@ impl ProxyInput for Recorded {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(proxy);
     }
 
-    fn subscribes_to_secrets(&self, _: ProxyKey) {}
+    fn add_secret_client(&self, _: ProxyKey) {}
 
     fn remove(&self, _: ProxyKey) {}
 }

@@ -110,7 +110,7 @@ impl ProxyInput for EngineProxies {
         self.input.set_shared(key, proxy);
     }
 
-    fn subscribes_to_secrets(&self, key: ProxyKey) {
+    fn add_secret_client(&self, key: ProxyKey) {
         self.secret_clients.set(key, ());
     }
 

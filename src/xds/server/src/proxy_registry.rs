@@ -32,7 +32,7 @@ pub trait ProxyInput: Send + Sync + 'static {
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
 
     /// Records that a connected proxy subscribes to secrets. Must not block.
-    fn subscribes_to_secrets(&self, key: ProxyKey);
+    fn add_secret_client(&self, key: ProxyKey);
 
     /// Removes a proxy that is no longer connected. Must not block.
     fn remove(&self, key: ProxyKey);
@@ -111,9 +111,9 @@ impl ProxyRegistry {
     }
 
     /// Records that a stream of the proxy subscribes to secrets.
-    pub(crate) fn subscribes_to_secrets(&self, key: &ProxyKey) {
+    pub(crate) fn add_secret_client(&self, key: &ProxyKey) {
         if let Some(_locked) = self.proxies.get(key) {
-            self.input.subscribes_to_secrets(key.clone());
+            self.input.add_secret_client(key.clone());
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
             self.0.lock().expect("no panic").push((key, Some(proxy)));
         }
 
-        fn subscribes_to_secrets(&self, _: ProxyKey) {}
+        fn add_secret_client(&self, _: ProxyKey) {}
 
         fn remove(&self, key: ProxyKey) {
             self.0.lock().expect("no panic").push((key, None));

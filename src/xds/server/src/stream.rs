@@ -156,7 +156,7 @@ impl AdsStream {
         }
         if !self.subscribes_to_secrets && session.kinds().contains(ResourceType::Secret) {
             self.subscribes_to_secrets = true;
-            self.server.proxies().subscribes_to_secrets(&connection.key);
+            self.server.proxies().add_secret_client(&connection.key);
         }
         Ok(())
     }

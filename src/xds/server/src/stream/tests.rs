@@ -21,7 +21,7 @@ impl ProxyInput for AnyProxyInput {
 
     fn set(&self, _: ProxyKey, _: Arc<Proxy>) {}
 
-    fn subscribes_to_secrets(&self, _: ProxyKey) {}
+    fn add_secret_client(&self, _: ProxyKey) {}
 
     fn remove(&self, _: ProxyKey) {}
 }
