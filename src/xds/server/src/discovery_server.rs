@@ -118,7 +118,7 @@ impl DiscoveryServer {
         let _ = self.debug_pages.set(pages);
     }
 
-    /// Removes proxies whose last stream ended more than [`PROXY_LINGER`] ago. Call it at an interval.
+    /// Removes proxies whose last stream ended more than `PROXY_LINGER` ago. Call it at an interval.
     pub fn remove_expired_proxies(&self, now: Instant) {
         self.proxies.remove_expired(now);
     }
