@@ -128,8 +128,8 @@ impl BundleWriter {
                 () = wait => {}
             }
             let bundle = self.bundle.borrow_and_update().clone();
-            for index in 0..self.wanted.len() {
-                let current = contents[index].borrow_and_update().clone();
+            for (index, receiver) in contents.iter_mut().enumerate() {
+                let current = receiver.borrow_and_update().clone();
                 if let Some(current) = current {
                     self.write_all(index, &current, &bundle).await;
                 }
