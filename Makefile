@@ -4,6 +4,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # Cargo profile of the binaries: dev builds faster, release responds faster.
 PROFILE ?= dev
+# The directory of that profile's binaries.
+BIN = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 .PHONY: help
 help: ## list the targets
@@ -19,12 +21,12 @@ build: ## build all binaries
 
 .PHONY: demo
 demo: envoy build ## run a sample mesh with real Envoys: a VirtualService is edited, and the traffic changes
-	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo
+	$(BIN)/sluice-demo
 
 .PHONY: demo-once
 demo-once: envoy build ## run the demo without interaction; fails if a result is not as expected
-	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once
-	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once --gateway-only
+	$(BIN)/sluice-demo --once
+	$(BIN)/sluice-demo --once --gateway-only
 
 .PHONY: test
 test: envoy build ## run all tests
@@ -32,7 +34,7 @@ test: envoy build ## run all tests
 
 .PHONY: parity
 parity: build ## print the parity table; FAMILY=service CASE=01 select families and cases
-	$(CARGO) test --locked --test golden -- --nocapture
+	$(CARGO) test --workspace --locked --test golden -- --nocapture
 
 # Directory of the bench results.
 RESULTS ?= target/bench
@@ -69,7 +71,7 @@ soak: bench-build ## apply random changes for an hour (SOAK=10m): memory stays c
 
 .PHONY: fuzz
 fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
-	$(CARGO) run --quiet --locked -p sluice-fuzz -- $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
+	$(BIN)/sluice-fuzz $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
 .PHONY: bench-engine
 bench-engine: ## run the benches of the engine (minutes)

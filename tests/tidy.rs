@@ -309,3 +309,39 @@ fn graph_modules_depend_only_on_modules_before_them() {
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
+
+/// Cargo compiles a dependency again for each set of features. Dev-dependencies add features to tests, so without this rule
+/// `make demo` and `make test` would each compile nearly everything.
+#[test]
+fn binaries_and_tests_share_their_dependencies() {
+    let binaries = features_of_dependencies("no-dev");
+    let tests = features_of_dependencies("normal,build,dev");
+    for (package, features) in &binaries {
+        let in_tests = tests.get(package).unwrap_or_else(|| panic!("{package} is not a dependency in tests"));
+        let added: Vec<_> = features.difference(in_tests).collect();
+        assert!(
+            added.is_empty(),
+            "{package} has the features {added:?} in binaries and {in_tests:?} in tests: declare all in [workspace.dependencies]",
+        );
+    }
+}
+
+/// The sets of features that each dependency of the workspace is compiled with.
+fn features_of_dependencies(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--workspace", "--locked", "--offline", "--prefix=none", "--format={p}\t{f}"])
+        .args(["--target", "x86_64-unknown-linux-gnu", "--edges", edges])
+        .current_dir(root())
+        .output()
+        .expect("run cargo tree");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo tree prints UTF-8");
+    let mut out: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (package, features) in text.lines().filter_map(|line| line.split_once('\t')) {
+        // A dependency that is listed already is marked.
+        let features = features.trim_end_matches(" (*)");
+        out.entry(package.trim_end_matches(" (*)").to_owned()).or_default().insert(features.to_owned());
+    }
+    assert!(out.len() > 100, "cargo tree lists the dependencies");
+    out
+}
