@@ -9,7 +9,7 @@ use sluice_model::{Host, ObjectKey, Service, ServiceKey, ServiceSource, SidecarS
 
 use super::egress::{EgressListener, EgressScope};
 use crate::host_patterns::covering_hosts;
-use crate::registry::services::{HostServiceLookup, HostServices};
+use crate::registry::services::{HostServiceLookup, HostServices, preferred};
 use crate::traffic::virtual_services::{destination_ports, destinations, precedence};
 
 /// The service that a Sidecar's proxies reach at a host.
@@ -251,8 +251,8 @@ fn trimmed(service: &Arc<Service>, services: &HostServices) -> Option<BTreeSet<u
     (!whole).then(|| service.ports.iter().map(|port| port.port).collect())
 }
 
-/// The service that a VirtualService makes reachable at a host: that of the client's namespace, else one of Kubernetes,
-/// else the oldest that is visible to the client.
+/// The service that a VirtualService makes reachable at a host: the [`preferred`] one, oldest first. A service of the
+/// client's namespace is reachable even if it is not exported to that namespace.
 fn destination(
     route: &VirtualService,
     listener: &EgressListener,
@@ -261,12 +261,12 @@ fn destination(
     client: &str,
 ) -> Option<ReachedService> {
     let ports = destination_ports(route, host, client)?;
-    let visible = || services.iter().filter(|service| service.export_to.allows(client));
-    let service = services
+    let mut reachable: Vec<_> = services
         .iter()
-        .find(|service| *service.namespace == *client)
-        .or_else(|| visible().find(|service| service.source == ServiceSource::Kubernetes))
-        .or_else(|| visible().min_by_key(|service| service.created))?;
+        .filter(|service| *service.namespace == *client || service.export_to.allows(client))
+        .collect();
+    reachable.sort_by_key(|service| service.created);
+    let service = preferred(reachable.into_iter(), client)?;
     let all: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
     let wanted: BTreeSet<u16> = match listener.only_port() {
         Some(port) => [port].into(),
