@@ -12,7 +12,7 @@ use crate::bytes::change_text;
 use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
-use crate::turns::{self, wrong};
+use crate::turns::{self, violation};
 
 /// Maximum number of changes of a text in one turn.
 const MAX_CHANGES: usize = 4;
@@ -106,7 +106,7 @@ pub fn run(run: &Run, root: &Path) -> Result<FuzzStatistics> {
         } else {
             change_lines(&mut text, rng);
         }
-        let depth = if rng.once_in(4) { rng.roll(8) } else { Limits::default().depth };
+        let depth = if rng.once_in(4) { rng.below(8) } else { Limits::default().depth };
         compare(&text, &Limits { depth, ..Limits::default() })
     };
     Ok(turns::run(run, "YAML texts", turn))
@@ -124,7 +124,7 @@ fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
         if fast != complete {
             let reduced = reduce(chunk.text, |text| differs(text, limits));
             let shown = format!("depth {}\n{fast:?}\n{complete:?}\n{reduced}", limits.depth);
-            return wrong("the YAML readers give different documents", shown);
+            return violation("the YAML readers give different documents", shown);
         }
     }
     Ok(is_read)
@@ -150,13 +150,13 @@ fn reduce(text: &str, is_finding: impl Fn(&str) -> bool) -> String {
 }
 
 fn pick(of: &[&'static str], rng: &mut FuzzRng) -> &'static str {
-    rng.pick(of).copied().unwrap_or_default()
+    rng.choose(of).copied().unwrap_or_default()
 }
 
 /// One document of the cases, or several.
 fn case_text(documents: &[String], rng: &mut FuzzRng) -> String {
-    let count = if rng.once_in(8) { 1 + rng.roll(3) } else { 1 };
-    (0..count).filter_map(|_| rng.pick(documents)).map(String::as_str).collect()
+    let count = if rng.once_in(8) { 1 + rng.below(3) } else { 1 };
+    (0..count).filter_map(|_| rng.choose(documents)).map(String::as_str).collect()
 }
 
 /// Block mappings, or lines whose indents continue those of the lines before.
@@ -167,8 +167,8 @@ fn random_text(rng: &mut FuzzRng) -> String {
         return text;
     }
     let mut indent = 0_usize;
-    for _ in 0..=rng.roll(MAX_LINES) {
-        indent = match rng.roll(8) {
+    for _ in 0..=rng.below(MAX_LINES) {
+        indent = match rng.below(8) {
             0 => 0,
             1 => indent + 1,
             2 | 3 => indent + 2,
@@ -183,7 +183,7 @@ fn random_text(rng: &mut FuzzRng) -> String {
 
 /// Appends a mapping whose keys have the indent `indent`.
 fn block(text: &mut String, rng: &mut FuzzRng, indent: usize, depth: usize) {
-    for n in 0..=rng.roll(3) {
+    for n in 0..=rng.below(3) {
         text.push_str(&" ".repeat(indent));
         entry(text, rng, n, indent, depth);
     }
@@ -191,18 +191,18 @@ fn block(text: &mut String, rng: &mut FuzzRng, indent: usize, depth: usize) {
 
 /// Appends the `n`-th key of a mapping with its value.
 fn entry(text: &mut String, rng: &mut FuzzRng, n: usize, indent: usize, depth: usize) {
-    let key = KEYS.get((n * 5 + rng.roll(5)) % KEYS.len()).copied().unwrap_or_default();
-    match rng.roll(4) {
+    let key = KEYS.get((n * 5 + rng.below(5)) % KEYS.len()).copied().unwrap_or_default();
+    match rng.below(4) {
         0 if depth > 0 => {
             text.push_str(key.trim_end());
             text.push_str(end(rng));
-            let deeper = indent + 1 + rng.roll(3);
+            let deeper = indent + 1 + rng.below(3);
             block(text, rng, deeper, depth - 1);
         }
         1 if depth > 0 => {
             text.push_str(key.trim_end());
             text.push_str(end(rng));
-            let deeper = indent + rng.roll(4);
+            let deeper = indent + rng.below(4);
             sequence(text, rng, deeper, depth - 1);
         }
         _ => {
@@ -214,7 +214,7 @@ fn entry(text: &mut String, rng: &mut FuzzRng, n: usize, indent: usize, depth: u
 
 /// Appends a sequence of values and mappings.
 fn sequence(text: &mut String, rng: &mut FuzzRng, indent: usize, depth: usize) {
-    for _ in 0..=rng.roll(3) {
+    for _ in 0..=rng.below(3) {
         let dash = pick(&["- ", "- ", "-   "], rng);
         text.push_str(&" ".repeat(indent));
         text.push_str(dash);
@@ -223,7 +223,7 @@ fn sequence(text: &mut String, rng: &mut FuzzRng, indent: usize, depth: usize) {
             continue;
         }
         entry(text, rng, 0, indent + dash.len(), depth);
-        for n in 1..=rng.roll(3) {
+        for n in 1..=rng.below(3) {
             text.push_str(&" ".repeat(indent + dash.len()));
             entry(text, rng, n, indent + dash.len(), depth);
         }
@@ -237,7 +237,7 @@ fn end(rng: &mut FuzzRng) -> &'static str {
 
 /// Appends a value and the end of its line.
 fn value(text: &mut String, rng: &mut FuzzRng) {
-    match rng.roll(16) {
+    match rng.below(16) {
         0..4 => flow(text, rng, 3),
         4 => text.push_str(pick(&ODD_SCALARS, rng)),
         _ => text.push_str(pick(&SCALARS, rng)),
@@ -261,7 +261,7 @@ fn line(text: &mut String, rng: &mut FuzzRng) {
 fn flow(text: &mut String, rng: &mut FuzzRng, depth: usize) {
     let is_mapping = rng.once_in(2);
     text.push_str(if is_mapping { "{" } else { "[" });
-    for n in 0..rng.roll(4) {
+    for n in 0..rng.below(4) {
         if n > 0 {
             text.push_str(if rng.once_in(6) { " ,  " } else { ", " });
         }
@@ -269,7 +269,7 @@ fn flow(text: &mut String, rng: &mut FuzzRng, depth: usize) {
             let odd = rng.once_in(16);
             text.push_str(if odd { pick(&ODD_KEYS, rng) } else { KEYS.get(n * 5).copied().unwrap_or_default() });
         }
-        match rng.roll(16) {
+        match rng.below(16) {
             0..4 if depth > 0 => flow(text, rng, depth - 1),
             4 => text.push_str(pick(&ODD_SCALARS, rng)),
             _ => text.push_str(pick(&SCALARS, rng)),
@@ -281,7 +281,7 @@ fn flow(text: &mut String, rng: &mut FuzzRng, depth: usize) {
 /// Appends brackets, separators and scalars in any order.
 fn random_flow(text: &mut String, rng: &mut FuzzRng) {
     text.push_str(pick(&["[", "{", "'", "\""], rng));
-    for _ in 0..rng.roll(8) {
+    for _ in 0..rng.below(8) {
         text.push_str(pick(if rng.once_in(2) { &FLOW[..] } else { &SCALARS[..] }, rng));
     }
     text.push_str(pick(&["]", "}", "'", "\"", ""], rng));
@@ -290,10 +290,10 @@ fn random_flow(text: &mut String, rng: &mut FuzzRng) {
 /// Changes lines in up to [`MAX_CHANGES`] places: removed, repeated, moved, indented, replaced, cut, or with inserted texts.
 fn change_lines(text: &mut String, rng: &mut FuzzRng) {
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
-    for _ in 0..rng.roll(MAX_CHANGES + 1) {
-        let (at, other) = (rng.roll(lines.len()), rng.roll(lines.len()));
+    for _ in 0..rng.below(MAX_CHANGES + 1) {
+        let (at, other) = (rng.below(lines.len()), rng.below(lines.len()));
         let Some(changed) = lines.get_mut(at) else { break };
-        match rng.roll(9) {
+        match rng.below(9) {
             0 => drop(lines.remove(at)),
             1 => {
                 let repeated = changed.clone();
@@ -307,7 +307,7 @@ fn change_lines(text: &mut String, rng: &mut FuzzRng) {
             }
             5 => {
                 changed.clear();
-                changed.push_str(&" ".repeat(rng.roll(8)));
+                changed.push_str(&" ".repeat(rng.below(8)));
                 line(changed, rng);
             }
             6 => {
@@ -324,7 +324,7 @@ fn change_lines(text: &mut String, rng: &mut FuzzRng) {
 
 /// Inserts `piece` before any character of a line.
 fn insert(line: &mut String, piece: &str, rng: &mut FuzzRng) {
-    let at = rng.roll(line.chars().count());
+    let at = rng.below(line.chars().count());
     let at = line.char_indices().nth(at).map_or(0, |(index, _)| index);
     line.insert_str(at, piece);
 }

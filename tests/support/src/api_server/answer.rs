@@ -223,7 +223,9 @@ fn watch(shared: Arc<Shared>, target: ReadTarget) -> Response<Body> {
         }
         let (lines, version) = initial_events(&shared, &target);
         if breaks_off(&shared, &target.resource) {
-            return broken_response(lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect());
+            return broken_response(
+                lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect(),
+            );
         }
         (lines, version)
     } else {
@@ -257,7 +259,7 @@ fn initial_events(shared: &Shared, target: &ReadTarget) -> (VecDeque<Bytes>, u64
     let state = shared.state();
     let list = state.store.list(&target.group, &target.resource, &target.namespace, selects(target));
     let mut lines: VecDeque<Bytes> =
-        list.objects.iter().map(|stored| line("ADDED", &shown(target, &stored.object))).collect();
+        list.objects.iter().map(|stored| line("ADDED", &representation(target, &stored.object))).collect();
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     let metadata = json!({"resourceVersion": list.version.to_string(), "annotations": annotations});
     let object = json!({"apiVersion": target.version, "kind": target.resource, "metadata": metadata});

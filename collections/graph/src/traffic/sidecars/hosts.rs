@@ -261,10 +261,8 @@ fn destination(
     client: &str,
 ) -> Option<ReachedService> {
     let ports = destination_ports(route, host, client)?;
-    let mut reachable: Vec<_> = services
-        .iter()
-        .filter(|service| *service.namespace == *client || service.export_to.allows(client))
-        .collect();
+    let mut reachable: Vec<_> =
+        services.iter().filter(|service| *service.namespace == *client || service.export_to.allows(client)).collect();
     reachable.sort_by_key(|service| service.created);
     let service = preferred(reachable.into_iter(), client)?;
     let all: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
