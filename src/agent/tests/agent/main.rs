@@ -66,7 +66,7 @@ async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     assert!(metrics.contains("istio_agent_num_outgoing_requests_total"), "{metrics}");
     assert!(metrics.contains("envoy_server_live"), "{metrics}");
 
-    // On termination clients are asked to disconnect, and the agent exits with 0.
+    // On termination clients receive a request to disconnect, and the agent exits with 0.
     let mut client = pod.client().await?;
     assert_eq!(client.get().await?, None);
     pod.signal("TERM").await?;

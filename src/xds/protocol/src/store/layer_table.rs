@@ -9,10 +9,10 @@ use sluice_model::Text;
 use super::entry::LayerEntry;
 use crate::chunked_map::ChunkedMap;
 
-/// A table remembers the names of a change up to this number.
+/// A table records the names of a change up to this number.
 const MAX_REMEMBERED_NAMES: usize = 16 << 10;
 
-/// The content of a layer of one type, by resource name. It remembers the names that differ from the previous table, because
+/// The content of a layer of one type, by resource name. It records the names that differ from the previous table, because
 /// most streams held that one.
 #[derive(Debug, Default)]
 pub(crate) struct LayerTable {
