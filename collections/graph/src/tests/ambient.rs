@@ -12,26 +12,26 @@ metadata: {name: n1, labels: {topology.kubernetes.io/region: r1, topology.kubern
 ---
 apiVersion: v1
 kind: Namespace
-metadata: {name: test_mesh}
+metadata: {name: reef}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: coral, namespace: test_mesh}
+metadata: {name: coral, namespace: reef}
 spec: {clusterIP: 10.0.0.1, selector: {app: coral}, ports: [{name: http, port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: crab, namespace: test_mesh}
+metadata: {name: crab, namespace: reef}
 spec: {clusterIP: 10.0.0.2, selector: {app: crab}, ports: [{port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: manual, namespace: test_mesh}
+metadata: {name: manual, namespace: reef}
 spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
 ---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: tide, namespace: test_mesh}
+metadata: {name: tide, namespace: reef}
 spec:
   hosts: [tide.example.org]
   addresses: [240.0.0.1]
@@ -108,9 +108,9 @@ fn a_pod_becoming_unready_touches_its_address_only() {
 #[test]
 fn a_service_touches_itself_and_the_ports_of_its_workloads() {
     let mut mesh = test_mesh();
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: test_mesh}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 80}]}}");
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 80}]}}");
     assert_eq!(changed(&mut mesh), ["~addresses/services base reef/coral.reef.svc.cluster.local"]);
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: test_mesh}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 81}]}}");
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 81}]}}");
     assert_eq!(
         changed(&mut mesh),
         [
@@ -120,7 +120,7 @@ fn a_service_touches_itself_and_the_ports_of_its_workloads() {
             "~addresses/services base reef/coral.reef.svc.cluster.local",
         ]
     );
-    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: manual, namespace: test_mesh}, spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 90, targetPort: 1}]}}");
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: manual, namespace: reef}, spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 90, targetPort: 1}]}}");
     assert_eq!(
         changed(&mut mesh),
         [
@@ -138,7 +138,7 @@ fn a_service_entry_touches_its_hosts_and_addresses() {
         "
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: tide, namespace: test_mesh}
+metadata: {name: tide, namespace: reef}
 spec:
   hosts: [tide.example.org]
   addresses: [240.0.0.1]

@@ -10,12 +10,12 @@ use crate::{AddressPools, GraphOptions};
 const TOWN: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: mill, namespace: test_mesh}
+metadata: {name: mill, namespace: town}
 spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: silo, namespace: test_mesh}
+metadata: {name: silo, namespace: town}
 spec: {clusterIP: None, ports: [{name: tcp, port: 90}], selector: {app: silo}}
 ---
 apiVersion: discovery.k8s.io/v1
