@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -166,15 +165,6 @@ impl Snapshot {
     /// All records, sorted by key.
     pub fn iter<K: Key, V: Value>(&self, of: &Published<K, V>) -> impl Iterator<Item = (&K, &V)> {
         self.map(of.slot).into_iter().flatten().map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
-    }
-
-    /// The records with keys from `from` on, sorted by key.
-    pub fn iter_from<K: Key, V: Value>(&self, of: &Published<K, V>, from: &K) -> impl Iterator<Item = (&K, &V)> {
-        let from = ContentOrdered(Erased::new(from.clone()));
-        self.map(of.slot)
-            .into_iter()
-            .flat_map(move |map| map.range((Bound::Included(from.clone()), Bound::Unbounded)))
-            .map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
     }
 
     /// Number of records.

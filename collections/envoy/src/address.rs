@@ -34,7 +34,7 @@ pub fn address(address: &str, port: u32) -> Address {
 
 /// The address of an internal listener. The ID distinguishes the endpoints behind it.
 #[must_use]
-pub fn internal_address(listener: &str, id: &str) -> Address {
+pub(crate) fn internal_address(listener: &str, id: &str) -> Address {
     let address = EnvoyInternalAddress {
         endpoint_id: id.to_owned(),
         address_name_specifier: Some(AddressNameSpecifier::ServerListenerName(listener.to_owned())),

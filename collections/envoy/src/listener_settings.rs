@@ -54,7 +54,7 @@ impl ListenerSettings {
 
     /// Whether HTTP/1.0 is accepted.
     #[must_use]
-    pub fn accepts_http10(&self) -> bool {
+    pub(crate) fn accepts_http10(&self) -> bool {
         self.switches.http10 || self.facts.http10
     }
 
@@ -72,13 +72,13 @@ impl ListenerSettings {
 
     /// Whether the proxy uses IPv4.
     #[must_use]
-    pub fn ipv4(&self) -> bool {
+    pub(crate) fn ipv4(&self) -> bool {
         self.facts.families != IpFamilies::V6
     }
 
     /// Whether the proxy uses IPv6.
     #[must_use]
-    pub fn ipv6(&self) -> bool {
+    pub(crate) fn ipv6(&self) -> bool {
         self.facts.families != IpFamilies::V4
     }
 

@@ -1,26 +1,26 @@
 //! Names of clusters, listeners and routes (N01). Dashboards and EnvoyFilters depend on them.
 
 /// Cluster that blocks traffic.
-pub const BLACK_HOLE: &str = "BlackHoleCluster";
+pub(crate) const BLACK_HOLE: &str = "BlackHoleCluster";
 /// Cluster for the original destination of outbound traffic.
 pub const PASSTHROUGH: &str = "PassthroughCluster";
 /// Cluster for the original destination of inbound traffic.
-pub const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
+pub(crate) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 /// Cluster, route and virtual host of unknown hosts that are resolved by DNS.
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
 /// Cluster of unknown hosts that are resolved by DNS.
-pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
+pub(crate) const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
 /// Cluster of the SDS server on the credential socket of a proxy.
-pub const SDS_EXTERNAL_CLUSTER: &str = "sds-external";
+pub(crate) const SDS_EXTERNAL_CLUSTER: &str = "sds-external";
 /// Listener for redirected outbound traffic.
-pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
+pub(crate) const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 /// Listener for redirected inbound traffic.
-pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+pub(crate) const VIRTUAL_INBOUND: &str = "virtualInbound";
 /// Route table of the HTTP proxy listener.
-pub const HTTP_PROXY_ROUTE: &str = "http_proxy";
+pub(crate) const HTTP_PROXY_ROUTE: &str = "http_proxy";
 
 /// Cluster and internal listener that tunnel connections over HBONE.
-pub const CONNECT_ORIGINATE: &str = "connect_originate";
+pub(crate) const CONNECT_ORIGINATE: &str = "connect_originate";
 
 /// Outbound cluster of a service port.
 #[must_use]
@@ -36,7 +36,7 @@ pub fn sni_cluster(port: u32, subset: &str, host: &str) -> String {
 
 /// Inbound cluster of a workload port.
 #[must_use]
-pub fn inbound_cluster(port: u32) -> String {
+pub(crate) fn inbound_cluster(port: u32) -> String {
     format!("inbound|{port}||")
 }
 

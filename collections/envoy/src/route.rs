@@ -27,10 +27,11 @@ use sluice_model::{
 };
 
 pub use domains::{AltHosts, ServiceDomains, service_domains};
-pub use hash_policy::build_hash_policy;
+pub(crate) use hash_policy::build_hash_policy;
 pub use headers::advertise_http3;
-pub use inbound::build_inbound_route;
-pub use retry::{build_inbound_retry_policy, build_retry_policy};
+pub(crate) use inbound::build_inbound_route;
+pub(crate) use retry::build_inbound_retry_policy;
+pub use retry::build_retry_policy;
 pub use table::{TableKind, build_header, by_virtual_host, renamed};
 pub use virtual_host::{
     CatchAll, VirtualHostInputs, build_catch_all, build_default_route, build_not_found, build_virtual_host,
@@ -41,7 +42,7 @@ use crate::filter::add_session;
 use crate::wire::{string_value, structure};
 
 /// Name of the route of a service without a VirtualService.
-pub const DEFAULT_ROUTE_NAME: &str = "default";
+pub(crate) const DEFAULT_ROUTE_NAME: &str = "default";
 
 /// Properties of a destination service that its route depends on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -16,9 +16,9 @@ use crate::name::SDS_EXTERNAL_CLUSTER;
 use crate::wire::duration;
 
 /// Resource name of the workload certificate.
-pub const WORKLOAD_CERTIFICATE: &str = "default";
+pub(crate) const WORKLOAD_CERTIFICATE: &str = "default";
 /// Resource name of the root certificates of the mesh.
-pub const MESH_ROOTS: &str = "ROOTCA";
+pub(crate) const MESH_ROOTS: &str = "ROOTCA";
 
 /// Cluster of the agent's SDS server, which the bootstrap declares.
 const AGENT_CLUSTER: &str = "sds-grpc";
@@ -35,7 +35,7 @@ const TYPED: [&str; 3] = ["configmap://", "kubernetes://", "kubernetes-gateway:/
 
 /// The SDS configuration of a secret from the agent.
 #[must_use]
-pub fn agent_secret(name: &str) -> SdsSecretConfig {
+pub(crate) fn agent_secret(name: &str) -> SdsSecretConfig {
     let mut secret = grpc_secret(name, AGENT_CLUSTER);
     // The agent always delivers the mesh certificate, so the proxy waits without a timeout.
     if let (WORKLOAD_CERTIFICATE | MESH_ROOTS, Some(source)) = (name, secret.sds_config.as_mut()) {
@@ -46,7 +46,7 @@ pub fn agent_secret(name: &str) -> SdsSecretConfig {
 
 /// The SDS configuration of a secret from files, served by the agent or by a custom server.
 #[must_use]
-pub fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
+pub(crate) fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
     if custom_server { grpc_secret(name, FILES_CLUSTER) } else { agent_secret(name) }
 }
 

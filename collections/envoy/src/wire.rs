@@ -36,7 +36,7 @@ pub fn boolean(value: bool) -> BoolValue {
 
 /// A boxed `uint32`.
 #[must_use]
-pub fn uint32(value: u32) -> UInt32Value {
+pub(crate) fn uint32(value: u32) -> UInt32Value {
     UInt32Value { value }
 }
 
@@ -48,7 +48,7 @@ pub fn positive(value: i32) -> Option<UInt32Value> {
 
 /// A boolean `Value`.
 #[must_use]
-pub fn bool_value(value: bool) -> Value {
+pub(crate) fn bool_value(value: bool) -> Value {
     Value { kind: Some(Kind::BoolValue(value)) }
 }
 
@@ -72,7 +72,7 @@ pub fn struct_value<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> V
 
 /// A `Value` from JSON text; `None` if the text is not JSON.
 #[must_use]
-pub fn json_value(text: &str) -> Option<Value> {
+pub(crate) fn json_value(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok().map(from_json)
 }
 

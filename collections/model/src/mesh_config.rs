@@ -350,22 +350,10 @@ impl Default for MeshConfig {
 }
 
 impl MeshConfig {
-    /// Where a Service or ServiceEntry of `namespace` without `exportTo` is visible.
-    #[must_use]
-    pub fn service_export_to(&self, namespace: &str) -> ExportTo {
-        ExportTo::resolve(&self.default_service_export_to, namespace)
-    }
-
     /// Where a VirtualService of `namespace` without `exportTo` is visible.
     #[must_use]
     pub fn virtual_service_export_to(&self, namespace: &str) -> ExportTo {
         ExportTo::resolve(&self.default_virtual_service_export_to, namespace)
-    }
-
-    /// Where a DestinationRule of `namespace` without `exportTo` is visible.
-    #[must_use]
-    pub fn destination_rule_export_to(&self, namespace: &str) -> ExportTo {
-        ExportTo::resolve(&self.default_destination_rule_export_to, namespace)
     }
 
     /// The provider with that name.

@@ -29,7 +29,7 @@ impl Finding {
 
     /// The reject record of this finding for `object`.
     #[must_use]
-    pub fn into_reject(self, kind: Kind, object: &ObjectKey) -> Reject {
+    pub(crate) fn into_reject(self, kind: Kind, object: &ObjectKey) -> Reject {
         let Self { field_path, reason, severity } = self;
         Reject { kind, object: object.clone(), field_path, reason, severity }
     }
@@ -86,7 +86,7 @@ impl Findings {
 
     /// Whether admission refuses the object.
     #[must_use]
-    pub fn has_refusals(&self) -> bool {
+    pub(crate) fn has_refusals(&self) -> bool {
         self.0.borrow().iter().any(|finding| finding.severity.is_refusal())
     }
 
@@ -140,7 +140,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Field path of the field `name`.
-    pub fn path_of(&self, name: &str) -> String {
+    pub(crate) fn path_of(&self, name: &str) -> String {
         if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
     }
 
@@ -215,7 +215,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A string.
-    pub fn opt_text(&self, name: &str) -> Option<Text> {
+    pub(crate) fn opt_text(&self, name: &str) -> Option<Text> {
         self.typed(name, "a string", |value| value.as_str().map(Text::from))
     }
 
@@ -225,7 +225,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A boolean.
-    pub fn opt_bool(&self, name: &str) -> Option<bool> {
+    pub(crate) fn opt_bool(&self, name: &str) -> Option<bool> {
         self.typed(name, "a boolean", Value::as_bool)
     }
 
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An integer of any width that fits `T`.
-    pub fn opt_integer<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
+    pub(crate) fn opt_integer<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
         let value = self.value(name)?;
         let number = integer(value).and_then(|number| T::try_from(number).ok());
         if number.is_none() {
@@ -250,7 +250,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number.
-    pub fn opt_decimal(&self, name: &str) -> Option<Decimal> {
+    pub(crate) fn opt_decimal(&self, name: &str) -> Option<Decimal> {
         self.typed(name, "a number", |value| match value {
             Value::String(text) => text.parse().ok().filter(|number: &f64| number.is_finite()).map(Decimal::from_f64),
             value => value.as_f64().map(Decimal::from_f64),
@@ -258,19 +258,19 @@ impl<'a> Fields<'a> {
     }
 
     /// A duration in Go's syntax.
-    pub fn opt_duration(&self, name: &str) -> Option<Duration> {
+    pub(crate) fn opt_duration(&self, name: &str) -> Option<Duration> {
         self.typed(name, "a duration such as `1.5s`", |value| value.as_str().and_then(parse_duration))
     }
 
     /// A duration of whole milliseconds, at least 1 ms, as the admission rules of timeouts require.
-    pub fn opt_timeout(&self, name: &str) -> Option<Duration> {
+    pub(crate) fn opt_timeout(&self, name: &str) -> Option<Duration> {
         let duration = self.opt_duration(name)?;
         self.check_timeout(name, duration);
         Some(duration)
     }
 
     /// Records that admission refuses a duration which is below 1 ms or not a whole number of milliseconds.
-    pub fn check_timeout(&self, name: &str, duration: Duration) {
+    pub(crate) fn check_timeout(&self, name: &str, duration: Duration) {
         if duration < Duration::from_millis(1) {
             self.refuse(name, format!("a duration must be at least 1ms, found {duration:?}"));
         } else if !duration.subsec_nanos().is_multiple_of(1_000_000) {
@@ -279,7 +279,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An integer that admission refuses below zero.
-    pub fn opt_count(&self, name: &str) -> Option<i32> {
+    pub(crate) fn opt_count(&self, name: &str) -> Option<i32> {
         let number = self.opt_integer(name)?;
         if number < 0 {
             self.refuse(name, format!("expected an integer of at least 0, found {number}"));
@@ -371,7 +371,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Marks every field as read, so that none is reported as unknown.
-    pub fn ignore_rest(&self) {
+    pub(crate) fn ignore_rest(&self) {
         self.read.borrow_mut().extend(self.object.keys().cloned());
     }
 }

@@ -57,7 +57,7 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
 
 /// The protocol of a server's port by its name; an unknown name is [`Protocol::Unsupported`].
 #[must_use]
-pub fn parse_protocol(word: &str) -> Protocol {
+pub(crate) fn parse_protocol(word: &str) -> Protocol {
     // Protocols that only a Gateway server has.
     if word.eq_ignore_ascii_case("hbone") { Protocol::Hbone } else { protocol::named(word) }
 }

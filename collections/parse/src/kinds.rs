@@ -83,7 +83,7 @@ pub static KINDS: &[KindInfo] = &[
 
 /// The entry for the `apiVersion` and `kind` of an object, for any supported version.
 #[must_use]
-pub fn find_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
+pub(crate) fn find_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     KINDS.iter().find(|info| info.name == kind && info.group == group && info.versions.contains(&version))
 }

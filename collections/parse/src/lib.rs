@@ -64,19 +64,20 @@ pub mod yaml;
 
 pub use address::{address_blocks, forbidden_address};
 pub use fields::{Fields, Finding, Findings, parse_duration};
-pub use gateway::{parse_gateway, parse_protocol};
+pub use gateway::parse_gateway;
 pub use item::Item;
 pub use kind_info::{KindInfo, Parse};
-pub use kinds::{KINDS, find_kind, kind_info};
+pub(crate) use kinds::find_kind;
+pub use kinds::{KINDS, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
-pub use names::{
+pub(crate) use names::{
     is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain,
-    resolve_gateway, resolve_host,
+    resolve_host,
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::{NodeParseError, parse_proxy};
-pub use proxy_config::merge_proxy_config;
-pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
-pub use virtual_service::{parse_http_retry, parse_virtual_service};
+pub(crate) use proxy_config::merge_proxy_config;
+pub use validate::{Problem, Validation, validate_text, validated_kinds};
+pub use virtual_service::parse_virtual_service;

@@ -6,7 +6,7 @@ use sluice_model::{MESH_GATEWAY, Text};
 
 /// The host that a name in a rule of `namespace` refers to: a name without a dot is a Service in that namespace.
 #[must_use]
-pub fn resolve_host(name: &str, namespace: &str, domain: &str) -> String {
+pub(crate) fn resolve_host(name: &str, namespace: &str, domain: &str) -> String {
     if name.is_empty() || name == "*" || name.contains('.') || name.parse::<IpAddr>().is_ok() {
         return name.into();
     }
@@ -22,7 +22,7 @@ pub fn resolve_host(name: &str, namespace: &str, domain: &str) -> String {
 
 /// The gateway that a name in a rule of `namespace` refers to, as `namespace/name`. The name `mesh` stays.
 #[must_use]
-pub fn resolve_gateway(name: &str, namespace: &str) -> Text {
+pub(crate) fn resolve_gateway(name: &str, namespace: &str) -> Text {
     if name == MESH_GATEWAY {
         return name.into();
     }
@@ -39,14 +39,14 @@ pub fn resolve_gateway(name: &str, namespace: &str) -> Text {
 
 /// Whether a text is a DNS label: 1 to 63 lower-case letters, digits and inner hyphens.
 #[must_use]
-pub fn is_dns_label(name: &str) -> bool {
+pub(crate) fn is_dns_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }
 
 /// Whether a text is a host or a wildcard: `*`, `*.rest` or `*-rest`.
 #[must_use]
-pub fn is_wildcard_domain(name: &str) -> bool {
+pub(crate) fn is_wildcard_domain(name: &str) -> bool {
     if name == "*" {
         return true;
     }
@@ -64,13 +64,13 @@ pub fn is_wildcard_domain(name: &str) -> bool {
 
 /// Whether a text is a DNS label by the rules of admission, which accept upper case too.
 #[must_use]
-pub fn is_any_case_label(name: &str) -> bool {
+pub(crate) fn is_any_case_label(name: &str) -> bool {
     is_dns_label(&name.to_ascii_lowercase())
 }
 
 /// Whether a text is a fully qualified DNS name: labels, the last of which is not a number.
 #[must_use]
-pub fn is_fqdn(name: &str) -> bool {
+pub(crate) fn is_fqdn(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     let labels = name.strip_suffix('.').unwrap_or(name);
@@ -79,7 +79,7 @@ pub fn is_fqdn(name: &str) -> bool {
 
 /// Whether admission accepts a host: a DNS name whose first label may be `*`, or begin with `*` or `*-`.
 #[must_use]
-pub fn is_admitted_host(name: &str) -> bool {
+pub(crate) fn is_admitted_host(name: &str) -> bool {
     let (first, rest) = name.split_once('.').map_or((name, None), |(first, rest)| (first, Some(rest)));
     let plain = first.strip_prefix("*-").or_else(|| first.strip_prefix('*')).unwrap_or(first);
     let first = first.len() <= 63 && (first == "*" || is_any_case_label(plain));
@@ -88,7 +88,7 @@ pub fn is_admitted_host(name: &str) -> bool {
 
 /// Whether a text is a valid label key: a name with an optional domain as prefix.
 #[must_use]
-pub fn is_label_key(key: &str) -> bool {
+pub(crate) fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let prefix = prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_any_case_label));
     !name.is_empty() && name.len() <= 63 && is_label_value(name) && prefix
@@ -96,7 +96,7 @@ pub fn is_label_key(key: &str) -> bool {
 
 /// Whether a text is a valid label value: empty, or letters, digits, `-`, `_` and `.` between letters or digits.
 #[must_use]
-pub fn is_label_value(value: &str) -> bool {
+pub(crate) fn is_label_value(value: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let outer = |b: Option<u8>| b.is_none_or(|b| b.is_ascii_alphanumeric());
     value.bytes().all(inner) && outer(value.bytes().next()) && outer(value.bytes().last())

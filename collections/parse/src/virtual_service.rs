@@ -17,7 +17,7 @@ use crate::names::{resolve_gateway, resolve_host};
 mod check;
 mod retry;
 
-pub use retry::parse_http_retry;
+pub(crate) use retry::parse_http_retry;
 
 /// Resolves the names in a VirtualService.
 #[derive(Clone, Copy)]

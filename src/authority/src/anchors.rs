@@ -35,8 +35,6 @@ pub struct TrustAnchors {
     bundle: watch::Receiver<TrustBundle>,
     external: Option<Arc<KubernetesSigner>>,
     input: Input<(), Vec<Text>>,
-    /// Interval between two fetches of published trust bundles.
-    fetch_interval: Duration,
     /// Roots by address. If a later fetch fails, the previous roots stay.
     fetched: BTreeMap<Text, Vec<CertificateDer<'static>>>,
     /// The roots that were last written to the input.
@@ -52,14 +50,7 @@ impl TrustAnchors {
         external: Option<Arc<KubernetesSigner>>,
         input: Input<(), Vec<Text>>,
     ) -> Self {
-        let (fetch_interval, fetched, written) = (FETCH_INTERVAL, BTreeMap::new(), Vec::new());
-        Self { client, bundle, external, input, fetch_interval, fetched, written }
-    }
-
-    /// With another interval between two fetches of published bundles.
-    #[must_use]
-    pub fn with_fetch_interval(self, fetch_interval: Duration) -> Self {
-        Self { fetch_interval, ..self }
+        Self { client, bundle, external, input, fetched: BTreeMap::new(), written: Vec::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
@@ -103,7 +94,7 @@ impl TrustAnchors {
             let text = client.fetch(&JwksKey { uri, ..JwksKey::default() }, FETCH_TIMEOUT).await;
             (address, text.map_err(|error| error.to_string()).and_then(|text| parse_bundle(&text)))
         };
-        let mut wait = self.fetch_interval;
+        let mut wait = FETCH_INTERVAL;
         for (address, result) in join_all(wanted.into_iter().map(fetch_one)).await {
             match result {
                 Ok(roots) => drop(self.fetched.insert(address, roots)),

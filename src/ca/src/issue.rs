@@ -9,7 +9,7 @@ use crate::request::SigningRequest;
 use crate::{Authority, Certificate, IssueError, PrivateKey, SubjectName, pem};
 
 /// Certificates are valid from this time before their issue, because clocks differ.
-pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(120);
 /// Size limit of a common name (RFC 5280).
 const MAX_COMMON_NAME_BYTES: usize = 64;
 

@@ -60,7 +60,7 @@ impl KeyAlgorithm {
     /// The kind of key of the server certificate under an authority with this algorithm. It is always EC: RSA makes
     /// handshakes many times as expensive, and only TLS uses the key.
     #[must_use]
-    pub const fn server_key(self) -> NewKey {
+    pub(crate) const fn server_key(self) -> NewKey {
         match self {
             Self::EcdsaP384 => NewKey::EcdsaP384,
             _ => NewKey::EcdsaP256,

@@ -28,7 +28,7 @@ pub use authority::{Authority, Material};
 pub use certificate::{Certificate, SubjectName};
 pub use error::{IssueError, MaterialError};
 pub use external::ForwardedRequest;
-pub use issue::{CLOCK_SKEW, Issued, LifetimeLimits, ServerCertificate};
+pub use issue::{Issued, LifetimeLimits, ServerCertificate};
 pub use key::{KeyAlgorithm, NewKey, PrivateKey, RsaBits};
 pub use pem::to_pem;
 pub use server::ServerRequest;

@@ -77,7 +77,7 @@ impl JwksState {
     }
 
     /// Removes a set. True if it had keys.
-    pub fn forget(&mut self, key: &JwksKey) -> bool {
+    pub(crate) fn forget(&mut self, key: &JwksKey) -> bool {
         self.sets.remove(key).is_some_and(|set| set.fetched.is_some())
     }
 
@@ -143,7 +143,7 @@ impl JwksState {
 
     /// Whether a fetch of every set has been tried.
     #[must_use]
-    pub fn is_tried(&self) -> bool {
+    pub(crate) fn is_tried(&self) -> bool {
         self.sets.values().all(|set| set.tried)
     }
 }

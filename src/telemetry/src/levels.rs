@@ -11,7 +11,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 /// Scopes and their modules. The longest matching module decides.
-pub const SCOPES: &[(&str, &[&str])] = &[
+pub(crate) const SCOPES: &[(&str, &[&str])] = &[
     ("admin", &["sluice_admin"]),
     ("ads", &["sluice_xds", "sluice_xds_protocol"]),
     ("delta", &["sluice_xds_protocol::delta"]),

@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub use clock::{unix_seconds, unix_time};
 pub use count::Count;
-pub use levels::{LogLevels, SCOPES, UnknownLogLevel, scope_of};
+pub use levels::{LogLevels, UnknownLogLevel, scope_of};
 
 /// Levels, format and target of the log.
 #[derive(Clone, Debug)]

@@ -75,7 +75,7 @@ pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &Cluster
 
 /// The DNS cache of unknown hosts. The cluster and the listener's filter must have equal configurations.
 #[must_use]
-pub fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool) -> DnsCacheConfig {
+pub(crate) fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool) -> DnsCacheConfig {
     let resolver = profile.dns_proxy.as_ref().map(|(host, port)| TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(any(&CaresDnsResolverConfig {

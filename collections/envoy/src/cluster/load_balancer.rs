@@ -40,7 +40,7 @@ pub enum LocalityMode {
 /// The effective mode: the rule has precedence over the service and the service over the mesh; zone-aware routing has
 /// precedence over locality weights.
 #[must_use]
-pub fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settings: &ClusterSettings) -> LocalityMode {
+pub(crate) fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settings: &ClusterSettings) -> LocalityMode {
     let on = |setting: &LocalityLb, forced| {
         if setting.enabled == Some(false) {
             LocalityMode::Off

@@ -62,7 +62,7 @@ pub struct OutboundInputs<'a> {
 
 /// The discovery type of a service, without rules.
 #[must_use]
-pub fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType {
+pub(crate) fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType {
     match service.resolution {
         // Envoy tries the addresses of a single host in parallel, but not those of several hosts.
         Resolution::DnsLb if service.races_connects => DiscoveryType::LogicalDns,

@@ -113,7 +113,7 @@ impl ListenerProfile {
 
     /// Whether its version is at least this one. An unknown version is newer.
     #[must_use]
-    pub fn at_least(&self, major: u32, minor: u32) -> bool {
+    pub(crate) fn at_least(&self, major: u32, minor: u32) -> bool {
         self.version.is_none_or(|version| version >= (major, minor))
     }
 

@@ -10,7 +10,7 @@ use crate::wire::duration;
 
 /// The hash policy of a route to a destination with consistent hashing; `None` without a hash key.
 #[must_use]
-pub fn build_hash_policy(hash: &ConsistentHash) -> Option<HashPolicy> {
+pub(crate) fn build_hash_policy(hash: &ConsistentHash) -> Option<HashPolicy> {
     let specifier = match hash.key.as_ref()? {
         HashKey::Header(name) => PolicySpecifier::Header(Header { header_name: name.to_string(), ..Header::default() }),
         HashKey::Cookie { name, path, ttl, attributes } => PolicySpecifier::Cookie(Cookie {

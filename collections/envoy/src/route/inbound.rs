@@ -13,7 +13,7 @@ use super::{DEFAULT_ROUTE_NAME, build_inbound_retry_policy};
 ///
 /// gRPC requests are not retried: a stream that is reset may already be in progress.
 #[must_use]
-pub fn build_inbound_route(cluster: &str, operation: &str, is_grpc: bool, retry: Option<&HttpRetry>) -> Route {
+pub(crate) fn build_inbound_route(cluster: &str, operation: &str, is_grpc: bool, retry: Option<&HttpRetry>) -> Route {
     let unlimited = Some(Duration::default());
     let action = RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.into())),

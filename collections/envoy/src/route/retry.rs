@@ -52,7 +52,7 @@ pub fn build_retry_policy(retry: Option<&HttpRetry>, consistent_hash: bool) -> O
 
 /// The retry policy of an inbound route, which has a single host.
 #[must_use]
-pub fn build_inbound_retry_policy(retry: Option<&HttpRetry>) -> Option<RetryPolicy> {
+pub(crate) fn build_inbound_retry_policy(retry: Option<&HttpRetry>) -> Option<RetryPolicy> {
     let mut policy = RetryPolicy { num_retries: Some(uint32(2)), retry_on: INBOUND.into(), ..RetryPolicy::default() };
     if let Some(retry) = retry {
         customise(&mut policy, retry)?;

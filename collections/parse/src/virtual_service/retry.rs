@@ -5,7 +5,7 @@ use sluice_model::HttpRetry;
 use crate::fields::{Fields, one_of};
 
 /// Reads an `HTTPRetry` and records findings.
-pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
+pub(crate) fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
     let retry = HttpRetry {
         attempts: fields.integer("attempts"),
         per_try_timeout: fields.opt_timeout("perTryTimeout"),

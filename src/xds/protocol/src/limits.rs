@@ -3,10 +3,10 @@
 /// Maximum length of a resource name, in bytes.
 pub const MAX_RESOURCE_NAME_BYTES: usize = 4096;
 /// Maximum number of names that a client may subscribe to, for each type.
-pub const MAX_SUBSCRIBED_NAMES: usize = 500_000;
+pub(crate) const MAX_SUBSCRIBED_NAMES: usize = 500_000;
 /// Maximum size of these names together, in bytes.
-pub const MAX_SUBSCRIBED_NAME_BYTES: usize = 64 << 20;
+pub(crate) const MAX_SUBSCRIBED_NAME_BYTES: usize = 64 << 20;
 /// A client's error message is truncated to this many bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 4096;
 /// Maximum number of unknown types that a client may subscribe to on one stream.
-pub const MAX_UNKNOWN_TYPES: usize = 32;
+pub(crate) const MAX_UNKNOWN_TYPES: usize = 32;
