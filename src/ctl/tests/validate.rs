@@ -117,7 +117,9 @@ fn unknown_field_is_an_error_with_a_suggestion() {
 fn run_unprivileged(arguments: &[&str], dir: &Path) -> Output {
     use std::os::unix::process::CommandExt as _;
     let binary = dir.join("sluicectl");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluicectl"), &binary).expect("copy the binary");
+    // A child process copies: a file that this process has open for writing is busy in children of the other tests.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sluicectl")).arg(&binary).status().expect("run cp");
+    assert!(copied.success(), "copy the binary");
     let mut command = Command::new(&binary);
     command.args(arguments).current_dir(dir);
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
