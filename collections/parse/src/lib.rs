@@ -68,7 +68,7 @@ pub use gateway::parse_gateway;
 pub use item::Item;
 pub use kind_info::{KindInfo, Parse};
 pub(crate) use kinds::find_kind;
-pub use kinds::{KINDS, kind_info};
+pub use kinds::{KINDS, WORKLOAD_KINDS, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use sluice_model::{Kind, Object, ObjectKey, ParsedObject, Text};
-use sluice_parse::{ObjectError, parse_object, yaml};
+use sluice_parse::{ObjectError, WORKLOAD_KINDS, parse_object, yaml};
 
 use crate::files;
 
@@ -14,9 +14,6 @@ pub(super) const CLUSTER: &str = "Kubernetes";
 
 /// The DNS domain of Services.
 pub(super) const DOMAIN: &str = "cluster.local";
-
-/// Kinds for which a cluster creates pods.
-const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
 /// The objects in files, and the workloads among the objects that are not read.
 #[derive(Default)]

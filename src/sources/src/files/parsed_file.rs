@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::yaml::{Chunk, Limits};
-use sluice_parse::{ObjectError, parse_object};
+use sluice_parse::{ObjectError, WORKLOAD_KINDS, parse_object};
 use tracing::{debug, info, warn};
 
 use super::object::{FileObject, read_objects};
@@ -79,9 +79,6 @@ pub(super) struct Reader {
     /// An object of [`WORKLOAD_KINDS`] was logged.
     logged_workload: Arc<AtomicBool>,
 }
-
-/// Kinds for which a cluster creates pods.
-const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
 impl Reader {
     pub(super) fn new(cluster: Cluster) -> Self {
