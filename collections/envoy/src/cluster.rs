@@ -11,7 +11,6 @@ mod metadata;
 mod outbound;
 mod outlier;
 mod sni_dnat;
-mod stat_name;
 mod tls;
 mod traffic_policy;
 mod transport_socket;

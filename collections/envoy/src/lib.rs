@@ -5,7 +5,9 @@
 mod compliance;
 mod filter;
 mod filter_config;
+mod object_metadata;
 mod slots;
+mod stat_name;
 
 pub mod address;
 pub mod cluster;

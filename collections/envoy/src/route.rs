@@ -16,7 +16,6 @@ mod retry;
 mod table;
 mod virtual_host;
 
-use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::ClusterSpecifier;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
@@ -39,7 +38,7 @@ pub use virtual_host::{
 };
 
 use crate::filter::add_session;
-use crate::wire::{string_value, structure};
+use crate::object_metadata::object_metadata;
 
 /// Name of the route of a service without a VirtualService.
 pub(crate) const DEFAULT_ROUTE_NAME: &str = "default";
@@ -149,7 +148,11 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     let mut out = Route {
         name,
         r#match: Some(matching::build_match(virtual_service.semantics, matched)),
-        metadata: Some(config_metadata(virtual_service)),
+        metadata: Some(object_metadata(
+            "networking.istio.io/v1/virtual-service",
+            &virtual_service.namespace,
+            &virtual_service.name,
+        )),
         stat_prefix: matched.map(|matched| matched.stat_prefix.to_string()).unwrap_or_default(),
         ..Route::default()
     };
@@ -186,15 +189,6 @@ fn session(inputs: &RouteInputs<'_>, route: &HttpRoute) -> Option<PersistentSess
         session = own;
     }
     session
-}
-
-/// Metadata that names the object of a route (N10).
-fn config_metadata(virtual_service: &VirtualService) -> Metadata {
-    let VirtualService { namespace, name, .. } = virtual_service;
-    let path = format!("/apis/networking.istio.io/v1/namespaces/{namespace}/virtual-service/{name}");
-    let mut metadata = Metadata::default();
-    metadata.filter_metadata.insert("istio".into(), structure([("config", string_value(&path))]));
-    metadata
 }
 
 /// The operation name in traces: host and port of a single destination, otherwise the VirtualService; then the path.

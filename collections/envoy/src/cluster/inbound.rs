@@ -12,9 +12,10 @@ use super::draft::Draft;
 use super::fixed::inbound_bind;
 use super::http_protocol::apply_protocol;
 use super::traffic_policy::{apply_connection_pool, with_defaults};
-use super::{ClusterProfile, ClusterSettings, metadata, stat_name};
+use super::{ClusterProfile, ClusterSettings, metadata};
 use crate::address::address;
 use crate::name::{inbound_cluster, stat_prefix as delimited};
+use crate::stat_name::StatNameValues;
 use crate::wire::duration;
 
 /// A practically infinite duration, which disables the cleanup of original destinations.
@@ -68,7 +69,11 @@ pub fn build_inbound(inputs: &InboundInputs<'_>) -> Option<Cluster> {
     };
     let pattern = &settings.inbound_stat_name;
     if !pattern.is_empty() {
-        let filled = stat_name::fill(pattern, first.service, "", first.port.port, &first.port.name, inputs.port);
+        let filled = StatNameValues {
+            target_port: Some(inputs.port),
+            ..StatNameValues::outbound(first.service, "", u32::from(first.port.port), &first.port.name)
+        }
+        .expand(pattern);
         draft.cluster.alt_stat_name = delimited(&filled);
     }
     apply_protocol(&mut draft, first.port.protocol, profile, settings);

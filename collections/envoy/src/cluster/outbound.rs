@@ -22,9 +22,10 @@ use super::load_balancer::apply_load_balancer;
 use super::outlier::apply_outlier_detection;
 use super::tls::{TlsInputs, apply_proxy_protocol, apply_tls};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
-use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata, stat_name};
+use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata};
 use crate::address::dns_family;
 use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
+use crate::stat_name::StatNameValues;
 use crate::wire::{any, duration, uint32};
 
 /// Number of queries after which a UDP socket is replaced.
@@ -184,7 +185,7 @@ pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind:
     metadata::add_services(&mut draft.cluster, std::iter::once(service));
     let pattern = &inputs.settings.outbound_stat_name;
     if !pattern.is_empty() {
-        let filled = stat_name::fill(pattern, service, subset, port.port, &port.name, 0);
+        let filled = StatNameValues::outbound(service, subset, u32::from(port.port), &port.name).expand(pattern);
         draft.cluster.alt_stat_name = delimited(&filled);
     }
     Some(draft)

@@ -5,10 +5,11 @@ use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, 
 
 use super::chain::{Action, Chain};
 use super::inbound_chain::MESH_ALL;
-use super::tcp_filters::{Destinations, TcpFilterInputs, stat_name};
+use super::tcp_filters::{Destinations, TcpFilterInputs};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::sni_cluster;
+use crate::stat_name::StatNameValues;
 use crate::wire::duration;
 
 /// The chains of a mesh service, one per port and subset.
@@ -40,7 +41,7 @@ fn chain(
     let stat_prefix = if pattern.is_empty() {
         cluster.clone()
     } else {
-        stat_name(pattern, host, subset, u32::from(port.port), &port.name, Some(service))
+        StatNameValues::outbound(service, subset, u32::from(port.port), &port.name).expand(pattern)
     };
     let carrier = TcpFilterInputs {
         class: ListenerClass::Gateway,

@@ -1,6 +1,6 @@
 //! Intermediate form of a filter chain: its match and its action.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChainMatch};
@@ -9,7 +9,6 @@ use sluice_model::Text;
 
 use crate::address::{cidr, parse_network};
 use crate::filter::HttpChain;
-use crate::wire;
 
 /// Transport protocol of plain traffic.
 pub(crate) const RAW_BUFFER: &str = "raw_buffer";
@@ -94,12 +93,4 @@ impl Chain {
             ..FilterChainMatch::default()
         })
     }
-}
-
-/// Metadata that names the object of a chain (N10).
-pub(crate) fn config_metadata(kind_path: &str, namespace: &str, name: &str) -> Metadata {
-    let (group, kind) = kind_path.rsplit_once('/').unwrap_or(("", kind_path));
-    let path = format!("/apis/{group}/namespaces/{namespace}/{kind}/{name}");
-    let istio = wire::structure([("config", wire::string_value(&path))]);
-    Metadata { filter_metadata: HashMap::from([("istio".to_owned(), istio)]), ..Metadata::default() }
 }

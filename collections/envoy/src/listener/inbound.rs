@@ -10,7 +10,6 @@ use sluice_model::{InterceptionMode, Protocol, ServerTls, SlotValues, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::BindAddress;
-use super::chain::config_metadata;
 use super::inbound_chain::{TransportMatch, declared_tls, transport_matches};
 use super::inspector::inbound_filters;
 use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
@@ -25,9 +24,11 @@ use crate::filter::{
 };
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
+use crate::object_metadata::object_metadata;
 use crate::route::{TableKind, build_header, build_inbound_route};
 use crate::security::PolicyFilters;
 use crate::slots::field_marker;
+use crate::stat_name::StatNameValues;
 use crate::wire::{boolean, duration, uint32};
 
 /// A port of a workload that a service or a Sidecar declares.
@@ -209,7 +210,7 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
         metadata: port
             .sidecar
             .as_ref()
-            .map(|(namespace, name)| config_metadata("networking.istio.io/v1/sidecar", namespace, name)),
+            .map(|(namespace, name)| object_metadata("networking.istio.io/v1/sidecar", namespace, name)),
         // Two TLS terminations of the same connection are not possible.
         tls: port.tls.as_deref().filter(|_| mode == MtlsMode::Disable),
     };
@@ -322,15 +323,13 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
 
 /// The statistics name by the pattern of the mesh.
 fn stat_name(pattern: &str, port: &InboundPort) -> String {
-    let (short, own) = match &port.kubernetes {
-        Some((name, namespace)) => (format!("{name}.{namespace}"), name.as_str()),
-        None => (port.host.to_string(), port.host.as_str()),
+    let values = StatNameValues {
+        host: &port.host,
+        kubernetes: port.kubernetes.as_ref().map(|(name, namespace)| (&**name, &**namespace)),
+        subset: "",
+        port: port.port,
+        port_name: &port.port_name,
+        target_port: None,
     };
-    pattern
-        .replace("%SERVICE%", &short)
-        .replace("%SERVICE_NAME%", own)
-        .replace("%SERVICE_FQDN%", &port.host)
-        .replace("%SUBSET_NAME%", "")
-        .replace("%SERVICE_PORT%", &port.port.to_string())
-        .replace("%SERVICE_PORT_NAME%", &port.port_name)
+    values.expand(pattern)
 }

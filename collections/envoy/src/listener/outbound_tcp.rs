@@ -6,12 +6,14 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::listener::v3::Filter;
 use sluice_model::{Labels, MESH_GATEWAY, Text, match_labels};
 
-use super::chain::{Action, Chain, config_metadata};
+use super::chain::{Action, Chain};
 use super::outbound_port::{OutboundPort, is_dynamic_dns};
 use super::service_address::service_address;
-use super::tcp_filters::{TcpFilterInputs, stat_name};
+use super::tcp_filters::TcpFilterInputs;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
+use crate::object_metadata::object_metadata;
+use crate::stat_name::StatNameValues;
 
 /// Kind of the object in the metadata of a chain.
 const KIND: &str = "networking.istio.io/v1/virtual-service";
@@ -57,7 +59,7 @@ fn tls_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, bind: &str, 
                 chains.push(Chain {
                     server_names: condition.sni_hosts.clone(),
                     destinations: destinations.clone(),
-                    metadata: Some(config_metadata(KIND, &service.namespace, &service.name)),
+                    metadata: Some(object_metadata(KIND, &service.namespace, &service.name)),
                     ..Chain::new(Action::Network(filters))
                 });
             }
@@ -101,7 +103,7 @@ fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[
         }
         let chain = |destinations: Vec<Text>, named: bool| Chain {
             destinations,
-            metadata: named.then(|| config_metadata(KIND, &service.namespace, &service.name)),
+            metadata: named.then(|| object_metadata(KIND, &service.namespace, &service.name)),
             ..Chain::new(Action::Network(filter_inputs(port).along(settings, service, &route.route)))
         };
         if route.matches.is_empty() {
@@ -171,7 +173,7 @@ fn service_filters(settings: &ListenerSettings, port: &OutboundPort<'_>) -> Vec<
     let stat_prefix = if pattern.is_empty() {
         cluster.clone()
     } else {
-        stat_name(pattern, service.host.as_str(), "", u32::from(target), "", Some(service))
+        StatNameValues::outbound(service, "", u32::from(target), "").expand(pattern)
     };
     let resolver = is_dynamic_dns(service).then(|| super::dynamic_dns::sni_filter(settings, service, port.listen.port));
     let mut inputs = filter_inputs(port);

@@ -10,14 +10,14 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::{HashPolicy, hash_policy};
 use sluice_model::{
-    Destination, DestinationRule, HashKey, Host, Protocol, RouteDestination, Service, ServiceSource, Text,
-    VirtualService,
+    Destination, DestinationRule, HashKey, Host, Protocol, RouteDestination, Service, Text, VirtualService,
 };
 
 use crate::filter::{Extensions, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::security::PolicySteps;
+use crate::stat_name::StatNameValues;
 use crate::wire::duration;
 
 /// Service and rule of a destination.
@@ -73,8 +73,8 @@ impl TcpFilterInputs<'_> {
             let pattern = &settings.mesh.outbound_cluster_stat_name;
             let stat_prefix = match first_service {
                 Some(service) if !pattern.is_empty() => {
-                    let (host, port) = (first.host.as_str(), u32::from(self.port));
-                    stat_name(pattern, host, &first.subset, port, self.port_name, Some(service))
+                    let port = u32::from(self.port);
+                    StatNameValues::outbound(service, &first.subset, port, self.port_name).expand(pattern)
                 }
                 _ => cluster.clone(),
             };
@@ -192,26 +192,4 @@ fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
         format!("{host}:{}", tunnel.target_port)
     };
     Some(TunnelingConfig { hostname, use_post: tunnel.protocol == *"POST", ..TunnelingConfig::default() })
-}
-
-/// The statistics name by the pattern of the mesh.
-pub(super) fn stat_name(
-    pattern: &str,
-    host: &str,
-    subset: &str,
-    port: u32,
-    port_name: &str,
-    service: Option<&Service>,
-) -> String {
-    let kubernetes = service.filter(|service| service.source == ServiceSource::Kubernetes);
-    let short = kubernetes.map_or_else(|| host.to_owned(), |s| format!("{}.{}", s.name, s.namespace));
-    let own = kubernetes.map_or(host, |service| service.name.as_str());
-    pattern
-        .replace("%SERVICE%", &short)
-        .replace("%SERVICE_NAME%", own)
-        .replace("%SERVICE_FQDN%", host)
-        .replace("%SUBSET_NAME%", subset)
-        .replace("%TARGET_PORT%", "0")
-        .replace("%SERVICE_PORT%", &port.to_string())
-        .replace("%SERVICE_PORT_NAME%", port_name)
 }
