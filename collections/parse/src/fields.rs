@@ -287,7 +287,7 @@ impl<'a> Fields<'a> {
         Some(number)
     }
 
-    /// As [`Self::opt_count`], zero if absent.
+    /// As `opt_count`, zero if absent.
     pub fn count(&self, name: &str) -> i32 {
         self.opt_count(name).unwrap_or_default()
     }
