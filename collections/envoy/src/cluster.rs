@@ -23,16 +23,14 @@ use sluice_model::{
     Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
 };
 
-pub(crate) use dynamic_dns::allow_any_dns_cache;
 pub use dynamic_dns::build_allow_any_dynamic_dns;
-pub(crate) use dynamic_dns::dns_cache;
+pub(crate) use dynamic_dns::{allow_any_dns_cache, dns_cache};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
 pub(crate) use hbone::ORIGINAL_DST;
 pub use hbone::{HboneSettings, build_connect_originate};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub use load_balancer::LocalityMode;
-pub(crate) use load_balancer::locality_mode;
-pub(crate) use load_balancer::near_first;
+pub(crate) use load_balancer::{locality_mode, near_first};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;

@@ -6,15 +6,27 @@ use envoy_types::pb::envoy::config::core::v3::Metadata;
 
 use crate::wire;
 
-/// The path of an object. `kind_path` is group, version and kind, such as `networking.istio.io/v1/virtual-service`.
-pub(crate) fn object_path(kind_path: &str, namespace: &str, name: &str) -> String {
-    let (group_version, kind) = kind_path.rsplit_once('/').unwrap_or(("", kind_path));
-    format!("/apis/{group_version}/namespaces/{namespace}/{kind}/{name}")
+/// A kind of object that resources name.
+#[derive(Clone, Copy)]
+pub(crate) enum ConfigKind {
+    DestinationRule,
+    Sidecar,
+    VirtualService,
+}
+
+/// The path of an object.
+pub(crate) fn object_path(kind: ConfigKind, namespace: &str, name: &str) -> String {
+    let kind = match kind {
+        ConfigKind::DestinationRule => "destination-rule",
+        ConfigKind::Sidecar => "sidecar",
+        ConfigKind::VirtualService => "virtual-service",
+    };
+    format!("/apis/networking.istio.io/v1/namespaces/{namespace}/{kind}/{name}")
 }
 
 /// The metadata of a route or a filter chain.
-pub(crate) fn object_metadata(kind_path: &str, namespace: &str, name: &str) -> Metadata {
-    let path = object_path(kind_path, namespace, name);
+pub(crate) fn object_metadata(kind: ConfigKind, namespace: &str, name: &str) -> Metadata {
+    let path = object_path(kind, namespace, name);
     let istio = wire::structure([("config", wire::string_value(&path))]);
     Metadata { filter_metadata: HashMap::from([("istio".to_owned(), istio)]), ..Metadata::default() }
 }

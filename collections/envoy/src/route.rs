@@ -38,7 +38,7 @@ pub use virtual_host::{
 };
 
 use crate::filter::add_session;
-use crate::object_metadata::object_metadata;
+use crate::object_metadata::{ConfigKind, object_metadata};
 
 /// Name of the route of a service without a VirtualService.
 pub(crate) const DEFAULT_ROUTE_NAME: &str = "default";
@@ -148,11 +148,7 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     let mut out = Route {
         name,
         r#match: Some(matching::build_match(virtual_service.semantics, matched)),
-        metadata: Some(object_metadata(
-            "networking.istio.io/v1/virtual-service",
-            &virtual_service.namespace,
-            &virtual_service.name,
-        )),
+        metadata: Some(object_metadata(ConfigKind::VirtualService, &virtual_service.namespace, &virtual_service.name)),
         stat_prefix: matched.map(|matched| matched.stat_prefix.to_string()).unwrap_or_default(),
         ..Route::default()
     };

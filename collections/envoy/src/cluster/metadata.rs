@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::config::cluster::v3::{Cluster, Filter};
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSource};
 
-use crate::object_metadata::object_path;
+use crate::object_metadata::{ConfigKind, object_path};
 use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
 
 /// Metadata namespace of all fields.
@@ -41,7 +41,7 @@ fn service(service: &Service) -> Value {
 
 /// Sets the DestinationRule of a cluster.
 pub(super) fn add_rule(cluster: &mut Cluster, rule: &DestinationRule) {
-    let path = object_path("networking.istio.io/v1/destination-rule", &rule.namespace, &rule.name);
+    let path = object_path(ConfigKind::DestinationRule, &rule.namespace, &rule.name);
     insert(cluster, "config", string_value(&path));
 }
 

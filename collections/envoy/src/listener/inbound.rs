@@ -24,7 +24,7 @@ use crate::filter::{
 };
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
-use crate::object_metadata::object_metadata;
+use crate::object_metadata::{ConfigKind, object_metadata};
 use crate::route::{TableKind, build_header, build_inbound_route};
 use crate::security::PolicyFilters;
 use crate::slots::field_marker;
@@ -207,10 +207,7 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
         tcp_name: name,
         cluster,
         operation: port.operation.clone(),
-        metadata: port
-            .sidecar
-            .as_ref()
-            .map(|(namespace, name)| object_metadata("networking.istio.io/v1/sidecar", namespace, name)),
+        metadata: port.sidecar.as_ref().map(|(namespace, name)| object_metadata(ConfigKind::Sidecar, namespace, name)),
         // Two TLS terminations of the same connection are not possible.
         tls: port.tls.as_deref().filter(|_| mode == MtlsMode::Disable),
     };

@@ -12,11 +12,8 @@ use super::service_address::service_address;
 use super::tcp_filters::TcpFilterInputs;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
-use crate::object_metadata::object_metadata;
+use crate::object_metadata::{ConfigKind, object_metadata};
 use crate::stat_name::StatNameValues;
-
-/// Kind of the object in the metadata of a chain.
-const KIND: &str = "networking.istio.io/v1/virtual-service";
 
 /// All filter chains of a port that is not HTTP.
 pub(super) fn tcp_chains(
@@ -59,7 +56,7 @@ fn tls_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, bind: &str, 
                 chains.push(Chain {
                     server_names: condition.sni_hosts.clone(),
                     destinations: destinations.clone(),
-                    metadata: Some(object_metadata(KIND, &service.namespace, &service.name)),
+                    metadata: Some(object_metadata(ConfigKind::VirtualService, &service.namespace, &service.name)),
                     ..Chain::new(Action::Network(filters))
                 });
             }
@@ -103,7 +100,7 @@ fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[
         }
         let chain = |destinations: Vec<Text>, named: bool| Chain {
             destinations,
-            metadata: named.then(|| object_metadata(KIND, &service.namespace, &service.name)),
+            metadata: named.then(|| object_metadata(ConfigKind::VirtualService, &service.namespace, &service.name)),
             ..Chain::new(Action::Network(filter_inputs(port).along(settings, service, &route.route)))
         };
         if route.matches.is_empty() {
