@@ -10,7 +10,7 @@ use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, SessionLabels, Text};
 use sluice_parse::KINDS;
 
-use crate::values::{read_blocks, read_flag, read_interval, read_limit, read_percent, read_prefix};
+use crate::values::Variables;
 use crate::variables::NOT_FOLLOWED;
 
 const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -176,119 +176,95 @@ impl Features {
     }
 
     /// Reads the environment. An invalid value is a warning, and the default is used.
-    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
+    pub(crate) fn read(variables: &mut Variables<'_>) -> Self {
         for (name, kept) in NOT_FOLLOWED {
-            let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
+            let Some(value) = variables.text(name).filter(|value| !same(value, kept)) else { continue };
             let effect = if kept.is_empty() { "it is ignored".to_owned() } else { format!("{kept:?} is used") };
-            warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
+            variables.warn(name, &format!("{value:?} is not supported, {effect}"));
         }
-        let is_external = read_flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
-        let local_cluster_secrets = read_flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
+        let is_external = variables.flag("EXTERNAL_ISTIOD", false);
+        let local_cluster_secrets = variables.flag("LOCAL_CLUSTER_SECRET_WATCHER", false);
         if local_cluster_secrets && !is_external {
-            warnings
-                .push("variable LOCAL_CLUSTER_SECRET_WATCHER=true has no effect without EXTERNAL_ISTIOD".to_owned());
+            variables.warn("LOCAL_CLUSTER_SECRET_WATCHER", "true has no effect without EXTERNAL_ISTIOD");
         }
-        let mut flag = |name: &str, default: bool| read_flag(&variable, name, default, warnings);
-        let text = |name: &str, default: &str| {
-            variable(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::from)
-        };
         let labels = SessionLabels::default();
-        let label = |name: &str, default: Text| variable(name).map_or(default, Text::from);
         let sessions = SessionLabels {
-            cookie: label("PILOT_PERSISTENT_SESSION_LABEL", labels.cookie),
-            header: label("PILOT_PERSISTENT_SESSION_HEADER_LABEL", labels.header),
-            enabled: flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
+            cookie: variables.set("PILOT_PERSISTENT_SESSION_LABEL").map_or(labels.cookie, Text::from),
+            header: variables.set("PILOT_PERSISTENT_SESSION_HEADER_LABEL").map_or(labels.header, Text::from),
+            enabled: variables.flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
         };
-        let allocate_addresses = flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
+        let allocate_addresses = variables.flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
         Self {
-            ingress_namespace: text("K8S_INGRESS_NS", "istio-system"),
+            ingress_namespace: variables.text_or("K8S_INGRESS_NS", "istio-system").into(),
             allocate_addresses,
-            sends_hbone: flag("PILOT_ENABLE_SENDING_HBONE", true),
-            prefers_hbone: flag("PILOT_PREFER_SENDING_HBONE", false),
-            ambient: flag("PILOT_ENABLE_AMBIENT", false),
-            allows_waypoints: flag("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", false),
-            dry_run_policies: flag("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", false),
-            dual_stack: flag("ISTIO_DUAL_STACK", false),
-            http3: flag("PILOT_ENABLE_QUIC_LISTENERS", false),
-            scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
-            filter_gateway_clusters: flag("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", false),
-            alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
-            gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
-            gateway_controller: text("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller"),
-            gateway_class: text("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio"),
-            manual_gateways: flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
-            remote_gateways: flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
-            ambient_multi_network: flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
-            resolve_gateway_names: flag("RESOLVE_HOSTNAME_GATEWAYS", true),
-            debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
-            debug_auth: flag("ENABLE_DEBUG_ENDPOINT_AUTH", true),
-            debug_namespaces: text("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES", "")
-                .split(',')
-                .map(str::trim)
-                .filter(|name| !name.is_empty())
-                .map(Text::from)
-                .collect(),
-            leader_election: flag("ENABLE_LEADER_ELECTION", true),
-            http10: flag("PILOT_HTTP10", false),
-            mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),
-            redis_filter: flag("PILOT_ENABLE_REDIS_FILTER", false),
-            mysql_filter: flag("PILOT_ENABLE_MYSQL_FILTER", false),
-            sidecar_ingress_tls: flag("ENABLE_TLS_ON_SIDECAR_INGRESS", false),
+            sends_hbone: variables.flag("PILOT_ENABLE_SENDING_HBONE", true),
+            prefers_hbone: variables.flag("PILOT_PREFER_SENDING_HBONE", false),
+            ambient: variables.flag("PILOT_ENABLE_AMBIENT", false),
+            allows_waypoints: variables.flag("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", false),
+            dry_run_policies: variables.flag("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", false),
+            dual_stack: variables.flag("ISTIO_DUAL_STACK", false),
+            http3: variables.flag("PILOT_ENABLE_QUIC_LISTENERS", false),
+            scope_gateways: variables.flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
+            filter_gateway_clusters: variables.flag("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", false),
+            alpha_gateway_api: variables.flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
+            gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
+            gateway_controller: variables
+                .text_or("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller")
+                .into(),
+            gateway_class: variables.text_or("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio").into(),
+            manual_gateways: variables.flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
+            remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
+            ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
+            resolve_gateway_names: variables.flag("RESOLVE_HOSTNAME_GATEWAYS", true),
+            debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),
+            debug_auth: variables.flag("ENABLE_DEBUG_ENDPOINT_AUTH", true),
+            debug_namespaces: variables.list("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES"),
+            leader_election: variables.flag("ENABLE_LEADER_ELECTION", true),
+            http10: variables.flag("PILOT_HTTP10", false),
+            mongo_filter: variables.flag("PILOT_ENABLE_MONGO_FILTER", true),
+            redis_filter: variables.flag("PILOT_ENABLE_REDIS_FILTER", false),
+            mysql_filter: variables.flag("PILOT_ENABLE_MYSQL_FILTER", false),
+            sidecar_ingress_tls: variables.flag("ENABLE_TLS_ON_SIDECAR_INGRESS", false),
             sessions,
-            service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
-            service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
-            multiple_custom_providers: flag("PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS", false),
-            gateway_policies_by_selector: flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
-            any_trust_domain: flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
-            virtual_hosts: flag("SLUICE_VHDS", false),
-            small_http2_frames: flag("SLUICE_HTTP2_FRAMES", true),
-            jwks_skip_verify: flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
-            xds_auth: flag("XDS_AUTH", true),
-            xds_auth_plaintext: flag("XDS_AUTH_PLAINTEXT", false),
-            xds_identity_check: flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
-            jwks_fetch: read_jwks_fetch(&variable, warnings),
-            allocation_v4: read_prefix(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
-            allocation_v6: read_prefix(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
-            push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
-            max_request_bytes: read_limit(&variable, "ISTIO_GPRC_MAXRECVMSGSIZE", warnings),
-            remote_cluster_timeout: match variable("PILOT_REMOTE_CLUSTER_TIMEOUT").as_deref() {
-                Some("0" | "0s") => Duration::ZERO,
-                _ => read_interval(&variable, "PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT, warnings),
-            },
-            insecure_kubeconfig: variable("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS")
-                .unwrap_or_default()
-                .split(',')
-                .map(str::trim)
-                .filter(|option| !option.is_empty())
-                .map(str::to_owned)
-                .collect(),
+            service_entry_selects_pods: variables.flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
+            service_selects_workload_entries: variables.flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
+            multiple_custom_providers: variables.flag("PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS", false),
+            gateway_policies_by_selector: variables.flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
+            any_trust_domain: variables.flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
+            virtual_hosts: variables.flag("SLUICE_VHDS", false),
+            small_http2_frames: variables.flag("SLUICE_HTTP2_FRAMES", true),
+            jwks_skip_verify: variables.flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
+            xds_auth: variables.flag("XDS_AUTH", true),
+            xds_auth_plaintext: variables.flag("XDS_AUTH_PLAINTEXT", false),
+            xds_identity_check: variables.flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
+            jwks_fetch: read_jwks_fetch(variables),
+            allocation_v4: variables.block("PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4),
+            allocation_v6: variables.block("PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6),
+            push_throttle: variables.limit("PILOT_PUSH_THROTTLE"),
+            max_request_bytes: variables.limit("ISTIO_GPRC_MAXRECVMSGSIZE"),
+            remote_cluster_timeout: variables.duration("PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT),
+            insecure_kubeconfig: variables.list("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS"),
             external: is_external,
             local_cluster_secrets: local_cluster_secrets && is_external,
-            max_streams_a_second: read_limit(&variable, "PILOT_MAX_REQUESTS_PER_SECOND", warnings),
-            jwks_refresh: read_interval(
-                &variable,
-                "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL",
-                JWKS_REFRESH_INTERVAL,
-                warnings,
-            ),
-            trusted_gateways: read_blocks(&variable, "TRUSTED_GATEWAY_CIDR", warnings),
-            jwks_blocked: read_blocks(&variable, "BLOCKED_CIDRS_IN_JWKS_URIS", warnings),
-            trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
+            max_streams_a_second: variables.limit("PILOT_MAX_REQUESTS_PER_SECOND"),
+            jwks_refresh: variables.interval("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", JWKS_REFRESH_INTERVAL),
+            trusted_gateways: variables.blocks("TRUSTED_GATEWAY_CIDR"),
+            jwks_blocked: variables.blocks("BLOCKED_CIDRS_IN_JWKS_URIS"),
+            trace_sampling_millipercent: variables.millipercent("PILOT_TRACE_SAMPLING", 1_000),
         }
     }
 }
 
-fn read_jwks_fetch(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> JwksFetch {
+fn read_jwks_fetch(variables: &mut Variables<'_>) -> JwksFetch {
     const NAME: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
-    match variable(NAME).as_deref() {
+    match variables.text(NAME).as_deref() {
         Some("hybrid" | "true") => JwksFetch::Hybrid,
         Some("envoy") => JwksFetch::Proxy,
-        None | Some("" | "false" | "istiod") => JwksFetch::ControlPlane,
+        None | Some("false" | "istiod") => JwksFetch::ControlPlane,
         Some(other) => {
-            warnings.push(format!(
-                "variable {NAME}: {other:?} is not supported: use false, istiod, hybrid, true or envoy; false is used"
-            ));
+            let accepted = "use false, istiod, hybrid, true or envoy; false is used";
+            variables.warn(NAME, &format!("{other:?} is not supported: {accepted}"));
             JwksFetch::ControlPlane
         }
     }

@@ -19,6 +19,8 @@ use sluice_parse::parse_duration;
 use sluice_telemetry::LogConfig;
 use sluice_tls::TlsOptionError;
 
+use crate::values::Variables;
+
 pub use address::{AddressError, ListenAddress};
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
@@ -198,8 +200,9 @@ impl Config {
             cluster: args.cluster_id.into(),
             cluster_aliases,
         };
-        let security = SecurityConfig::new(&security_args, &variable, &mut warnings)?;
-        let features = Features::read(variable, &mut warnings);
+        let mut variables = Variables::new(&variable, &mut warnings);
+        let security = SecurityConfig::new(&security_args, &mut variables)?;
+        let features = Features::read(&mut variables);
         Ok(Self { sources, identity, ports, serving, log, security, features, warnings, notices })
     }
 }

@@ -10,7 +10,7 @@ use sluice_tls::{TlsFiles, TlsVersions};
 
 use crate::ConfigError;
 use crate::security_args::SecurityArgs;
-use crate::values::{read_duration, read_flag};
+use crate::values::{Variables, comma_separated};
 
 /// `EXTERNAL_CA`: workload certificates come from a signer of the Kubernetes API.
 const KUBERNETES_RA: &str = "ISTIOD_RA_KUBERNETES_API";
@@ -107,18 +107,10 @@ pub struct JwtRule {
 }
 
 impl SecurityConfig {
-    pub(crate) fn new(
-        args: &SecurityArgs,
-        variable: &impl Fn(&str) -> Option<String>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Self, ConfigError> {
-        let get = |name: &str| variable(name).filter(|text| !text.is_empty());
-        let list = |text: String| -> Vec<String> {
-            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
-        };
-        let external = match get("EXTERNAL_CA").as_deref() {
+    pub(crate) fn new(args: &SecurityArgs, variables: &mut Variables<'_>) -> Result<Self, ConfigError> {
+        let external = match variables.text("EXTERNAL_CA").as_deref() {
             None => None,
-            Some(KUBERNETES_RA) => Some(external(&get)),
+            Some(KUBERNETES_RA) => Some(external(variables)),
             Some(other) => {
                 let reason =
                     format!("{other:?} is not supported: use {KUBERNETES_RA}, or unset it for the built-in authority");
@@ -132,41 +124,36 @@ impl SecurityConfig {
             let reason = format!("is {KUBERNETES_RA}, which needs K8S_SIGNER or CERT_SIGNER_DOMAIN");
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
-        let provider = CertProvider::parse(get("PILOT_CERT_PROVIDER").as_deref().unwrap_or("istiod"))?;
+        let provider = CertProvider::parse(&variables.text_or("PILOT_CERT_PROVIDER", "istiod"))?;
         let or = AuthorityConfig::default();
         let authority = AuthorityConfig {
-            directory: get("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
+            directory: variables.text("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
             create: args.create_ca,
-            root_key: root_key(&get)?,
-            root_lifetime: read_duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime, warnings),
-            check_interval: read_duration(
-                variable,
-                "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL",
-                or.check_interval,
-                warnings,
-            ),
-            grace_percent: match get(GRACE) {
+            root_key: root_key(variables)?,
+            root_lifetime: variables.duration("CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime),
+            check_interval: variables.duration("CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", or.check_interval),
+            grace_percent: match variables.text(GRACE) {
                 None => or.grace_percent,
                 Some(text) => text.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| ConfigError {
                     flag: GRACE,
                     reason: format!("{text:?} is not a number from 0 to 100"),
                 })?,
             },
-            jitter: read_flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter, warnings),
-            in_cacerts: read_flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts, warnings),
-            remote_certs: read_flag(variable, "USE_REMOTE_CERTS", or.remote_certs, warnings),
-            multi_root: read_flag(variable, "ISTIO_MULTIROOT_MESH", or.multi_root, warnings),
-            revocations: read_flag(variable, "PILOT_ENABLE_CA_CRL", or.revocations, warnings),
-            roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
-            revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
-            cluster_trust_bundle: read_flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings),
+            jitter: variables.flag("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter),
+            in_cacerts: variables.flag("USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts),
+            remote_certs: variables.flag("USE_REMOTE_CERTS", or.remote_certs),
+            multi_root: variables.flag("ISTIO_MULTIROOT_MESH", or.multi_root),
+            revocations: variables.flag("PILOT_ENABLE_CA_CRL", or.revocations),
+            roots_config_map: variables.text("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
+            revoked_config_map: variables.text("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
+            cluster_trust_bundle: variables.flag("ENABLE_CLUSTER_TRUST_BUNDLE_API", false),
             terms: LifetimeLimits {
-                default: read_duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
-                max: read_duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.max, warnings),
+                default: variables.duration("DEFAULT_WORKLOAD_CERT_TTL", or.terms.default),
+                max: variables.duration("MAX_WORKLOAD_CERT_TTL", or.terms.max),
             },
         };
-        let compliance = get("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;
-        let rule = match get("JWT_RULE") {
+        let compliance = variables.text("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;
+        let rule = match variables.text("JWT_RULE") {
             None => None,
             Some(text) => Some(serde_json::from_str(&text).map_err(|error| ConfigError {
                 flag: "JWT_RULE",
@@ -174,24 +161,27 @@ impl SecurityConfig {
             })?),
         };
         let mut node_accounts = BTreeSet::new();
-        for account in list(get("CA_TRUSTED_NODE_ACCOUNTS").unwrap_or_default()) {
+        for account in variables.list::<String, Vec<_>>("CA_TRUSTED_NODE_ACCOUNTS") {
             match account.split_once('/') {
                 Some((namespace, name)) => drop(node_accounts.insert((namespace.into(), name.into()))),
-                None => warnings.push(format!(
-                    "variable CA_TRUSTED_NODE_ACCOUNTS: {account:?} is not of the form NAMESPACE/NAME, it is ignored"
-                )),
+                None => {
+                    let problem = format!("{account:?} is not of the form NAMESPACE/NAME, it is ignored");
+                    variables.warn("CA_TRUSTED_NODE_ACCOUNTS", &problem);
+                }
             }
         }
         Ok(Self {
-            authority: read_flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
+            authority: variables.flag("ENABLE_CA_SERVER", true).then_some(authority),
             files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
             provider,
             external,
-            custom_hosts: list(get("ISTIOD_CUSTOM_HOST").unwrap_or_default()),
+            custom_hosts: variables.list("ISTIOD_CUSTOM_HOST"),
             versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?.limited_by(compliance),
             compliance,
             tokens: TokenConfig {
-                audiences: list(get("TOKEN_AUDIENCES").unwrap_or_else(|| "istio-ca".to_owned())),
+                audiences: comma_separated(&variables.text_or("TOKEN_AUDIENCES", "istio-ca"))
+                    .map(str::to_owned)
+                    .collect(),
                 rule,
                 keys: args.token_keys.iter().filter(|pair| !pair.is_empty()).map(|pair| token_keys(pair)).collect(),
                 issuer: args.token_issuer.clone(),
@@ -202,10 +192,10 @@ impl SecurityConfig {
 }
 
 /// The key of a generated root, if set.
-fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, ConfigError> {
+fn root_key(variables: &Variables<'_>) -> Result<Option<NewKey>, ConfigError> {
     const SIZE: &str = "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
     const CURVE: &str = "SLUICE_SELF_SIGNED_CA_ECC_CURVE";
-    let (flag, reason) = match (get(SIZE), get(CURVE).as_deref()) {
+    let (flag, reason) = match (variables.text(SIZE), variables.text(CURVE).as_deref()) {
         (None, None) => return Ok(None),
         (None, Some("P256")) => return Ok(Some(NewKey::EcdsaP256)),
         (None, Some("P384")) => return Ok(Some(NewKey::EcdsaP384)),
@@ -223,8 +213,8 @@ fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, Con
 }
 
 /// The signer of the Kubernetes API, and the roots that verify its certificates, if a file has them.
-fn external(get: &impl Fn(&str) -> Option<String>) -> SignerConfig {
-    let (signer, domain) = (get("K8S_SIGNER").unwrap_or_default(), get("CERT_SIGNER_DOMAIN").unwrap_or_default());
+fn external(variables: &Variables<'_>) -> SignerConfig {
+    let (signer, domain) = (variables.text_or("K8S_SIGNER", ""), variables.text_or("CERT_SIGNER_DOMAIN", ""));
     let mounted = std::fs::read_to_string(EXTERNAL_ROOTS).ok();
     // With a domain there are several signers, and each has separate roots.
     let of_cluster = || domain.is_empty().then(|| std::fs::read_to_string(CLUSTER_ROOTS).ok()).flatten();
