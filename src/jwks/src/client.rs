@@ -86,7 +86,7 @@ impl From<HttpError> for FetchError {
 #[derive(Debug)]
 pub struct JwksClient {
     http: HttpClient,
-    https_only: bool,
+    plaintext: PlaintextPolicy,
 }
 
 impl JwksClient {
@@ -95,15 +95,16 @@ impl JwksClient {
     /// # Errors
     /// The HTTP client cannot be set up.
     pub fn new(options: &JwksOptions) -> Result<Self, HttpError> {
+        let plaintext = if options.https_only { PlaintextPolicy::Refused } else { PlaintextPolicy::Allowed };
         let http = HttpClient::new(HttpClientOptions {
             tls: tls::client_config(&options.extra_roots, options.skip_verify),
             blocked: options.blocked.clone(),
-            plaintext: if options.https_only { PlaintextPolicy::Refused } else { PlaintextPolicy::Allowed },
+            plaintext,
             max_redirects: MAX_REDIRECTS,
             local_address: None,
             user_agent: concat!("sluice/", env!("CARGO_PKG_VERSION")),
         })?;
-        Ok(Self { http, https_only: options.https_only })
+        Ok(Self { http, plaintext })
     }
 
     /// The text of a key set, from its URL or the one that OIDC discovery names.
@@ -111,6 +112,7 @@ impl JwksClient {
     /// # Errors
     /// The fetch fails or times out, or the document is not a key set.
     pub async fn fetch(&self, key: &JwksKey, timeout: Duration) -> Result<String, FetchError> {
+        // Discovery and the request of the key set share the time.
         let fetched = tokio::time::timeout(timeout, async {
             let uri = if key.uri.is_empty() { self.discover(&key.issuer, timeout).await? } else { key.uri.to_string() };
             let text = self.get(&uri, timeout).await?;
@@ -135,8 +137,9 @@ impl JwksClient {
     }
 
     async fn get(&self, uri: &str, timeout: Duration) -> Result<String, FetchError> {
-        let schemes: &[&str] = if self.https_only { &["https"] } else { &["http", "https"] };
-        let url = Url::parse(uri).ok().filter(|url| schemes.contains(&url.scheme()));
+        let is_allowed =
+            |url: &Url| url.scheme() == "https" || url.scheme() == "http" && self.plaintext != PlaintextPolicy::Refused;
+        let url = Url::parse(uri).ok().filter(is_allowed);
         let url = url.ok_or_else(|| FetchError::Address(uri.to_owned()))?;
         let mut request = HttpRequest {
             timeout,
