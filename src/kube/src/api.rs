@@ -39,37 +39,36 @@ impl Resource {
             Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
             _ => None,
         };
-        let kind = GroupVersionKind::gvk(info.group, version, info.name);
-        let kind = ApiResource::from_gvk_with_plural(&kind, info.plural);
-        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(kind) }
+        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(info.group, version, info.name, info.plural) }
     }
 
     /// ConfigMaps of this name in every namespace.
     #[must_use]
     pub fn config_maps_named(name: &str) -> Self {
-        let kind = GroupVersionKind::gvk("", "v1", "ConfigMap");
-        let kind = ApiResource::from_gvk_with_plural(&kind, "configmaps");
-        Self { fields: Some(format!("metadata.name={name}")), ..Self::all(kind) }
+        Self { fields: Some(format!("metadata.name={name}")), ..Self::all("", "v1", "ConfigMap", "configmaps") }
     }
 
     /// Secrets of a namespace that hold kubeconfigs of remote clusters.
     #[must_use]
     pub fn cluster_secrets(namespace: &str) -> Self {
-        let kind = GroupVersionKind::gvk("", "v1", "Secret");
-        let kind = ApiResource::from_gvk_with_plural(&kind, "secrets");
-        let labels = Some("istio/multiCluster=true".to_owned());
-        Self { namespace: Some(namespace.into()), labels, ..Self::all(kind) }
+        Self {
+            namespace: Some(namespace.into()),
+            labels: Some("istio/multiCluster=true".to_owned()),
+            ..Self::all("", "v1", "Secret", "secrets")
+        }
     }
 
     /// Metadata of all CustomResourceDefinitions, without their specs, which are large.
     #[must_use]
     pub fn definitions() -> Self {
-        let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-        let kind = ApiResource::from_gvk_with_plural(&kind, "customresourcedefinitions");
-        Self { metadata_only: true, ..Self::all(kind) }
+        Self {
+            metadata_only: true,
+            ..Self::all("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
+        }
     }
 
-    fn all(kind: ApiResource) -> Self {
+    fn all(group: &str, version: &str, kind: &str, plural: &str) -> Self {
+        let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
         Self { kind, namespace: None, fields: None, labels: None, metadata_only: false }
     }
 

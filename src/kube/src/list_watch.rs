@@ -154,6 +154,7 @@ impl<R: Receiver> ListWatch<R> {
         let config = self.resource.watcher_config(&self.api.options);
         watcher::watcher(api, if streams_list { config.streaming_lists() } else { config })
     }
+
     /// Adds events to `batch`: up to a page of a list, the events of a watch that are ready, or those before a failure.
     async fn next_batch<T>(
         &self,
@@ -187,6 +188,7 @@ impl<R: Receiver> ListWatch<R> {
             match event {
                 watcher::Event::Init => {
                     objects.clear();
+                    // The watcher also begins a list after a failure.
                     self.list = Some(List::default());
                     self.receiver.begin_list();
                 }
