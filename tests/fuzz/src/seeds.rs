@@ -1,7 +1,7 @@
 //! The inputs to mutate: every object and proxy of the cases.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -153,7 +153,8 @@ pub fn objects(file: &Path, cluster: &Text) -> Result<Vec<Seed>> {
     Ok(documents.into_iter().flatten().map(|document| Seed::new(cluster.clone(), document.value)).collect())
 }
 
-fn list(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+/// The entries of a directory, sorted.
+pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
     let mut paths: Vec<_> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
     paths.sort();

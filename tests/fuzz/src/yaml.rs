@@ -3,15 +3,17 @@
 //! A text is a document of the cases or a sequence of random lines in the form of YAML. Most texts are mutated. A text
 //! that the fast path does not read goes to the parser alone, which must not panic.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use sluice_parse::yaml::{Limits, split_documents};
 
 use crate::bytes::change_text;
 use crate::mesh::Violation;
+use crate::minimise::shrink;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
+use crate::seeds::list;
 use crate::turns::{self, violation};
 
 /// Maximum number of changes of a text in one turn.
@@ -122,8 +124,9 @@ fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
         };
         is_read = true;
         if fast != complete {
-            let reduced = reduce(chunk.text, |text| differs(text, limits));
-            let shown = format!("depth {}\n{fast:?}\n{complete:?}\n{reduced}", limits.depth);
+            let mut lines: Vec<&str> = chunk.text.split_inclusive('\n').collect();
+            shrink(&mut lines, |lines| differs(&lines.concat(), limits));
+            let shown = format!("depth {}\n{fast:?}\n{complete:?}\n{}", limits.depth, lines.concat());
             return violation("the YAML readers give different documents", shown);
         }
     }
@@ -133,20 +136,6 @@ fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
 fn differs(text: &str, limits: &Limits) -> bool {
     let compared = split_documents(text).into_iter().filter_map(|chunk| chunk.compare_readers(limits));
     compared.into_iter().any(|[fast, complete]| fast != complete)
-}
-
-/// The text without the lines that a finding does not need.
-fn reduce(text: &str, is_finding: impl Fn(&str) -> bool) -> String {
-    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let mut at = 0;
-    while at < lines.len() {
-        let line = lines.remove(at);
-        if !is_finding(&lines.concat()) {
-            lines.insert(at, line);
-            at += 1;
-        }
-    }
-    lines.concat()
 }
 
 fn pick(of: &[&'static str], rng: &mut FuzzRng) -> &'static str {
@@ -334,10 +323,7 @@ fn documents(root: &Path) -> Result<Vec<String>> {
     let mut documents = Vec::new();
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {
-        let entries = std::fs::read_dir(&directory).with_context(|| format!("list {}", directory.display()))?;
-        let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
-        paths.sort();
-        for path in paths {
+        for path in list(&directory)? {
             if path.is_dir() {
                 directories.push(path);
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
