@@ -14,7 +14,7 @@ pub struct PodName {
     pub namespace: Text,
     /// Its name.
     pub name: Text,
-    /// Distinguishes it from earlier pods of the same name.
+    /// UID, which distinguishes the pod from earlier pods of the same name.
     pub uid: Text,
 }
 
@@ -25,11 +25,11 @@ pub struct Caller {
     pub peer: Option<SocketAddr>,
     /// The authenticator that accepted it; `None` for an anonymous caller.
     pub authenticator: Option<&'static str>,
-    /// The identities it has.
+    /// The authenticated identities; empty for an anonymous caller.
     pub identities: Vec<Identity>,
     /// Its pod, if its credentials name one.
     pub pod: Option<PodName>,
-    /// Why it is anonymous.
+    /// Why the caller is anonymous; empty for an authenticated caller.
     pub anonymous_reason: String,
 }
 

@@ -1,6 +1,6 @@
 //! Authentication of callers by certificates, tokens or trusted peers (P07, X19).
 //!
-//! A port has a chain of [`Authenticator`]s. They are asked in order, and the first that authenticates the caller decides.
+//! A port has a chain of [`Authenticator`]s. They are called in order, and the first that authenticates the caller decides.
 //! The rights of a caller follow from its [`Caller::identities`] alone, never from what its node claims.
 
 mod caller;
@@ -28,14 +28,14 @@ pub use token::{FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, S
 pub use trust_domain::TrustDomain;
 pub use viewer::{Viewer, ViewerRules};
 
-/// The credentials of a caller.
+/// The parts of a request that authenticate its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Headers of the request.
     pub headers: &'a HeaderMap,
-    /// Its address, if known.
+    /// Address of the caller, if known.
     pub peer: Option<SocketAddr>,
-    /// Its certificate chain, verified by TLS; empty without.
+    /// Certificate chain of the caller, verified by TLS; empty without a client certificate.
     pub certificates: &'a [CertificateDer<'static>],
 }
 
@@ -69,7 +69,8 @@ pub struct Authenticators {
 }
 
 impl Authenticators {
-    /// These, in order. A caller without valid credentials is rejected if authentication is `required`, else anonymous.
+    /// A chain of authenticators, in order. A caller without valid credentials is rejected if authentication is
+    /// `required`, and is anonymous otherwise.
     #[must_use]
     pub fn new(chain: Vec<Arc<dyn Authenticator>>, required: bool) -> Self {
         Self { chain: chain.into(), required }

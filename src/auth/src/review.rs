@@ -10,16 +10,16 @@ use serde_json::json;
 use sluice_kube::{Clients, RequestError};
 use sluice_model::Text;
 
-use super::token::bearer;
+use crate::token::{bearer, cluster};
 use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Sends tokens to the API server of the cluster that the caller names.
+/// Authenticates a caller by a TokenReview of the API server of the cluster that the caller names.
 pub struct ReviewedTokens {
     clusters: Clients,
-    /// The cluster of callers that do not name one.
+    /// The local cluster, for callers that do not name one.
     own: Text,
     aliases: BTreeMap<Text, Text>,
     audiences: Vec<String>,
@@ -62,7 +62,7 @@ struct Reviewed {
 /// Why a reviewed token does not authenticate a service account.
 #[derive(Debug, Eq, PartialEq, thiserror::Error)]
 enum ReviewError {
-    /// The API server cannot read the token.
+    /// The API server reports an error instead of a result.
     #[error("the Kubernetes API rejects the token")]
     Rejected,
     /// The token is expired or revoked, or its signature is wrong.
@@ -77,7 +77,8 @@ enum ReviewError {
 }
 
 impl ReviewedTokens {
-    /// Clients of the clusters by id, `own` among them. A token must have one of the audiences.
+    /// `clusters` are clients by cluster id, with the local cluster `own` among them. A token must have one of the
+    /// `audiences`.
     #[must_use]
     pub fn new(
         clusters: Clients,
@@ -97,7 +98,7 @@ impl ReviewedTokens {
 
     async fn verdict(&self, call: &Call<'_>) -> Verdict {
         let Some(token) = bearer(call.headers) else { return Verdict::NoCredentials };
-        let id = super::token::cluster(call.headers);
+        let id = cluster(call.headers);
         let Some((cluster, client)) = self.client(id) else {
             let known = self.clusters.ids();
             return Verdict::Rejected(format!("the caller names cluster {id:?}; known clusters are {known:?}"));

@@ -75,15 +75,16 @@ pub enum KeysError {
 
 /// Provides the keys of an issuer.
 pub trait KeySource: Send + Sync + 'static {
-    /// The current keys. `refresh` asks for newer ones, because a key was missing.
+    /// The current keys. With `refresh`, newer keys are fetched if possible, because the cached ones lack a key.
     fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>>;
 }
 
 /// Verifies tokens with the keys of their issuers.
 pub struct SignedTokens {
     name: &'static str,
-    /// By cluster. The empty name is for callers that do not name a cluster.
+    /// Sources of keys by cluster. The empty name is for callers that do not name a cluster.
     keys: BTreeMap<String, Box<dyn KeySource>>,
+    /// Callers of all clusters use the keys of the empty name.
     any_cluster: bool,
     /// Empty accepts any issuer.
     issuer: String,

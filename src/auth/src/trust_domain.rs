@@ -10,7 +10,7 @@ use sluice_model::{Identity, Text};
 pub struct TrustDomain(Arc<ArcSwap<Text>>);
 
 impl TrustDomain {
-    /// With this name at first.
+    /// A trust domain with an initial name.
     #[must_use]
     pub fn new(name: Text) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(name)))
@@ -27,13 +27,13 @@ impl TrustDomain {
         (**self.0.load()).clone()
     }
 
-    /// The identity of a service account in it.
+    /// The identity of a service account in the trust domain.
     #[must_use]
     pub fn identity(&self, namespace: &str, service_account: &str) -> Identity {
         Identity::new(&self.name(), namespace, service_account)
     }
 
-    /// Whether an identity belongs to it.
+    /// Whether an identity belongs to the trust domain.
     #[must_use]
     pub fn has(&self, identity: &Identity) -> bool {
         Identity::new(&self.name(), "", "").trust_domain == identity.trust_domain

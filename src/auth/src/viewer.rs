@@ -14,7 +14,7 @@ pub enum Viewer {
 }
 
 impl Viewer {
-    /// Whether it may see configuration of a namespace.
+    /// Whether the caller may see configuration of proxies in a namespace.
     #[must_use]
     pub fn sees(&self, namespace: &str) -> bool {
         match self {
@@ -23,7 +23,7 @@ impl Viewer {
         }
     }
 
-    /// Whether it may open the page `/debug/NAME`. The page is limited to what it may see.
+    /// Whether the caller may open the page `/debug/NAME`. The page shows only configuration that the caller may see.
     #[must_use]
     pub fn may_open(&self, name: &str) -> bool {
         *self == Self::All || matches!(name, "config_dump" | "edsz" | "ndsz")
@@ -33,9 +33,10 @@ impl Viewer {
 /// Rules that give a caller its access.
 #[derive(Clone, Debug, Default)]
 pub struct ViewerRules {
-    /// Access depends on the identity (`ENABLE_DEBUG_ENDPOINT_AUTH`); else every authenticated caller sees everything.
+    /// Access depends on the identity (`ENABLE_DEBUG_ENDPOINT_AUTH`). Otherwise every caller with an identity of the
+    /// trust domain sees everything.
     pub by_identity: bool,
-    /// Namespaces whose service accounts see everything.
+    /// Namespaces whose service accounts see everything, in addition to the root namespace.
     pub namespaces: BTreeSet<Text>,
 }
 

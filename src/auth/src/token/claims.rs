@@ -1,10 +1,10 @@
 //! The header and the claims of a JSON Web Token (RFC 7519). `keys.rs` verifies its signature.
 //!
-//! `decode` and `decode_header` of `jsonwebtoken` (10.4) are not used. The test `jsonwebtoken_reads_tokens_differently` measures
-//! the differences:
+//! `decode` and `decode_header` of `jsonwebtoken` (10.4) are not used. The test `jsonwebtoken_reads_tokens_differently`
+//! checks these differences:
 //! - They reject a header parameter whose value is not a string, such as `"ver":1`. RFC 7515 section 4 requires that
 //!   unknown parameters are ignored.
-//! - They do not distinguish an algorithm that they do not know, such as `none`, from a header that is not JSON.
+//! - They do not distinguish an unknown algorithm, such as `none`, from a header that is not JSON.
 //! - They allow the same clock skew for `exp` as for `nbf`, and round both to seconds.
 
 use base64::Engine;

@@ -13,6 +13,7 @@ use super::{KeySource, KeysError};
 #[derive(Debug)]
 pub struct FileKeys {
     file: PathBuf,
+    /// The keys of the last successful read, and the version of the file that they are from.
     read: Mutex<Option<(FileVersion, Arc<KeySet>)>>,
 }
 

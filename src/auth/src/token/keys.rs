@@ -44,12 +44,12 @@ impl KeySet {
         Ok(Self(set.keys.into_iter().filter_map(Key::parse).collect()))
     }
 
-    /// Whether a key has this id; without an id, whether there is any key.
+    /// Whether a key has this id or no id; without an id, whether there is any key.
     pub(super) fn has(&self, id: Option<&str>) -> bool {
         self.0.iter().any(|key| key.is_named(id))
     }
 
-    /// Whether a key with this id, or one without an id, verifies the signature.
+    /// Whether a key with this id, or one without an id, verifies the signature. Without an id, all keys are tried.
     pub(super) fn verifies(&self, id: Option<&str>, algorithm: &str, text: &[u8], signature: &Vec<u8>) -> bool {
         // `none` is the name of no algorithm.
         Algorithm::from_str(algorithm).is_ok_and(|algorithm| {

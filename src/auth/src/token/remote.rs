@@ -11,11 +11,11 @@ use tokio::sync::Mutex;
 use super::keys::KeySet;
 use super::{KeySource, KeysError};
 
-/// Longest fetch.
+/// Time limit of a fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Age after which keys are fetched again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
-/// Time between two fetches because of a missing key: tokens with invented key ids must not cause a fetch each.
+/// Shortest time between two fetches. Tokens with invented key ids must not cause a fetch each.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keys at a URL, or at the one that the OIDC discovery of the issuer names.
@@ -23,40 +23,40 @@ pub struct RemoteKeys {
     client: JwksClient,
     key: JwksKey,
     /// The cached keys.
-    fetched: Mutex<KeyCache>,
+    cache: Mutex<KeyCache>,
 }
 
 #[derive(Default)]
 struct KeyCache {
     /// The keys, and when they were fetched.
     keys: Option<(Arc<KeySet>, Instant)>,
-    /// The last attempt.
+    /// When the last fetch began.
     tried: Option<Instant>,
 }
 
 impl RemoteKeys {
-    /// Keys that the first token makes it fetch.
+    /// Keys of an issuer. They are fetched when the first token is verified.
     #[must_use]
     pub fn new(client: JwksClient, issuer: &str, uri: &str) -> Self {
-        Self { client, key: JwksKey { issuer: issuer.into(), uri: uri.into() }, fetched: Mutex::default() }
+        Self { client, key: JwksKey { issuer: issuer.into(), uri: uri.into() }, cache: Mutex::default() }
     }
 
     async fn get(&self, refresh: bool) -> Result<Arc<KeySet>, KeysError> {
-        let mut fetched = self.fetched.lock().await;
-        let cached = fetched.keys.clone();
+        let mut cache = self.cache.lock().await;
+        let cached = cache.keys.clone();
         let is_fresh = cached.as_ref().is_some_and(|(_, at)| !refresh && at.elapsed() < REFRESH_INTERVAL);
-        if is_fresh || fetched.tried.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
+        if is_fresh || cache.tried.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
             return cached.map(|(keys, _)| keys).ok_or(KeysError::NotFetched);
         }
-        fetched.tried = Some(Instant::now());
+        cache.tried = Some(Instant::now());
         let text = self.client.fetch(&self.key, FETCH_TIMEOUT).await;
         let new = text.and_then(|text| {
-            KeySet::parse(&text).map_err(|_| FetchError::Content("the keys are not a JSON web key set"))
+            KeySet::parse(&text).map_err(|_| FetchError::Content("the document is not a JSON web key set"))
         });
         match (new, cached) {
             (Ok(keys), _) => {
                 let keys = Arc::new(keys);
-                fetched.keys = Some((keys.clone(), Instant::now()));
+                cache.keys = Some((keys.clone(), Instant::now()));
                 Ok(keys)
             }
             (Err(error), Some((keys, _))) => {

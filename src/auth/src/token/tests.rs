@@ -58,7 +58,7 @@ fn with(name: &str, value: Value) -> Value {
     claims
 }
 
-async fn ask(tokens: &SignedTokens, headers: &[(&'static str, &str)]) -> Verdict {
+async fn authenticate(tokens: &SignedTokens, headers: &[(&'static str, &str)]) -> Verdict {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         map.append(*name, HeaderValue::from_str(value).expect("a header"));
@@ -73,12 +73,12 @@ async fn valid_token_identifies_its_service_account() {
     let tokens = issuer.tokens(&directory);
     let token = format!("Bearer {}", issuer.sign(&good()));
     let cart = Verdict::Identified(vec![Identity::new("td", "shop", "cart")]);
-    assert_eq!(ask(&tokens, &[("authorization", &token)]).await, cart);
-    assert_eq!(ask(&tokens, &[("authorization", &token), ("clusterid", "here")]).await, cart);
+    assert_eq!(authenticate(&tokens, &[("authorization", &token)]).await, cart);
+    assert_eq!(authenticate(&tokens, &[("authorization", &token), ("clusterid", "here")]).await, cart);
     let one = format!("Bearer {}", issuer.sign(&with("aud", json!("istio-ca"))));
-    assert_eq!(ask(&tokens, &[("authorization", &one)]).await, cart);
-    assert_eq!(ask(&tokens, &[]).await, Verdict::NoCredentials);
-    assert_eq!(ask(&tokens, &[("authorization", "Basic eDp5")]).await, Verdict::NoCredentials);
+    assert_eq!(authenticate(&tokens, &[("authorization", &one)]).await, cart);
+    assert_eq!(authenticate(&tokens, &[]).await, Verdict::NoCredentials);
+    assert_eq!(authenticate(&tokens, &[("authorization", "Basic eDp5")]).await, Verdict::NoCredentials);
 }
 
 #[tokio::test]
@@ -108,11 +108,11 @@ async fn invalid_tokens_are_rejected_and_never_quoted() {
         ("x".repeat(20_000), "the token is malformed"),
     ];
     for (token, reason) in cases {
-        let verdict = ask(&tokens, &[("authorization", &format!("Bearer {token}"))]).await;
+        let verdict = authenticate(&tokens, &[("authorization", &format!("Bearer {token}"))]).await;
         assert_eq!(verdict, Verdict::Rejected(reason.to_owned()));
     }
     let token = format!("Bearer {}", issuer.sign(&good()));
-    let there = ask(&tokens, &[("authorization", &token), ("clusterid", "there")]).await;
+    let there = authenticate(&tokens, &[("authorization", &token), ("clusterid", "there")]).await;
     assert!(matches!(there, Verdict::Rejected(reason) if reason.contains("\"there\"")));
 }
 
@@ -125,13 +125,13 @@ async fn a_key_is_used_with_its_own_algorithm_only() {
     issuer.jwk["alg"] = json!("RS256");
     let tokens = issuer.tokens(&directory);
     let refused = Verdict::Rejected(TokenError::Signature.to_string());
-    assert_eq!(ask(&tokens, &[("authorization", &format!("Bearer {token}"))]).await, refused);
+    assert_eq!(authenticate(&tokens, &[("authorization", &format!("Bearer {token}"))]).await, refused);
     let other = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let point = other.der_bytes();
     let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     issuer.jwk = json!({"kty": "EC", "crv": "P-256", "kid": "one", "x": part(&point[1..33]), "y": part(&point[33..])});
     let tokens = issuer.tokens(&directory);
-    assert_eq!(ask(&tokens, &[("authorization", &format!("Bearer {token}"))]).await, refused);
+    assert_eq!(authenticate(&tokens, &[("authorization", &format!("Bearer {token}"))]).await, refused);
 }
 
 #[tokio::test]
@@ -143,11 +143,11 @@ async fn keys_change_with_their_file() {
     new.jwk["kid"] = json!("another");
     new.head["kid"] = json!("another");
     let token = format!("Bearer {}", new.sign(&good()));
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
     let _ = new.tokens(&directory);
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
     std::fs::remove_file(directory.path().join("keys.json")).expect("remove");
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn unusable_keys_do_not_hide_the_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let issuer = Issuer::new();
     let token = format!("Bearer {}", issuer.sign(&good()));
-    let verdict = async |set: Value| ask(&tokens(&directory, &set), &[("authorization", &token)]).await;
+    let verdict = async |set: Value| authenticate(&tokens(&directory, &set), &[("authorization", &token)]).await;
     let unusable = json!([
         7, "key", {}, {"kty": 7}, {"kty": "unknown"}, {"kty": "oct", "k": "AA"},
         {"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
@@ -185,13 +185,13 @@ async fn unknown_header_parameters_are_ignored_unless_critical() {
     issuer.head = head.clone();
     let tokens = issuer.tokens(&directory);
     let token = format!("Bearer {}", issuer.sign(&good()));
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
+    assert!(matches!(authenticate(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
     for (name, value) in [("crit", json!(["ver"])), ("crit", json!([])), ("kid", json!(1)), ("alg", Value::Null)] {
         issuer.head = head.clone();
         issuer.head[name] = value;
         let token = format!("Bearer {}", issuer.sign(&good()));
         let malformed = Verdict::Rejected(TokenError::Malformed.to_string());
-        assert_eq!(ask(&tokens, &[("authorization", &token)]).await, malformed, "{}", issuer.head);
+        assert_eq!(authenticate(&tokens, &[("authorization", &token)]).await, malformed, "{}", issuer.head);
     }
 }
 
@@ -200,7 +200,7 @@ async fn each_algorithm_is_verified_with_keys_of_its_type_only() {
     use Algorithm::{ES256, ES384, PS256, PS384, PS512, RS256, RS384, RS512};
     let directory = tempfile::tempdir().expect("a directory");
     let verdict = async |key: &Value, token: &str| {
-        ask(&tokens(&directory, &json!({"keys": [key]})), &[("authorization", token)]).await
+        authenticate(&tokens(&directory, &json!({"keys": [key]})), &[("authorization", token)]).await
     };
     let sign = |key: &EncodingKey, algorithm: Algorithm| {
         let token = jsonwebtoken::encode(&Header::new(algorithm), &good(), key);
