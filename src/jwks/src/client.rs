@@ -1,4 +1,4 @@
-//! Fetches JSON web key sets with the one HTTP client, [`HttpClient`].
+//! Fetches JSON web key sets with [`HttpClient`].
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ const MAX_REDIRECTS: usize = 10;
 /// Path of the OIDC discovery document.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// A failed fetch. Connection failures, 5xx responses and timeouts are retryable; the schedule retries all.
+/// A failed fetch. Connection failures, 5xx responses and timeouts are retryable; the schedule retries all failures.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The URL is invalid.
+    /// The URL is invalid, or its scheme is not permitted.
     #[error("`{0}` is not a URL of http or https")]
-    Address(String),
+    Url(String),
     /// The host has no permitted address.
     #[error("connect to {host}: {reason}")]
     Forbidden {
@@ -30,7 +30,7 @@ pub enum FetchError {
         /// The reason.
         reason: String,
     },
-    /// No roots are available.
+    /// No root certificates are available.
     #[error("no root certificates for the verification of servers")]
     NoRoots,
     /// The connection fails.
@@ -38,7 +38,7 @@ pub enum FetchError {
     Connect {
         /// Host and port of the URL.
         host: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The HTTP exchange fails.
@@ -140,7 +140,7 @@ impl JwksClient {
         let is_allowed =
             |url: &Url| url.scheme() == "https" || url.scheme() == "http" && self.plaintext != PlaintextPolicy::Refused;
         let url = Url::parse(uri).ok().filter(is_allowed);
-        let url = url.ok_or_else(|| FetchError::Address(uri.to_owned()))?;
+        let url = url.ok_or_else(|| FetchError::Url(uri.to_owned()))?;
         let mut request = HttpRequest {
             timeout,
             max_body_bytes: MAX_RESPONSE_BYTES,

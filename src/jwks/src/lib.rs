@@ -1,4 +1,5 @@
-//! JSON web key sets of token issuers (P15). The graph publishes the wanted sets, and fetched sets are an input of it.
+//! JSON web key sets of token issuers (P15). The graph publishes the wanted key sets, and fetched key sets are an input
+//! of the graph.
 //!
 //! `state.rs` decides what to fetch when, `client.rs` fetches.
 
@@ -22,12 +23,13 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub use client::{FetchError, JwksClient};
-pub use state::{JwksState, Outcome, Schedule};
+pub use state::Schedule;
+use state::{JwksState, Outcome};
 
-/// Options of fetching.
+/// Options of the fetcher.
 #[derive(Clone, Debug)]
 pub struct JwksOptions {
-    /// Intervals.
+    /// When key sets are fetched.
     pub schedule: Schedule,
     /// Certificates of servers are not verified (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
     pub skip_verify: bool,
@@ -51,7 +53,7 @@ impl Default for JwksOptions {
     }
 }
 
-/// Metrics of fetching.
+/// Numbers of successful and failed fetches.
 #[derive(Clone, Debug, Default)]
 pub struct JwksMetrics {
     fetched: Count,
@@ -59,15 +61,15 @@ pub struct JwksMetrics {
 }
 
 impl JwksMetrics {
-    /// Adds everything to the registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let (fetched, failed) = (self.fetched.clone(), self.failed.clone());
-        registry.register("pilot_jwks_resolver_network_fetch_success_total", "Sets of keys that were fetched", fetched);
-        registry.register("pilot_jwks_resolver_network_fetch_fail_total", "Failures to fetch a set of keys", failed);
+        registry.register("pilot_jwks_resolver_network_fetch_success_total", "Key sets that were fetched", fetched);
+        registry.register("pilot_jwks_resolver_network_fetch_fail_total", "Failed fetches of key sets", failed);
     }
 }
 
-/// Fetches the sets that the graph wants.
+/// Fetches the key sets that the graph publishes as wanted, and writes them to its input.
 pub struct JwksFetcher {
     engine: Engine,
     wanted: Published<JwksKey, Duration>,
@@ -79,7 +81,7 @@ pub struct JwksFetcher {
 }
 
 impl JwksFetcher {
-    /// Without any set yet.
+    /// A fetcher without key sets. [`Self::run`] fetches.
     ///
     /// # Errors
     /// The HTTP client cannot be set up.
@@ -101,14 +103,14 @@ impl JwksFetcher {
         })
     }
 
-    /// Holds `true` once a fetch of every wanted set has been tried. Proxies are served after that, so that a restart of
-    /// the control plane does not make them reject valid tokens.
+    /// Becomes `true` when a fetch of every wanted key set has succeeded or failed. Proxies are served after that, so
+    /// that a restart of the control plane does not make them reject valid tokens.
     #[must_use]
     pub fn tried(&self) -> watch::Receiver<bool> {
         self.tried.subscribe()
     }
 
-    /// Runs until the engine stops.
+    /// Fetches until the engine stops.
     pub async fn run(mut self) {
         let mut feed = self.engine.feed().only(&self.wanted);
         let mut fetches = JoinSet::new();
@@ -116,7 +118,7 @@ impl JwksFetcher {
         loop {
             let now = Instant::now();
             for key in self.state.expire(now) {
-                warn!(target: "jwks", %key, "keys have not been fetched for too long and are dropped");
+                warn!(target: "jwks", %key, "no fetch of the keys has succeeded for too long, they are dropped");
                 self.fetched.delete(key);
             }
             for (key, timeout) in self.state.start(now) {
@@ -146,7 +148,7 @@ impl JwksFetcher {
                         }
                     }
                 }
-                Some(Ok((key, result))) = fetches.join_next() => self.take(key, result),
+                Some(Ok((key, result))) = fetches.join_next() => self.finish(key, result),
                 () = due => {}
             }
             let tried = synced && self.state.is_tried();
@@ -154,7 +156,8 @@ impl JwksFetcher {
         }
     }
 
-    fn take(&mut self, key: JwksKey, result: Result<String, FetchError>) {
+    /// Counts and logs the result of a fetch, and writes changed keys to the input.
+    fn finish(&mut self, key: JwksKey, result: Result<String, FetchError>) {
         match &result {
             Ok(_) => self.metrics.fetched.inc(),
             Err(error) => {

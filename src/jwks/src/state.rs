@@ -1,4 +1,4 @@
-//! Decides what to fetch when, without clock and network.
+//! Decides which key sets are fetched when. It uses no clock and no network.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use serde_json::Value;
 use sluice_model::{JwksKey, Text};
 use tokio::time::Instant;
 
-/// Intervals of fetching.
+/// When key sets are fetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// Age after which a set is fetched again.
+    /// Time between a successful fetch and the next one.
     pub refresh: Duration,
-    /// Wait after the first failure; it doubles with each further one.
+    /// Wait after the first failure. It doubles with each further failure in a row.
     pub retry: Duration,
     /// The longest wait.
     pub max_retry: Duration,
-    /// Wait after a failure while there is no set yet.
+    /// Wait after each of the first failures of a key set that has never been fetched.
     pub first_retry: Duration,
-    /// Number of such waits.
+    /// Number of failures for which `first_retry` applies.
     pub first_retries: u32,
-    /// Time without success after which a set is dropped.
+    /// Time without a successful fetch after which keys are dropped.
     pub keep: Duration,
 }
 
@@ -39,16 +39,16 @@ impl Default for Schedule {
 
 /// The effect of a fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The keys have changed.
     Changed(Text),
     /// The keys are the same, the fetch failed, or the set is no longer wanted.
     Unchanged,
 }
 
-/// The wanted sets and their state.
+/// The wanted key sets and their state.
 #[derive(Debug)]
-pub struct JwksState {
+pub(crate) struct JwksState {
     schedule: Schedule,
     sets: BTreeMap<JwksKey, KeySetState>,
 }
@@ -58,31 +58,33 @@ struct KeySetState {
     timeout: Duration,
     /// `None` while it is being fetched.
     due: Option<Instant>,
+    /// Failures since the last successful fetch.
     failures: u32,
+    /// A fetch has succeeded or failed.
     tried: bool,
+    /// The keys, and the time of the last successful fetch.
     fetched: Option<(Text, Instant)>,
 }
 
 impl JwksState {
-    /// Without wanted sets.
-    #[must_use]
-    pub fn new(schedule: Schedule) -> Self {
+    /// Without wanted key sets.
+    pub(crate) fn new(schedule: Schedule) -> Self {
         Self { schedule, sets: BTreeMap::new() }
     }
 
-    /// Adds a wanted set. A new one is due at once.
-    pub fn want(&mut self, key: JwksKey, timeout: Duration, now: Instant) {
+    /// Adds a wanted key set, or changes its timeout. A new key set is due at once.
+    pub(crate) fn want(&mut self, key: JwksKey, timeout: Duration, now: Instant) {
         let new = || KeySetState { timeout, due: Some(now), failures: 0, tried: false, fetched: None };
         self.sets.entry(key).or_insert_with(new).timeout = timeout;
     }
 
-    /// Removes a set. True if it had keys.
+    /// Removes a key set. True if it had keys.
     pub(crate) fn forget(&mut self, key: &JwksKey) -> bool {
         self.sets.remove(key).is_some_and(|set| set.fetched.is_some())
     }
 
-    /// Starts the fetches that are due: the sets and their timeouts.
-    pub fn start(&mut self, now: Instant) -> Vec<(JwksKey, Duration)> {
+    /// Starts the fetches that are due, and returns their key sets and timeouts.
+    pub(crate) fn start(&mut self, now: Instant) -> Vec<(JwksKey, Duration)> {
         let due = self.sets.iter_mut().filter(|(_, set)| set.due.is_some_and(|due| due <= now));
         due.map(|(key, set)| {
             set.due = None;
@@ -92,7 +94,7 @@ impl JwksState {
     }
 
     /// Ends a fetch. `None` is a failure.
-    pub fn done(&mut self, key: &JwksKey, result: Option<String>, now: Instant) -> Outcome {
+    pub(crate) fn done(&mut self, key: &JwksKey, result: Option<String>, now: Instant) -> Outcome {
         let Some(set) = self.sets.get_mut(key) else { return Outcome::Unchanged };
         set.tried = true;
         let Some(text) = result else {
@@ -122,8 +124,8 @@ impl JwksState {
         Outcome::Changed(text)
     }
 
-    /// Drops and returns sets that have not been fetched for too long.
-    pub fn expire(&mut self, now: Instant) -> Vec<JwksKey> {
+    /// Drops the keys that have not been fetched for too long, and returns their key sets.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<JwksKey> {
         let keep = self.schedule.keep;
         let old = self.sets.iter_mut().filter(|(_, set)| {
             set.fetched.as_ref().is_some_and(|(_, fetched)| now.saturating_duration_since(*fetched) >= keep)
@@ -136,13 +138,11 @@ impl JwksState {
     }
 
     /// The time of the next fetch.
-    #[must_use]
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.sets.values().filter_map(|set| set.due).min()
     }
 
-    /// Whether a fetch of every set has been tried.
-    #[must_use]
+    /// Whether a fetch of every key set has succeeded or failed.
     pub(crate) fn is_tried(&self) -> bool {
         self.sets.values().all(|set| set.tried)
     }

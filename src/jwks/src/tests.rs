@@ -1,4 +1,4 @@
-//! Over real sockets of the loopback.
+//! Fetches over sockets of the loopback.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,11 +26,11 @@ use super::*;
 const KEYS: &str = r#"{"keys":[{"kty":"oct","k":"AA","kid":"a"}]}"#;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server of an issuer: its keys can be changed, and it counts how often it is asked for them.
+/// A server of an issuer. Its keys can be changed, and it counts the requests for them.
 #[derive(Clone, Default)]
 struct Issuer {
     keys: Arc<Mutex<String>>,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Issuer {
@@ -65,7 +65,7 @@ impl Issuer {
     }
 }
 
-/// A body that never ends: a space each time.
+/// A body of spaces that never ends.
 fn pieces(rest: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
     futures::stream::repeat(()).then(move |()| async move {
         tokio::time::sleep(rest).await;
@@ -74,12 +74,12 @@ fn pieces(rest: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
 }
 
 async fn keys(State(issuer): State<Issuer>) -> impl IntoResponse {
-    issuer.asked.fetch_add(1, Ordering::SeqCst);
+    issuer.requests.fetch_add(1, Ordering::SeqCst);
     let keys = issuer.keys.lock().expect("no panic").clone();
     if keys.is_empty() { (StatusCode::SERVICE_UNAVAILABLE, "later".to_owned()) } else { (StatusCode::OK, keys) }
 }
 
-/// The headers of the request, in a document that passes for a key set.
+/// The headers of the request, in the form of a key set.
 async fn headers(headers: HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     serde_json::json!({"keys": [text("user-agent"), text("accept"), text("host"), text("authorization")]}).to_string()
@@ -99,7 +99,7 @@ fn with_options(options: &JwksOptions) -> JwksClient {
 }
 
 #[tokio::test]
-async fn keys_are_found_where_they_are() {
+async fn keys_are_fetched_directly_after_a_redirect_and_by_discovery() {
     let address = Issuer::default().serve().await;
     let client = client(&[]);
     for key in [
@@ -112,7 +112,7 @@ async fn keys_are_found_where_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_no_set_of_keys_does_not_get_in() {
+async fn failed_responses_and_other_documents_are_errors() {
     let address = Issuer::default().serve().await;
     let client = client(&[]);
     let fetch = async |path: &str| client.fetch(&at(format!("http://{address}{path}")), SECOND).await;
@@ -125,7 +125,7 @@ async fn what_is_no_set_of_keys_does_not_get_in() {
     assert!(matches!(fetch("/endless-failure").await, Err(FetchError::Status(502))), "its body is not awaited");
     let never = at(format!("http://{address}/never"));
     assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
-    assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Address(_))));
+    assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Url(_))));
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
     let error = client.fetch(&at(format!("http://{closed}/keys")), SECOND).await.expect_err("refused").to_string();
     assert!(error.starts_with(&format!("connect to {closed}: Connection refused")), "{error}");
@@ -142,7 +142,7 @@ async fn request_states_its_sender_and_no_credentials() {
 }
 
 #[tokio::test]
-async fn answers_are_read_up_to_a_size_and_for_a_time() {
+async fn responses_are_limited_in_size_and_time() {
     let address = Issuer::default().serve().await;
     let client = client(&[]);
     let fetch = async |path: &str, limit| client.fetch(&at(format!("http://{address}{path}")), limit).await;
@@ -155,7 +155,7 @@ async fn answers_are_read_up_to_a_size_and_for_a_time() {
             "{path}: {result:?}"
         );
     }
-    // Each piece comes in time, but not the whole.
+    // Each piece arrives in time, but the body does not end in time.
     let limit = Duration::from_millis(200);
     assert!(matches!(fetch("/slow", limit).await, Err(FetchError::Timeout(after)) if after == limit));
     // The server accepts and never responds.
@@ -165,21 +165,21 @@ async fn answers_are_read_up_to_a_size_and_for_a_time() {
 }
 
 #[tokio::test]
-async fn redirections_lead_to_no_blocked_address() {
+async fn redirects_to_blocked_addresses_and_plaintext_are_refused() {
     let address = Issuer::default().serve().await;
     let inside = at(format!("http://{address}/inside"));
     let result = client(&["127.0.0.2/32"]).fetch(&inside, SECOND).await;
     assert!(matches!(&result, Err(FetchError::Forbidden { host, .. }) if host == "127.0.0.2"), "{result:?}");
     let https_only = with_options(&JwksOptions { https_only: true, skip_verify: true, ..JwksOptions::default() });
     let result = https_only.fetch(&at(format!("http://{address}/keys")), SECOND).await;
-    assert!(matches!(result, Err(FetchError::Address(_))), "{result:?}");
+    assert!(matches!(result, Err(FetchError::Url(_))), "{result:?}");
     let (port, _) = serve_tls(format!("307 Temporary Redirect\r\nlocation: http://{address}/keys"), "").await;
     let result = https_only.fetch(&at(format!("https://localhost:{port}/keys")), SECOND).await;
     assert_eq!(result.expect_err("refused").to_string(), "redirect: plaintext is refused");
 }
 
 #[tokio::test]
-async fn blocked_addresses_are_not_asked_whatever_their_name() {
+async fn no_request_is_sent_to_blocked_addresses() {
     let issuer = Issuer::default();
     let address = issuer.clone().serve().await;
     for host in ["127.0.0.1", "localhost"] {
@@ -187,7 +187,7 @@ async fn blocked_addresses_are_not_asked_whatever_their_name() {
         let result = client(&["127.0.0.0/8", "::1/128"]).fetch(&key, SECOND).await;
         assert!(matches!(result, Err(FetchError::Forbidden { .. })), "{host}: {result:?}");
     }
-    assert_eq!(issuer.asked.load(Ordering::SeqCst), 0);
+    assert_eq!(issuer.requests.load(Ordering::SeqCst), 0);
 }
 
 /// Serves one response over TLS. The port, and the certificate as PEM.
@@ -205,8 +205,8 @@ async fn serve_tls(head: String, body: &'static str) -> (u16, String) {
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let _ = stream.read(&mut [0; 1024]).await;
             let length = body.len();
-            let answer = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-            let _ = stream.write_all(answer.as_bytes()).await;
+            let response = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            let _ = stream.write_all(response.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
     });
@@ -214,7 +214,7 @@ async fn serve_tls(head: String, body: &'static str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn servers_show_who_they_are() {
+async fn certificates_of_servers_are_verified() {
     let (port, certificate) = serve_tls("200 OK".to_owned(), KEYS).await;
     let directory = tempfile::tempdir().expect("a directory");
     let extra_roots = directory.path().join("extra.pem");
@@ -227,7 +227,7 @@ async fn servers_show_who_they_are() {
     assert_eq!(with_options(&options).fetch(&key, SECOND).await.expect("keys"), KEYS);
 }
 
-/// A graph with one policy that names the keys at `address`, and what it has of them.
+/// A graph with one policy that names the keys at `address`, and the key set of the policy.
 fn graph(address: SocketAddr) -> (Engine, Handles, JwksKey) {
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |b| sluice_graph::build(b, &options));
@@ -246,10 +246,10 @@ fn graph(address: SocketAddr) -> (Engine, Handles, JwksKey) {
 }
 
 #[tokio::test]
-async fn keys_come_back_into_the_graph_and_follow_the_issuer() {
+async fn fetched_keys_are_an_input_of_the_graph_and_follow_the_issuer() {
     let issuer = Issuer::default();
     let address = issuer.clone().serve().await;
-    // The first time it is not there.
+    // The first fetch fails.
     issuer.set("");
     let (engine, handles, key) = graph(address);
     let short = Duration::from_millis(5);
@@ -282,7 +282,7 @@ async fn keys_come_back_into_the_graph_and_follow_the_issuer() {
     let other = r#"{"keys":[]}"#;
     issuer.set(other);
     expect(other).await;
-    // An issuer that breaks down does not take its keys with it.
+    // The keys stay when the issuer fails.
     let before = metrics.failed.get();
     issuer.set("");
     while metrics.failed.get() < before + 3 {
