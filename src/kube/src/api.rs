@@ -72,7 +72,7 @@ impl Resource {
         Self { kind, namespace: None, fields: None, labels: None, metadata_only: false }
     }
 
-    /// How it is listed and watched.
+    /// The parameters of its lists and watches.
     pub(crate) fn watcher_config(&self, options: &KubeOptions) -> watcher::Config {
         watcher::Config {
             label_selector: self.labels.clone(),
@@ -90,7 +90,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A failed request, by what has to follow.
+/// A failed request. The variant decides what follows.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ApiError {
     /// The resourceVersion or the continue token has expired (410): list again.
@@ -146,46 +146,45 @@ pub struct Api {
     pub(crate) options: KubeOptions,
     cluster: Option<Text>,
     reachability: Reachability,
-    /// Lists are requested as the beginning of a watch, until the server rejects that.
+    /// Lists are requested as streaming lists, until the server rejects one.
     streams_lists: Arc<AtomicBool>,
 }
 
 impl Api {
-    /// For an API server whose cluster the log does not name.
+    /// A client without the name of its cluster.
     #[must_use]
     pub fn new(client: Client, options: KubeOptions) -> Self {
         let streams_lists = Arc::new(AtomicBool::new(true));
         Self { client, options, cluster: None, reachability: Reachability::default(), streams_lists }
     }
 
-    /// With the name of its cluster, for the log.
+    /// Sets the name of its cluster, for the log.
     #[must_use]
     pub fn of_cluster(self, cluster: Text) -> Self {
         Self { cluster: Some(cluster), ..self }
     }
 
     /// The name of its cluster.
-    #[must_use]
-    pub fn cluster(&self) -> Option<&str> {
+    pub(crate) fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
 
-    /// Whether lists are streamed.
+    /// Whether lists are requested as streaming lists.
     pub(crate) fn streams_lists(&self) -> bool {
         self.streams_lists.load(Ordering::Relaxed)
     }
 
-    /// Lists in pages from now on.
+    /// All further lists are requested in pages.
     pub(crate) fn list_in_pages(&self) {
         self.streams_lists.store(false, Ordering::Relaxed);
     }
 
-    /// The server answered a request.
+    /// The server responded to a request.
     pub(crate) fn succeeded(&self) {
         self.reachability.succeeded(self.cluster());
     }
 
-    /// The server did not answer a request.
+    /// The server did not respond to a request.
     pub(crate) fn unreachable(&self, cause: &str) {
         self.reachability.failed(self.cluster(), cause);
     }

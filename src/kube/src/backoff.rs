@@ -19,14 +19,14 @@ impl Backoff {
         Self { first, last, next: first }
     }
 
-    /// The wait after one more failure: between half and all of the current step.
+    /// The wait after a further failure: between half of the current step and all of it.
     pub fn failed(&mut self) -> Duration {
         let step = self.next.min(self.last);
         self.next = (step * 2).min(self.last);
         step.mul_f64(rand::rng().random_range(0.5..1.0))
     }
 
-    /// Resets the wait after a success.
+    /// Resets the wait, after a success.
     pub fn worked(&mut self) {
         self.next = self.first;
     }

@@ -16,11 +16,11 @@ pub struct Clients(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     clients: watch::Sender<ClientsById>,
-    /// Number of clients that have been set.
+    /// Number of clients that have been set, which is the number of the next client.
     count: AtomicU64,
 }
 
-/// Clients, each with a number that is unique in its cluster.
+/// Clients by cluster id. Each has a number, so that a replaced client is distinguished from the previous one.
 pub type ClientsById = BTreeMap<Text, (u64, Client)>;
 
 impl Clients {
@@ -47,7 +47,7 @@ impl Clients {
         self.0.clients.send_modify(|clients| drop(clients.remove(cluster)));
     }
 
-    /// Reports all clients, now and after each change.
+    /// Receives all clients, now and after each change.
     pub fn follow(&self) -> watch::Receiver<ClientsById> {
         let mut receiver = self.0.clients.subscribe();
         receiver.mark_changed();

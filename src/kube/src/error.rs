@@ -1,11 +1,11 @@
-//! Failures of the Kubernetes API, and which of them a retry can mend.
+//! Failures of the Kubernetes API, and which of them are retryable.
 
 use std::error::Error;
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
 
-/// A client cannot be made. A retry does not help before the named file changes.
+/// A client cannot be created. A retry fails unless the named file changes.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be used.
@@ -19,7 +19,7 @@ pub enum ConnectError {
     /// The service account of the pod cannot be used.
     #[error("{} (the process does not run in a pod: name a cluster with --kubeconfig, or a directory with --configDir)", chain(.0))]
     ServiceAccount(InClusterError),
-    /// The client refuses the configuration.
+    /// The client rejects the configuration.
     #[error("{}", chain(.0))]
     Client(kube::Error),
 }
@@ -27,11 +27,11 @@ pub enum ConnectError {
 /// No response of an API server: no connection, or the connection broke. Retryable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot reach the API server {address}: {}", chain(&**.cause))]
-pub struct UnreachableServer {
-    /// Its URL.
-    pub address: String,
-    /// What the connection says.
-    pub cause: Box<dyn Error + Send + Sync>,
+pub(crate) struct UnreachableServer {
+    /// URL of the API server.
+    pub(crate) address: String,
+    /// The error of the connection.
+    pub(crate) cause: Box<dyn Error + Send + Sync>,
 }
 
 /// A request to the API server failed.
@@ -40,32 +40,20 @@ pub enum RequestError {
     /// No response. Retryable.
     #[error("{0}")]
     Unreachable(String),
-    /// The server refused the request with this status code. Retryable if it is 429 or 5xx.
+    /// The server rejected the request with this status code. Retryable if it is 429 or 5xx.
     #[error("{code}: {message}")]
     Status {
         /// HTTP status code.
         code: u16,
-        /// The text of the server.
+        /// The message of the server.
         message: String,
     },
-    /// No credentials. The text of a credential program is left out: it may hold credentials. Retryable.
+    /// No credentials. The output of a credential plugin is not quoted, because it may contain credentials. Retryable.
     #[error("the kubeconfig yields no credentials")]
     Credentials,
     /// The request or the response is malformed. Not retryable.
     #[error("{0}")]
     Malformed(String),
-}
-
-impl RequestError {
-    /// Whether a later request can succeed.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable(_) | Self::Credentials => true,
-            Self::Status { code, .. } => *code == 429 || *code >= 500,
-            Self::Malformed(_) => false,
-        }
-    }
 }
 
 impl From<kube::Error> for RequestError {
@@ -101,17 +89,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_of_a_program_are_not_quoted() {
+    fn output_of_a_credential_plugin_is_not_quoted() {
         let error = kube::Error::Auth(kube::client::AuthError::AuthExec("token abc123".to_owned()));
         assert_eq!(RequestError::from(error).to_string(), "the kubeconfig yields no credentials");
     }
 
     #[test]
-    fn unreachable_server_is_named_and_retryable() {
+    fn error_names_the_unreachable_server() {
         let cause = Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
         let server = UnreachableServer { address: "https://10.0.0.1:443/".to_owned(), cause };
         let error = RequestError::from(kube::Error::Service(Box::new(server)));
-        assert!(error.is_retryable());
+        assert!(matches!(error, RequestError::Unreachable(_)));
         assert_eq!(error.to_string(), "cannot reach the API server https://10.0.0.1:443/: connection refused");
     }
 }

@@ -1,7 +1,7 @@
 //! Leader election among replicas by a Lease of the control plane's namespace (O17).
 //!
-//! The leader renews its Lease. A Lease that has not changed for its whole duration, measured by the local clock, is free:
-//! clocks of replicas may differ. A leader that cannot renew stops before another replica may start.
+//! The leader renews its Lease. A Lease that has not changed for its duration, measured by the local clock, is free,
+//! because clocks of replicas may differ. A leader that cannot renew stops before another replica may start.
 
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +26,7 @@ pub const TRUST_BUNDLE_LEASE: &str = "istio-clustertrustbundle-controller-electi
 /// A replica that may become leader.
 #[derive(Clone)]
 pub struct Election {
-    /// `None` makes this replica the leader: it is the only one, or leader election is switched off.
+    /// `None` makes this replica the leader without a Lease.
     client: Option<Client>,
     namespace: Text,
     identity: String,
@@ -34,7 +34,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// A candidate named after its pod. Without a client, every replica leads.
+    /// A replica named after its pod. Without a client, every replica leads.
     #[must_use]
     pub fn new(client: Option<Client>, namespace: Text, pod: &str) -> Self {
         let unique: u32 = rand::rng().random();
@@ -42,7 +42,7 @@ impl Election {
         Self { client, namespace, identity: format!("{pod}-{unique:08x}"), duration: Duration::from_secs(30) }
     }
 
-    /// With Leases of this duration.
+    /// Sets the duration of the Leases.
     #[must_use]
     pub fn lasting(self, duration: Duration) -> Self {
         Self { duration, ..self }
@@ -64,15 +64,15 @@ impl Election {
             observed: None,
             failure_is_logged: false,
         };
-        while let Some(lost) = candidate.wait_for_turn(&stop).await {
+        while let Some(certain_until) = candidate.acquire(&stop).await {
             info!(target: "leader", lease, identity = candidate.identity, "became leader");
             let term = stop.child_token();
             let working = work(term.clone());
             tokio::pin!(working);
-            let kept = candidate.keep(lost, &stop);
+            let renewing = candidate.renew(certain_until, &stop);
             let ended = tokio::select! {
                 () = &mut working => true,
-                () = kept => false,
+                () = renewing => false,
             };
             if !ended {
                 term.cancel();
@@ -103,11 +103,11 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Waits until this replica leads. Returns the time until which that is certain; `None` once stopped.
-    async fn wait_for_turn(&mut self, stop: &CancellationToken) -> Option<Instant> {
+    /// Waits until this replica holds the Lease. Returns the time until which that is certain; `None` once stopped.
+    async fn acquire(&mut self, stop: &CancellationToken) -> Option<Instant> {
         loop {
             let begun = Instant::now();
-            if self.try_take().await {
+            if self.try_acquire_or_renew().await {
                 return Some(begun + self.duration / 2);
             }
             tokio::select! {
@@ -118,14 +118,14 @@ impl Candidate {
     }
 
     /// Renews until the Lease is lost or `stop` is cancelled.
-    async fn keep(&mut self, mut certain_until: Instant, stop: &CancellationToken) {
+    async fn renew(&mut self, mut certain_until: Instant, stop: &CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.duration / 4) => {}
             }
             let begun = Instant::now();
-            let renewed = tokio::time::timeout_at(certain_until, self.try_take()).await;
+            let renewed = tokio::time::timeout_at(certain_until, self.try_acquire_or_renew()).await;
             if renewed.unwrap_or(false) {
                 certain_until = begun + self.duration / 2;
             } else if Instant::now() >= certain_until || self.is_of_another() {
@@ -139,9 +139,9 @@ impl Candidate {
         !holder.is_empty() && holder != self.identity
     }
 
-    /// Acquires a free Lease or renews an own one. True if this replica holds it now.
-    async fn try_take(&mut self) -> bool {
-        match self.take().await {
+    /// Acquires a free Lease, or renews the Lease that this replica holds. True if this replica holds it now.
+    async fn try_acquire_or_renew(&mut self) -> bool {
+        match self.acquire_or_renew().await {
             Ok(ours) => {
                 self.failure_is_logged = false;
                 ours
@@ -155,13 +155,13 @@ impl Candidate {
         }
     }
 
-    async fn take(&mut self) -> Result<bool, RequestError> {
+    async fn acquire_or_renew(&mut self) -> Result<bool, RequestError> {
         let Some(object) = self.leases.get().await? else {
             let mut object = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": {"name": self.leases.name, "namespace": self.leases.namespace},
             });
-            self.sign(&mut object, true);
+            self.set_holder(&mut object, true);
             let written = self.leases.write(Method::POST, "", &object).await?;
             self.observed = written.map(|object| ObservedLease { object, since: Instant::now() });
             return Ok(self.observed.is_some());
@@ -170,16 +170,16 @@ impl Candidate {
             self.observed = Some(ObservedLease { object: object.clone(), since: Instant::now() });
         }
         let holder = holder(&object);
-        let lasts = object["spec"]["leaseDurationSeconds"].as_f64().unwrap_or_default();
-        let lasts = Duration::try_from_secs_f64(lasts).unwrap_or_default().max(self.duration);
-        let is_free =
-            holder.is_empty() || self.observed.as_ref().is_some_and(|observed| observed.since.elapsed() >= lasts);
+        let lease_duration = object["spec"]["leaseDurationSeconds"].as_f64().unwrap_or_default();
+        let lease_duration = Duration::try_from_secs_f64(lease_duration).unwrap_or_default().max(self.duration);
+        let is_free = holder.is_empty()
+            || self.observed.as_ref().is_some_and(|observed| observed.since.elapsed() >= lease_duration);
         let is_ours = holder == self.identity;
         if !is_ours && !is_free {
             return Ok(false);
         }
         let mut new = object;
-        self.sign(&mut new, !is_ours);
+        self.set_holder(&mut new, !is_ours);
         let path = format!("/{}", self.leases.name);
         match self.leases.write(Method::PUT, &path, &new).await? {
             Some(written) => {
@@ -191,8 +191,8 @@ impl Candidate {
         }
     }
 
-    /// Writes the holder and the times into a Lease.
-    fn sign(&self, object: &mut Value, is_new: bool) {
+    /// Writes this replica as the holder and the times into a Lease.
+    fn set_holder(&self, object: &mut Value, is_new: bool) {
         let now = micro_time();
         let transitions = object["spec"]["leaseTransitions"].as_i64();
         let spec = &mut object["spec"];
@@ -217,7 +217,7 @@ impl Candidate {
         let (limit, path) = (Duration::from_secs(2), format!("/{}", self.leases.name));
         let released = self.leases.write(Method::PUT, &path, &object);
         if !matches!(tokio::time::timeout(limit, released).await, Ok(Ok(Some(_)))) {
-            info!(target: "leader", lease = self.leases.name, "cannot release the Lease: it expires by itself");
+            info!(target: "leader", lease = self.leases.name, "cannot release the Lease, it expires by itself");
         }
     }
 }

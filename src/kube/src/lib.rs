@@ -4,12 +4,12 @@ mod api;
 mod backoff;
 mod clients;
 mod error;
+mod feed;
 mod leader;
 mod list_watch;
 mod pace;
 mod raw_object;
 mod server;
-mod turn;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use kube::{Client, Config};
 pub use api::{Api, ApiError, Resource};
 pub use backoff::Backoff;
 pub use clients::{Clients, ClientsById};
-pub use error::{ConnectError, RequestError, UnreachableServer, chain};
+pub use error::{ConnectError, RequestError, chain};
+pub use feed::next_batch_or_due;
 pub use leader::{ADDRESSES_LEASE, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 pub use list_watch::{ListWatch, Receiver, WatchEvent};
 pub use server::client;
-pub use turn::next_turn;
 
 /// Limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
 pub struct KubeOptions {
-    /// Objects a page.
+    /// Maximum number of objects in a page of a list.
     pub page: u32,
-    /// Longest time of one watch. The server ends it then, and the next watch continues from there. A watch that receives
-    /// nothing, not even its end, is given up 5 seconds later.
+    /// Longest time of one watch. The server ends the watch then, and the next watch continues at its last resourceVersion.
+    /// A watch whose end does not arrive is closed 5 seconds later.
     pub watch: Duration,
-    /// Longest time without data of a list in progress. It is read again then.
+    /// Longest time without data of a list in progress. The list is read again then, in pages.
     pub list_silence: Duration,
-    /// The wait after the first failure; each further one in a row is twice as long.
+    /// The wait after the first failure. It doubles with each further failure in a row.
     pub first_retry: Duration,
     /// The longest wait.
     pub last_retry: Duration,
@@ -56,7 +56,7 @@ impl Default for KubeOptions {
     }
 }
 
-/// A client by a kubeconfig file, or by the service account of the pod without one. No request is sent yet.
+/// A client with the settings of a kubeconfig file, or of the pod's service account without one. No request is sent yet.
 ///
 /// # Errors
 /// The kubeconfig or the service account cannot be used.

@@ -7,9 +7,9 @@
 //!  └─ failed, silent: wait          kind not served (404): `Receiver::absent`, end
 //! ```
 //!
-//! `kube::runtime::watcher` sends the requests and keeps the resourceVersion. A list is the beginning of a watch (a streaming
-//! list) where the API server supports that, and is read in pages otherwise. This module passes batches of raw objects to
-//! the receiver, and decides what follows a failure.
+//! `kube::runtime::watcher` sends the requests and keeps the resourceVersion. It requests streaming lists
+//! (`sendInitialEvents`) where the API server supports them, and lists in pages otherwise. This module passes batches of
+//! raw objects to the receiver, and decides what follows a failure.
 
 use std::pin::{Pin, pin};
 use std::time::Instant;
@@ -24,7 +24,7 @@ use crate::backoff::Backoff;
 use crate::pace::{self, Pace};
 use crate::raw_object::RawObject;
 
-/// Most events of a watch in one call of the receiver.
+/// Maximum number of events of a watch in one call of the receiver.
 const MAX_EVENTS_PER_BATCH: usize = 1024;
 
 /// An event of a watch.
@@ -72,11 +72,11 @@ impl Default for List {
     }
 }
 
-/// Why a batch ends.
+/// A failure that ends a batch.
 enum Failure {
     /// The watcher reports an error.
     Watcher(watcher::Error),
-    /// The list in progress has received nothing for the longest time allowed.
+    /// The list in progress has received no data for [`KubeOptions::list_silence`](crate::KubeOptions::list_silence).
     Silent,
 }
 
@@ -116,7 +116,7 @@ impl<R: Receiver> ListWatch<R> {
         .await
     }
 
-    /// Runs one watcher after the other.
+    /// Runs a watcher, and a new one each time that it has to list again.
     async fn list_and_watch<const METADATA_ONLY: bool>(&mut self, client: &kube::Client) {
         loop {
             let streams_list = self.api.streams_lists();
@@ -139,7 +139,7 @@ impl<R: Receiver> ListWatch<R> {
         }
     }
 
-    /// The events of one watcher. It does not end by itself.
+    /// The events of one watcher. The stream does not end by itself.
     fn watcher<const METADATA_ONLY: bool>(
         &self,
         client: &kube::Client,
@@ -175,8 +175,8 @@ impl<R: Receiver> ListWatch<R> {
             let event = event.map_err(Failure::Watcher)?;
             let ends_page = matches!(event, watcher::Event::Init | watcher::Event::InitDone);
             batch.push(event);
-            let most = if self.list.is_some() { self.api.options.page as usize } else { MAX_EVENTS_PER_BATCH };
-            if ends_page || batch.len() >= most {
+            let limit = if self.list.is_some() { self.api.options.page as usize } else { MAX_EVENTS_PER_BATCH };
+            if ends_page || batch.len() >= limit {
                 return Ok(());
             }
         }
@@ -226,11 +226,11 @@ impl<R: Receiver> ListWatch<R> {
         info!(objects, milliseconds, "listed");
     }
 
-    /// Logs a failure and waits as long as it requires.
+    /// Logs a failure, waits if the API server needs time, and returns what follows.
     async fn failed(&mut self, failure: Failure, streams_list: bool) -> Next {
         let is_listing = self.list.is_some();
         let error = match failure {
-            Failure::Watcher(error) if streams_list && is_listing && is_refused(&error) => {
+            Failure::Watcher(error) if streams_list && is_listing && is_rejected(&error) => {
                 debug!(%error, "the API server does not stream lists, listing in pages");
                 self.api.list_in_pages();
                 return Next::ListAgain;
@@ -251,7 +251,7 @@ impl<R: Receiver> ListWatch<R> {
                 info!("resourceVersion of the watch has expired, listing again");
                 return Next::ListAgain;
             }
-            // A watch that cannot be started at its resourceVersion must not be tried again.
+            // A list whose continue token has expired starts again.
             ApiError::Gone => Next::ListAgain,
             ApiError::Unreachable(_) | ApiError::Other(_) => Next::Continue,
         };
@@ -260,7 +260,7 @@ impl<R: Receiver> ListWatch<R> {
         next
     }
 
-    /// Logs a failure. An unreachable API server is one line for all kinds.
+    /// Logs a failure. An unreachable API server is reported once for all kinds.
     fn report(&self, is_listing: bool, error: &ApiError) {
         let event = match is_listing {
             true => "list failed, retrying",
@@ -274,7 +274,7 @@ impl<R: Receiver> ListWatch<R> {
     }
 }
 
-/// Whether the API server refuses the parameters of a streaming list.
-fn is_refused(error: &watcher::Error) -> bool {
+/// Whether the API server rejects the parameters of a streaming list.
+fn is_rejected(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
 }

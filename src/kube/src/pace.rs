@@ -1,8 +1,8 @@
-//! The requests of one `kube::runtime::watcher`, paced and made consistent.
+//! The requests of one `kube::runtime::watcher`, with waits between watches and consistent streaming lists.
 //!
-//! The watcher starts the next watch as soon as the server ends one, and reads a streaming list at resourceVersion 0, which
-//! is any state that the API server has cached. A client of its own changes both: watches that end early are followed by a
-//! wait, and a streaming list is as recent as a paged list.
+//! The watcher starts the next watch as soon as the server ends one. It requests a streaming list at resourceVersion 0,
+//! which is any state that the API server has cached. The client of this module changes both: a wait follows a watch that
+//! ends early, and a streaming list is as recent as a paged list.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(crate) struct Pace(Arc<Mutex<State>>);
 
 struct State {
     backoff: Backoff,
-    /// When the server accepted the last watch, unless its end has been counted.
+    /// When the server accepted the last watch; `None` once the end of that watch has been counted.
     accepted: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ impl Pace {
 }
 
 impl State {
-    /// Whether the last watch ended early, if it has not been counted yet.
+    /// Counts the end of the last watch once, and returns whether it ended early.
     fn count_last_watch(&mut self, now: Instant) -> bool {
         match self.accepted.take() {
             Some(accepted) if now.saturating_duration_since(accepted) < MIN_SUCCESSFUL_WATCH => true,

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// With `METADATA_ONLY`, requests ask for the metadata of objects and not for whole objects.
 #[derive(Clone, Debug)]
 pub(crate) struct RawObject<const METADATA_ONLY: bool> {
-    /// Holds the resourceVersion only: the watcher reads no other field.
+    /// Contains only the resourceVersion: the watcher reads no other field.
     metadata: ObjectMeta,
     /// The whole object.
     pub(crate) json: Value,
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_of_an_object_is_kept() {
+    fn json_keeps_every_field_of_an_object() {
         let json = json!({"metadata": {"name": "a", "resourceVersion": "7", "managedFields": [{"manager": "m"}]},
                           "unknown": {"deep": [1, null]}});
         let object: RawObject<false> = serde_json::from_value(json.clone()).expect("an object");

@@ -1,4 +1,4 @@
-//! Clients whose errors name the address of the API server, and reports of a server that is not reached.
+//! Clients whose errors name the address of the API server, and reports of an unreachable API server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use tower::timeout::TimeoutLayer;
 use tower::util::MapErrLayer;
 use tracing::{debug, info, warn};
 
-use crate::UnreachableServer;
+use crate::error::UnreachableServer;
 
 /// Time between two warnings of one unreachable API server.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Longest time until a response begins. The API server itself ends a request after 60 seconds, unless it is a watch,
-/// whose response begins at once.
+/// Time limit for the beginning of a response. The API server ends a request after 60 seconds, except a watch, whose
+/// response begins immediately.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// A client whose connection errors name the address of the API server.
@@ -36,7 +36,7 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&limit).with_layer(&name_server).build())
 }
 
-/// Reports of one API server, shared by all its watches: one line a minute, not one for each kind and try.
+/// Reports of one API server, shared by all its watches: one line a minute, not one for each kind and attempt.
 #[derive(Clone, Default)]
 pub(crate) struct Reachability(Arc<Mutex<State>>);
 

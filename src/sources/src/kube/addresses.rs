@@ -9,7 +9,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
 use sluice_graph::AddressUpdate;
-use sluice_kube::{Backoff, chain, next_turn};
+use sluice_kube::{Backoff, chain, next_batch_or_due};
 use sluice_model::{Host, ObjectKey, Text};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,7 @@ impl AddressWriter {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.open.values().map(|(_, due)| *due).min();
-            let Some(batch) = next_turn(&mut self.feed, due, &stop).await else { return };
+            let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
             for event in batch.iter().flat_map(|batch| batch.events(&self.updates)) {
                 match event.new {

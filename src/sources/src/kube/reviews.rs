@@ -8,7 +8,7 @@ use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
-use sluice_kube::{Clients, RequestError, next_turn};
+use sluice_kube::{Clients, RequestError, next_batch_or_due};
 use sluice_model::SecretReader;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ impl SecretReviewer {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.open.values().map(|(_, due)| *due).min();
-            let Some(batch) = next_turn(&mut self.feed, due, &stop).await else { return };
+            let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
             for event in batch.iter().flat_map(|batch| batch.events(&self.wanted)) {
                 if event.new.is_some() {
                     self.open.insert((*event.key).clone(), (None, Instant::now()));

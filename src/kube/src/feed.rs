@@ -1,11 +1,16 @@
-//! The wait of components that write to a cluster.
+//! The wait of components that write published values to a cluster.
 
 use sluice_engine::{Batch, Feed};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Waits for the next batch of the feed. `Some(None)` at `due`; `None` once `stop` is cancelled or the engine stops.
-pub async fn next_turn(feed: &mut Feed, due: Option<Instant>, stop: &CancellationToken) -> Option<Option<Batch>> {
+/// Waits for the next batch of the feed, until `due`. `Some(None)` if `due` is first; `None` if `stop` is cancelled or the
+/// engine stops.
+pub async fn next_batch_or_due(
+    feed: &mut Feed,
+    due: Option<Instant>,
+    stop: &CancellationToken,
+) -> Option<Option<Batch>> {
     let wait = async {
         match due {
             Some(due) => tokio::time::sleep_until(due).await,
