@@ -1,7 +1,7 @@
 //! The Kubernetes API as the source of a cluster's objects (C03, C04).
 //!
-//! Each kind that the graph uses, or that users may expect to have an effect, is listed in pages and then watched. The sink
-//! keeps parsed objects; this module keeps names only. A kind of a CustomResourceDefinition is read while the definition
+//! Each kind that the graph uses, or that users may expect to have an effect, is listed and watched. This module passes
+//! parsed objects to the sink and keeps their keys only. A kind of a CustomResourceDefinition is read while the definition
 //! exists.
 
 mod addresses;
@@ -29,11 +29,11 @@ pub use reviews::SecretReviewer;
 
 /// A cluster behind the Kubernetes API.
 pub struct KubeSource {
-    /// Its client.
+    /// Client of the cluster.
     pub client: Client,
-    /// The cluster.
+    /// The cluster, and what is read from it.
     pub cluster: Cluster,
-    /// Namespace of the control plane: its ConfigMaps are read, whichever `namespace` is.
+    /// Namespace of the control plane. Its ConfigMaps are read whatever `namespace` is.
     pub system_namespace: Text,
     /// The only namespace to read objects of; `None` is all.
     pub namespace: Option<Text>,
@@ -49,17 +49,17 @@ impl KubeSource {
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
         let crds = Definitions::new(defined);
-        let watching = ListWatch::new(api.clone(), Definitions::resource(), self.backoff(), crds);
+        let watching = ListWatch::new(api.clone(), Resource::definitions(), self.backoff(), crds);
         tasks.spawn(async move { drop(watching.run().await) });
         let (read, ignored): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.reads(info));
-        // The graph does not use these kinds, so nothing waits for them. They are read only for the warning that they have
-        // no effect.
+        // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
+        // they have no effect.
         sink.synced(&self.cluster.id, &ignored.iter().map(|info| info.kind).collect::<Vec<_>>());
-        let told = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
-        for info in read.into_iter().chain(told) {
+        let unsupported = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
+        for info in read.into_iter().chain(unsupported) {
             let namespace = self.namespace_of(info);
             let objects = Objects::new(info, self.cluster.clone(), sink.clone());
-            if info.is_custom() && !is_built_in(info) {
+            if info.is_custom() {
                 let following =
                     definitions::follow(api.clone(), info, namespace, self.backoff(), objects, definitions.clone());
                 tasks.spawn(following);
@@ -86,15 +86,10 @@ impl KubeSource {
 
     fn namespace_of(&self, info: &KindInfo) -> Option<Text> {
         match info.kind {
-            // The ConfigMap of the mesh is needed, whatever the namespace is.
+            // The mesh config is in the namespace of the control plane.
             Kind::ConfigMap => self.namespace.as_ref().map(|_| self.system_namespace.clone()),
             _ if info.namespaced => self.namespace.clone(),
             _ => None,
         }
     }
-}
-
-/// Whether the kind is built in, although its group looks like that of an extension.
-fn is_built_in(info: &KindInfo) -> bool {
-    info.group == "networking.k8s.io"
 }

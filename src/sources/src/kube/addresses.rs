@@ -17,40 +17,40 @@ use tracing::{debug, warn};
 
 /// Writes allocated addresses until the statuses contain them.
 ///
-/// One of several replicas should write, see [`Election`](sluice_kube::Election). If two write for a moment, they allocate
-/// the same addresses, and neither overwrites a status it has not read.
+/// One of several replicas writes, see [`Election`](sluice_kube::Election). If two replicas write at the same time, they
+/// allocate the same addresses, and neither overwrites a status that it has not read.
 pub struct AddressWriter {
     client: Client,
     feed: Feed,
     updates: Published<ObjectKey, AddressUpdate>,
     backoff: Backoff,
     /// Pending writes, with the time of the next attempt.
-    open: BTreeMap<ObjectKey, (Arc<AddressUpdate>, Instant)>,
+    pending: BTreeMap<ObjectKey, (Arc<AddressUpdate>, Instant)>,
     /// All inputs are synced.
     synced: bool,
 }
 
-/// Wait for the watch to report a written status.
-const UNSEEN: Duration = Duration::from_secs(60);
+/// Time in which the watch has to report a written status. The status is written again after that.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl AddressWriter {
     /// Writes the `updates` of the engine through `client`.
     #[must_use]
     pub fn new(client: Client, feed: Feed, updates: Published<ObjectKey, AddressUpdate>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-        Self { client, feed: feed.only(&updates), updates, backoff, open: BTreeMap::new(), synced: false }
+        Self { client, feed: feed.only(&updates), updates, backoff, pending: BTreeMap::new(), synced: false }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due = self.open.values().map(|(_, due)| *due).min();
+            let due = self.pending.values().map(|(_, due)| *due).min();
             let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
             for event in batch.iter().flat_map(|batch| batch.events(&self.updates)) {
                 match event.new {
-                    Some(update) => self.open.insert((*event.key).clone(), (update, Instant::now())),
-                    None => self.open.remove(&event.key),
+                    Some(update) => self.pending.insert((*event.key).clone(), (update, Instant::now())),
+                    None => self.pending.remove(&event.key),
                 };
             }
             // Before all inputs are synced, a used address may look free.
@@ -62,14 +62,14 @@ impl AddressWriter {
 
     async fn write_due(&mut self) {
         let now = Instant::now();
-        let due: Vec<_> = self.open.iter().filter(|(_, (_, due))| *due <= now).collect();
+        let due: Vec<_> = self.pending.iter().filter(|(_, (_, due))| *due <= now).collect();
         let due: Vec<_> = due.into_iter().map(|(key, (update, _))| (key.clone(), update.clone())).collect();
         for (key, update) in due {
             let wait = match self.write(&key, &update).await {
                 Ok(()) => {
                     self.backoff.worked();
                     debug!(service_entry = %key, "wrote allocated addresses");
-                    UNSEEN
+                    OBSERVE_TIMEOUT
                 }
                 Err(error) => {
                     warn!(service_entry = %key, error = chain(&error), "failed to write allocated addresses, retrying");
@@ -77,32 +77,34 @@ impl AddressWriter {
                 }
             };
             let again = Instant::now() + wait;
-            if let Some((_, due)) = self.open.get_mut(&key) {
+            if let Some((_, due)) = self.pending.get_mut(&key) {
                 *due = again;
             }
         }
     }
 
     async fn write(&self, key: &ObjectKey, update: &AddressUpdate) -> Result<(), kube::Error> {
-        let (is, wanted) = (addresses(&update.is), addresses(&update.wanted));
-        let known = if update.is.is_empty() { Value::Null } else { is };
+        let wanted = addresses(&update.wanted);
+        let current = if update.is.is_empty() { Value::Null } else { addresses(&update.is) };
         let change = json!([
-            {"op": "test", "path": "/status/addresses", "value": known},
+            {"op": "test", "path": "/status/addresses", "value": current},
             {"op": "add", "path": "/status/addresses", "value": wanted},
         ]);
         match self.patch(key, &change).await {
-            Err(kube::Error::Api(status)) if update.is.is_empty() && is_misfit(status.code) => {
-                // The object has no status, or an empty list.
-                let begin = json!([
+            Err(kube::Error::Api(status)) if update.is.is_empty() && is_failed_test(status.code) => {
+                // The object has no status, or an empty list of addresses.
+                let add_status = json!([
                     {"op": "test", "path": "/status", "value": null},
                     {"op": "add", "path": "/status", "value": {"addresses": wanted}},
                 ]);
-                let refill = json!([
+                let replace_empty = json!([
                     {"op": "test", "path": "/status/addresses", "value": []},
                     {"op": "replace", "path": "/status/addresses", "value": wanted},
                 ]);
-                match self.patch(key, &begin).await {
-                    Err(kube::Error::Api(status)) if is_misfit(status.code) => self.patch(key, &refill).await,
+                match self.patch(key, &add_status).await {
+                    Err(kube::Error::Api(status)) if is_failed_test(status.code) => {
+                        self.patch(key, &replace_empty).await
+                    }
                     result => result,
                 }
             }
@@ -125,8 +127,8 @@ impl AddressWriter {
     }
 }
 
-/// The object differs from what the patch tests.
-fn is_misfit(code: u16) -> bool {
+/// Whether a status code means that the object differs from what the patch tests.
+fn is_failed_test(code: u16) -> bool {
     code == 422 || code == 400
 }
 

@@ -14,7 +14,7 @@ use super::objects::Objects;
 /// Names of the definitions, such as `gateways.networking.istio.io`; `None` before the first list.
 pub(super) type Defined = Option<BTreeSet<Text>>;
 
-/// Publishes the existing definitions to the followers of kinds.
+/// Publishes the names of the existing definitions.
 pub(super) struct Definitions {
     defined: watch::Sender<Defined>,
     names: BTreeSet<Text>,
@@ -25,12 +25,7 @@ impl Definitions {
         Self { defined, names: BTreeSet::new() }
     }
 
-    /// The resource to list and watch.
-    pub(super) fn resource() -> Resource {
-        Resource::definitions()
-    }
-
-    fn tell(&self) {
+    fn publish(&self) {
         self.defined.send_if_modified(|defined| {
             let changed = defined.as_ref() != Some(&self.names);
             if changed {
@@ -51,7 +46,7 @@ impl Receiver for Definitions {
     }
 
     fn end_list(&mut self) {
-        self.tell();
+        self.publish();
     }
 
     fn watched(&mut self, events: Vec<WatchEvent>) {
@@ -65,12 +60,12 @@ impl Receiver for Definitions {
                 }
             }
         }
-        self.tell();
+        self.publish();
     }
 
     fn absent(&mut self) {
         self.names.clear();
-        self.tell();
+        self.publish();
     }
 }
 
@@ -78,7 +73,7 @@ fn name(object: &Value) -> Option<Text> {
     object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
-/// Follows a kind while it is defined. Otherwise it has no objects.
+/// Lists and watches a kind while it is defined. A kind that is not defined has no objects.
 pub(super) async fn follow(
     api: Api,
     info: &'static KindInfo,
@@ -99,10 +94,10 @@ pub(super) async fn follow(
                     // Returns when the API server no longer serves the kind.
                     objects = ListWatch::new(api.clone(), resource, backoff.clone(), objects).run().await;
                 }
-                // Defined and not served yet, or not in a supported version.
+                // The definition exists, but the kind is not served yet, or not in a supported version.
                 None => tokio::task::block_in_place(|| objects.absent()),
             }
-            // The server may serve it soon: check again without a notification.
+            // The API server may serve the kind later without a change of the definition.
             tokio::select! {
                 changed = definitions.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(backoff.failed()) => {}
@@ -119,12 +114,12 @@ pub(super) async fn follow(
     }
 }
 
-/// The version of a kind to read: the first supported one that the server serves.
+/// The version in which a kind is read: the first supported version that the API server serves.
 async fn served_version(api: &Api, info: &'static KindInfo) -> Option<&'static str> {
     match api.versions(info.group).await {
         Ok(served) => info.versions.iter().copied().find(|version| served.iter().any(|it| it == version)),
         Err(ApiError::Absent | ApiError::Gone) => None,
-        // The list reports the failure.
+        // The list fails too, and logs the failure.
         Err(ApiError::Unreachable(_) | ApiError::Other(_)) => info.versions.first().copied(),
     }
 }

@@ -13,40 +13,45 @@ use tracing::warn;
 use crate::report::RejectLog;
 use crate::{Change, ChangeOrigin, Cluster, Sink};
 
-/// The keys of the known objects of a kind, so that a list becomes a diff.
+/// Passes changes of a kind's objects to the sink. It keeps the keys of the objects, so that a new list also yields the
+/// deleted objects.
 pub(super) struct Objects {
     info: &'static KindInfo,
     cluster: Cluster,
     sink: Arc<dyn Sink>,
     known: BTreeSet<ObjectKey>,
-    /// Keys that the list in progress has not contained yet.
-    unnamed: BTreeSet<ObjectKey>,
+    /// Keys of known objects that the list in progress has not contained yet.
+    not_listed: BTreeSet<ObjectKey>,
     log: RejectLog,
 }
 
 impl Objects {
     pub(super) fn new(info: &'static KindInfo, cluster: Cluster, sink: Arc<dyn Sink>) -> Self {
-        Self { info, cluster, sink, known: BTreeSet::new(), unnamed: BTreeSet::new(), log: RejectLog::default() }
+        Self { info, cluster, sink, known: BTreeSet::new(), not_listed: BTreeSet::new(), log: RejectLog::default() }
     }
 
-    fn set(&mut self, mut object: Value) -> Option<Change> {
-        let received = unix_time();
-        // Items of lists omit these fields.
+    /// Adds apiVersion and kind, which items of lists omit.
+    fn add_type(&self, object: &mut Value) {
         if let Some(fields) = object.as_object_mut() {
             fields.entry("apiVersion").or_insert_with(|| self.info.api_version().into());
             fields.entry("kind").or_insert_with(|| self.info.name.into());
         }
+    }
+
+    fn set(&mut self, mut object: Value) -> Option<Change> {
+        let received = unix_time();
+        self.add_type(&mut object);
         let version = version(&object);
         if !self.cluster.follows(self.info, &object) {
             let key = identify(&self.cluster.id, &object).ok()?.key;
-            // It may have applied to this revision before.
-            self.unnamed.remove(&key);
-            return self.known.remove(&key).then(|| self.gone(key, version));
+            // The object may have applied to this revision before.
+            self.not_listed.remove(&key);
+            return self.known.remove(&key).then(|| self.deletion(key, version));
         }
         match parse_object(&self.cluster.id, &self.cluster.domain, &object) {
             Ok(parsed) => {
                 self.log.log(&parsed, "", |_| None);
-                self.unnamed.remove(&parsed.key);
+                self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
                 let origin = ChangeOrigin { place: Text::default(), version, received };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
@@ -59,17 +64,14 @@ impl Objects {
     }
 
     fn delete(&mut self, mut object: Value) -> Option<Change> {
-        if let Some(fields) = object.as_object_mut() {
-            fields.entry("apiVersion").or_insert_with(|| self.info.api_version().into());
-            fields.entry("kind").or_insert_with(|| self.info.name.into());
-        }
+        self.add_type(&mut object);
         let key = identify(&self.cluster.id, &object).ok()?.key;
         self.known.remove(&key);
-        self.unnamed.remove(&key);
-        Some(self.gone(key, version(&object)))
+        self.not_listed.remove(&key);
+        Some(self.deletion(key, version(&object)))
     }
 
-    fn gone(&self, key: ObjectKey, version: Text) -> Change {
+    fn deletion(&self, key: ObjectKey, version: Text) -> Change {
         let origin = ChangeOrigin { place: Text::default(), version, received: unix_time() };
         Change { kind: self.info.kind, key, object: None, origin }
     }
@@ -77,7 +79,7 @@ impl Objects {
 
 impl Receiver for Objects {
     fn begin_list(&mut self) {
-        self.unnamed.clone_from(&self.known);
+        self.not_listed.clone_from(&self.known);
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
@@ -86,9 +88,9 @@ impl Receiver for Objects {
     }
 
     fn end_list(&mut self) {
-        let unnamed = std::mem::take(&mut self.unnamed);
-        self.known.retain(|key| !unnamed.contains(key));
-        self.sink.commit(unnamed.into_iter().map(|key| self.gone(key, Text::default())).collect());
+        let deleted = std::mem::take(&mut self.not_listed);
+        self.known.retain(|key| !deleted.contains(key));
+        self.sink.commit(deleted.into_iter().map(|key| self.deletion(key, Text::default())).collect());
         self.sink.synced(&self.cluster.id, &[self.info.kind]);
     }
 

@@ -1,4 +1,4 @@
-//! Asks clusters whether service accounts may read Secrets (P17).
+//! SubjectAccessReviews of service accounts whose proxies request Secrets (P17).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,70 +14,71 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Age after which a result is renewed.
+/// Age after which a result is reviewed again.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
 /// Wait after a failed review.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sends a SubjectAccessReview for each service account whose proxies request Secrets: may it list those of its namespace?
-/// The result is valid for a minute. While a cluster is unreachable, its last result stays valid.
+/// Sends a SubjectAccessReview for each service account whose proxies request Secrets. The account must be permitted to
+/// list the Secrets of its namespace. The result is valid for a minute. While a cluster is unreachable, the last result
+/// stays valid.
 pub struct SecretReviewer {
     clients: Clients,
     feed: Feed,
     wanted: Published<SecretReader, ()>,
-    answers: Input<SecretReader, bool>,
-    /// What was answered, and when to ask again.
-    open: BTreeMap<SecretReader, (Option<bool>, Instant)>,
+    results: Input<SecretReader, bool>,
+    /// The wanted reviews with the last result and the time of the next request.
+    reviews: BTreeMap<SecretReader, (Option<bool>, Instant)>,
 }
 
 impl SecretReviewer {
-    /// Asks the clusters of `clients` what `wanted` holds and writes `answers`.
+    /// Sends the `wanted` reviews to the clusters of `clients`, and writes the `results`.
     #[must_use]
     pub fn new(
         clients: Clients,
         feed: Feed,
         wanted: Published<SecretReader, ()>,
-        answers: Input<SecretReader, bool>,
+        results: Input<SecretReader, bool>,
     ) -> Self {
-        Self { clients, feed: feed.only(&wanted), wanted, answers, open: BTreeMap::new() }
+        Self { clients, feed: feed.only(&wanted), wanted, results, reviews: BTreeMap::new() }
     }
 
-    /// Until `stop` is cancelled or the engine stops.
+    /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due = self.open.values().map(|(_, due)| *due).min();
+            let due = self.reviews.values().map(|(_, due)| *due).min();
             let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
             for event in batch.iter().flat_map(|batch| batch.events(&self.wanted)) {
                 if event.new.is_some() {
-                    self.open.insert((*event.key).clone(), (None, Instant::now()));
+                    self.reviews.insert((*event.key).clone(), (None, Instant::now()));
                 } else {
-                    self.open.remove(&event.key);
-                    self.answers.delete((*event.key).clone());
+                    self.reviews.remove(&event.key);
+                    self.results.delete((*event.key).clone());
                 }
             }
-            self.ask_due().await;
+            self.review_due().await;
         }
     }
 
-    async fn ask_due(&mut self) {
+    async fn review_due(&mut self) {
         let now = Instant::now();
-        let due = self.open.iter().filter(|(_, (_, due))| *due <= now).map(|(reader, _)| reader.clone());
-        let asked = due.map(|reader| {
+        let due = self.reviews.iter().filter(|(_, (_, due))| *due <= now).map(|(reader, _)| reader.clone());
+        let requests = due.map(|reader| {
             let client = self.clients.get(&reader.cluster);
             async move {
                 let is_known = client.is_some();
-                let answer = match client {
-                    Some(client) => ask(client, &reader).await,
+                let result = match client {
+                    Some(client) => review(client, &reader).await,
                     None => Ok(false),
                 };
-                (reader, is_known, answer)
+                (reader, is_known, result)
             }
         });
-        for (reader, is_known, answer) in join_all(asked).await {
-            let Some((known, due)) = self.open.get_mut(&reader) else { continue };
+        for (reader, is_known, result) in join_all(requests).await {
+            let Some((known, due)) = self.reviews.get_mut(&reader) else { continue };
             let SecretReader { cluster, namespace, service_account } = &reader;
-            *due = Instant::now() + if answer.is_ok() && is_known { REVIEW_INTERVAL } else { RETRY_INTERVAL };
-            let answer = match (answer, *known) {
+            *due = Instant::now() + if result.is_ok() && is_known { REVIEW_INTERVAL } else { RETRY_INTERVAL };
+            let is_allowed = match (result, *known) {
                 (Ok(allowed), _) => {
                     if *known != Some(allowed) {
                         info!(%cluster, %namespace, %service_account, allowed, "reviewed access to Secrets");
@@ -89,16 +90,16 @@ impl SecretReviewer {
                     known.unwrap_or(false)
                 }
             };
-            if *known != Some(answer) {
-                *known = Some(answer);
-                self.answers.set(reader, answer);
+            if *known != Some(is_allowed) {
+                *known = Some(is_allowed);
+                self.results.set(reader, is_allowed);
             }
         }
     }
 }
 
-/// Whether the cluster lets the service account list the Secrets of its namespace.
-async fn ask(client: Client, reader: &SecretReader) -> Result<bool, RequestError> {
+/// Whether the service account may list the Secrets of its namespace.
+async fn review(client: Client, reader: &SecretReader) -> Result<bool, RequestError> {
     let SecretReader { namespace, service_account, .. } = reader;
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -112,6 +113,6 @@ async fn ask(client: Client, reader: &SecretReader) -> Result<bool, RequestError
         .header(header::CONTENT_TYPE, "application/json")
         .body(review.to_string().into_bytes())
         .map_err(|error| RequestError::Malformed(error.to_string()))?;
-    let answer: Value = client.request(request).await?;
-    Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
+    let response: Value = client.request(request).await?;
+    Ok(response.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
 }
