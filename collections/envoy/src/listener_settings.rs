@@ -33,7 +33,7 @@ pub struct ListenerSettings {
     pub mesh: Arc<MeshConfig>,
     /// Profile of the proxy.
     pub facts: ListenerProfile,
-    /// Services of telemetry providers. A provider without an existing service is left out.
+    /// Services of extension providers. A service that does not exist has no entry.
     pub collectors: BTreeMap<ProviderService, Collector>,
     /// Telemetry and extensions of the proxy.
     pub attached: Arc<ListenerAttachments>,
@@ -87,7 +87,7 @@ impl ListenerSettings {
         self.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
     }
 
-    /// The effective telemetry of a side.
+    /// The effective telemetry of a traffic direction.
     pub(crate) fn observed(&self, class: ListenerClass) -> &ObservedSide {
         match class {
             ListenerClass::Inbound => &self.attached.observation.server,

@@ -15,9 +15,9 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// Reads the files from the metadata fields with this prefix, if any is set.
-    pub(crate) fn of(proxy: &Proxy, side: &str) -> Option<Self> {
-        let text = |what: &str| metadata_text(proxy, &format!("{side}_{what}")).unwrap_or_default();
+    /// Reads the files from the metadata fields with this prefix; `None` if none is set.
+    pub(crate) fn of(proxy: &Proxy, prefix: &str) -> Option<Self> {
+        let text = |what: &str| metadata_text(proxy, &format!("{prefix}_{what}")).unwrap_or_default();
         let files = Self { chain: text("CERT_CHAIN"), key: text("KEY"), root: text("ROOT_CERT") };
         (files != Self::default()).then_some(files)
     }
@@ -44,11 +44,11 @@ pub(crate) fn captured_dns(proxy: &Proxy) -> Option<(Text, u16)> {
 
 /// Whether the metadata of a proxy disables sending HBONE.
 pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
-    let said = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
-    said.is_some_and(is_true)
+    let value = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
+    value.is_some_and(is_true)
 }
 
-/// Host and port of the agent's DNS server, from `host:port`.
+/// Host and port of the agent's DNS server, from `host:port`. Any other text gives the default address.
 fn dns_proxy(declared: &str) -> (Text, u16) {
     let (host, port) = declared.rsplit_once(':').unwrap_or(("127.0.0.1", "15053"));
     let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };

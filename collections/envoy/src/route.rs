@@ -29,8 +29,7 @@ pub use domains::{AltHosts, ServiceDomains, service_domains};
 pub(crate) use hash_policy::build_hash_policy;
 pub use headers::advertise_http3;
 pub(crate) use inbound::build_inbound_route;
-pub(crate) use retry::build_inbound_retry_policy;
-pub use retry::build_retry_policy;
+pub(crate) use retry::{build_inbound_retry_policy, build_retry_policy};
 pub use table::{TableKind, build_header, by_virtual_host, renamed};
 pub use virtual_host::{
     CatchAll, VirtualHostInputs, build_catch_all, build_default_route, build_not_found, build_virtual_host,
@@ -205,8 +204,7 @@ fn operation(route: &Route, virtual_service: &VirtualService, port: u32) -> Stri
 }
 
 /// Whether a route matches every request.
-#[must_use]
-pub fn is_catch_all(route: &Route) -> bool {
+fn is_catch_all(route: &Route) -> bool {
     let Some(matched) = &route.r#match else { return false };
     let any_path = match &matched.path_specifier {
         Some(PathSpecifier::Prefix(prefix) | PathSpecifier::PathSeparatedPrefix(prefix)) => prefix == "/",

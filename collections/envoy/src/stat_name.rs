@@ -14,7 +14,7 @@ pub(crate) struct StatNameValues<'a> {
     pub(crate) port: u32,
     /// Port name of the service.
     pub(crate) port_name: &'a str,
-    /// Port of the workload, 0 for outbound names. `None` leaves the placeholder, as the reference does for inbound
+    /// Port of the workload; 0 for outbound names. With `None`, the placeholder is not replaced, as in istiod for inbound
     /// listeners.
     pub(crate) target_port: Option<u32>,
 }

@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBu
 
 use crate::wire::{any, string_value, structure};
 
-/// Name of a transport socket for plain text.
+/// Name of the transport socket for plain text in matches.
 pub(super) const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
 
 /// Match of endpoints that accept mutual TLS.
@@ -27,7 +27,7 @@ pub(super) fn plain_match() -> TransportSocketMatch {
     }
 }
 
-/// A transport socket for plain text.
+/// A transport socket for plain text, with this name.
 pub(super) fn raw_buffer(name: &str) -> TransportSocket {
     TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&RawBuffer::default()))) }
 }

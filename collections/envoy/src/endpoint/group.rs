@@ -22,7 +22,7 @@ pub(super) enum EndpointOrigin<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// A group without endpoints.
+    /// A group without endpoints in a locality.
     pub(super) fn at(place: &Locality) -> Self {
         let locality = EnvoyLocality {
             region: place.region.to_string(),
@@ -46,7 +46,7 @@ impl<'a> Group<'a> {
         self.message.load_balancing_weight = (!endpoints.is_empty()).then(|| uint32(sum));
     }
 
-    /// Keeps these endpoints, and sets the weight of the group.
+    /// Keeps the endpoints for which `keep` returns true, and sets the weight of the group.
     pub(super) fn retain(&mut self, keep: impl Fn(&LbEndpoint) -> bool) {
         let endpoints = std::mem::take(&mut self.message.lb_endpoints);
         let origins = std::mem::take(&mut self.origins);

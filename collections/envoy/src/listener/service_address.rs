@@ -7,23 +7,23 @@ use crate::listener_settings::ListenerSettings;
 /// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
 pub(super) fn service_address(settings: &ListenerSettings, service: &Service) -> Option<Text> {
     let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
-    if let Some(address) = own.iter().find(|address| speaks(settings, address)) {
+    if let Some(address) = own.iter().find(|address| has_family(settings, address)) {
         return Some(address.clone());
     }
     let declared = service.addresses_for(&settings.facts.cluster).first();
     if declared.is_none() && settings.facts.auto_allocated {
-        return service.auto_allocated_addresses.iter().find(|address| speaks(settings, address)).cloned();
+        return service.auto_allocated_addresses.iter().find(|address| has_family(settings, address)).cloned();
     }
     declared.cloned()
 }
 
-/// Additional addresses of the service.
+/// The other addresses of a service for the client, of the address families of the client.
 pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
     let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
     if addresses.is_empty() && settings.facts.auto_allocated {
         addresses.clone_from(&service.auto_allocated_addresses);
     }
-    addresses.retain(|address| speaks(settings, address));
+    addresses.retain(|address| has_family(settings, address));
     // The second family is used only in dual-stack mode.
     if !settings.dual_stack
         && let Some(first) = addresses.first().cloned()
@@ -34,6 +34,7 @@ pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) ->
     addresses
 }
 
-fn speaks(settings: &ListenerSettings, address: &str) -> bool {
+/// Whether the proxy has the address family of an address.
+fn has_family(settings: &ListenerSettings, address: &str) -> bool {
     if address.contains(':') { settings.ipv6() } else { settings.ipv4() }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{ProviderKind, ProviderService, Text};
 
-/// Host and cluster of a telemetry provider's service.
+/// Host and cluster of an extension provider's service.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Collector {
     /// Its host.
@@ -12,7 +12,8 @@ pub struct Collector {
     pub cluster: Text,
 }
 
-/// Services of the providers, which [`ListenerSettings::collectors`](super::ListenerSettings::collectors) must contain.
+/// The services of a provider. [`ListenerSettings::collectors`](super::ListenerSettings::collectors) must contain those
+/// that exist.
 #[must_use]
 pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     match kind {
@@ -31,7 +32,7 @@ pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     }
 }
 
-/// The service of an authorization provider.
+/// The service of an authorization provider; `None` for other providers.
 #[must_use]
 pub(crate) fn authorizer_service(kind: &ProviderKind) -> Option<&ProviderService> {
     match kind {

@@ -20,7 +20,7 @@ const STATUS_CODES: &str = "retriable-status-codes";
 ///
 /// With consistent hashing, the same host is retried unless the policy says otherwise.
 #[must_use]
-pub fn build_retry_policy(retry: Option<&HttpRetry>, consistent_hash: bool) -> Option<RetryPolicy> {
+pub(crate) fn build_retry_policy(retry: Option<&HttpRetry>, consistent_hash: bool) -> Option<RetryPolicy> {
     let mut policy = RetryPolicy {
         num_retries: Some(uint32(2)),
         retry_on: OUTBOUND.into(),

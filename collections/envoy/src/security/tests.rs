@@ -12,9 +12,8 @@ use sluice_model::{
     ExtAuthz, ExtensionProvider, JwtRule, MeshConfig, PolicyAction, PolicyValues, ProviderKind, ProviderService, Text,
 };
 
-use super::{KeySource, SecurityInputs, build_policies};
+use super::{KeySource, PolicyFilters, SecurityInputs, build_policies};
 use crate::listener_settings::{Collector, ListenerSettings};
-use crate::security::PolicyFilters;
 
 fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }
