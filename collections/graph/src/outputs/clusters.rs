@@ -230,7 +230,7 @@ fn derive_outbound<'s>(
                 None => cx.all(&plain),
             };
             let mut rows = Vec::new();
-            for (profile, ()) in profiles.iter().map(|(profile, _)| (profile, ())) {
+            for (profile, _) in &profiles {
                 let text = profile_text(profile);
                 let write = |view: &View, is_selected: &dyn Fn(&Text) -> bool| {
                     let found = destinations.seen_from(view).filter(|(service, _)| is_selected(&service.namespace));

@@ -104,10 +104,10 @@ pub(crate) struct NameTableInputs<'a, 's> {
 }
 
 /// Entries of name tables, and the table itself for each profile.
-/// Key: `SegmentKey`: the one table is nameless, an entry is called as its host. From: `hosts`, `services`, `proxies`
-/// (what of them names depend on), `destination_rules` (for whose eyes); `endpoints` of headless services only.
-/// Changes when: a service comes, goes or gets another address; an endpoint of a headless service does.
-/// Size: services × profiles, plus pods with names of their own, plus the entries that differ in special namespaces.
+/// Key: `SegmentKey`: the table has no name, an entry has the name of its host. From: `hosts`, `services`, `proxies`
+/// (their profiles), `destination_rules` (the views of clients); `endpoints` of headless services only.
+/// Changes when: a service is added, removed or gets another address; an endpoint of a headless service does.
+/// Size: services × profiles, plus pods with separate names, plus the entries that differ in special namespaces.
 /// Rejects: none.
 pub(crate) fn derive_name_tables<'s>(inputs: &NameTableInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let profiles = derive_profiles(inputs.proxies, "name_table_profiles", NameProfile::of);

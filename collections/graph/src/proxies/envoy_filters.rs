@@ -156,7 +156,7 @@ impl PatchHead {
         };
         // Extension configs are subscribed by name, for both directions of traffic.
         let in_context =
-            self.apply_to == ApplyTo::ExtensionConfig || contexts.iter().any(|side| self.context.covers(*side));
+            self.apply_to == ApplyTo::ExtensionConfig || contexts.iter().any(|context| self.context.covers(*context));
         let version = match &self.version {
             VersionMatch::Any => true,
             VersionMatch::Matches(pattern) => !proxy.istio_version.is_empty() && matches(pattern),

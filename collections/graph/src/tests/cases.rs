@@ -25,11 +25,12 @@ enum CaseItem {
 struct SeededRandom(u64);
 
 impl SeededRandom {
-    fn below(&mut self, sides: usize) -> usize {
+    /// The next number, from 0 to below `bound`.
+    fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 16).unwrap_or_default() % sides.max(1)
+        usize::try_from(self.0 >> 16).unwrap_or_default() % bound.max(1)
     }
 
     fn shuffle<T>(&mut self, items: &mut [T]) {

@@ -320,11 +320,11 @@ fn the_first_matching_policy_limits_the_visibility_of_a_service_entry() {
         ));
         mesh.apply(&OUTSIDE.replace("namespace: app", &format!("namespace: {namespace}")));
     }
-    let exported_by = |namespace: &str| {
+    let export_to = |namespace: &str| {
         let key = sluice_model::ServiceKey { namespace: namespace.into(), host: "listed.example".into() };
         mesh.get(&mesh.handles.services, &key).expect("a service").export_to
     };
-    assert_eq!(exported_by("wide"), ExportTo::All);
-    assert_eq!(exported_by("half"), ExportTo::Namespaces(["half".into()].into()));
-    assert_eq!(exported_by("shut"), ExportTo::None);
+    assert_eq!(export_to("wide"), ExportTo::All);
+    assert_eq!(export_to("half"), ExportTo::Namespaces(["half".into()].into()));
+    assert_eq!(export_to("shut"), ExportTo::None);
 }

@@ -90,7 +90,7 @@ pub(crate) fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destina
 fn concerns(route: &HttpRoute, namespace: &str) -> bool {
     let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
     let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
-    namespaces.peek().is_none() || namespaces.any(|imported| *imported == *namespace)
+    namespaces.peek().is_none() || namespaces.any(|source| *source == *namespace)
 }
 
 /// The hosts that requests of clients in `namespace` may be sent to; for an empty namespace, those of all clients.

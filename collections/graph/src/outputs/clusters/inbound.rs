@@ -148,7 +148,7 @@ impl WorkloadPorts {
     }
 }
 
-/// Replaces the service of a port that only a Sidecar declares.
+/// The service of a port that only a Sidecar declares.
 fn service_of_sidecar(scope: &SidecarScope) -> Service {
     Service {
         namespace: scope.namespace.clone(),

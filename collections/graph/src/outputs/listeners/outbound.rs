@@ -142,14 +142,14 @@ fn derive_shares<'s>(
                     continue;
                 }
                 let shares_of_service = |service: &Arc<Service>,
-                                         ask: EgressBinding<'_>|
+                                         egress: EgressBinding<'_>|
                  -> BTreeMap<(Text, u16), Share> {
                     let pods = || -> Vec<Vec<Text>> {
                         let endpoints = cx.get(&endpoints, &service.key());
                         let addresses = endpoints.iter().flat_map(|found| found.iter().map(|e| e.addresses.clone()));
                         addresses.collect()
                     };
-                    shares_of(&settings, service, ask, &pods)
+                    shares_of(&settings, service, egress, &pods)
                 };
                 let shares = |service: Option<&Arc<Service>>| {
                     service.map(|service| shares_of_service(service, EgressBinding::default())).unwrap_or_default()

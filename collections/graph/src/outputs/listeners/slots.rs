@@ -115,14 +115,14 @@ impl EgressBinding<'_> {
 pub(super) fn shares_of(
     settings: &ListenerSettings,
     service: &Service,
-    ask: EgressBinding<'_>,
+    egress: EgressBinding<'_>,
     pods: &dyn Fn() -> Vec<Vec<Text>>,
 ) -> BTreeMap<(Text, u16), Share> {
     let mut shares = BTreeMap::new();
-    let binding = ask.bind(settings);
-    let declared = ask.port();
+    let binding = egress.bind(settings);
+    let declared = egress.port();
     let order = || {
-        let by_age = ask.listener.is_some_and(|listener| listener.only_exact);
+        let by_age = egress.listener.is_some_and(|listener| listener.only_exact);
         let everyone = !by_age && service.export_to == ExportTo::All;
         (everyone, service.created, service.name.clone(), service.namespace.clone())
     };
@@ -133,8 +133,8 @@ pub(super) fn shares_of(
             binding.addresses.is_empty() && kind != PortProtocol::Http && service.resolution == Resolution::Passthrough;
         let per_pod = headless && declared.is_none();
         let addresses = if per_pod { pods() } else { Vec::new() };
-        let distinguish_addresses = declared.is_none().then_some(addresses.as_slice());
-        for key in listener_keys(settings, service, port, &binding, distinguish_addresses) {
+        let pod_addresses = declared.is_none().then_some(addresses.as_slice());
+        for key in listener_keys(settings, service, port, &binding, pod_addresses) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
             if kind == PortProtocol::Http {
@@ -147,7 +147,7 @@ pub(super) fn shares_of(
             }
             let ListenerKey { bind, port: number } = key;
             let place = (bind.primary().into(), number);
-            let listener = ask.at;
+            let listener = egress.at;
             shares.entry(place).or_insert(Share {
                 listener,
                 order: order(),

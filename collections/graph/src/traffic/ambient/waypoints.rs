@@ -276,7 +276,6 @@ impl WaypointReads {
 
     /// The waypoint that an object refers to or, if it refers to none, that of its namespace. A reference to an absent
     /// or forbidden waypoint is not replaced by another.
-    /// use it is no reason to use another.
     fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
         let named = match wish(labels, key, USE, USE_NAMESPACE) {
             WaypointLabel::None => return None,

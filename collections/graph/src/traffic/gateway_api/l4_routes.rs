@@ -49,9 +49,8 @@ pub(super) fn derive_l4_routes<'s>(
             move |cx, key, route| Some(binder.bind(cx, key, route))
         });
         let services = bound.flat_map(&format!("gateway_api/{name}/virtual_services"), move |_, bound| {
-            let row = |generated_service: &VirtualService| {
-                (generated(&cluster, &generated_service.namespace, &generated_service.name), generated_service.clone())
-            };
+            let row =
+                |service: &VirtualService| (generated(&cluster, &service.namespace, &service.name), service.clone());
             bound.virtual_services.iter().map(row).collect::<Vec<_>>()
         });
         let rejects = bound
@@ -78,7 +77,7 @@ impl L4RouteBinder {
         let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
         let attached =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
-        let mut generated_service: Vec<VirtualService> = Vec::new();
+        let mut virtual_services: Vec<VirtualService> = Vec::new();
         for attached in &attached {
             let by = Referrer { kind: &self.kind, key, is_mesh: attached.is_mesh() };
             let rules: Vec<Vec<RouteDestination>> = route
@@ -94,9 +93,9 @@ impl L4RouteBinder {
             let of_parent = if self.named { tls(route, attached, &rules) } else { tcp(attached, &rules) };
             for (host, routes) in of_parent {
                 let sort = if self.named { "tls" } else { "tcp" };
-                generated_service.push(VirtualService {
+                virtual_services.push(VirtualService {
                     namespace: key.namespace.clone(),
-                    name: format!("{}~{sort}~{}~{GENERATED}", key.name, generated_service.len()).into(),
+                    name: format!("{}~{sort}~{}~{GENERATED}", key.name, virtual_services.len()).into(),
                     created: route.meta.created,
                     hosts: vec![host],
                     gateways: vec![attached.gateway.clone()],
@@ -108,7 +107,7 @@ impl L4RouteBinder {
         let mut problems = problems.into_inner();
         problems.sort();
         problems.dedup();
-        BoundL4Route { virtual_services: generated_service, problems }
+        BoundL4Route { virtual_services, problems }
     }
 
     /// The destinations of a rule; without any weight, a destination that fails.
