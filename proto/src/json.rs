@@ -17,7 +17,7 @@ use prost_reflect::{DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
 pub use encode::{encode_any, encode_dynamic};
-pub use scalar::{format_duration, parse_duration};
+pub use scalar::parse_duration;
 
 use crate::pool;
 

@@ -2,22 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Labels, Locality, ServiceKey, Text};
-
-/// Key of an endpoint: its service, the port of the service, its address and its cluster.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct EndpointKey {
-    /// The service.
-    pub service: ServiceKey,
-    /// Name of the service's port; empty if unnamed.
-    pub port_name: Text,
-    /// Address: IP, host name or `unix://` path.
-    pub address: Text,
-    /// Port the endpoint listens on.
-    pub port: u32,
-    /// Cluster it runs in.
-    pub cluster: Text,
-}
+use crate::{Labels, Locality, Text};
 
 /// Readiness of an endpoint.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -63,7 +63,7 @@ pub use authorization_policy::{
 pub use compliance::CompliancePolicy;
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
-pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
+pub use endpoint::{Endpoint, Health, TlsMode};
 pub use envoy_filter::{
     ApplyTo, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch,
     PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch, RouteTableMatch, VersionMatch,
@@ -131,4 +131,4 @@ pub use virtual_service::{
     MESH_GATEWAY, NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute, TlsMatch,
     TlsRoute, VirtualService,
 };
-pub use workload::{EndpointSlice, Locality, Node, NodeKey, Pod, SliceEndpoint, SlicePort};
+pub use workload::{EndpointSlice, Locality, Node, Pod, SliceEndpoint, SlicePort};

@@ -31,15 +31,6 @@ impl Locality {
     }
 }
 
-/// Key of a node: its cluster and name.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct NodeKey {
-    /// Cluster id.
-    pub cluster: Text,
-    /// Node name.
-    pub name: Text,
-}
-
 /// A Kubernetes Node: its locality and addresses (S06).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Node {

@@ -69,7 +69,7 @@ pub fn parse_duration(text: &str) -> Result<(i64, i32), String> {
 }
 
 /// Formats a duration as protobuf JSON: `1s`, `0.250s`, `-0.000001s`.
-pub fn format_duration(seconds: i64, nanos: i32) -> String {
+pub(super) fn format_duration(seconds: i64, nanos: i32) -> String {
     let sign = if seconds < 0 || nanos < 0 { "-" } else { "" };
     format!("{sign}{}{}s", seconds.unsigned_abs(), fraction(nanos.unsigned_abs()))
 }

@@ -92,9 +92,9 @@ fn durations_are_accepted_in_both_syntaxes() {
     for text in ["", "s", "1", "1d", "1..5s", "- 1s", "1s ", "99999999999999999999h", "é"] {
         assert!(parse_duration(text).is_err(), "{text}");
     }
-    assert_eq!(format_duration(1, 500_000_000), "1.500s");
-    assert_eq!(format_duration(0, -1_000), "-0.000001s");
-    assert_eq!(format_duration(36, 0), "36s");
+    assert_eq!(scalar::format_duration(1, 500_000_000), "1.500s");
+    assert_eq!(scalar::format_duration(0, -1_000), "-0.000001s");
+    assert_eq!(scalar::format_duration(36, 0), "36s");
 }
 
 #[test]
