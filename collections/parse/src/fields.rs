@@ -75,7 +75,7 @@ impl Findings {
 
     /// Whether a part of the object does not apply.
     #[must_use]
-    pub fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         self.0.borrow().iter().any(|finding| finding.severity == Severity::Error)
     }
 
@@ -385,14 +385,14 @@ impl Drop for Fields<'_> {
     }
 }
 
-/// Replaces `target` if the field is present.
+/// Replaces `target` if there is a value.
 pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *target = value;
     }
 }
 
-/// What every message about an unknown field begins with.
+/// Prefix of every message about an unknown field.
 const UNKNOWN_FIELD: &str = "unknown field";
 
 /// The message for an unknown field. It suggests the name among `known` that is nearest to `name`.

@@ -26,7 +26,7 @@ const TLS_MODES: [(&str, ServerTlsMode); 6] = [
 ];
 
 /// Parses the `spec` of an Istio Gateway; `None` if the object does not apply.
-pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
+pub(crate) fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
     let fields = Fields::new(spec, "spec", findings)?;
     if !is_dns_label(&meta.name) {
         findings.note(sluice_model::Severity::Error, "metadata.name", "the name of a Gateway must not contain dots");

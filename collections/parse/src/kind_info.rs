@@ -1,4 +1,4 @@
-//! What the table of kinds states of a kind.
+//! A row of the table of kinds.
 
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
 use sluice_model::{Kind, Object};

@@ -10,7 +10,7 @@ use crate::{
     traffic_extension, workload_entry, workload_group,
 };
 
-/// Kinds for which a cluster creates pods. Sluice reads the pods, and not these objects.
+/// Kinds for which a cluster creates pods. Sluice reads the pods and not these objects.
 pub const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
 const NETWORKING: &str = "networking.istio.io";

@@ -64,7 +64,7 @@ pub mod yaml;
 
 pub use address::{address_blocks, forbidden_address};
 pub use fields::{Fields, Finding, Findings, parse_duration};
-pub use gateway::parse_gateway;
+pub(crate) use gateway::parse_gateway;
 pub use item::Item;
 pub use kind_info::{KindInfo, Parse};
 pub(crate) use kinds::find_kind;
@@ -80,4 +80,4 @@ pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::{NodeParseError, parse_proxy};
 pub(crate) use proxy_config::merge_proxy_config;
 pub use validate::{Problem, Validation, validate_text, validated_kinds};
-pub use virtual_service::parse_virtual_service;
+pub(crate) use virtual_service::parse_virtual_service;

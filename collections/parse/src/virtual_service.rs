@@ -39,7 +39,7 @@ impl NameResolver<'_> {
 /// Parses the `spec` of a VirtualService; `None` if the object does not apply.
 ///
 /// `domain` is the DNS domain that completes short hosts, such as `cluster.local`.
-pub fn parse_virtual_service(
+pub(crate) fn parse_virtual_service(
     meta: &ObjectMeta,
     spec: &Value,
     domain: &str,

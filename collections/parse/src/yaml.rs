@@ -99,10 +99,10 @@ impl Chunk<'_> {
         Ok(documents)
     }
 
-    /// The results of the fast path and of the complete YAML parser; `None` if the fast path leaves the chunk to the parser.
-    /// They must be equal. Tests and the fuzz target `yaml` check that.
+    /// The results of the fast path and of the complete YAML parser; `None` if the fast path does not read the chunk.
+    /// Tests and the fuzz target `yaml` check that both are equal.
     #[must_use]
-    pub fn compare_readers(&self, limits: &Limits) -> Option<[Result<Vec<Document>, SyntaxError>; 2]> {
+    pub fn parse_with_both_readers(&self, limits: &Limits) -> Option<[Result<Vec<Document>, SyntaxError>; 2]> {
         let mut document = fast_path::parse(self.text, limits)?;
         document.line += self.line - 1;
         Some([Ok(vec![document]), self.parse_without_fast_path(limits)])

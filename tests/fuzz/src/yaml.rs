@@ -118,7 +118,7 @@ pub fn run(run: &Run, root: &Path) -> Result<FuzzStatistics> {
 fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
     let mut is_read = false;
     for chunk in split_documents(text) {
-        let Some([fast, complete]) = chunk.compare_readers(limits) else {
+        let Some([fast, complete]) = chunk.parse_with_both_readers(limits) else {
             drop(chunk.parse(limits));
             continue;
         };
@@ -134,7 +134,7 @@ fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
 }
 
 fn differs(text: &str, limits: &Limits) -> bool {
-    let compared = split_documents(text).into_iter().filter_map(|chunk| chunk.compare_readers(limits));
+    let compared = split_documents(text).into_iter().filter_map(|chunk| chunk.parse_with_both_readers(limits));
     compared.into_iter().any(|[fast, complete]| fast != complete)
 }
 
