@@ -1,7 +1,7 @@
 //! Debug pages of the control plane for clients on this machine (D04), by default at `localhost:15004`.
 //!
-//! An HTTP request becomes an xDS request on a separate stream, authenticated as the proxy. The pages show what the control plane
-//! allows for the proxy's identity, and a rejected request does not end Envoy's stream.
+//! An HTTP request becomes an xDS request on a separate stream, authenticated as the proxy. The pages show what the control
+//! plane allows for the proxy's identity, and a rejected request does not end Envoy's stream.
 //!
 //! | path | xDS request | response |
 //! |---|---|---|

@@ -11,7 +11,8 @@ const MAX_BODY_BYTES: usize = 64 << 20;
 /// Time limit of a request, unless the caller sets one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A client for servers of this pod. It does not verify certificates, like the kubelet for probes, and does not follow redirects.
+/// A client for servers of this pod. It does not verify certificates, as the kubelet does not in probes, and does not follow
+/// redirects.
 ///
 /// # Errors
 /// TLS cannot be set up.

@@ -1,5 +1,5 @@
-//! Wasm modules of extensions (D07): the agent fetches them from their URL, checks them and writes them to files, so that Envoy
-//! loads files only.
+//! Wasm modules of extensions (D07): the agent fetches them from their URL, checks them and writes them to files, so that
+//! Envoy loads files only.
 //!
 //! - [`convert`]: extensions with files in place of URLs.
 //! - [`cache`]: the module files and their expiry.

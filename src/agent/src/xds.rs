@@ -1,7 +1,7 @@
 //! xDS proxy between Envoy and the control plane (D01).
 //!
-//! Messages pass as bytes; only their type is read. Responses for the agent are intercepted. The agent subscribes to its types
-//! on the same stream, and responses with extensions wait until their Wasm modules are fetched.
+//! Messages pass as bytes; only their type is read. Responses for the agent are intercepted. The agent subscribes to its
+//! types on the same stream, and responses with extensions wait until their Wasm modules are fetched.
 
 mod extensions;
 mod intercept;

@@ -108,7 +108,8 @@ impl NameTableStore {
         if let Some(addresses) = table.addresses(name) {
             return HostLookup::Resolved { alias_of: None, addresses };
         }
-        // Clients append search domains first. The name without the search domain is resolved at once, which saves further requests.
+        // Clients append search domains first. The name without the search domain is resolved at once, which saves further
+        // requests.
         let search = self.0.search.as_deref();
         let short = search.and_then(|search| name.strip_suffix(search)?.strip_suffix('.'));
         match short.and_then(|short| Some((short, table.addresses(short)?))) {

@@ -20,7 +20,8 @@ const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A certificate chain in PEM: the leaf first, the root last.
 pub(super) type Chain = Vec<String>;
 
-/// Requests a certificate. Each request opens a connection, because requests are rare, and roots and token change between them.
+/// Requests a certificate. Each request opens a connection, because requests are rare, and roots and token change between
+/// them.
 ///
 /// # Errors
 /// The authority cannot be reached or verified, rejects the request, or responds without a chain.

@@ -51,7 +51,8 @@ impl SecretFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// A file cannot be read or is not PEM, or certificate and key do not match, for example while only one of them is replaced.
+    /// A file cannot be read or is not PEM, or certificate and key do not match, for example while only one of them is
+    /// replaced.
     pub(super) fn read(&self) -> Result<SdsSecret> {
         let read = |file: &Path| std::fs::read(file).with_context(|| format!("read {}", file.display()));
         match self {
@@ -121,7 +122,8 @@ mod tests {
         }
     }
 
-    /// Kubernetes writes a new directory and replaces the symbolic link `..data` to it. Every file is a symbolic link through `..data`.
+    /// Kubernetes writes a new directory and replaces the symbolic link `..data` to it. Every file is a symbolic link through
+    /// `..data`.
     #[tokio::test]
     async fn replaced_secret_is_published_and_an_invalid_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -145,7 +145,8 @@ fn renewal_delay(now: SystemTime, expires: SystemTime, ratio: f64, jitter: f64, 
     lifetime.mul_f64(1.0 - left).max(MIN_RENEWAL_DELAY)
 }
 
-/// Delay until a failed attempt is repeated. It doubles each time, minus up to a quarter, so that proxies do not retry at the same time.
+/// Delay until a failed attempt is repeated. It doubles with each failure. A random part of up to a quarter is subtracted, so
+/// that proxies do not retry at the same time.
 fn backoff(failures: u32, random: f64) -> Duration {
     let delay = INITIAL_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.min(16)));
     delay.min(MAX_BACKOFF).mul_f64(1.0 - random / 4.0)

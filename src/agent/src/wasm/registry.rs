@@ -1,8 +1,8 @@
 //! Modules in container images: the manifest names the layer with the module; both come from the registry by HTTP.
 //!
-//! The crate `oci-client` (0.18) is not used here, because it cannot enforce the limits that the tests of this module check. It makes its
-//! own `reqwest` client, without a DNS resolver or redirect policy of the caller, so blocked addresses and redirects from TLS
-//! to plaintext cannot be refused. It sends the password to any token server that the registry names. It reads manifests and
+//! The crate `oci-client` (0.18) is not used here, because it cannot enforce the limits that the tests of this module check.
+//! It creates its own `reqwest` client, without a DNS resolver or redirect policy of the caller, so blocked addresses and
+//! redirects from TLS to plaintext cannot be refused. It sends the password to any token server that the registry names. It reads manifests and
 //! token responses of any size. Its TLS does not use the provider and the roots of the agent.
 
 use std::net::IpAddr;
@@ -218,8 +218,8 @@ impl<'a> RegistryClient<'a> {
     /// A token of the token server that the registry's challenge names.
     async fn fetch_token(&self, challenge: &ChallengeRef<'_>) -> Result<Zeroizing<String>> {
         let parameter = |name: &str| {
-            let parameter_value = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-            parameter_value.map(|(_, value)| value.to_unescaped())
+            let pair = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+            pair.map(|(_, value)| value.to_unescaped())
         };
         let realm = parameter("realm").context("the registry's challenge names no token server")?;
         let url = self.check_realm(&realm)?;
