@@ -81,7 +81,7 @@ impl Authority {
             }
         }
         if roots.is_empty() {
-            return fail(ROOTS, "hold no certificate");
+            return fail(ROOTS, "contain no certificate");
         }
         let mut chain = pem::certificates(CHAIN, &material.chain)?;
         // Clients receive the signing certificate only in the chain.
@@ -147,7 +147,7 @@ impl Authority {
                 return Err(MaterialError::new(CHAIN, "holds a section that is not an X.509 certificate"));
             };
             if !parsed.iter().any(|list| list.verify_signature(signer.public_key()).is_ok()) {
-                return Err(MaterialError::new(CRL, format!("hold no list that is signed by {}", signer.subject())));
+                return Err(MaterialError::new(CRL, format!("contain no list that is signed by {}", signer.subject())));
             }
         }
         Ok(())

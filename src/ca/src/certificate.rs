@@ -75,10 +75,10 @@ impl Certificate {
     /// Parses the first certificate of a PEM text.
     ///
     /// # Errors
-    /// The text holds no certificate, or the first one is malformed.
+    /// The text contains no certificate, or the first one is malformed.
     pub fn from_pem(part: &str, text: &str) -> Result<Self, MaterialError> {
         let all = pem::certificates(part, text)?;
-        let first = all.first().ok_or_else(|| MaterialError::new(part, "holds no certificate"))?;
+        let first = all.first().ok_or_else(|| MaterialError::new(part, "contains no certificate"))?;
         Self::parse(part, first)
     }
 

@@ -31,7 +31,7 @@ impl ForwardedRequest {
     /// Parses the request of a caller that is authenticated as `identities`.
     ///
     /// # Errors
-    /// The request is not signed by its key, the key is too weak, or it contains more than some of these names.
+    /// The request is not signed by its key, the key is too weak, or it contains anything other than some of these names.
     pub fn parse(text: &str, identities: &[String]) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
         let request = SigningRequest::parse(text)?;

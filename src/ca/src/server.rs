@@ -44,8 +44,8 @@ impl ServerRequest {
     /// # Errors
     /// The certificate is for another key, lacks one of the names, or does not verify.
     pub fn accept(self, signed: &str, roots: &str, now: i64) -> Result<ServerCertificate, IssueError> {
-        let has_all = |certificate_name: &[GeneralName<'_>]| {
-            self.names.iter().all(|name| certificate_name.iter().any(|it| names_equal(it, name)))
+        let has_all = |certificate_names: &[GeneralName<'_>]| {
+            self.names.iter().all(|name| certificate_names.iter().any(|it| names_equal(it, name)))
         };
         let names = self.names.join(", ");
         let signed =

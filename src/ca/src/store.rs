@@ -41,8 +41,7 @@ pub struct StoredAuthority {
 }
 
 /// The authority in a directory, from the contents of those [`FILES`] that exist; `None` if none exists. `tls.crt`,
-/// `tls.key` and
-/// `ca.crt`, as in Secrets of type `kubernetes.io/tls`, take precedence.
+/// `tls.key` and `ca.crt`, as in Secrets of type `kubernetes.io/tls`, take precedence.
 ///
 /// # Errors
 /// Some of the files exist and others are missing.

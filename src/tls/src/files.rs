@@ -102,7 +102,7 @@ impl TlsFiles {
         let key = PrivateKey::from_pem(&key).map_err(|error| invalid(&self.key, error.to_string()))?;
         let chain = certificates(&self.certificate, &chain)?;
         let roots = certificates(&self.roots, &roots)?;
-        let leaf = chain.first().ok_or_else(|| invalid(&self.certificate, "holds no certificate".to_owned()))?;
+        let leaf = chain.first().ok_or_else(|| invalid(&self.certificate, "contains no certificate".to_owned()))?;
         let leaf =
             Certificate::parse("certificate", leaf).map_err(|error| invalid(&self.certificate, error.to_string()))?;
         if !leaf.matches_key(&key) {

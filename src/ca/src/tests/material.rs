@@ -104,8 +104,8 @@ fn material_that_would_not_verify_is_rejected() {
         change(&mut material);
         rejection(&material)
     };
-    assert_eq!(change(&|m| m.certificate.clear()), "signing certificate: holds no certificate");
-    assert_eq!(change(&|m| m.roots.clear()), "root certificates: hold no certificate");
+    assert_eq!(change(&|m| m.certificate.clear()), "signing certificate: contains no certificate");
+    assert_eq!(change(&|m| m.roots.clear()), "root certificates: contain no certificate");
     let other = plugged("org root").material;
     assert_eq!(change(&|m| m.key.clone_from(&other.key)), "private key: does not match the signing certificate");
     // The same names with another key: a forged authority.
@@ -167,7 +167,7 @@ fn each_certificate_of_the_chain_needs_a_revocation_list() {
     let authority = Authority::new(&plugged.material, NOW).expect("an authority");
     assert_eq!(authority.crl(), plugged.material.crl.trim());
     plugged.material.crl = root;
-    assert!(rejection(&plugged.material).starts_with("revocation lists: hold no list that is signed by"));
+    assert!(rejection(&plugged.material).starts_with("revocation lists: contain no list that is signed by"));
     plugged.material.crl = crate::pem::encode("X509 CRL", b"no list");
     assert_eq!(rejection(&plugged.material), "revocation lists: hold a section that is not a revocation list");
 }
