@@ -176,13 +176,5 @@ fn parse_bundle(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if roots.is_empty() { Err("it has no root".to_owned()) } else { Ok(roots) }
 }
 
-/// Certificates as separate PEM texts, sorted, as they are written.
-#[cfg(test)]
-fn texts(roots: &[CertificateDer<'_>]) -> Vec<Text> {
-    let mut texts: Vec<Text> = roots.iter().map(|root| sluice_ca::to_pem(std::slice::from_ref(root)).into()).collect();
-    texts.sort();
-    texts
-}
-
 #[cfg(test)]
 mod tests;

@@ -108,7 +108,7 @@ pub enum ImpersonationError {
 }
 
 impl NodePods {
-    /// With these service accounts of node proxies, and without pods.
+    /// An index without pods, for node proxies with these service accounts (namespace and name).
     #[must_use]
     pub fn new(trusted: BTreeSet<(Text, Text)>) -> Self {
         Self { trusted, index: RwLock::default() }

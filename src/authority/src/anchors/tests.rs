@@ -9,10 +9,10 @@ use sluice_ca::to_pem;
 use sluice_engine::{EngineOptions, Origin};
 use sluice_graph::{GraphOptions, build};
 use sluice_jwks::JwksOptions;
+use sluice_telemetry::unix_seconds;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use sluice_telemetry::unix_seconds;
 
 fn root(name: &str) -> CertificateDer<'static> {
     let material =
@@ -26,6 +26,13 @@ fn bundle(root: &CertificateDer<'_>) -> Value {
         {"use": "jwt-svid", "kty": "EC", "kid": "a"},
         {"use": "x509-svid", "kty": "EC", "x5c": [STANDARD.encode(root)]},
     ], "spiffe_sequence": 1})
+}
+
+/// Certificates as separate PEM texts, sorted, as they are written.
+fn texts(roots: &[CertificateDer<'_>]) -> Vec<Text> {
+    let mut texts: Vec<Text> = roots.iter().map(|root| to_pem(std::slice::from_ref(root)).into()).collect();
+    texts.sort();
+    texts
 }
 
 #[test]
