@@ -117,7 +117,8 @@ fn unknown_field_is_an_error_with_a_suggestion() {
 fn run_unprivileged(arguments: &[&str], dir: &Path) -> Output {
     use std::os::unix::process::CommandExt as _;
     let binary = dir.join("sluicectl");
-    // A child process copies: a file that this process has open for writing is busy in children of the other tests.
+    // `cp` writes the copy. A child process of another test would inherit the file if this process had it open for writing,
+    // and the copy could not be executed then (ETXTBSY).
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sluicectl")).arg(&binary).status().expect("run cp");
     assert!(copied.success(), "copy the binary");
     let mut command = Command::new(&binary);

@@ -153,10 +153,10 @@ impl HttpClient {
             "http" if self.plaintext != PlaintextPolicy::Refused => {}
             "https" if self.has_tls => {}
             "https" => return Err(HttpError::NoRoots),
-            scheme => return Err(HttpError::Url(format!("scheme {scheme:?} is not accepted"))),
+            scheme => return Err(Refusal::Scheme(scheme.to_owned()).into()),
         }
         check_literal(&url, &self.blocked)?;
-        // `reqwest` would send them in a header.
+        // `reqwest` would send the user and the password in a header.
         let cannot_have_user = url.set_username("").is_err() || url.set_password(None).is_err();
         let Some(host) = url.host_str().filter(|_| !cannot_have_user) else {
             return Err(HttpError::Url("the URL has no host".to_owned()));
