@@ -17,8 +17,8 @@ pub trait PendingChanges: fmt::Debug + Send + Sync {
     fn end(&self);
 }
 
-/// The first pending epoch of a stream, with the waker of the stream's task. Further epochs cost nothing until the stream takes
-/// the pending one.
+/// The first pending epoch of a stream, with the waker of the stream's task. Further epochs cost nothing until the stream
+/// takes the pending one.
 #[derive(Debug, Default)]
 pub struct ChangeSignal {
     /// The first pending epoch; 0 if there is none.

@@ -26,8 +26,8 @@ impl NameList {
         let range = name.range();
         if self.ranges.is_empty() {
             self.message = name.message().clone();
-            // Reserved once, because growing copies the list. The other names are assumed to be about as long; each has a tag and a
-            // length.
+            // Reserved once, because growing copies the list. The other names are assumed to be about as long; each has a tag
+            // and a length.
             let more = (self.message.len() - range.start) / (range.len() + 2);
             self.ranges.reserve(more.min(MAX_SUBSCRIBED_NAMES));
         }

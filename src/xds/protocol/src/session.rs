@@ -94,8 +94,8 @@ impl Session {
         }
     }
 
-    /// Sends endpoints even if the client reports that it holds them. Its clusters were warming when its last stream ended, and it
-    /// does not subscribe to their endpoints again.
+    /// Sends endpoints even if the client reports that it holds them. Its clusters were warming when its last stream ended,
+    /// and it does not subscribe to their endpoints again.
     pub fn resend_endpoints(&mut self) {
         self.resend_endpoints = true;
     }

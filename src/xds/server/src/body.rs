@@ -24,7 +24,7 @@ use crate::stream::{AdsStream, EncodedResponse};
 /// Maximum number of requests that are read before the next response.
 const MAX_REQUESTS_PER_POLL: usize = 32;
 
-/// Chunks of a response are passed to the transport in frames of this size, which is a few HTTP/2 frames.
+/// Chunks of a response are passed to the transport together, in frames of about this size.
 const FRAME_TARGET_BYTES: usize = 64 << 10;
 
 /// The body of a stream's gRPC response.

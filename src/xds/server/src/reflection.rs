@@ -21,7 +21,8 @@ pub(crate) const ADS_PROTO: &str = "envoy/service/discovery/v3/ads.proto";
 pub(crate) const PATHS: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection/{method}", "/grpc.reflection.v1alpha.ServerReflection/{method}"];
 
-/// The reflection service. It is built on first use, because descriptors need megabytes of memory and most servers never use them.
+/// The reflection service. It is built on first use, because descriptors need megabytes of memory and most servers never use
+/// them.
 #[derive(Clone)]
 pub(crate) struct ReflectionService {
     files: Arc<[&'static str]>,
@@ -61,7 +62,7 @@ impl Service<Request> for ReflectionService {
     }
 }
 
-/// Why reflection is not available.
+/// The reason why reflection is not available.
 #[derive(Debug, thiserror::Error)]
 enum ReflectionError {
     #[error("read the descriptors: {0} is not in the descriptor pool")]
@@ -82,7 +83,7 @@ fn build(files: &[&str]) -> Result<Routes, ReflectionError> {
 /// The encoded `FileDescriptorSet` of files and their dependencies, without the thousand other files of Envoy.
 ///
 /// # Errors
-/// When the pool does not have a file.
+/// The pool does not have a file.
 fn descriptors(names: &[&str]) -> Result<Vec<u8>, ReflectionError> {
     let pool = sluice_proto::pool();
     let mut files = BTreeMap::new();

@@ -1,8 +1,9 @@
 //! Virtual hosts of route tables as separate resources (VHDS).
 //!
-//! A client may subscribe to route tables and receives their virtual hosts. Envoy does not do so: its first request has no names, which
-//! means all tables; later requests name a host on demand, `TABLE/DOMAIN`, and the downstream request waits for the response.
-//! Envoy ignores hosts of tables that it does not have. So the hosts of a table are sent after the table is acknowledged.
+//! A client may subscribe to route tables and receives their virtual hosts. Envoy does not do so: its first request has no
+//! names, which means all tables; later requests name a host on demand, `TABLE/DOMAIN`, and the downstream request waits for
+//! the response. Envoy ignores hosts of tables that it does not have. So the hosts of a table are sent after the table is
+//! acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
