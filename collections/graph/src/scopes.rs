@@ -8,7 +8,7 @@ use crate::proxies::envoy_filters::PatchSet;
 use crate::proxies::pull_secrets::PullAccess;
 use crate::traffic::secrets::{SecretAccess, SecretLayer};
 
-/// What scopes are derived from.
+/// Inputs of the derivation of scopes.
 pub(crate) struct ScopeInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,

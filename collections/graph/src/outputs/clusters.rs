@@ -99,7 +99,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     layers
 }
 
-/// What clusters are derived from.
+/// Inputs of the derivation of clusters.
 pub(crate) struct ClusterInputs<'a, 's> {
     /// Settings fixed at start-up.
     pub(crate) options: &'a GraphOptions,

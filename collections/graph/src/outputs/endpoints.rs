@@ -33,7 +33,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
         .collect()
 }
 
-/// What endpoint assignments are derived from.
+/// Inputs of the derivation of endpoint assignments.
 pub(crate) struct EndpointInputs<'a, 's> {
     /// Settings fixed at start-up.
     pub(crate) options: &'a GraphOptions,
@@ -188,7 +188,7 @@ impl ServiceEndpoint {
     }
 }
 
-/// What [`EndpointLookup`] reads.
+/// Inputs of [`EndpointLookup`].
 #[derive(Clone, Copy)]
 pub(crate) struct EndpointLookupInputs<'a, 's> {
     /// Endpoints of every service, sorted.

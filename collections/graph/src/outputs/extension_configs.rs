@@ -25,7 +25,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
 }
 
-/// What extension configs are derived from.
+/// Inputs of the derivation of extension configs.
 pub(crate) struct ExtensionConfigInputs<'a, 's> {
     /// Id of the cluster of the control plane.
     pub(crate) cluster: &'a Text,

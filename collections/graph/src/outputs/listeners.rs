@@ -67,7 +67,7 @@ fn own_address(address: &Text) -> View {
     View::Workload(format!("address:{address}").into())
 }
 
-/// What listeners are derived from.
+/// Inputs of the derivation of listeners.
 pub(crate) struct ListenerInputs<'a, 's> {
     pub(crate) settings: SettingInputs<'a, 's>,
     pub(crate) outbound: OutboundListenerInputs<'a, 's>,
@@ -75,7 +75,7 @@ pub(crate) struct ListenerInputs<'a, 's> {
     pub(crate) gateways: GatewayListenerInputs<'a, 's>,
 }
 
-/// What the settings of listeners are derived from.
+/// Inputs of the derivation of the settings of listeners.
 pub(crate) struct SettingInputs<'a, 's> {
     /// ListenerSettings fixed at start-up.
     pub(crate) options: &'a GraphOptions,

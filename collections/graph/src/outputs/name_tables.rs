@@ -89,7 +89,7 @@ fn table(profile: Text) -> Layer {
     Layer { view: View::Workload(TABLE.into()), profile }
 }
 
-/// What name tables are derived from.
+/// Inputs of the derivation of name tables.
 pub(crate) struct NameTableInputs<'a, 's> {
     /// Addresses of both families are used.
     pub(crate) dual_stack: bool,

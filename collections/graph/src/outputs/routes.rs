@@ -28,7 +28,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     }
 }
 
-/// What route tables are derived from.
+/// Inputs of the derivation of route tables.
 pub(crate) struct RouteInputs<'a, 's> {
     /// Settings fixed at start-up.
     pub(crate) options: &'a GraphOptions,

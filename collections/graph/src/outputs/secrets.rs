@@ -11,7 +11,7 @@ use sluice_model::{
 use super::Outputs;
 use crate::traffic::secrets::{SecretAccess, SecretLayer};
 
-/// What Secrets are derived from.
+/// Inputs of the derivation of Secrets.
 pub(crate) struct SecretInputs<'a, 's> {
     /// Id of the cluster of the control plane.
     pub(crate) cluster: &'a Text,

@@ -29,12 +29,12 @@ pub(crate) struct Subject {
     labels: Labels,
 }
 
-/// What is attached to proxies.
+/// Telemetry and extensions of proxies.
 #[derive(Clone)]
 pub(crate) struct Attachments<'s> {
-    /// What is attached to proxies without a Telemetry or extension of their own: one record.
+    /// The attachments of proxies without a Telemetry or extension of their own: one record.
     pub(crate) default: Collection<'s, (), Arc<ListenerAttachments>>,
-    /// What is attached to other proxies, by [`ListenerProfile::attached`].
+    /// The attachments of other proxies, by [`ListenerProfile::attached`].
     pub(crate) by_name: Collection<'s, Text, Arc<ListenerAttachments>>,
     /// The facts of each proxy that its listeners are built from.
     pub(crate) facts: Collection<'s, ProxyKey, ListenerProfile>,
@@ -138,7 +138,7 @@ fn derive_subjects<'s>(
     })
 }
 
-/// What is attached to each subject; a subject with the default attachments is absent.
+/// The attachments of each subject; a subject with the default attachments is absent.
 /// Key: `Subject`. From: `subjects`, `telemetries` and `extensions` of its namespace and of the root namespace.
 /// Changes when: one of those does. Size: subjects with attachments of their own. Rejects: none.
 fn derive_contents<'s>(

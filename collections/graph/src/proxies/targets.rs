@@ -30,7 +30,7 @@ pub struct ServiceTarget {
     pub socket: Option<Text>,
 }
 
-/// What the targets of a proxy are derived from.
+/// Inputs of the derivation of the targets of a proxy.
 pub(crate) struct TargetInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,

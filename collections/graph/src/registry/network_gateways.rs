@@ -25,7 +25,7 @@ const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 /// All gateways from one network to another, by address and port.
 /// Key: none, one record. From: `kubernetes_services`, `nodes`, `mesh_networks`.
 /// Changes when: a Service that is a gateway gains or loses an address, or `meshNetworks` changes.
-/// Size: 1. Rejects: none, what is not a gateway is left out.
+/// Size: 1. Rejects: none; a Service that is not a gateway is ignored.
 pub(crate) fn derive_network_gateways<'s>(
     objects: &ObjectCollections<'s>,
     mesh_networks: &Collection<'s, (), MeshNetworks>,

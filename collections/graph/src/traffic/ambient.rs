@@ -33,7 +33,7 @@ use gateways::{GatewayReads, RemoteGateways};
 use policies::{AmbientPolicies, PolicyReads};
 use waypoints::{WaypointReads, Waypoints};
 
-/// What ambient mode is derived from.
+/// Inputs of the derivation of ambient mode.
 pub(crate) struct AmbientInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,

@@ -16,7 +16,7 @@ use crate::traffic::destination_rules::{
 use crate::traffic::sidecars::{SidecarHost, SidecarLookup, Sidecars};
 use crate::views::sidecar_view;
 
-/// What the look-up reads.
+/// Inputs of the look-up.
 #[derive(Clone, Copy)]
 pub(crate) struct DestinationInputs<'a, 's> {
     /// Services, merged over clusters.

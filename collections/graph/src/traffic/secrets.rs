@@ -115,8 +115,8 @@ impl<'s> Secrets<'s> {
 }
 
 /// The service account of each proxy that subscribes to Secrets.
-/// Key: `ProxyKey`. From: `secret_clients`, `proxies`. Changes when: a proxy with a verified identity asks for secrets for
-/// the first time, or leaves. Size: such proxies. Rejects: none.
+/// Key: `ProxyKey`. From: `secret_clients`, `proxies`. Changes when: a proxy with a verified identity subscribes to secrets
+/// for the first time, or disconnects. Size: such proxies. Rejects: none.
 fn derive_readers<'s>(
     clients: &Collection<'s, ProxyKey, ()>,
     proxies: &Collection<'s, ProxyKey, Proxy>,

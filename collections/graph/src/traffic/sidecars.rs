@@ -27,7 +27,7 @@ pub(crate) use inbound::{SidecarInbound, has_socket, ingress_address, ingress_en
 pub(crate) struct Sidecars<'s> {
     /// The compiled egress listeners of each.
     pub(crate) scopes: Collection<'s, SidecarScope, EgressScope>,
-    /// The Sidecars that concern each host; a host that concerns none is absent.
+    /// The Sidecars that list each host or reach it through a route; a host without such a Sidecar is absent.
     pub(crate) hosts: Collection<'s, Host, SidecarHost>,
     /// The inbound settings of each Sidecar.
     pub(crate) inbound: Collection<'s, ObjectKey, SidecarInbound>,
@@ -100,7 +100,7 @@ impl SidecarLookup {
         Self { hosts: deps.on(&sidecars.hosts), scopes: deps.on(&sidecars.scopes), labels: deps.by(&sidecars.labels) }
     }
 
-    /// The Sidecars in use that a host concerns.
+    /// The Sidecars in use that list a host or reach it through a route.
     #[must_use]
     pub(crate) fn host(&self, cx: &Context, host: &Host) -> Arc<SidecarHost> {
         cx.get(&self.hosts, host).unwrap_or_default()

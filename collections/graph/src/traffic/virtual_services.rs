@@ -87,7 +87,7 @@ pub(crate) fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destina
 }
 
 /// Whether a route applies to clients in a namespace.
-fn concerns(route: &HttpRoute, namespace: &str) -> bool {
+fn applies_to(route: &HttpRoute, namespace: &str) -> bool {
     let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
     let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
     namespaces.peek().is_none() || namespaces.any(|source| *source == *namespace)
@@ -95,7 +95,7 @@ fn concerns(route: &HttpRoute, namespace: &str) -> bool {
 
 /// The hosts that requests of clients in `namespace` may be sent to; for an empty namespace, those of all clients.
 pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> BTreeSet<&'a Host> {
-    let http = vs.http.iter().filter(|route| namespace.is_empty() || concerns(route, namespace));
+    let http = vs.http.iter().filter(|route| namespace.is_empty() || applies_to(route, namespace));
     http.flat_map(http_destinations).chain(other_destinations(vs)).map(|destination| &destination.host).collect()
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> 
 /// none.
 #[must_use]
 pub(crate) fn destination_ports(vs: &VirtualService, host: &Host, namespace: &str) -> Option<BTreeSet<u32>> {
-    let http = vs.http.iter().filter(|route| concerns(route, namespace)).flat_map(http_destinations);
+    let http = vs.http.iter().filter(|route| applies_to(route, namespace)).flat_map(http_destinations);
     let found = http.chain(other_destinations(vs)).filter(|destination| destination.host == *host);
     let ports: BTreeSet<u32> = found.map(|destination| destination.port.unwrap_or_default()).collect();
     (!ports.is_empty()).then_some(ports)

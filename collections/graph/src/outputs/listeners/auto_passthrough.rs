@@ -21,7 +21,7 @@ pub(super) struct PassthroughKey {
     host: Host,
 }
 
-/// What these chains are derived from.
+/// Inputs of the derivation of these chains.
 #[derive(Clone, Copy)]
 pub(crate) struct PassthroughInputs<'a, 's> {
     /// Connected routers, and their merged Gateways.

@@ -42,7 +42,7 @@ struct GatewayListenerPorts {
     quic: bool,
 }
 
-/// What listeners of routers are derived from.
+/// Inputs of the derivation of listeners of routers.
 pub(crate) struct GatewayListenerInputs<'a, 's> {
     /// Routers, and what chains of TLS mode AUTO_PASSTHROUGH are derived from.
     pub(crate) passthrough: PassthroughInputs<'a, 's>,

@@ -43,7 +43,7 @@ struct ShapedWorkload {
     names: SlotValues,
 }
 
-/// What inbound listeners are derived from.
+/// Inputs of the derivation of inbound listeners.
 pub(crate) struct InboundListenerInputs<'a, 's> {
     /// The workload of each proxy.
     pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,

@@ -21,7 +21,7 @@ use crate::registry::services::HostServiceLookup;
 use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::sidecars::SidecarLookup;
 
-/// What outbound listeners are derived from.
+/// Inputs of the derivation of outbound listeners.
 pub(crate) struct OutboundListenerInputs<'a, 's> {
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,

@@ -27,7 +27,7 @@ pub(super) fn index_connection_routes<'s>(
     })
 }
 
-/// What [`ConnectionRules`] reads.
+/// Inputs of [`ConnectionRules`].
 pub(super) struct ConnectionRuleInputs<'a, 's> {
     pub(super) destinations: DestinationInputs<'a, 's>,
     pub(super) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,

@@ -46,7 +46,7 @@ pub(crate) struct RouteScope {
     pub(crate) scope: Option<Arc<EgressScope>>,
 }
 
-/// What virtual hosts depend on besides the host and the client.
+/// Inputs of virtual hosts besides the host and the client.
 pub(crate) trait RouteContext {
     /// All services of a host.
     fn services(&self, host: &Host) -> HostServices;

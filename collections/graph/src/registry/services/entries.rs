@@ -17,7 +17,7 @@ use crate::registry::allocation::{AllocationKey, allocates, in_status};
 /// Annotation: how Envoy connects to the addresses of a host that it resolves by DNS.
 const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
 
-/// What services of ServiceEntries are derived from.
+/// Inputs of the derivation of services of ServiceEntries.
 pub(super) struct EntryInputs<'a, 's> {
     pub(super) objects: &'a ObjectCollections<'s>,
     pub(super) defaults: &'a Collection<'s, (), ServiceDefaults>,

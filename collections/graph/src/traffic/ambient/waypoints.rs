@@ -176,7 +176,7 @@ pub(super) struct WaypointReads {
 /// The value of a label that refers to a waypoint.
 enum WaypointLabel {
     /// The label is absent.
-    Unsaid,
+    Absent,
     /// No waypoint.
     None,
     /// This waypoint.
@@ -255,15 +255,17 @@ impl WaypointReads {
         primary: &Waypoint,
     ) -> Vec<(HboneAddress, u32)> {
         // The share of the namespace counts only if its waypoint is used.
-        let inherited =
-            of_namespace.filter(|_| !matches!(wish(labels, key, USE, USE_NAMESPACE), WaypointLabel::Named(_)));
+        let inherited = of_namespace
+            .filter(|_| !matches!(waypoint_label(labels, key, USE, USE_NAMESPACE), WaypointLabel::Named(_)));
         let declaring = match inherited {
             Some((of_namespace, _)) if !labels.contains_key(CANARY) && of_namespace.contains_key(CANARY) => {
                 of_namespace
             }
             _ => labels,
         };
-        let WaypointLabel::Named(named) = wish(declaring, key, CANARY, CANARY_NAMESPACE) else { return Vec::new() };
+        let WaypointLabel::Named(named) = waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) else {
+            return Vec::new();
+        };
         let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
         let share = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100));
         let canary = cx.get(&self.all, &named).filter(|canary| self.allows(cx, canary, key) && canary.serves_services);
@@ -277,12 +279,14 @@ impl WaypointReads {
     /// The waypoint that an object refers to or, if it refers to none, that of its namespace. A reference to an absent
     /// or forbidden waypoint is not replaced by another.
     fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
-        let named = match wish(labels, key, USE, USE_NAMESPACE) {
+        let named = match waypoint_label(labels, key, USE, USE_NAMESPACE) {
             WaypointLabel::None => return None,
             WaypointLabel::Named(named) => named,
-            WaypointLabel::Unsaid => {
+            WaypointLabel::Absent => {
                 let declared = cx.get(&self.declared, &namespace_of(key))?;
-                let WaypointLabel::Named(named) = wish(&declared.0, key, USE, USE_NAMESPACE) else { return None };
+                let WaypointLabel::Named(named) = waypoint_label(&declared.0, key, USE, USE_NAMESPACE) else {
+                    return None;
+                };
                 named
             }
         };
@@ -296,9 +300,9 @@ impl WaypointReads {
     }
 }
 
-fn wish(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> WaypointLabel {
+fn waypoint_label(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> WaypointLabel {
     match labels.get(name) {
-        None => WaypointLabel::Unsaid,
+        None => WaypointLabel::Absent,
         Some(value) if value.is_empty() || *value == *NONE => WaypointLabel::None,
         Some(value) => {
             let namespace: &Text = labels.get(namespace).unwrap_or(&key.namespace);

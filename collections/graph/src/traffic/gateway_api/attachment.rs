@@ -179,10 +179,10 @@ impl ParentLookup {
                 reason = Some(denied);
                 continue;
             }
-            let rivals = listeners.iter().filter(|(other, rival)| {
-                other.section != *section && rival.port == bound.port && rival.protocol == bound.protocol
+            let others = listeners.iter().filter(|(key, other)| {
+                key.section != *section && other.port == bound.port && other.protocol == bound.protocol
             });
-            let mut banned: BTreeSet<Text> = rivals.map(|(_, rival)| rival.hostname.clone()).collect();
+            let mut banned: BTreeSet<Text> = others.map(|(_, other)| other.hostname.clone()).collect();
             banned.remove(&bound.hostname);
             attached.push(AttachedListeners {
                 gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),

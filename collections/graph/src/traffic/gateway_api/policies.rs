@@ -135,12 +135,12 @@ fn derive_tls<'s>(
 ) -> Collection<'s, TargetSettingKey, TargetSetting> {
     let counted =
         objects.backend_tls_policies.filter("backend_tls_policies/counted", |_, policy| !is_ignored(&policy.meta));
-    let rivals = counted.index("backend_tls_policies/by-target", |key, policy| {
+    let by_target = counted.index("backend_tls_policies/by-target", |key, policy| {
         let rows = policy.targets.iter().map(|target| ((key.namespace.clone(), target.clone()), policy.meta.created));
         rows.collect::<std::collections::BTreeSet<_>>()
     });
     counted.derive_many("gateway_api/backend_tls_policies", |deps| {
-        let (targets, rivals) = (deps.on(targets), deps.by(&rivals));
+        let (targets, by_target) = (deps.on(targets), deps.by(&by_target));
         move |cx, key, policy: &BackendTlsPolicy| {
             let mut rows = Vec::new();
             for (place, target) in policy.targets.iter().enumerate() {
@@ -153,7 +153,7 @@ fn derive_tls<'s>(
                     *port
                 };
                 let older =
-                    cx.by(&rivals, &(key.namespace.clone(), target.clone())).into_iter().any(|(other, created)| {
+                    cx.by(&by_target, &(key.namespace.clone(), target.clone())).into_iter().any(|(other, created)| {
                         other != *key
                             && created.cmp(&policy.meta.created.into()).then_with(|| other.name.cmp(&key.name))
                                 == Ordering::Less

@@ -60,7 +60,7 @@ pub(crate) struct Reach<'s> {
     pub(crate) by_host: Index<'s, Host, (ReachClient, Host), BTreeSet<Text>>,
 }
 
-/// What this is derived from.
+/// Inputs of this derivation.
 pub(crate) struct ReachInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,

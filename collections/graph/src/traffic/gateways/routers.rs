@@ -63,7 +63,7 @@ pub(crate) struct Routers<'s> {
     pub(crate) auto_passthrough: Collection<'s, ProxyKey, ()>,
 }
 
-/// What routers are derived from.
+/// Inputs of the derivation of routers.
 pub(crate) struct RouterInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
