@@ -121,8 +121,8 @@
 //!   [`Engine::panics`] names the collection and the key.
 //!
 //! # Reading
-//! [`Engine::snapshot`] returns all published collections at one epoch. A [`Feed`] returns batches of changes when the
-//! reader asks for them, so nothing queues up for a slow reader.
+//! [`Engine::snapshot`] returns all published collections at one epoch. A [`Feed`] returns a batch of changes when the
+//! reader takes the next one, so nothing is queued for a slow reader.
 //!
 //! # Inspection
 //! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] the size and the cost of each, and

@@ -113,14 +113,14 @@ impl Findings {
 ///
 /// Every accessor takes the field's name in lower camel case (the snake-case name is accepted too), treats `null` as
 /// absent and records a value of the wrong type as an error. When the reader is dropped, it records each field that no
-/// accessor asked for as a warning.
+/// accessor has read as a warning.
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
     path: String,
     findings: &'a Findings,
     read: RefCell<BTreeSet<String>>,
-    /// Names that an accessor asked for and that the object does not have, each followed by a line feed. They are what a
-    /// misspelt name may stand for.
+    /// Names that an accessor has read and that the object does not have, each followed by a line feed. They are suggested
+    /// for misspelt names.
     absent: RefCell<String>,
 }
 

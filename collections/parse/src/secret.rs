@@ -120,7 +120,7 @@ impl Data<'_> {
         config.map(redacted)
     }
 
-    /// Reports a value that Envoy will reject. It is served all the same: the proxy sends a NACK and keeps its old certificate.
+    /// Reports a value that Envoy will reject. It is served nevertheless: the proxy sends a NACK and keeps its old certificate.
     fn check_pem(&self, name: &str, bytes: &[u8], label: &str) -> bool {
         let is_pem = is_pem(bytes, label);
         if !is_pem {

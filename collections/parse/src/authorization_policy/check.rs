@@ -5,7 +5,7 @@ use sluice_model::{AuthorizationRule, PolicyAction, PolicyValues, Text};
 use super::attribute::{self, Check, MAX_SERVICE_ACCOUNTS};
 use crate::Fields;
 
-/// Attributes that a `CUSTOM` policy cannot match: its provider is asked before the peer is authenticated by the filters
+/// Attributes that a `CUSTOM` policy cannot match: its provider is called before the peer is authenticated by the filters
 /// that set them.
 const NOT_FOR_CUSTOM: [&str; 4] =
     ["source.namespace", "source.serviceAccount", "source.trustDomain", "source.principal"];
