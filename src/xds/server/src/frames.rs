@@ -250,9 +250,9 @@ mod tests {
         frames
     }
 
-    /// What the transport reads, if `come` bytes arrive at a time and it reads up to `max_read` bytes.
-    async fn read(sent: &[u8], come: usize, max_read: usize) -> Vec<u8> {
-        let (mut client, server) = tokio::io::duplex(come);
+    /// The bytes that the transport reads, if `arriving` bytes arrive at a time and it reads up to `max_read` bytes.
+    async fn read(sent: &[u8], arriving: usize, max_read: usize) -> Vec<u8> {
+        let (mut client, server) = tokio::io::duplex(arriving);
         let sent = sent.to_vec();
         tokio::spawn(async move { client.write_all(&sent).await });
         let mut small = SmallFrames::new(server, true);
@@ -294,12 +294,12 @@ mod tests {
         expected.extend(cut(END_STREAM, 7, &payload[..MAX_FRAME_PAYLOAD_BYTES]));
         expected.extend([(DATA, END_STREAM, 9, vec![]), (8, 0, 0, vec![0, 0, 0, 1])]);
         let sent = sent.concat();
-        for come in [1, 7, 9, 10, 4096, 4105, 5000, 8192, 16_384, sent.len()] {
+        for arriving in [1, 7, 9, 10, 4096, 4105, 5000, 8192, 16_384, sent.len()] {
             for max_read in [1, 8, 9, 1000, 4096, 8192, 65_536] {
                 assert_eq!(
-                    frames(&read(&sent, come, max_read).await),
+                    frames(&read(&sent, arriving, max_read).await),
                     expected,
-                    "{come} bytes at a time, reads of {max_read} bytes"
+                    "{arriving} bytes at a time, reads of {max_read} bytes"
                 );
             }
         }
@@ -309,8 +309,8 @@ mod tests {
     async fn reads_yield_to_the_transport_regularly() {
         let sent =
             [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(DATA, 0, 1, &vec![7; 4 * READ_BUFFER_BYTES])].concat();
-        for come in [sent.len(), READ_BUFFER_BYTES / 2 + 1] {
-            let (mut client, server) = tokio::io::duplex(come);
+        for arriving in [sent.len(), READ_BUFFER_BYTES / 2 + 1] {
+            let (mut client, server) = tokio::io::duplex(arriving);
             let sent = sent.clone();
             tokio::spawn(async move { client.write_all(&sent).await });
             let mut small = SmallFrames::new(server, true);
@@ -327,7 +327,7 @@ mod tests {
                 all += out.filled().len();
                 assert!(read <= 2 * READ_BUFFER_BYTES, "{read} bytes without a yield");
             }
-            assert!(yields >= 3, "{yields} yields, {come} bytes at a time");
+            assert!(yields >= 3, "{yields} yields, {arriving} bytes at a time");
         }
     }
 
