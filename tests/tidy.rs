@@ -5,8 +5,6 @@
 mod features;
 #[path = "tidy/imports.rs"]
 mod imports;
-#[path = "tidy/pending.rs"]
-mod pending;
 #[path = "tidy/type_names.rs"]
 mod type_names;
 #[path = "tidy/vocabulary.rs"]
@@ -195,7 +193,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-xds-protocol",
             ],
         ),
-        ("sluice-testkit", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        ("sluice-testkit", vec!["sluice-parse", "sluice-proto"]),
     ]);
     let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];
     let pure = [
@@ -224,8 +222,6 @@ fn crates_depend_on_each_other_as_architecture_says() {
 
 #[test]
 fn files_are_small_and_have_descriptive_names() {
-    // Longer files, each with the reason.
-    let long: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for file in files() {
         let name = file.file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -237,7 +233,7 @@ fn files_are_small_and_have_descriptive_names() {
             findings.push(format!("{}: the name does not describe the content", file.display()));
         }
         let lines = std::fs::read_to_string(root().join(&file)).expect("read a source file").lines().count();
-        if lines > 800 && !long.contains_key(file.to_str().unwrap_or_default()) {
+        if lines > 800 {
             findings.push(format!("{}: {lines} lines, more than 800", file.display()));
         }
     }

@@ -1,8 +1,5 @@
 //! Checks words in names and texts (CONTRIBUTING.md): plain technical English, and the type names of the field.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use super::{files, root};
 
 /// Words that name a machine or a caller as a person. They are compared without regard to case, and parts of
@@ -45,7 +42,7 @@ const TYPE_NAMES: [&str; 27] = [
 
 #[test]
 fn words_are_those_of_the_field() {
-    let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut findings: Vec<String> = Vec::new();
     for file in files() {
         let name = file.display().to_string();
         let rust = name.ends_with(".rs");
@@ -53,21 +50,13 @@ fn words_are_those_of_the_field() {
             continue;
         }
         let text = std::fs::read_to_string(root().join(&file)).expect("read a source file");
-        let lines = findings.entry(directory(&file)).or_default();
         for (number, line) in text.lines().enumerate() {
             for word in banned(line, rust) {
-                lines.push(format!("{name}:{}: {word}: {}", number + 1, line.trim()));
+                findings.push(format!("{name}:{}: {word}: {}", number + 1, line.trim()));
             }
         }
     }
-    findings.retain(|_, lines| !lines.is_empty());
-    assert!(findings.is_empty(), "{findings:#?}");
-}
-
-/// The key of a file: its top directory.
-fn directory(file: &Path) -> String {
-    let top = file.parent().and_then(|parent| parent.iter().next());
-    top.map_or_else(|| ".".to_owned(), |top| top.to_string_lossy().into_owned())
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
 fn banned(line: &str, rust: bool) -> Vec<&'static str> {
