@@ -77,7 +77,7 @@ struct Shared {
     /// Counts silences; watches that are open then send nothing more and do not end.
     silenced: watch::Sender<u64>,
     /// Interval of bookmarks on an idle watch.
-    bookmarks: Duration,
+    bookmark_interval: Duration,
 }
 
 impl Shared {
@@ -106,7 +106,7 @@ impl ApiServer {
             changed: watch::channel(0).0,
             disconnected: watch::channel(0).0,
             silenced: watch::channel(0).0,
-            bookmarks: Duration::from_millis(20),
+            bookmark_interval: Duration::from_millis(20),
         });
         let router = answer::router(shared.clone());
         let task = tokio::spawn(async move {

@@ -87,7 +87,7 @@ pub fn self_signed_certificate() -> anyhow::Result<KeyPairDer> {
     Ok((generated.cert.der().clone(), key))
 }
 
-/// A client configuration that trusts one root.
+/// A store with one trusted root.
 ///
 /// # Errors
 /// The DER is not a certificate.

@@ -272,11 +272,8 @@ fn forward<R: tokio::io::AsyncRead + Send + Unpin + 'static>(
 /// The name and the address of a listener, if the log line reports one.
 fn listening(line: &str) -> Option<(String, SocketAddr)> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
-    // Fields are beside the message or in an object of their own, depending on the formatter.
-    let field = |name: &str| line[name].as_str().or_else(|| line["fields"][name].as_str()).map(ToOwned::to_owned);
-    if !["message", "msg"].iter().any(|name| field(name).is_some_and(|text| text == "listening")) {
+    if line["msg"] != "listening" {
         return None;
     }
-    let name = field("server").or_else(|| field("name"))?;
-    Some((name, field("address")?.parse().ok()?))
+    Some((line["name"].as_str()?.to_owned(), line["address"].as_str()?.parse().ok()?))
 }

@@ -51,9 +51,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
-    if let Some(answer) = write::route(&shared, group, rest, request.method()) {
-        let (group, rest) = (group.to_owned(), answer);
-        return write::answer(&shared, &group, rest, request.into_body()).await;
+    if let Some(target) = write::route(&shared, group, rest, request.method()) {
+        let group = group.to_owned();
+        return write::answer(&shared, &group, target, request.into_body()).await;
     }
     let (namespace, resource) = match rest {
         ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
@@ -302,7 +302,7 @@ impl WatchStream {
                 _ = self.silenced.changed() => return std::future::pending().await,
                 changed = self.changed.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep_until(self.ends.into()) => return None,
-                () = tokio::time::sleep(self.shared.bookmarks) => {
+                () = tokio::time::sleep(self.shared.bookmark_interval) => {
                     let metadata = json!({"resourceVersion": self.sent_version.to_string()});
                     let object = json!({"apiVersion": self.target.version, "kind": self.target.resource, "metadata": metadata});
                     self.lines.push_back(line("BOOKMARK", &object));

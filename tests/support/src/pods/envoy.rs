@@ -129,8 +129,8 @@ impl Envoy {
         let text = self.admin(&format!("/stats?usedonly&type=Counters&filter={}", escape(pattern))).await?;
         let gauges = self.admin(&format!("/stats?usedonly&type=Gauges&filter={}", escape(pattern))).await?;
         let text = text + &gauges;
-        let nonzero_stats = |line: &&str| !line.ends_with(": 0");
-        Ok(text.lines().filter(nonzero_stats).map(ToOwned::to_owned).collect())
+        let is_nonzero = |line: &&str| !line.ends_with(": 0");
+        Ok(text.lines().filter(is_nonzero).map(ToOwned::to_owned).collect())
     }
 
     /// Waits until the agent reports that Envoy is ready.

@@ -32,6 +32,12 @@ const REVOCATION_LIST: &str = "mesh-revoked.pem";
 /// The file of EndpointSlices.
 const SLICES: &str = "endpoint-slices.yaml";
 
+/// Issuer of the tokens of service accounts.
+const TOKEN_ISSUER: &str = "https://cluster.local";
+
+/// Lifetime of tokens, in seconds.
+const TOKEN_LIFETIME_SECONDS: u64 = 24 * 3600;
+
 /// A running pod.
 pub struct Pod {
     /// Its definition.
@@ -52,12 +58,6 @@ pub struct MeshOptions {
     /// Environment of every agent.
     pub agents: Vec<(&'static str, String)>,
 }
-
-/// Issuer of the tokens of service accounts.
-const TOKEN_ISSUER: &str = "https://cluster.local";
-
-/// Lifetime of tokens, in seconds.
-const TOKEN_LIFETIME_SECONDS: u64 = 24 * 3600;
 
 impl Pod {
     /// Sends a request from the application of this pod.
@@ -180,8 +180,9 @@ impl Mesh {
 
     fn distribute(&self, of_authority: &str, to: &str) -> Result<()> {
         let text = std::fs::read(self.authority_directory().join(of_authority));
+        let text = text.with_context(|| format!("read {of_authority}"))?;
         let staged = self.file("staged-for-proxies");
-        std::fs::write(&staged, text.with_context(|| format!("read {of_authority}"))?).context("write it")?;
+        std::fs::write(&staged, text).context("write the staged file")?;
         std::fs::rename(&staged, self.file(to)).with_context(|| format!("rename {to} into place"))
     }
 

@@ -102,7 +102,7 @@ impl BridgeNetwork {
     /// Sets the names that pods started afterwards can resolve.
     ///
     /// # Errors
-    /// The file that `ip netns exec` puts over `/etc/hosts` cannot be written.
+    /// The file that `ip netns exec` mounts over `/etc/hosts` cannot be written.
     pub fn set_hosts(&self, hosts: &BTreeMap<String, Ipv4Addr>) -> Result<()> {
         let mut text = "127.0.0.1 localhost\n".to_owned();
         for (host, address) in hosts {
