@@ -112,7 +112,7 @@ impl Target {
         let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, limits, self.now);
         let Ok(issued) = issued else {
             if signed && !changes && !is_text_changed && (0..=90 * DAY as i64).contains(&seconds) {
-                return violation("a good request is refused", text);
+                return violation("a valid request is rejected", text);
             }
             return Ok(false);
         };
@@ -127,7 +127,7 @@ impl Target {
         if is_text_changed || known || requested.as_deref() == part {
             return Ok(true);
         }
-        violation("something is issued that its key has not signed", text)
+        violation("a certificate is issued for a request that its key has not signed", text)
     }
 
     /// A random request with a valid signature.
@@ -151,11 +151,11 @@ impl Target {
             return violation("the chain is not the certificate and the root", format!("{} parts", issued.chain.len()));
         };
         if root != self.authority.roots_pem() {
-            return violation("the last of the chain is not the roots", root.clone());
+            return violation("the last certificate of the chain is not the root", root.clone());
         }
         let der = to_der(leaf).unwrap_or_default();
         let Ok(([], certificate)) = X509Certificate::from_der(&der) else {
-            return violation("what is issued is no certificate", leaf.clone());
+            return violation("the issued PEM text is not a certificate", leaf.clone());
         };
         let names = certificate.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
@@ -168,11 +168,14 @@ impl Target {
         let common: Vec<&str> =
             certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).collect();
         if common.iter().any(|name| *name != identity) {
-            return violation("a common name is not the caller's", format!("{common:?} for {identity}"));
+            return violation(
+                "a certificate has a common name that is not its caller's",
+                format!("{common:?} for {identity}"),
+            );
         }
         let usage = certificate.key_usage().ok().flatten().map(|usage| *usage.value);
         if certificate.is_ca() || usage.is_none_or(|usage| usage.key_cert_sign() || usage.crl_sign()) {
-            return violation("a certificate may sign others", leaf.clone());
+            return violation("a certificate may sign other certificates", leaf.clone());
         }
         let most = self.now + i64::try_from(90 * DAY).unwrap_or_default();
         let validity = certificate.validity();

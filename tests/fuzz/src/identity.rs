@@ -134,7 +134,7 @@ impl Target<'_> {
         }
         let call = Call { headers: &headers, peer, certificates: &[] };
         let Ok(caller) = self.runtime.block_on(self.authenticators.caller(&call)) else {
-            let good = token.as_ref().and_then(|token| token.of.as_ref());
+            let good = token.as_ref().and_then(|token| token.identity.as_ref());
             if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
                 return violation("a caller with valid credentials is rejected", description);
             }
@@ -192,9 +192,9 @@ impl Target<'_> {
         }
         let Ok(decoded) = sluice_proto::json::decode::<Node>(&node) else { return Ok(()) };
         let recorded = Arc::new(Recorded::default());
-        let hub = DiscoveryServer::new(Arc::new(Store::default()), recorded.clone(), Metrics::default(), true);
-        hub.store().set_ready();
-        let Ok(mut stream) = hub.open(XdsProtocol::Delta, caller.clone()) else { return Ok(()) };
+        let server = DiscoveryServer::new(Arc::new(Store::default()), recorded.clone(), Metrics::default(), true);
+        server.store().set_ready();
+        let Ok(mut stream) = server.open(XdsProtocol::Delta, caller.clone()) else { return Ok(()) };
         let type_url = ResourceType::Cluster.type_url().to_owned();
         // A rejected stream is correct.
         let _ = stream.request(Request { node: Some(decoded.message), type_url, ..Request::default() }, Instant::now());
@@ -204,12 +204,12 @@ impl Target<'_> {
             let Some(identity) = &proxy.identity else {
                 return violation("a proxy of an authenticated caller has no identity", description());
             };
-            let is = |said: &Text, proven: &Text| said.as_str().is_empty() || said == proven;
+            let matches = |claimed: &Text, proven: &Text| claimed.as_str().is_empty() || claimed == proven;
             if !caller.identities.contains(identity)
-                || !is(&proxy.namespace, &identity.namespace)
-                || !is(&proxy.service_account, &identity.service_account)
+                || !matches(&proxy.namespace, &identity.namespace)
+                || !matches(&proxy.service_account, &identity.service_account)
             {
-                return violation("a proxy is let in that its caller is not", description());
+                return violation("a proxy is accepted whose identity is not that of its caller", description());
             }
         }
         Ok(())

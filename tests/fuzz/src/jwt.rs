@@ -50,7 +50,7 @@ pub struct Token {
     /// The token.
     pub text: String,
     /// The identity in the token, if it is valid; none if it is invalid or mutated.
-    pub of: Option<(String, String)>,
+    pub identity: Option<(String, String)>,
 }
 
 /// Tries tokens until the deadline.
@@ -104,34 +104,34 @@ fn check(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) 
             let Some(claims) = issuer.signed(&token.text) else {
                 return violation("a token without a valid signature is accepted", description());
             };
-            let expect = of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
+            let expect = identity_of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
             match (identities.as_slice(), expect) {
                 ([one], Some(expect)) if *one == expect => Ok(true),
-                _ => violation("a token is believed that is not good", description()),
+                _ => violation("an invalid token is accepted, or its identity is wrong", description()),
             }
         }
-        Verdict::Pod(..) => violation("a token makes a pod of its bearer", description()),
+        Verdict::Pod(..) => violation("a token is accepted as that of a pod", description()),
         Verdict::Rejected(reason) if token.text.len() > 40 && reason.contains(&token.text[token.text.len() - 20..]) => {
-            violation("a reason shows the token", description())
+            violation("the reason of a rejection contains the token", description())
         }
-        _ if token.of.is_some() && !changes_keys => violation("a good token is refused", description()),
+        _ if token.identity.is_some() && !changes_keys => violation("a valid token is rejected", description()),
         _ => Ok(false),
     }
 }
 
 /// The identity of valid claims, by an independent implementation of the rules.
-fn of(claims: &Value) -> Option<(String, String)> {
+fn identity_of(claims: &Value) -> Option<(String, String)> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?.as_secs_f64();
     let has_audience = match &claims["aud"] {
         Value::String(one) => one == "istio-ca",
         Value::Array(many) => many.iter().all(Value::is_string) && many.iter().any(|one| one == "istio-ca"),
         _ => false,
     };
-    let is_begun = claims["nbf"].is_null() || claims["nbf"].as_f64()? <= now + 61.0;
-    let good = has_audience && claims["iss"] == ISSUER && claims["exp"].as_f64()? > now - 1.0 && is_begun;
+    let has_begun = claims["nbf"].is_null() || claims["nbf"].as_f64()? <= now + 61.0;
+    let is_valid = has_audience && claims["iss"] == ISSUER && claims["exp"].as_f64()? > now - 1.0 && has_begun;
     let parts: Vec<&str> = claims["sub"].as_str()?.split(':').collect();
     match parts.as_slice() {
-        ["system", "serviceaccount", namespace, name] if good => {
+        ["system", "serviceaccount", namespace, name] if is_valid => {
             // A name with a slash would change the SPIFFE id.
             let is_name = |name: &str| !name.is_empty() && !name.contains('/');
             (is_name(namespace) && is_name(name)).then(|| ((*namespace).to_owned(), (*name).to_owned()))
@@ -188,8 +188,7 @@ impl Issuer {
             "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:cart"), "aud": ["other", "istio-ca"],
             "exp": now + 600, "nbf": now - 600, "kubernetes.io": {"namespace": namespace},
         });
-        let invalidates = rng.once_in(2);
-        if invalidates {
+        if rng.once_in(2) {
             invalidate(&mut claims, now, seeds, rng);
         }
         let (id, algorithm) = *rng
@@ -217,8 +216,8 @@ impl Issuer {
         if changes {
             self.change(&mut text, rng);
         }
-        let of = if changes_header || changes { None } else { of(&claims) };
-        Token { text, of: of.filter(|_| claims["exp"].as_i64().is_some_and(|exp| exp > now + 60)) }
+        let identity = if changes_header || changes { None } else { identity_of(&claims) };
+        Token { text, identity: identity.filter(|_| claims["exp"].as_i64().is_some_and(|exp| exp > now + 60)) }
     }
 
     fn change(&self, text: &mut String, rng: &mut FuzzRng) {

@@ -267,9 +267,9 @@ fn odd_text(value: &Value, rng: &mut FuzzRng) -> String {
         let of = rng.choose(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
         return of.repeat(length);
     }
-    let paths: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-    let (Some(place), Some(odd)) = (rng.choose(&paths), rng.choose(&odd)) else { return text };
-    text.insert_str(*place, odd);
+    let positions: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let (Some(position), Some(odd)) = (rng.choose(&positions), rng.choose(&odd)) else { return text };
+    text.insert_str(*position, odd);
     text
 }
 

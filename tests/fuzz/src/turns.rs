@@ -42,8 +42,8 @@ fn report(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Viola
         std::fs::create_dir_all(&run.out)?;
         std::fs::File::create(run.out.join(&name))?.write_all(text.as_bytes())
     };
-    let place = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
-    run.print(&format!("{} (turn {turn})\n    {}\n    {place}", finding.signature, finding.message));
+    let written = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
+    run.print(&format!("{} (turn {turn})\n    {}\n    {written}", finding.signature, finding.message));
 }
 
 /// A violation as an error.

@@ -57,7 +57,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let case = Case::read(&root().join(CASE))?;
-        let nodes: Vec<Value> = seeds.cases.iter().flat_map(|world| world.nodes.clone()).collect();
+        let nodes: Vec<Value> = seeds.cases.iter().flat_map(|case| case.nodes.clone()).collect();
         let mut statistics = FuzzStatistics::default();
         let mut turn = run.first_turn();
         let mut target = ServerUnderTest::start(&case).await?;
@@ -131,7 +131,7 @@ impl ServerUnderTest {
             }
         }
         if !differing.is_empty() {
-            return Err(finding("a proxy is told something else than before", differing.join("; ")));
+            return Err(finding("a proxy receives other resources than before", differing.join("; ")));
         }
         if started.elapsed() > Duration::from_secs(20) {
             return Err(finding("a proxy waits too long", format!("{:?}", started.elapsed())));
