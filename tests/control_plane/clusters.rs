@@ -523,12 +523,12 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     assert!(matches!(verdict, Verdict::Rejected(_)), "{verdict:?}");
 
     let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/rbac.yaml"));
-    let asked = || -> BTreeSet<_> {
+    let used = || -> BTreeSet<_> {
         east.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
     };
     // Watches begin after the lists.
-    until("all is watched", || (asked().len() >= granted.len()).then_some(())).await;
-    assert_eq!(asked(), granted);
+    until("all is watched", || (used().len() >= granted.len()).then_some(())).await;
+    assert_eq!(used(), granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -569,16 +569,16 @@ async fn sluiced_is_ready_when_remote_clusters_are_synced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
+async fn roots_are_written_to_remote_clusters_that_request_them_by_an_annotation() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
-    let ask = |server: &ApiServer, clusters: &str| {
+    let annotate = |server: &ApiServer, clusters: &str| {
         let annotations = json!({"topology.istio.io/controlPlaneClusters": clusters});
         let metadata = json!({"name": SYSTEM, "annotations": annotations});
         server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     };
-    ask(&own, OWN);
-    ask(&east, "other, own");
-    ask(&west, "other");
+    annotate(&own, OWN);
+    annotate(&east, "other, own");
+    annotate(&west, "other");
     let kubeconfig = |server: &ApiServer, token: &str| server.kubeconfig(json!({"token": token}));
     let rotate_to = |token: &str| {
         let kubeconfigs = [("east", kubeconfig(&east, token)), ("west", kubeconfig(&west, token))];
@@ -626,23 +626,23 @@ async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
         west.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
         "another control plane serves the cluster"
     );
-    ask(&west, "*");
+    annotate(&west, "*");
     has(&west, "shop", "three").await;
     assert!(
         own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
         "the config cluster is written by another task"
     );
     let of_roots = |resource: &str| resource == "configmaps" || resource == "leases";
-    let asked = east.requests().into_keys().filter(|it| of_roots(&it.resource));
-    let asked: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
+    let used = east.requests().into_keys().filter(|it| of_roots(&it.resource));
+    let used: BTreeSet<_> = used.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
     let everywhere = |(_, group, resource, verb): Right| match resource.as_str() {
         "configmaps" => (String::new(), group, resource, verb),
         _ => (SYSTEM.to_owned(), group, resource, verb),
     };
-    assert_eq!(asked.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
+    assert_eq!(used.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
 
     // Writing stops when another control plane serves the cluster, or no Secret refers to it.
-    ask(&east, "other");
+    annotate(&east, "other");
     own.delete("secrets", SYSTEM, "remote");
     mesh.is("west", None).await;
     mesh.stop.cancel();

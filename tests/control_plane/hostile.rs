@@ -310,9 +310,9 @@ async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
                 return true;
             }
             let Ok(mut stream) = AdsStream::open(channel, protocol, identity) else { return false };
-            let asked = stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).is_ok();
+            let is_sent = stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).is_ok();
             if number % 3 == 1 {
-                return asked;
+                return is_sent;
             }
             matches!(stream.next_within(Duration::from_secs(20)).await, Ok(Some(_)))
         });

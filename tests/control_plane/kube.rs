@@ -498,8 +498,8 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     reviewing.answered("gateway", false).await;
     let granted = granted();
     let compare = || {
-        let asked = running.server.requests().into_keys();
-        let used: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
+        let requests = running.server.requests().into_keys();
+        let used: BTreeSet<_> = requests.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
         assert!(used.len() > 10, "{used:?}");
         // A right in all namespaces includes the right in each.
         let (mut missing, mut unused) = (Vec::new(), granted.clone());
@@ -596,12 +596,12 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     }
     stop.cancel();
     writing.await.expect("no panic");
-    let asked = server.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
+    let requests = server.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
     let mut granted = granted_by("manifests/signer/rbac.yaml");
     granted.extend(granted_by("manifests/trust-bundle/rbac.yaml"));
     // The API server itself checks the rights to approve and to sign for a signer.
     granted.retain(|(_, _, resource, _)| resource != "signers");
-    assert_eq!(asked.collect::<BTreeSet<_>>(), granted);
+    assert_eq!(requests.collect::<BTreeSet<_>>(), granted);
 }
 
 /// Rights of the manifests: namespace (empty is all), group, resource, verb.

@@ -31,7 +31,7 @@ async fn streaming_lists_are_read_and_watched_in_one_request() {
 
     running.server.apply(service("f"));
     running.server.delete("services", "n", "a");
-    let record = running.sink.until("f came, a went", |record| {
+    let record = running.sink.until("f is added and a is deleted", |record| {
         record.names(Kind::Service) == ["n/b", "n/c", "n/d", "n/e", "n/f"] && record.deleted == ["n/a"]
     });
     record.await;
@@ -41,7 +41,7 @@ async fn streaming_lists_are_read_and_watched_in_one_request() {
     running.server.disconnect();
     until("the watch continues", || (requests("watch") == 2).then_some(())).await;
     running.server.apply(service("g"));
-    running.sink.until("g came", |record| record.names(Kind::Service).len() == 6).await;
+    running.sink.until("g is added", |record| record.names(Kind::Service).len() == 6).await;
     assert_eq!((requests("list"), requests("watch")), (0, 2), "nothing is listed again");
 }
 

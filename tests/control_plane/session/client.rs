@@ -75,7 +75,7 @@ pub(crate) struct ScriptedClient {
 
 impl ScriptedClient {
     pub(crate) fn connect(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
-        let stream = mesh.hub.open(protocol, Caller::default()).expect("the store is ready");
+        let stream = mesh.server.open(protocol, Caller::default()).expect("the store is ready");
         Self {
             protocol,
             stream,

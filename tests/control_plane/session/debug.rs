@@ -1,4 +1,4 @@
-//! The debug pages that a caller sees which is not on the loopback (O09).
+//! The debug pages over HTTP, by the address and the identity of the caller (O09).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -35,7 +35,7 @@ struct BearerIsIdentity;
 
 impl Authenticator for BearerIsIdentity {
     fn name(&self) -> &'static str {
-        "belief"
+        "bearer"
     }
 
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
@@ -44,7 +44,7 @@ impl Authenticator for BearerIsIdentity {
             None => Verdict::NoCredentials,
             Some(id) => match id.parse() {
                 Ok(identity) => Verdict::Identified(vec![identity]),
-                Err(_) => Verdict::Rejected("it is no identity".into()),
+                Err(_) => Verdict::Rejected("it is not a SPIFFE id".into()),
             },
         };
         Box::pin(async move { verdict })
@@ -76,10 +76,12 @@ impl DebugPages {
         mesh.scope(TILL, &["base"]);
         mesh.commit();
         let streams = [SIDECAR, TILL].map(|id| {
-            let mut stream = mesh.hub.open(XdsProtocol::Sotw, Caller::default()).expect("ready");
+            let mut stream = mesh.server.open(XdsProtocol::Sotw, Caller::default()).expect("ready");
             let node = Some(Node { id: id.into(), ..Node::default() });
             let type_url = ResourceType::Cluster.type_url().into();
-            stream.request(XdsRequest { node, type_url, ..XdsRequest::default() }, Instant::now()).expect("taken");
+            stream
+                .request(XdsRequest { node, type_url, ..XdsRequest::default() }, Instant::now())
+                .expect("the request is accepted");
             stream
         });
         let options = GraphOptions::default();

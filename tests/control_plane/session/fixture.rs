@@ -44,7 +44,7 @@ impl ProxyInput for RecordedProxies {
     }
 
     fn add_secret_client(&self, key: ProxyKey) {
-        self.0.lock().unwrap().push((key.0, Some("asks for secrets".into())));
+        self.0.lock().unwrap().push((key.0, Some("subscribes to secrets".into())));
     }
 
     fn remove(&self, key: ProxyKey) {
@@ -54,7 +54,7 @@ impl ProxyInput for RecordedProxies {
 
 /// A server whose store is written by the test.
 pub(crate) struct SessionFixture {
-    pub(crate) hub: Arc<DiscoveryServer>,
+    pub(crate) server: Arc<DiscoveryServer>,
     pub(crate) status: StatusReader,
     pub(crate) proxies: Arc<RecordedProxies>,
     changes: Mutex<EpochChanges>,
@@ -70,11 +70,11 @@ impl SessionFixture {
     pub(crate) fn with(admission: Admission) -> Self {
         let proxies = Arc::new(RecordedProxies::default());
         let store = Arc::new(Store::default());
-        let hub = DiscoveryServer::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
-        let mesh = Self { status: StatusReader::new(hub.clone()), hub, proxies, changes: Mutex::default() };
+        let server = DiscoveryServer::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
+        let mesh = Self { status: StatusReader::new(server.clone()), server, proxies, changes: Mutex::default() };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();
-        mesh.hub.store().set_ready();
+        mesh.server.store().set_ready();
         mesh
     }
 
@@ -140,7 +140,7 @@ impl SessionFixture {
     /// Applies the changes since the last call, as one epoch.
     pub(crate) fn commit(&self) {
         let changes = std::mem::take(&mut *self.changes.lock().unwrap());
-        self.hub.store().apply(changes, std::time::Instant::now());
+        self.server.store().apply(changes, std::time::Instant::now());
     }
 
     /// Name and bytes of every resource of a type in the scope of the proxy.

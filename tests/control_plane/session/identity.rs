@@ -19,7 +19,7 @@ fn caller(identities: &[Identity]) -> Caller {
 }
 
 fn open(mesh: &SessionFixture, caller: Caller) -> (AdsStream, Result<(), StreamError>) {
-    let mut stream = mesh.hub.open(XdsProtocol::Sotw, caller).expect("ready");
+    let mut stream = mesh.server.open(XdsProtocol::Sotw, caller).expect("ready");
     let node = Some(Node { id: SIDECAR.into(), ..Node::default() });
     let request = Request { node, type_url: ResourceType::Cluster.type_url().into(), ..Request::default() };
     let accepted = stream.request(request, Instant::now());

@@ -207,7 +207,7 @@ fn a_request_without_a_nonce_restarts_a_state_of_the_world_subscription() {
     let type_url = Listener.type_url().to_owned();
     client
         .sotw(DiscoveryRequest { type_url, response_nonce: "00-7".into(), ..DiscoveryRequest::default() })
-        .expect("taken");
+        .expect("the request is accepted");
     assert_eq!(client.settled(), ["LDS"]);
 }
 
@@ -340,9 +340,9 @@ fn a_wildcard_subscription_can_be_removed() {
         resource_names_unsubscribe: remove.iter().map(|name| (*name).to_owned()).collect(),
         ..DeltaDiscoveryRequest::default()
     };
-    client.delta(subscribe(&["*"], &[])).expect("taken");
+    client.delta(subscribe(&["*"], &[])).expect("the request is accepted");
     assert_eq!(client.settled(), ["CDS +a +b +c"]);
-    client.delta(subscribe(&[], &["*"])).expect("taken");
+    client.delta(subscribe(&[], &["*"])).expect("the request is accepted");
     mesh.cluster("base", "b", "2");
     mesh.commit();
     assert_eq!(client.settled(), [""; 0]);
@@ -351,7 +351,7 @@ fn a_wildcard_subscription_can_be_removed() {
     assert_eq!(client.settled(), ["CDS +a"]);
     // A request with both subscribes to no resource.
     let mut client = ScriptedClient::connect(&mesh, Delta);
-    client.delta(subscribe(&["*"], &["*"])).expect("taken");
+    client.delta(subscribe(&["*"], &["*"])).expect("the request is accepted");
     assert_eq!(client.settled(), ["CDS"]);
 }
 
@@ -458,7 +458,7 @@ fn unknown_types_are_answered_with_nothing() {
                 client.delta(DeltaDiscoveryRequest { type_url: type_url.clone(), ..DeltaDiscoveryRequest::default() })
             }
         }
-        .expect("taken");
+        .expect("the request is accepted");
         let response = client.receive().expect("an answer");
         assert_eq!((response.type_url.as_str(), response.resources.len()), (type_url.as_str(), 0));
         client.settle();
@@ -476,7 +476,7 @@ fn a_request_before_the_node_is_rejected() {
         ..DiscoveryRequest::default()
     };
     let open_with = |request: DiscoveryRequest| {
-        let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
+        let mut stream = mesh.server.open(Sotw, Caller::default()).expect("ready");
         stream.request(sotw(&request), std::time::Instant::now())
     };
     assert_eq!(open_with(DiscoveryRequest::default()), Err(StreamError::Invalid("missing node information".into())));
@@ -514,11 +514,11 @@ fn exceeded_limits_end_the_stream_and_not_the_server() {
 fn proxies_stay_registered_for_a_time_after_their_last_stream() {
     let mesh = three_clusters();
     let connect = |version: &str| {
-        let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
+        let mut stream = mesh.server.open(Sotw, Caller::default()).expect("ready");
         let node = Node { id: SIDECAR.into(), user_agent_name: version.into(), ..Node::default() };
         let request =
             DiscoveryRequest { node: Some(node), type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
-        stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
+        stream.request(sotw(&request), std::time::Instant::now()).expect("the request is accepted");
         stream
     };
     let (first, again, other) = (connect("1"), connect("1"), connect("2"));
@@ -526,7 +526,7 @@ fn proxies_stay_registered_for_a_time_after_their_last_stream() {
     drop(other);
     drop(again);
     assert!(mesh.status.streams().is_empty());
-    mesh.hub.remove_expired_proxies(std::time::Instant::now() + std::time::Duration::from_secs(60));
+    mesh.server.remove_expired_proxies(std::time::Instant::now() + std::time::Duration::from_secs(60));
     let log = std::mem::take(&mut *mesh.proxies.0.lock().unwrap());
     let log: Vec<_> = log.iter().map(|(key, version)| (key.as_str(), version.as_deref())).collect();
     let second = format!("{SIDECAR}#2");
@@ -540,20 +540,20 @@ fn no_proxy_is_served_before_the_store_is_ready_and_its_scope_is_known() {
     mesh.cluster("base", "a", "1");
     mesh.commit();
     let other = "router~10.0.0.2~gate.orchard~orchard.svc.cluster.local";
-    let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
+    let mut stream = mesh.server.open(Sotw, Caller::default()).expect("ready");
     let node = Some(Node { id: other.into(), ..Node::default() });
     let request = DiscoveryRequest { node, type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
-    stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
+    stream.request(sotw(&request), std::time::Instant::now()).expect("the request is accepted");
     assert!(stream.poll(std::time::Instant::now()).is_none());
     mesh.scope(other, &["base"]);
     mesh.commit();
     assert_eq!(stream.poll(std::time::Instant::now()).expect("an answer").count(), 1);
 
     let store = std::sync::Arc::new(sluice_xds_protocol::Store::default());
-    let hub = sluice_xds::DiscoveryServer::new(store, mesh.proxies.clone(), sluice_xds::Metrics::default(), true);
-    assert!(matches!(hub.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
-    mesh.hub.drain();
-    assert!(matches!(mesh.hub.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
+    let server = sluice_xds::DiscoveryServer::new(store, mesh.proxies.clone(), sluice_xds::Metrics::default(), true);
+    assert!(matches!(server.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
+    mesh.server.drain();
+    assert!(matches!(mesh.server.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (shutdown, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(serve(listener, mesh.hub.clone(), options, plaintext(), async {
+        let serving = tokio::spawn(serve(listener, mesh.server.clone(), options, plaintext(), async {
             let _ = stopped.await;
         }));
         Self { address, shutdown, serving }
@@ -210,7 +210,7 @@ async fn closed_connections_leave_no_state() {
     .await;
     let last = || mesh.proxies.0.lock().expect("no panic").last().and_then(|(_, version)| version.clone());
     assert!(last().is_some(), "the proxy may reconnect");
-    mesh.hub.remove_expired_proxies(std::time::Instant::now() + Duration::from_secs(60));
+    mesh.server.remove_expired_proxies(std::time::Instant::now() + Duration::from_secs(60));
     assert_eq!(last(), None, "the proxy is finally removed");
     server.serving.abort();
 }
