@@ -65,7 +65,7 @@ async fn certificates_and_roots() -> Result<()> {
     // One after the other, because each changes certificates that the others use.
     family::run(mesh, vec![("certificates are renewed", Box::pin(renewed(mesh)))]).await?;
     family::run(mesh, vec![("another root", Box::pin(another_root(mesh)))]).await?;
-    family::run(mesh, vec![("the authority is away", Box::pin(control_plane_restart(mesh)))]).await
+    family::run(mesh, vec![("the control plane restarts", Box::pin(control_plane_restart(mesh)))]).await
 }
 
 fn streams() -> [Stream; 2] {
@@ -191,7 +191,7 @@ async fn control_plane_restart(mesh: &Mesh) -> Result<()> {
         for envoy in envoys(mesh) {
             let earlier = earlier.next().unwrap_or_default();
             let has_retried = async |envoy: &Envoy| Ok(waits(envoy).len() >= earlier + ATTEMPTS);
-            wait_for(mesh, envoy, "it goes on asking", has_retried).await?;
+            wait_for(mesh, envoy, "the agent retries", has_retried).await?;
             let waits = &waits(envoy)[earlier..];
             ensure!(waits.is_sorted(), "the intervals between requests grow: {waits:?}");
         }

@@ -35,7 +35,7 @@ async fn resilience() -> Result<()> {
         vec![
             ("timeouts", Box::pin(timeouts(mesh))),
             ("retries", Box::pin(retries(mesh))),
-            ("retries without being asked", Box::pin(default_retries(mesh))),
+            ("retries by default", Box::pin(default_retries(mesh))),
             ("fault injection", Box::pin(faults(mesh))),
             ("circuit breaking", Box::pin(circuit_breaking(mesh))),
             ("outlier ejection", Box::pin(outlier_ejection(mesh))),

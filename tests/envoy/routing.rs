@@ -265,16 +265,16 @@ async fn header_operations(mesh: &Mesh) -> Result<()> {
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     let call = HOST.get().header("x-set", "client").header("x-secret", "1").header("x-kept", "1");
     let answer = answer(once(mesh, "client", &call, "an answer", |reply| reply.responder() == "tea v1").await?)?;
-    let received_request = &answer.received_request()["headers"];
+    let received_headers = &answer.received_request()["headers"];
     for (name, value) in [("x-set", "route"), ("x-added", "one"), ("x-kept", "1"), ("x-destination", "tea")] {
         ensure!(
-            received_request[name] == value,
-            "the application receives {name}: {value}, but it received {received_request}"
+            received_headers[name] == value,
+            "the application receives {name}: {value}, but it received {received_headers}"
         );
     }
     ensure!(
-        received_request["x-secret"].is_null(),
-        "x-secret is removed, but the application received {received_request}"
+        received_headers["x-secret"].is_null(),
+        "x-secret is removed, but the application received {received_headers}"
     );
     let headers = &answer.headers;
     ensure!(headers.get("x-answer").is_some_and(|v| v == "route"), "x-answer is set, but the headers are {headers:?}");

@@ -40,7 +40,7 @@ async fn virtual_hosts() -> Result<()> {
     // One after the other, because each reads counters that the others increase.
     for scenario in [
         family::run(mesh, vec![("a host changes", Box::pin(changed_virtual_host(mesh)))]).await,
-        family::run(mesh, vec![("hosts come and go", Box::pin(added_and_removed_hosts(mesh)))]).await,
+        family::run(mesh, vec![("hosts are added and removed", Box::pin(added_and_removed_hosts(mesh)))]).await,
         family::run(mesh, vec![("a gateway, on demand", Box::pin(gateway_on_demand(mesh)))]).await,
         family::run(mesh, vec![("the control plane restarts", Box::pin(restarts(mesh)))]).await,
     ] {
@@ -176,7 +176,7 @@ spec:
     let (_, hosts) = updates(mesh, "door", "http\\.8080").await?;
     always(mesh, "visitor", &at("also-absent.example.com"), 3, "status 404").await?;
     let requested = || async { Ok(updates(mesh, "door", "http\\.8080").await?.1) };
-    until_counted("answers to what is asked on demand", hosts + 1, requested).await?;
+    until_counted("updates of virtual hosts on demand", hosts + 1, requested).await?;
     always(mesh, "visitor", &at("shop.example.com"), 3, "tea v1").await
 }
 

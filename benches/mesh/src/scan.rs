@@ -141,9 +141,9 @@ mod tests {
 
     use super::*;
 
-    fn names(kind: Type, asked: Vec<(Type, &str)>) -> Vec<String> {
-        assert!(asked.iter().all(|(of, _)| *of == kind));
-        asked.into_iter().map(|(_, name)| name.to_owned()).collect()
+    fn names(kind: Type, references: Vec<(Type, &str)>) -> Vec<String> {
+        assert!(references.iter().all(|(of, _)| *of == kind));
+        references.into_iter().map(|(_, name)| name.to_owned()).collect()
     }
 
     #[test]
