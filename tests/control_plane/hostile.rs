@@ -14,7 +14,7 @@ use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Discove
 use sluice_proto::google::rpc::Status;
 use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::dump_proxy;
+use sluice_testkit::parity::run::dump_first_proxy;
 use sluice_testkit::server::{Options, Sluiced};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -41,7 +41,7 @@ impl AttackedServer {
         let (primary, _) = case.write_objects(objects.path())?;
         let log = objects.path().join("sluiced.log");
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = dump_of_other_proxy(&server, &case).await?;
+        let before = dump_first_proxy(&server, &case).await?;
         ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the other proxy is served");
         let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case, before, memory_kib, _objects: objects })
@@ -59,7 +59,7 @@ impl AttackedServer {
     /// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the other proxy as
     /// before.
     async fn check(self) -> Result<()> {
-        let after = dump_of_other_proxy(&self.server, &self.case).await.context("serve the other proxy")?;
+        let after = dump_first_proxy(&self.server, &self.case).await.context("serve the other proxy")?;
         ensure!(after == self.before, "the other proxy receives other resources than before");
         let (status, _) = self.server.get("/ready").await?;
         ensure!(status == 200, "/ready answers {status}");
@@ -71,11 +71,6 @@ impl AttackedServer {
         ensure!(panic.is_none(), "{}", panic.unwrap_or_default());
         Ok(())
     }
-}
-
-async fn dump_of_other_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
-    let proxy = case.proxies.first().context("the case has a proxy")?;
-    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
 fn node(id: &str, metadata: Value) -> Result<Identity> {
@@ -336,7 +331,7 @@ async fn clients_that_never_read_leave_memory_bounded() -> Result<()> {
         idle.push(stream);
     }
     for _ in 0..5 {
-        let after = dump_of_other_proxy(&attacked.server, &attacked.case).await?;
+        let after = dump_first_proxy(&attacked.server, &attacked.case).await?;
         ensure!(after == attacked.before, "the other proxy receives other resources than before");
     }
     drop(idle);

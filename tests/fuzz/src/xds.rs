@@ -10,7 +10,7 @@ use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Discove
 use sluice_proto::json::decode;
 use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::dump_proxy;
+use sluice_testkit::parity::run::dump_first_proxy;
 use sluice_testkit::server::{Options, Sluiced};
 
 use crate::mesh::Violation;
@@ -100,7 +100,7 @@ impl ServerUnderTest {
         let (primary, _) = case.write_objects(objects.path())?;
         let log = objects.path().join("sluiced.log");
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = dump_of_proxy(&server, case).await?;
+        let before = dump_first_proxy(&server, case).await?;
         ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "a proxy is served");
         let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
@@ -117,7 +117,7 @@ impl ServerUnderTest {
         let mut differing = Vec::new();
         // On a busy machine, a response may arrive after the client's timeout.
         for _ in 0..3 {
-            let after = dump_of_proxy(&self.server, &self.case).await;
+            let after = dump_first_proxy(&self.server, &self.case).await;
             let after = after.map_err(|error| finding("a proxy is no longer served", format!("{error:#}")))?;
             let differs = |kind: &&Kind| after.get(*kind) != self.before.get(*kind);
             differing = self
@@ -152,11 +152,6 @@ impl ServerUnderTest {
 fn describe_difference(kind: Kind, before: &Dump, after: &Dump) -> String {
     let count = |dump: &Dump| dump.get(&kind).map(|resources| resources.as_ref().map(Vec::len));
     format!("{}: {:?} and now {:?}", kind.name(), count(before), count(after))
-}
-
-async fn dump_of_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
-    let proxy = case.proxies.first().context("the case has a proxy")?;
-    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
 /// Plays a session. The server may end it.

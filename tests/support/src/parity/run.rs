@@ -179,6 +179,15 @@ pub async fn dump_proxy(
     dump(connect(address).await?, protocol, identity, &kinds, names, Limits::default()).await
 }
 
+/// Receives the resources that a server sends to the first proxy of a case, over delta xDS.
+///
+/// # Errors
+/// The case has no proxy, its node is invalid, or the server rejects the stream.
+pub async fn dump_first_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
+    let proxy = case.proxies.first().context("the case has a proxy")?;
+    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
+}
+
 fn row(case: &Case, proxy: &CaseProxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
     Row { family: case.family.clone(), case: case.name.clone(), proxy: proxy.name.clone(), protocol, kind, result }
 }
