@@ -182,7 +182,10 @@ fn own_address() -> Option<IpAddr> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<()> {
-    let Some(ip) = own_address() else { return Ok(()) };
+    let Some(ip) = own_address() else {
+        eprintln!("SKIPPED: this machine has no address outside of the loopback");
+        return Ok(());
+    };
     let server = SecretServer::open(ip).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let untrusted = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };

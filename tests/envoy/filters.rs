@@ -1,6 +1,6 @@
 //! EnvoyFilters and Telemetry: the filters that they add.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppReply;
 use sluice_testkit::pods::mesh::Mesh;
@@ -117,7 +117,7 @@ async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
     mesh.apply("limited.yaml", &HOST.service("app: limited"))?;
     eventually(mesh, "client", &HOST.get(), "limited v1").await?;
     mesh.apply("limited.yaml", &(HOST.service("app: limited") + &before_router("limited", filter)))?;
-    let Some(envoy) = &mesh.pod("limited").envoy else { return Ok(()) };
+    let envoy = mesh.pod("limited").envoy.as_ref().context("the pod has an Envoy")?;
     until_counted("rate limits in force", 1, async || {
         Ok(envoy.admin("/config_dump?resource=dynamic_listeners").await?.matches("local_ratelimit.v3").count())
     })
@@ -125,7 +125,7 @@ async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
     // A connection to the draining listener has no rate limit until it closes.
     let counts = count(mesh, "client", &HOST.get(), 40).await?;
     ensure!(counts.get("limited v1").is_some_and(|passed| *passed >= 10), "10 requests pass, but {counts:?}");
-    until_counted("of 10 calls beyond the limit those refused", 10, async || {
+    until_counted("refused requests of 10 beyond the limit", 10, async || {
         let counts = count(mesh, "client", &HOST.get(), 10).await?;
         Ok(counts.get("status 429").copied().unwrap_or_default())
     })
@@ -169,7 +169,7 @@ spec:
         reply.responder() == "logged v1" && header(reply, "x-patched") == "host"
     })
     .await?;
-    let Some(envoy) = &mesh.pod("client").envoy else { return Ok(()) };
+    let envoy = mesh.pod("client").envoy.as_ref().context("the pod has an Envoy")?;
     let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
     ensure!(clusters.matches("\"4.500s\"").count() == 1, "one cluster has another connect timeout");
     Ok(())
