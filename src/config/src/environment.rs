@@ -180,7 +180,7 @@ impl Features {
         for (name, kept) in NOT_FOLLOWED {
             let Some(value) = variables.text(name).filter(|value| !same(value, kept)) else { continue };
             let effect = if kept.is_empty() { "it is ignored".to_owned() } else { format!("{kept:?} is used") };
-            variables.warn(name, &format!("{value:?} is not supported, {effect}"));
+            variables.warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
         }
         let is_external = variables.flag("EXTERNAL_ISTIOD", false);
         let local_cluster_secrets = variables.flag("LOCAL_CLUSTER_SECRET_WATCHER", false);

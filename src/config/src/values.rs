@@ -11,7 +11,7 @@ use sluice_parse::{address_blocks, parse_duration};
 /// Reads variables, and collects warnings.
 pub(crate) struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    warnings: &'a mut Vec<String>,
+    pub(crate) warnings: &'a mut Vec<String>,
 }
 
 impl<'a> Variables<'a> {
