@@ -12,7 +12,7 @@ use sluice_sources::files::FilesError;
 /// A failure that ends the process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {
-    /// A flag cannot be used. Exit code 2.
+    /// A flag or an environment variable is invalid. Exit code 2.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An address cannot be listened on. Exit code 3.

@@ -152,7 +152,7 @@ impl Security {
             let anchors = TrustAnchors::new(fetcher, bundle, self.external.clone(), input);
             tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
         }
-        if config.features.external
+        if config.features.external_istiod
             && let Some(authority) = &config.security.authority
             && config.security.provider != CertProvider::None
         {

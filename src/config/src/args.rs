@@ -28,7 +28,7 @@ retries. `--help` lists all environment variables.
 Exit codes:
   0  stopped on request
   1  failed while running
-  2  invalid flags
+  2  a flag or an environment variable is invalid
   3  an address cannot be listened on
   4  the Kubernetes API or a configuration directory cannot be used
   5  mesh config or networks are invalid

@@ -10,8 +10,8 @@ use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, SessionLabels, Text};
 use sluice_parse::KINDS;
 
-use crate::values::Variables;
-use crate::variables::NOT_FOLLOWED;
+use crate::values::{Variables, parse_bool};
+use crate::variables::UNSUPPORTED_SWITCHES;
 
 const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
@@ -19,7 +19,7 @@ const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 /// Environment variables that have an effect, with the names and the defaults of istiod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Features {
-    /// `PILOT_ENABLE_AMBIENT`: ztunnel is served.
+    /// `PILOT_ENABLE_AMBIENT`: ztunnel is served. Waypoints are not configured yet.
     pub ambient: bool,
     /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint accept traffic only from its
     /// instances, unless a policy says otherwise.
@@ -114,11 +114,12 @@ pub struct Features {
     /// `XDS_AUTH_PLAINTEXT`: authentication is required on the plaintext port as well.
     pub xds_auth_plaintext: bool,
     /// `PILOT_PUSH_THROTTLE`: number of streams that receive first responses or changes of many resources at a time;
-    /// two for each CPU if not set.
+    /// two for each CPU if 0 or not set.
     pub push_throttle: Option<NonZeroUsize>,
-    /// `ISTIO_GPRC_MAXRECVMSGSIZE`: largest request in bytes; 4 MiB if not set.
+    /// `ISTIO_GPRC_MAXRECVMSGSIZE`: largest request in bytes; 4 MiB if 0 or not set.
     pub max_request_bytes: Option<NonZeroUsize>,
-    /// `PILOT_MAX_REQUESTS_PER_SECOND`: new streams for each second; limited by load if not set.
+    /// `PILOT_MAX_REQUESTS_PER_SECOND`: new streams for each second; limited by load only if 0 or not
+    /// set.
     pub max_streams_a_second: Option<NonZeroU32>,
     /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` receive virtual hosts as resources of
     /// their own, not in route tables.
@@ -133,7 +134,7 @@ pub struct Features {
     pub insecure_kubeconfig: BTreeSet<String>,
     /// `EXTERNAL_ISTIOD`: clusters without a control plane of their own are served, and receive root certificates if an
     /// annotation says so.
-    pub external: bool,
+    pub external_istiod: bool,
     /// `LOCAL_CLUSTER_SECRET_WATCHER` with `EXTERNAL_ISTIOD`: Secrets of remote clusters are read in the cluster that the
     /// control plane runs in, not in that of `--kubeconfig`.
     pub local_cluster_secrets: bool,
@@ -145,9 +146,7 @@ pub struct Features {
 
 /// Whether two values of a variable are equivalent.
 fn same(one: &str, other: &str) -> bool {
-    let yes = |text: &str| ["1", "t", "true"].contains(&text.to_ascii_lowercase().as_str());
-    let no = |text: &str| ["0", "f", "false"].contains(&text.to_ascii_lowercase().as_str());
-    one == other || (yes(one) && yes(other)) || (no(one) && no(other))
+    one == other || parse_bool(one).is_some_and(|value| parse_bool(other) == Some(value))
 }
 
 impl Features {
@@ -177,14 +176,15 @@ impl Features {
 
     /// Reads the environment. An invalid value is a warning, and the default is used.
     pub(crate) fn read(variables: &mut Variables<'_>) -> Self {
-        for (name, kept) in NOT_FOLLOWED {
-            let Some(value) = variables.text(name).filter(|value| !same(value, kept)) else { continue };
-            let effect = if kept.is_empty() { "it is ignored".to_owned() } else { format!("{kept:?} is used") };
+        for (name, supported) in UNSUPPORTED_SWITCHES {
+            let Some(value) = variables.text(name).filter(|value| !same(value, supported)) else { continue };
+            let effect =
+                if supported.is_empty() { "it is ignored".to_owned() } else { format!("{supported:?} is used") };
             variables.warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
         }
-        let is_external = variables.flag("EXTERNAL_ISTIOD", false);
+        let external_istiod = variables.flag("EXTERNAL_ISTIOD", false);
         let local_cluster_secrets = variables.flag("LOCAL_CLUSTER_SECRET_WATCHER", false);
-        if local_cluster_secrets && !is_external {
+        if local_cluster_secrets && !external_istiod {
             variables.warn("LOCAL_CLUSTER_SECRET_WATCHER", "true has no effect without EXTERNAL_ISTIOD");
         }
         let labels = SessionLabels::default();
@@ -245,8 +245,8 @@ impl Features {
             max_request_bytes: variables.limit("ISTIO_GPRC_MAXRECVMSGSIZE"),
             remote_cluster_timeout: variables.duration("PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT),
             insecure_kubeconfig: variables.list("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS"),
-            external: is_external,
-            local_cluster_secrets: local_cluster_secrets && is_external,
+            external_istiod,
+            local_cluster_secrets: local_cluster_secrets && external_istiod,
             max_streams_a_second: variables.limit("PILOT_MAX_REQUESTS_PER_SECOND"),
             jwks_refresh: variables.interval("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", JWKS_REFRESH_INTERVAL),
             trusted_gateways: variables.blocks("TRUSTED_GATEWAY_CIDR"),

@@ -122,11 +122,11 @@ pub struct ServingConfig {
     pub max_connection_age: Option<Duration>,
 }
 
-/// A flag or variable with an invalid value.
+/// A flag or environment variable with an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{flag}: {reason}")]
 pub struct ConfigError {
-    /// The flag.
+    /// The flag or the variable.
     pub flag: &'static str,
     /// What is wrong and what is accepted, a lower-case fragment.
     pub reason: String,
@@ -139,10 +139,10 @@ impl From<TlsOptionError> for ConfigError {
 }
 
 impl Config {
-    /// Parses the arguments; `variable` looks up an environment variable.
+    /// Settings of these arguments, and of the environment; `variable` looks up a variable.
     ///
     /// # Errors
-    /// The first invalid flag.
+    /// The first invalid flag or variable.
     pub fn new(
         args: DiscoveryArgs,
         unknown_flags: &[String],

@@ -125,31 +125,31 @@ impl SecurityConfig {
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
         let provider = CertProvider::parse(&variables.text_or("PILOT_CERT_PROVIDER", "istiod"))?;
-        let or = AuthorityConfig::default();
+        let default = AuthorityConfig::default();
         let authority = AuthorityConfig {
-            directory: variables.text("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
+            directory: variables.text("ROOT_CA_DIR").map_or(default.directory, PathBuf::from),
             create: args.create_ca,
             root_key: root_key(variables)?,
-            root_lifetime: variables.duration("CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime),
-            check_interval: variables.duration("CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", or.check_interval),
+            root_lifetime: variables.duration("CITADEL_SELF_SIGNED_CA_CERT_TTL", default.root_lifetime),
+            check_interval: variables.duration("CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", default.check_interval),
             grace_percent: match variables.text(GRACE) {
-                None => or.grace_percent,
+                None => default.grace_percent,
                 Some(text) => text.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| ConfigError {
                     flag: GRACE,
                     reason: format!("{text:?} is not a number from 0 to 100"),
                 })?,
             },
-            jitter: variables.flag("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter),
-            in_cacerts: variables.flag("USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts),
-            remote_certs: variables.flag("USE_REMOTE_CERTS", or.remote_certs),
-            multi_root: variables.flag("ISTIO_MULTIROOT_MESH", or.multi_root),
-            revocations: variables.flag("PILOT_ENABLE_CA_CRL", or.revocations),
-            roots_config_map: variables.text("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
-            revoked_config_map: variables.text("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
+            jitter: variables.flag("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", default.jitter),
+            in_cacerts: variables.flag("USE_CACERTS_FOR_SELF_SIGNED_CA", default.in_cacerts),
+            remote_certs: variables.flag("USE_REMOTE_CERTS", default.remote_certs),
+            multi_root: variables.flag("ISTIO_MULTIROOT_MESH", default.multi_root),
+            revocations: variables.flag("PILOT_ENABLE_CA_CRL", default.revocations),
+            roots_config_map: variables.text("PILOT_CA_CERT_CONFIGMAP").unwrap_or(default.roots_config_map),
+            revoked_config_map: variables.text("PILOT_CRL_CONFIGMAP").unwrap_or(default.revoked_config_map),
             cluster_trust_bundle: variables.flag("ENABLE_CLUSTER_TRUST_BUNDLE_API", false),
             terms: LifetimeLimits {
-                default: variables.duration("DEFAULT_WORKLOAD_CERT_TTL", or.terms.default),
-                max: variables.duration("MAX_WORKLOAD_CERT_TTL", or.terms.max),
+                default: variables.duration("DEFAULT_WORKLOAD_CERT_TTL", default.terms.default),
+                max: variables.duration("MAX_WORKLOAD_CERT_TTL", default.terms.max),
             },
         };
         let compliance = variables.text("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;

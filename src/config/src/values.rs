@@ -34,7 +34,7 @@ impl<'a> Variables<'a> {
         (self.lookup)(name)
     }
 
-    /// Parts of a text that commas separate. Empty parts are left out.
+    /// The parts of a comma-separated list, see [`comma_separated`].
     pub(crate) fn list<T: From<String>, L: FromIterator<T>>(&self, name: &str) -> L {
         comma_separated(&self.text_or(name, "")).map(|part| part.to_owned().into()).collect()
     }
@@ -44,17 +44,13 @@ impl<'a> Variables<'a> {
         self.warnings.push(format!("variable {name}: {problem}"));
     }
 
-    /// Parses a boolean as Go's ParseBool does.
+    /// A boolean.
     pub(crate) fn flag(&mut self, name: &str, default: bool) -> bool {
-        match self.text(name).as_deref() {
-            None => default,
-            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
-            Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-            Some(other) => {
-                self.warn(name, &format!("{other:?} is not supported: use true or false; {default} is used"));
-                default
-            }
-        }
+        let Some(text) = self.text(name) else { return default };
+        parse_bool(&text).unwrap_or_else(|| {
+            self.warn(name, &format!("{text:?} is not supported: use true or false; {default} is used"));
+            default
+        })
     }
 
     /// A duration, zero included.
@@ -80,7 +76,7 @@ impl<'a> Variables<'a> {
         })
     }
 
-    /// A limit; 0 is no limit. As in istiod, a rate can have a fraction, which is rounded up.
+    /// A limit; `None` if it is 0, invalid or not set. As in istiod, a rate can have a fraction, which is rounded up.
     pub(crate) fn limit<T: TryFrom<NonZeroU32>>(&mut self, name: &str) -> Option<T> {
         let limit = self.number(name, 1e9, "the default")?;
         NonZeroU32::new(to_integer(limit.ceil())).and_then(|limit| limit.try_into().ok())
@@ -106,6 +102,15 @@ impl<'a> Variables<'a> {
             self.warn(name, &format!("{text:?} is not {expected}, {default} is used"));
         }
         value
+    }
+}
+
+/// Parses a boolean as Go's `strconv.ParseBool` does.
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 

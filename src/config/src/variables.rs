@@ -90,7 +90,7 @@ const GATEWAYS: &[Variable] = &[
 
 /// Ambient mode.
 const AMBIENT: &[Variable] = &[
-    ("PILOT_ENABLE_AMBIENT", "false", "Ambient mode: serve ztunnel and waypoints"),
+    ("PILOT_ENABLE_AMBIENT", "false", "Ambient mode: serve ztunnel. Waypoints are not configured yet"),
     (
         "PILOT_ENABLE_SENDING_HBONE",
         "true",
@@ -118,7 +118,7 @@ const POLICIES: &[Variable] = &[
     (
         "PILOT_JWT_ENABLE_REMOTE_JWKS",
         "false",
-        "Which side fetches JWKS: `false` (the control plane), `hybrid` or `true` (the proxies if the JWKS server is \
+        "Which side fetches JWKS: `false` or `istiod` (the control plane), `hybrid` or `true` (the proxies if the JWKS server is \
          in the mesh, else the control plane), `envoy` (the proxies)",
     ),
     ("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "20m", "Interval at which the control plane fetches JWKS again"),
@@ -131,14 +131,14 @@ const LOAD: &[Variable] = &[
     (
         "PILOT_PUSH_THROTTLE",
         "two for each CPU",
-        "Number of streams that receive first responses or changes of many resources at a time",
+        "Number of streams that receive first responses or changes of many resources at a time; 0 is the default",
     ),
     (
         "ISTIO_GPRC_MAXRECVMSGSIZE",
         "4194304",
-        "Largest request in bytes; a delta proxy that reconnects lists all resources it holds",
+        "Largest request in bytes; 0 is the default. A delta proxy that reconnects lists all resources it holds",
     ),
-    ("PILOT_MAX_REQUESTS_PER_SECOND", "by load", "New streams for each second"),
+    ("PILOT_MAX_REQUESTS_PER_SECOND", "by load", "New streams for each second; 0 is the default"),
     (
         "SLUICE_VHDS",
         "false",
@@ -188,7 +188,7 @@ const CERTIFICATES: &[Variable] = &[
     (
         "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL",
         "1h",
-        "Interval at which the self-signed root is checked for renewal",
+        "Interval at which the self-signed root is checked for renewal; 0 disables the checks",
     ),
     (
         "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE",
@@ -238,8 +238,8 @@ const CERTIFICATES: &[Variable] = &[
     ("CERT_SIGNER_DOMAIN", "", "Domain of the signers that workloads may request"),
 ];
 
-/// Switches of istiod that change its output and are not supported, with the only value that is followed.
-pub(crate) const NOT_FOLLOWED: &[(&str, &str)] = &[
+/// Switches of istiod that change its output, with the only value that is supported.
+pub(crate) const UNSUPPORTED_SWITCHES: &[(&str, &str)] = &[
     ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
     ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
     ("ENABLE_100_CONTINUE_HEADERS", "true"),
@@ -295,10 +295,10 @@ const GROUPS: &[(&str, &[Variable])] = &[
     ("Certificates", CERTIFICATES),
 ];
 
-/// Variables that are read, and those of istiod that are checked for values that are not followed.
+/// Variables that are read, and those of istiod that are checked for unsupported values.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let read = GROUPS.iter().flat_map(|(_, variables)| *variables).map(|(name, ..)| *name);
-    read.chain(NOT_FOLLOWED.iter().map(|(name, _)| *name))
+    read.chain(UNSUPPORTED_SWITCHES.iter().map(|(name, _)| *name))
 }
 
 /// The variables as `--help` shows them.
@@ -341,7 +341,7 @@ mod tests {
             read.expect("a configuration");
         }
         let mut asked = asked.into_inner();
-        for (name, _) in NOT_FOLLOWED {
+        for (name, _) in UNSUPPORTED_SWITCHES {
             asked.remove(*name);
         }
         let listed: BTreeSet<String> =
