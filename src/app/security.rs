@@ -10,9 +10,9 @@ use sluice_auth::{
     SignedTokens, TrustDomain,
 };
 use sluice_authority::{
-    AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CertificateIssuer, CertificateService, DnsNames,
-    IssuingOptions, KubernetesSigner, NodePods, PROTO, RemoteRoots, RootsOptions, ServerCertificateKeeper,
-    ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
+    AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CERTIFICATE_SERVICE_PROTO, CertificateIssuer,
+    CertificateService, DnsNames, IssuingOptions, KubernetesSigner, NodePods, RemoteRoots, RootsOptions,
+    ServerCertificateKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
 };
 use sluice_config::{CertProvider, ClusterSource, Config};
 use sluice_jwks::{JwksClient, JwksOptions};
@@ -36,7 +36,7 @@ pub(super) struct Security {
     /// The signer of the authority, if there is one.
     signer: Option<Arc<Signer>>,
     /// The signer of workload certificates that replaces the authority.
-    external: Option<Arc<KubernetesSigner>>,
+    workload_signer: Option<Arc<KubernetesSigner>>,
     server: ServerCertificateKeeper,
     /// Pods on whose behalf node proxies request certificates.
     nodes: Option<Arc<NodePods>>,
@@ -67,11 +67,11 @@ impl Security {
             signer = Some(keeper.signer());
             tasks.spawn("certificate authority", keeper.run(tasks.stop()));
         }
-        let external = match (&security.external, &client, &security.authority) {
-            (Some(external), Some(client), Some(authority)) => {
-                let signer = KubernetesSigner::new(client.clone(), external.clone(), authority.terms);
+        let workload_signer = match (&security.workload_signer, &client, &security.authority) {
+            (Some(config), Some(client), Some(authority)) => {
+                let signer = KubernetesSigner::new(client.clone(), config.clone(), authority.lifetimes);
                 signer.follow(mesh);
-                let (signer_name, domain) = (external.signer.as_str(), external.domain.as_str());
+                let (signer_name, domain) = (config.signer.as_str(), config.domain.as_str());
                 info!(target: "pkira", signer_name, domain, "workload certificates come from a signer of the Kubernetes API");
                 Some(Arc::new(signer))
             }
@@ -85,11 +85,11 @@ impl Security {
         let lifetime =
             security.authority.as_ref().map_or(SERVER_CERTIFICATE_LIFETIME, |authority| authority.root_lifetime);
         let mut server = ServerCertificateKeeper::new(verifier, signer.clone(), lifetime);
-        server.external.clone_from(&external);
+        server.workload_signer.clone_from(&workload_signer);
         server.files.clone_from(&security.files);
         // Mounted files take precedence over all signers.
         if let (CertProvider::Signer(name), None) = (&security.provider, &security.files) {
-            server.certifier = Some(certifier(name, client, mesh)?);
+            server.server_signer = Some(server_signer(name, client, mesh)?);
         }
         server.names = (security.provider != CertProvider::None).then(|| dns_names(config, mesh));
         let has_certificate = match (server.begin().await, &security.provider) {
@@ -108,7 +108,7 @@ impl Security {
             authenticators: authenticators(config, clients, trust_domain)?,
             clients: clients.clone(),
             signer,
-            external,
+            workload_signer,
             server,
             metrics,
         })
@@ -137,11 +137,11 @@ impl Security {
             let (engine, handles) = (engine.clone(), handles.clone());
             tasks.spawn_until_stop("pods of nodes", async move { nodes.follow(engine, &handles).await });
         }
-        if let Some(external) = self.external.clone() {
-            tasks.spawn_until_stop("workload signer", graph.follow_mesh_config(move |mesh| external.follow(mesh)));
+        if let Some(signer) = self.workload_signer.clone() {
+            tasks.spawn_until_stop("workload signer", graph.follow_mesh_config(move |mesh| signer.follow(mesh)));
         }
-        if let Some(certifier) = self.server.certifier.clone() {
-            tasks.spawn_until_stop("server signer", graph.follow_mesh_config(move |mesh| certifier.follow(mesh)));
+        if let Some(signer) = self.server.server_signer.clone() {
+            tasks.spawn_until_stop("server signer", graph.follow_mesh_config(move |mesh| signer.follow(mesh)));
         }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
             // Trust bundles determine the roots of all workloads, so the servers of trust bundles are always verified.
@@ -149,7 +149,7 @@ impl Security {
                 JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(&config.features) };
             let fetcher = jwks_client(&options)?;
             let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
-            let anchors = TrustAnchors::new(fetcher, bundle, self.external.clone(), input);
+            let anchors = TrustAnchors::new(fetcher, bundle, self.workload_signer.clone(), input);
             tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
         }
         if config.features.external_istiod
@@ -223,14 +223,18 @@ impl Security {
         let mut additional = AdditionalServices::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
             let issuing = IssuingOptions {
-                issuer: self.external.map_or(CertificateIssuer::Authority(signer), CertificateIssuer::Kubernetes),
+                issuer: self
+                    .workload_signer
+                    .map_or(CertificateIssuer::Authority(signer), CertificateIssuer::Kubernetes),
                 authenticators: self.authenticators.clone(),
                 nodes: self.nodes,
-                terms: authority.terms,
+                lifetimes: authority.lifetimes,
                 metrics: self.metrics,
             };
-            additional =
-                AdditionalServices { routes: Routes::new(CertificateService::new(issuing)), proto_files: &[PROTO] };
+            additional = AdditionalServices {
+                routes: Routes::new(CertificateService::new(issuing)),
+                proto_files: &[CERTIFICATE_SERVICE_PROTO],
+            };
         }
         let incoming = SecureIncoming::new(listener, tls, refused);
         let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
@@ -243,14 +247,14 @@ impl Security {
 }
 
 /// The signer of the Kubernetes API that issues the server certificate.
-fn certifier(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<Arc<ServerSigner>, AuthorityError> {
+fn server_signer(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<Arc<ServerSigner>, AuthorityError> {
     let Some(client) = client else {
         let reason = "there is no Kubernetes API".to_owned();
         return Err(AuthorityError::Server { signer: signer.to_owned(), reason });
     };
-    let certifier = ServerSigner::new(client, signer, SignerConfig::default().timeout);
-    certifier.follow(mesh);
-    Ok(Arc::new(certifier))
+    let server_signer = ServerSigner::new(client, signer, SignerConfig::default().timeout);
+    server_signer.follow(mesh);
+    Ok(Arc::new(server_signer))
 }
 
 /// Authenticators of the secure port, in order (P07).

@@ -33,7 +33,7 @@ pub struct TrustAnchors {
     client: JwksClient,
     /// The trust bundle of the authority.
     bundle: watch::Receiver<TrustBundle>,
-    external: Option<Arc<KubernetesSigner>>,
+    workload_signer: Option<Arc<KubernetesSigner>>,
     input: Input<(), Vec<Text>>,
     /// Roots by address. If a later fetch fails, the previous roots stay.
     fetched: BTreeMap<Text, Vec<CertificateDer<'static>>>,
@@ -47,10 +47,10 @@ impl TrustAnchors {
     pub fn new(
         client: JwksClient,
         bundle: watch::Receiver<TrustBundle>,
-        external: Option<Arc<KubernetesSigner>>,
+        workload_signer: Option<Arc<KubernetesSigner>>,
         input: Input<(), Vec<Text>>,
     ) -> Self {
-        Self { client, bundle, external, input, fetched: BTreeMap::new(), written: Vec::new() }
+        Self { client, bundle, workload_signer, input, fetched: BTreeMap::new(), written: Vec::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
@@ -117,7 +117,7 @@ impl TrustAnchors {
         let bundle = self.bundle.borrow_and_update().clone();
         // The server certificate may have another signer, whose roots are not for workloads.
         let own = if bundle.workload_roots.is_empty() { bundle.roots } else { bundle.workload_roots };
-        let signers = self.external.iter().flat_map(|external| external.roots()).map(|text| ("signer", text));
+        let signers = self.workload_signer.iter().flat_map(|signer| signer.roots()).map(|text| ("signer", text));
         let of_mesh = mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty());
         let of_mesh = of_mesh.map(|certificate| ("mesh config", certificate.pem.to_string()));
         for (source, text) in [("authority", own)].into_iter().chain(signers).chain(of_mesh) {

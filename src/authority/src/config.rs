@@ -43,8 +43,8 @@ pub struct AuthorityConfig {
     pub revoked_config_map: String,
     /// `ENABLE_CLUSTER_TRUST_BUNDLE_API`: the roots are in a ClusterTrustBundle, not in a ConfigMap of each namespace.
     pub cluster_trust_bundle: bool,
-    /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`.
-    pub terms: LifetimeLimits,
+    /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`: lifetimes of workload certificates.
+    pub lifetimes: LifetimeLimits,
 }
 
 impl Default for AuthorityConfig {
@@ -64,7 +64,7 @@ impl Default for AuthorityConfig {
             roots_config_map: "istio-ca-root-cert".to_owned(),
             revoked_config_map: "istio-ca-crl".to_owned(),
             cluster_trust_bundle: false,
-            terms: LifetimeLimits::default(),
+            lifetimes: LifetimeLimits::default(),
         }
     }
 }

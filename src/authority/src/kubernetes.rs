@@ -37,7 +37,7 @@ impl Default for SignerConfig {
 pub struct KubernetesSigner {
     signing: CsrClient,
     config: SignerConfig,
-    terms: LifetimeLimits,
+    lifetimes: LifetimeLimits,
     /// Roots by signer, from mesh config.
     roots: ArcSwap<BTreeMap<String, String>>,
 }
@@ -45,9 +45,9 @@ pub struct KubernetesSigner {
 impl KubernetesSigner {
     /// Uses this API server.
     #[must_use]
-    pub fn new(client: Client, config: SignerConfig, terms: LifetimeLimits) -> Self {
+    pub fn new(client: Client, config: SignerConfig, lifetimes: LifetimeLimits) -> Self {
         let signing = CsrClient::new(client, config.timeout);
-        Self { signing, config, terms, roots: ArcSwap::default() }
+        Self { signing, config, lifetimes, roots: ArcSwap::default() }
     }
 
     /// Sets the roots of signers from mesh config (`caCertificates`).
@@ -76,7 +76,7 @@ impl KubernetesSigner {
         named: &str,
     ) -> Result<Issued, IssueError> {
         let forwarded = ForwardedRequest::parse(request, identities)?;
-        let lifetime = self.terms.lifetime(seconds)?;
+        let lifetime = self.lifetimes.lifetime(seconds)?;
         let signer = self.signer(named)?;
         let what = SigningRequest {
             request,

@@ -32,7 +32,7 @@ pub use nodes::{ImpersonationError, NodePods};
 pub use remote_roots::{RemoteRoots, RootsOptions};
 pub use server::{DnsNames, ServerCertificateKeeper, TrustBundle};
 pub use server_signer::ServerSigner;
-pub use service::{CertificateIssuer, CertificateService, IssuingOptions, PROTO};
+pub use service::{CERTIFICATE_SERVICE_PROTO, CertificateIssuer, CertificateService, IssuingOptions};
 
 use std::sync::Arc;
 

@@ -62,9 +62,9 @@ pub struct ServerCertificateKeeper {
     /// The signer of the authority, if there is one.
     pub signer: Option<Arc<Signer>>,
     /// The signer of workload certificates that replaces the authority.
-    pub external: Option<Arc<KubernetesSigner>>,
+    pub workload_signer: Option<Arc<KubernetesSigner>>,
     /// The signer of the server certificate that replaces the authority.
-    pub certifier: Option<Arc<ServerSigner>>,
+    pub server_signer: Option<Arc<ServerSigner>>,
     /// Files with the certificate, instead of an issued one.
     pub files: Option<TlsFiles>,
     /// DNS names of the certificate; `None` if none is issued.
@@ -88,8 +88,8 @@ impl ServerCertificateKeeper {
             identity: Arc::default(),
             clients,
             signer,
-            external: None,
-            certifier: None,
+            workload_signer: None,
+            server_signer: None,
             files: None,
             names: None,
             lifetime,
@@ -128,7 +128,7 @@ impl ServerCertificateKeeper {
             .ok()
         });
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
-        let mut other_roots = self.certifier.as_ref().map(|certifier| certifier.changes());
+        let mut other_roots = self.server_signer.as_ref().map(|signer| signer.changes());
         loop {
             let mut is_due = tokio::select! {
                 () = stop.cancelled() => return,
@@ -137,7 +137,7 @@ impl ServerCertificateKeeper {
                     false
                 }
                 // With another signer, a new authority does not change the server certificate.
-                () = next(&mut changes) => self.certifier.is_none(),
+                () = next(&mut changes) => self.server_signer.is_none(),
                 () = next(&mut other_roots) => true,
                 () = tokio::time::sleep(self.interval) => {
                     if self.files.is_some() {
@@ -162,8 +162,8 @@ impl ServerCertificateKeeper {
     /// Issues and presents a new certificate. False without an issuer.
     async fn issue(&mut self) -> Result<bool, IssueError> {
         let Some(names) = &self.names else { return Ok(false) };
-        let issued = match (&self.certifier, &self.signer) {
-            (Some(certifier), _) => certifier.certificate(&names.0, self.lifetime).await?,
+        let issued = match (&self.server_signer, &self.signer) {
+            (Some(server_signer), _) => server_signer.certificate(&names.0, self.lifetime).await?,
             (None, Some(signer)) => signer.current().server_certificate(&names.0, self.lifetime, unix_seconds())?,
             (None, None) => return Ok(false),
         };
@@ -193,16 +193,16 @@ impl ServerCertificateKeeper {
         let authority = self.signer.as_ref().map(|signer| signer.current());
         let mut roots = self.file_roots.clone();
         roots.extend(authority.iter().flat_map(|authority| authority.roots().iter().cloned()));
-        for text in self.external.iter().flat_map(|external| external.roots()) {
+        for text in self.workload_signer.iter().flat_map(|signer| signer.roots()) {
             roots.extend(CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok));
         }
         if let Err(error) = self.clients.set_roots(&roots) {
             error!(target: "tls", %error, "client certificates cannot be verified");
         }
         // Roots of the server certificate.
-        let pem = match &self.certifier {
+        let pem = match &self.server_signer {
             _ if !self.file_roots.is_empty() => sluice_ca::to_pem(&self.file_roots),
-            Some(certifier) => certifier.roots(),
+            Some(signer) => signer.roots(),
             None => authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default(),
         };
         let workload_roots = authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default();

@@ -22,7 +22,7 @@ use tracing::{debug, warn};
 use super::{AuthorityMetrics, ImpersonationError, KubernetesSigner, NodePods, Signer};
 
 /// The file that declares the service.
-pub const PROTO: &str = "istio/security/certificate_service.proto";
+pub const CERTIFICATE_SERVICE_PROTO: &str = "istio/security/certificate_service.proto";
 /// Largest request: four times one with the largest key.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 /// Request metadata: the identity that a node proxy requests a certificate for.
@@ -48,7 +48,7 @@ pub struct IssuingOptions {
     /// Pods on whose behalf node proxies request certificates; `None` if no node proxy may.
     pub nodes: Option<Arc<NodePods>>,
     /// Lifetimes of certificates.
-    pub terms: LifetimeLimits,
+    pub lifetimes: LifetimeLimits,
     /// Metrics.
     pub metrics: AuthorityMetrics,
 }
@@ -90,7 +90,7 @@ impl IssuingOptions {
         let seconds = request.validity_duration;
         let issued = match &self.issuer {
             CertificateIssuer::Authority(signer) => {
-                signer.current().issue(&request.csr, &identities, seconds, self.terms, unix_seconds())
+                signer.current().issue(&request.csr, &identities, seconds, self.lifetimes, unix_seconds())
             }
             CertificateIssuer::Kubernetes(signer) => {
                 let named = text_of(&request, SIGNER_FIELD).unwrap_or_default();

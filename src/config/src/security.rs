@@ -38,7 +38,7 @@ pub struct SecurityConfig {
     pub tokens: TokenConfig,
     /// `EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API` with `K8S_SIGNER` and `CERT_SIGNER_DOMAIN`: the signer of workload certificates,
     /// instead of the authority.
-    pub external: Option<SignerConfig>,
+    pub workload_signer: Option<SignerConfig>,
     /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) of node proxies, which request certificates for
     /// the pods of their node.
     pub node_accounts: BTreeSet<(Text, Text)>,
@@ -108,18 +108,18 @@ pub struct JwtRule {
 
 impl SecurityConfig {
     pub(crate) fn new(args: &SecurityArgs, variables: &mut Variables<'_>) -> Result<Self, ConfigError> {
-        let external = match variables.text("EXTERNAL_CA").as_deref() {
+        let workload_signer = match variables.text("EXTERNAL_CA").as_deref() {
             None => None,
-            Some(KUBERNETES_RA) => Some(external(variables)),
+            Some(KUBERNETES_RA) => Some(workload_signer(variables)),
             Some(other) => {
                 let reason =
                     format!("{other:?} is not supported: use {KUBERNETES_RA}, or unset it for the built-in authority");
                 return Err(ConfigError { flag: "EXTERNAL_CA", reason });
             }
         };
-        if let Some(external) = &external
-            && external.signer.is_empty()
-            && external.domain.is_empty()
+        if let Some(signer) = &workload_signer
+            && signer.signer.is_empty()
+            && signer.domain.is_empty()
         {
             let reason = format!("is {KUBERNETES_RA}, which needs K8S_SIGNER or CERT_SIGNER_DOMAIN");
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
@@ -147,9 +147,9 @@ impl SecurityConfig {
             roots_config_map: variables.text("PILOT_CA_CERT_CONFIGMAP").unwrap_or(default.roots_config_map),
             revoked_config_map: variables.text("PILOT_CRL_CONFIGMAP").unwrap_or(default.revoked_config_map),
             cluster_trust_bundle: variables.flag("ENABLE_CLUSTER_TRUST_BUNDLE_API", false),
-            terms: LifetimeLimits {
-                default: variables.duration("DEFAULT_WORKLOAD_CERT_TTL", default.terms.default),
-                max: variables.duration("MAX_WORKLOAD_CERT_TTL", default.terms.max),
+            lifetimes: LifetimeLimits {
+                default: variables.duration("DEFAULT_WORKLOAD_CERT_TTL", default.lifetimes.default),
+                max: variables.duration("MAX_WORKLOAD_CERT_TTL", default.lifetimes.max),
             },
         };
         let compliance = variables.text("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;
@@ -174,7 +174,7 @@ impl SecurityConfig {
             authority: variables.flag("ENABLE_CA_SERVER", true).then_some(authority),
             files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
             provider,
-            external,
+            workload_signer,
             custom_hosts: variables.list("ISTIOD_CUSTOM_HOST"),
             versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?.limited_by(compliance),
             compliance,
@@ -213,7 +213,7 @@ fn root_key(variables: &Variables<'_>) -> Result<Option<NewKey>, ConfigError> {
 }
 
 /// The signer of the Kubernetes API, and the roots that verify its certificates, if a file has them.
-fn external(variables: &Variables<'_>) -> SignerConfig {
+fn workload_signer(variables: &Variables<'_>) -> SignerConfig {
     let (signer, domain) = (variables.text_or("K8S_SIGNER", ""), variables.text_or("CERT_SIGNER_DOMAIN", ""));
     let mounted = std::fs::read_to_string(EXTERNAL_ROOTS).ok();
     // With a domain there are several signers, and each has separate roots.

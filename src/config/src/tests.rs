@@ -166,7 +166,7 @@ fn authority_is_configured_with_the_names_of_istiod() {
     assert_eq!(authority.directory, std::path::Path::new("./etc/cacerts"));
     assert_eq!((authority.grace_percent, authority.check_interval.as_secs()), (20, 3600));
     assert_eq!(authority.root_lifetime.as_secs(), 3650 * 24 * 3600);
-    assert_eq!((authority.terms.default.as_secs(), authority.terms.max.as_secs()), (24 * 3600, 90 * 24 * 3600));
+    assert_eq!((authority.lifetimes.default.as_secs(), authority.lifetimes.max.as_secs()), (24 * 3600, 90 * 24 * 3600));
     assert!(authority.revocations && authority.jitter && !authority.in_cacerts && !authority.multi_root);
     assert_eq!(config.tokens.audiences, ["istio-ca"]);
     let keys = [("", "/keys"), ("east", "/east")].map(|(cluster, file)| (cluster.to_owned(), file.into()));
@@ -174,7 +174,7 @@ fn authority_is_configured_with_the_names_of_istiod() {
 
     assert!(read("ENABLE_CA_SERVER", "false").expect("valid").security.authority.is_none());
     let config = read("MAX_WORKLOAD_CERT_TTL", "1h").expect("valid").security;
-    assert_eq!(config.authority.expect("an authority").terms.max.as_secs(), 3600);
+    assert_eq!(config.authority.expect("an authority").lifetimes.max.as_secs(), 3600);
     let rule = r#"{"issuer": "i", "jwks_uri": "https://i/keys", "audiences": ["a"]}"#;
     let rule = read("JWT_RULE", rule).expect("valid").security.tokens.rule.expect("a rule");
     assert_eq!(

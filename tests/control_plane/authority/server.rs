@@ -42,10 +42,10 @@ fn mesh(roots: &str) -> MeshConfig {
     MeshConfig { ca_certificates: vec![certificate], ..MeshConfig::default() }
 }
 
-fn keeper(certifier: &Arc<ServerSigner>) -> ServerCertificateKeeper {
+fn keeper(server_signer: &Arc<ServerSigner>) -> ServerCertificateKeeper {
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
     let mut keeper = ServerCertificateKeeper::new(clients, None, Duration::from_secs(3600));
-    keeper.certifier = Some(certifier.clone());
+    keeper.server_signer = Some(server_signer.clone());
     keeper.names = Some(DnsNames::new(SYSTEM, "default", "", &[]));
     keeper.interval = Duration::from_millis(10);
     keeper
@@ -84,8 +84,8 @@ async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
     })
     .await;
     let timeout = Duration::from_secs(10);
-    let certifier = Arc::new(ServerSigner::new(signer.server.client().expect("a client"), NAME, timeout));
-    let mut keeper = keeper(&certifier);
+    let server_signer = Arc::new(ServerSigner::new(signer.server.client().expect("a client"), NAME, timeout));
+    let mut keeper = keeper(&server_signer);
     let error = keeper.begin().await.expect_err("no roots").to_string();
     assert!(error.contains("no caCertificates whose certSigners name example.com/mesh"), "{error}");
     assert_eq!(
@@ -94,7 +94,7 @@ async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
         "no request is created for a certificate that cannot be verified"
     );
 
-    certifier.follow(&mesh(&signer.root));
+    server_signer.follow(&mesh(&signer.root));
     assert!(keeper.begin().await.expect("certified"));
     let object = signer.first_signed();
     assert_eq!(object["spec"]["signerName"], NAME);
@@ -113,11 +113,11 @@ async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
 
     // With other roots in mesh config, the server gets another certificate, and the namespaces get other roots.
     let both = format!("{}{}", signer.root, other_root());
-    certifier.follow(&mesh(&both));
+    server_signer.follow(&mesh(&both));
     until("the namespaces have the roots", || (bundle.borrow().roots.trim() == both.trim()).then_some(())).await;
     // Mesh config without roots, or with equal ones, changes nothing.
-    certifier.follow(&MeshConfig::default());
-    assert_eq!(certifier.roots().trim(), both.trim());
+    server_signer.follow(&MeshConfig::default());
+    assert_eq!(server_signer.roots().trim(), both.trim());
     assert!(served_certificate(&identity, &signer.root).await.is_ok());
     until("requests are deleted", || signer.is_clean().then_some(())).await;
     stop.cancel();
@@ -143,21 +143,21 @@ async fn a_server_certificate_that_clients_would_reject_is_not_served() {
     for (reason, answer) in cases {
         let signer = Signer::start(move |issuer, request| answer(issuer, request, validity)).await;
         let client = signer.server.client().expect("a client");
-        let certifier = Arc::new(ServerSigner::new(client, NAME, Duration::from_secs(10)));
-        certifier.follow(&mesh(&signer.root));
-        let mut keeper = keeper(&certifier);
+        let server_signer = Arc::new(ServerSigner::new(client, NAME, Duration::from_secs(10)));
+        server_signer.follow(&mesh(&signer.root));
+        let mut keeper = keeper(&server_signer);
         let error = keeper.begin().await.expect_err(reason).to_string();
         assert!(error.contains(reason), "{reason}: {error}");
         assert!(served_certificate(&keeper.identity, &signer.root).await.is_err());
         assert!(signer.is_clean());
         // A certificate of another root is rejected too.
-        certifier.follow(&mesh(&other_root()));
+        server_signer.follow(&mesh(&other_root()));
         assert!(keeper.begin().await.is_err());
     }
     let silent = Signer::start(|_, _| Value::Null).await;
     let client = silent.server.client().expect("a client");
-    let certifier = Arc::new(ServerSigner::new(client, NAME, Duration::from_millis(50)));
-    certifier.follow(&mesh(&silent.root));
-    let error = keeper(&certifier).begin().await.expect_err("silent").to_string();
+    let server_signer = Arc::new(ServerSigner::new(client, NAME, Duration::from_millis(50)));
+    server_signer.follow(&mesh(&silent.root));
+    let error = keeper(&server_signer).begin().await.expect_err("silent").to_string();
     assert!(error.contains("is not signed after 0.05 s"), "{error}");
 }
