@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use http::{Method, Request, header};
+use http::Method;
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 use sluice_kube::{Backoff, RequestError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::api_request;
 use crate::server::TrustBundle;
 
 const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
@@ -63,7 +64,7 @@ impl TrustBundleWriter {
             return Ok(false);
         }
         let path = format!("{BUNDLES}/{NAME}");
-        let (method, uri, object) = match self.send(Method::GET, path.clone(), None).await {
+        let (method, uri, object) = match api_request::send(&self.client, Method::GET, path.clone(), None).await {
             Ok(object) if object["spec"]["trustBundle"] == roots => return Ok(false),
             Ok(mut object) => {
                 object["spec"]["trustBundle"] = roots.into();
@@ -79,12 +80,7 @@ impl TrustBundleWriter {
             }
             Err(error) => return Err(error.into()),
         };
-        self.send(method, uri, Some(&object)).await.map(|_| true).map_err(Into::into)
-    }
-
-    async fn send(&self, method: Method, uri: String, body: Option<&Value>) -> Result<Value, kube::Error> {
-        let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, "application/json");
-        let request = request.body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default());
-        self.client.request(request.map_err(kube::Error::HttpError)?).await
+        api_request::send(&self.client, method, uri, Some(&object)).await?;
+        Ok(true)
     }
 }

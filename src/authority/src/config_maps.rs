@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use http::{Method, Request, header};
+use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
@@ -14,14 +14,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::api_request;
 use crate::server::TrustBundle;
 
 /// Namespaces of Kubernetes without pods of a mesh. `kube-system` can have node proxies.
 const EXCLUDED_NAMESPACES: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
 /// Attempts for a namespace before the writer waits for a change.
 const MAX_ATTEMPTS: u32 = 5;
-/// First wait between two attempts; it doubles with each further one.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Wait after the first attempt; it doubles with each further one.
+const FIRST_RETRY_WAIT: Duration = Duration::from_millis(100);
 
 /// A ConfigMap that every namespace receives.
 #[derive(Clone, Debug)]
@@ -175,17 +176,17 @@ impl BundleWriter {
             }
             let result = self.write(&namespace, &wanted, text, current.contains_key(&namespace)).await;
             // The watch reports the written ConfigMap later. Until then, a successful write counts as an attempt too.
-            let retry_at = Instant::now() + FIRST_RETRY * 2u32.pow(tries);
+            let retry_at = Instant::now() + FIRST_RETRY_WAIT * 2u32.pow(tries);
             self.failed.insert(target, (tries + 1, retry_at));
             match result {
                 Ok(()) => {
-                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the roots")
+                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the ConfigMap")
                 }
                 Err(error) if tries + 1 == MAX_ATTEMPTS => {
-                    warn!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the roots, giving up until a change");
+                    warn!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the ConfigMap, giving up until a change");
                 }
                 Err(error) => {
-                    debug!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the roots, retrying")
+                    debug!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the ConfigMap, retrying")
                 }
             }
         }
@@ -203,16 +204,12 @@ impl BundleWriter {
             "metadata": {"name": wanted.name, "namespace": namespace, "labels": {"istio.io/config": "true"}},
             "data": {wanted.key: text},
         });
-        let root = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let (method, uri, kind) = match exists {
-            true => (Method::PATCH, format!("{root}/{}", wanted.name), "application/merge-patch+json"),
-            false => (Method::POST, root, "application/json"),
+        let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let (method, uri) = match exists {
+            true => (Method::PATCH, format!("{collection}/{}", wanted.name)),
+            false => (Method::POST, collection),
         };
-        let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, kind);
-        let request = request
-            .body(object.to_string().into_bytes())
-            .map_err(|error| RequestError::Malformed(error.to_string()))?;
-        match self.client.request::<Value>(request).await {
+        match api_request::send(&self.client, method, uri, Some(&object)).await {
             Ok(_) => Ok(()),
             // Another writer created or deleted it. The watch reports the change.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),

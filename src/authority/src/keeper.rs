@@ -22,8 +22,10 @@ use crate::config::AuthorityConfig;
 
 /// Longest wait for a Secret at start-up.
 const SECRET_TIMEOUT: Duration = Duration::from_secs(20 * 60);
-/// First and longest wait between two attempts.
-const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Wait after the first attempt to read or create a Secret; it doubles with each further one.
+const FIRST_RETRY_WAIT: Duration = Duration::from_millis(500);
+/// Longest wait between two attempts.
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(30);
 
 /// The storage of the material.
 enum MaterialStore {
@@ -108,7 +110,7 @@ impl AuthorityKeeper {
         extra_roots: String,
     ) -> Result<Self, AuthorityError> {
         let deadline = tokio::time::Instant::now() + SECRET_TIMEOUT;
-        let mut wait = RETRY_WAITS.0;
+        let mut wait = FIRST_RETRY_WAIT;
         loop {
             let (name, reason) = match try_secret(&config, &secrets, trust_domain, &extra_roots).await {
                 Ok(Some((authority, storage))) => return Ok(Self::new(config, storage, authority, extra_roots)),
@@ -126,7 +128,7 @@ impl AuthorityKeeper {
                 return Err(AuthorityError::Secret { name: name.to_owned(), reason });
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY_WAITS.1);
+            wait = (wait * 2).min(MAX_RETRY_WAIT);
         }
     }
 

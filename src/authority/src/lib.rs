@@ -4,6 +4,7 @@
 //! Crate `sluice-ca` holds the authority itself, without files and network.
 
 mod anchors;
+mod api_request;
 mod cluster_trust_bundle;
 mod config;
 mod config_maps;

@@ -2,12 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{Method, Request, header};
+use http::Method;
 use kube::Client;
 use serde_json::{Map, Value, json};
 use sluice_ca::store::{Contents, SECRET_TYPE};
 use sluice_kube::RequestError;
 use zeroize::Zeroizing;
+
+use super::api_request;
 
 /// Secrets of a namespace.
 #[derive(Clone)]
@@ -73,13 +75,8 @@ impl SecretApi {
     }
 
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("/api/v1/namespaces/{}/secrets{path}", self.namespace))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-            .map_err(kube::Error::HttpError)?;
-        self.client.request(request).await
+        let uri = format!("/api/v1/namespaces/{}/secrets{path}", self.namespace);
+        api_request::send(&self.client, method, uri, body).await
     }
 }
 

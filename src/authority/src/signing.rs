@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{Method, Request, header};
+use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_kube::RequestError;
 use tokio::time::Instant;
 use tracing::{Instrument as _, info_span, warn};
 
+use super::api_request;
+
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-/// First and longest interval between two checks for the certificate.
-const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Interval between the first two checks for the certificate. It doubles with each further one.
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest interval between two checks.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A CertificateSigningRequest without a certificate. All but [`SigningError::Refused`] are retryable.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +122,7 @@ impl CsrClient {
     async fn wait(&self, name: &str) -> Result<String, SigningError> {
         let malformed = |what: &'static str| SigningError::Malformed { name: name.to_owned(), what };
         let deadline = Instant::now() + self.timeout;
-        let mut interval = POLL_INTERVALS.0;
+        let mut interval = FIRST_POLL_INTERVAL;
         loop {
             let object = self.send(Method::GET, &format!("/{name}"), None).await?;
             if let Some(text) = object["status"]["certificate"].as_str().filter(|text| !text.is_empty()) {
@@ -136,17 +140,11 @@ impl CsrClient {
                 return Err(SigningError::Timeout { name: name.to_owned(), timeout: self.timeout });
             }
             tokio::time::sleep(interval).await;
-            interval = (interval * 2).min(POLL_INTERVALS.1);
+            interval = (interval * 2).min(MAX_POLL_INTERVAL);
         }
     }
 
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, RequestError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{REQUESTS}{path}"))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-            .map_err(|error| RequestError::Malformed(error.to_string()))?;
-        Ok(self.client.request(request).await?)
+        Ok(api_request::send(&self.client, method, format!("{REQUESTS}{path}"), body).await?)
     }
 }
