@@ -23,7 +23,7 @@ pub(crate) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
     }
 }
 
-/// A response with an error.
+/// A response with an error status. The reason is its text.
 pub(crate) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
     (status, format!("{reason}\n")).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/debug`: the list of pages, and the collections (O08, O10).
+//! `/debug`: the list of all pages, and the pages about collections, configuration, clusters and the log (O08, O10).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{Response, StatusCode};
-use axum::response::Html;
+use axum::response::{Html, IntoResponse};
 use axum::routing::{MethodRouter, get};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ use crate::{AdminState, access, config_dump, proxies};
 /// A page: path, description, handler.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
 
-/// Everything below `/debug`.
+/// All pages below `/debug`.
 #[rustfmt::skip]
 fn pages() -> Vec<Page> {
     vec![
@@ -93,7 +93,9 @@ async fn read<T: Send + 'static>(
 ) -> Result<T, Response<Body>> {
     let engine = state.engine.clone();
     let result = tokio::task::spawn_blocking(move || read(&engine)).await;
-    result.map_err(|error| answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+    result.map_err(|error| {
+        answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the engine cannot be read: {error}"))
+    })
 }
 
 type Answer = Result<Response<Body>, Response<Body>>;
@@ -236,7 +238,7 @@ async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<
     Ok(answer::json(&rows.await?, &parameters))
 }
 
-/// `virtual_services` of `VirtualService`, keeping the plural's ending.
+/// The plural of a kind in snake case, such as `virtual_services` of `VirtualService`.
 fn snake_case(plural: &str, name: &str) -> String {
     let mut snake = String::new();
     for (at, letter) in name.char_indices() {
@@ -259,15 +261,17 @@ async fn rejects(State(state): State<Arc<AdminState>>, Query(parameters): Query<
     Ok(answer::json(&json!({"objects": objects, "files": state.reporter.problems()}), &parameters))
 }
 
+/// The log levels.
 async fn log(State(state): State<Arc<AdminState>>) -> String {
     format!("{}\n", state.log.levels())
 }
 
+/// Sets the log levels, and returns them.
 async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
     let levels = text.trim().parse();
     let levels = levels.map_err(|error: UnknownLogLevel| answer::fail(StatusCode::BAD_REQUEST, &error.to_string()))?;
     state.log.set(levels);
-    Ok(answer::fail(StatusCode::OK, &state.log.levels().to_string()))
+    Ok(log(State(state)).await.into_response())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! HTTP for operators: readiness, `/debug`, metrics, version (O05 to O11).
 //!
-//! All pages are read-only: collections of the engine at one epoch, resources of streams, metrics. Only `PUT /debug/log`
-//! changes state: the log levels.
+//! The pages show collections of the engine at one epoch, resources of streams, and metrics. They are read-only, except
+//! `PUT /debug/log`, which sets the log levels.
 
 mod access;
 mod answer;
@@ -37,7 +37,8 @@ pub fn http_router(state: Arc<AdminState>) -> Router {
     monitoring_router(state.clone()).route("/ready", get(ready).with_state(state))
 }
 
-/// Routes of the monitoring port: metrics, version, and `/debug` with access control unless it is disabled.
+/// Routes of the monitoring port: metrics, version and, if [`AdminOptions::debug_on_http`] is set, `/debug` with access
+/// control.
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
     let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
     let router = router.with_state(state.clone());

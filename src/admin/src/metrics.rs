@@ -22,7 +22,9 @@ pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body
     match prometheus_client::encoding::text::encode(&mut text, &registry) {
         // Not OpenMetrics: counters keep the names they have in istiod, without a suffix.
         Ok(()) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
-        Err(error) => answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => {
+            answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be encoded: {error}"))
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub struct AdminState {
     pub remotes: RemoteStates,
     /// Authenticators of callers that are not on the loopback; such callers are rejected until it is set.
     pub callers: OnceLock<Authenticators>,
-    /// Counters of rejected callers.
+    /// Counters of rejected requests for debug pages.
     pub refusals: Refusals,
 }
 
