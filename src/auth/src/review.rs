@@ -10,7 +10,7 @@ use serde_json::json;
 use sluice_kube::{Clients, RequestError};
 use sluice_model::Text;
 
-use crate::token::{bearer, cluster};
+use crate::token::{bearer, cluster, service_account};
 use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
@@ -90,7 +90,7 @@ impl ReviewedTokens {
         Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain }
     }
 
-    /// The cluster of an id or alias.
+    /// The cluster of an id or alias, and its client.
     fn client(&self, id: &str) -> Option<(Text, Client)> {
         let get = |id: &Text| self.clusters.get(id).map(|client| (id.clone(), client));
         if id.is_empty() { get(&self.own) } else { get(&id.into()).or_else(|| get(self.aliases.get(id)?)) }
@@ -150,16 +150,10 @@ impl Status {
         if !self.user.groups.iter().any(|group| group == "system:serviceaccounts") {
             return Err(ReviewError::NotServiceAccount);
         }
-        let parts: Vec<&str> = self.user.username.split(':').collect();
-        let ["system", "serviceaccount", namespace, name] = parts.as_slice() else {
-            return Err(ReviewError::NotServiceAccount);
-        };
-        if namespace.is_empty() || name.is_empty() {
-            return Err(ReviewError::NotServiceAccount);
-        }
+        let (namespace, name) = service_account(&self.user.username).ok_or(ReviewError::NotServiceAccount)?;
         let extra = |key: &str| self.user.extra.get(key).and_then(|values| values.first()).cloned();
         let pod = extra(POD_NAME).zip(extra(POD_UID));
-        Ok(Reviewed { namespace: (*namespace).to_owned(), service_account: (*name).to_owned(), pod })
+        Ok(Reviewed { namespace: namespace.to_owned(), service_account: name.to_owned(), pod })
     }
 }
 

@@ -143,12 +143,12 @@ impl SignedTokens {
     }
 
     async fn verify(&self, token: &str, source: &dyn KeySource) -> Result<Claims, TokenError> {
-        let parts = UnverifiedToken::split(token)?;
+        let unverified = UnverifiedToken::split(token)?;
         let mut keys = source.keys(false).await?;
-        if !keys.has(parts.key_id()) {
+        if !keys.has(unverified.key_id()) {
             keys = source.keys(true).await?;
         }
-        let claims = parts.verify(&keys)?;
+        let claims = unverified.verify(&keys)?;
         claims.check(sluice_telemetry::unix_seconds(), &self.issuer, &self.audiences)?;
         Ok(claims)
     }
@@ -177,6 +177,13 @@ pub(super) fn cluster(headers: &HeaderMap) -> &str {
         (Some(value), None) => value.to_str().unwrap_or_default(),
         _ => "",
     }
+}
+
+/// Namespace and name of the service account in `system:serviceaccount:NAMESPACE:NAME`.
+pub(super) fn service_account(subject: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = subject.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let is_name = |text: &str| !text.is_empty() && !text.contains([':', '/']);
+    (is_name(namespace) && is_name(name)).then_some((namespace, name))
 }
 
 #[cfg(test)]

@@ -36,6 +36,12 @@ impl TrustDomain {
     /// Whether an identity belongs to the trust domain.
     #[must_use]
     pub fn has(&self, identity: &Identity) -> bool {
-        Identity::new(&self.name(), "", "").trust_domain == identity.trust_domain
+        is_in_trust_domain(identity, &self.name())
     }
+}
+
+/// Whether an identity belongs to a trust domain.
+pub(crate) fn is_in_trust_domain(identity: &Identity, trust_domain: &str) -> bool {
+    // `Identity::new` normalizes the trust domain.
+    Identity::new(trust_domain, "", "").trust_domain == identity.trust_domain
 }

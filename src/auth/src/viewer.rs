@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use sluice_model::{Identity, Text};
 
+use crate::trust_domain::is_in_trust_domain;
+
 /// The access of a caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Viewer {
@@ -44,8 +46,7 @@ impl ViewerRules {
     /// The access of a caller with these identities; `None` if none of them is of the trust domain.
     #[must_use]
     pub fn viewer(&self, identities: &[Identity], trust_domain: &str, root_namespace: &str) -> Option<Viewer> {
-        let own = Identity::new(trust_domain, "", "").trust_domain;
-        let namespace = &identities.iter().find(|identity| identity.trust_domain == own)?.namespace;
+        let namespace = &identities.iter().find(|identity| is_in_trust_domain(identity, trust_domain))?.namespace;
         let sees_all = !self.by_identity || namespace.as_str() == root_namespace || self.namespaces.contains(namespace);
         Some(if sees_all { Viewer::All } else { Viewer::Namespace(namespace.clone()) })
     }

@@ -11,8 +11,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::TokenError;
 use super::keys::KeySet;
+use super::{TokenError, service_account};
 
 /// Longest accepted token.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -110,8 +110,6 @@ impl Claims {
 
     /// Namespace and name of the service account.
     pub(super) fn service_account(&self) -> Option<(&str, &str)> {
-        let (namespace, name) = self.sub.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-        let is_name = |text: &str| !text.is_empty() && !text.contains([':', '/']);
-        (is_name(namespace) && is_name(name)).then_some((namespace, name))
+        service_account(&self.sub)
     }
 }
