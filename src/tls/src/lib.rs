@@ -29,8 +29,8 @@ pub struct TlsOptionError {
 
 /// The options of the secure port do not make a TLS configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("choose versions of TLS")]
-pub struct TlsVersionsError(#[from] rustls::Error);
+#[error("TLS of the secure port (--tls-min-version, --tls-cipher-suites, COMPLIANCE_POLICY): {0}")]
+pub struct TlsVersionsError(rustls::Error);
 
 /// The TLS configuration of the secure port.
 ///
@@ -42,7 +42,7 @@ pub fn server_config(
     clients: Arc<ClientVerifier>,
 ) -> Result<Arc<ServerConfig>, TlsVersionsError> {
     let builder = ServerConfig::builder_with_provider(versions.provider());
-    let builder = builder.with_protocol_versions(versions.protocols())?;
+    let builder = builder.with_protocol_versions(versions.protocols()).map_err(TlsVersionsError)?;
     let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(identity);
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
