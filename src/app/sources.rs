@@ -93,7 +93,8 @@ impl App {
         let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
         let shared = config.sources.shared_mesh_config.as_ref();
         let shared = shared.map(|name| options::system_object(&config.identity, name));
-        let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared);
+        let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared)
+            .with_environment(|name| std::env::var(name).ok());
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
         let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
         Ok(Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?))

@@ -80,8 +80,14 @@ impl MeshOverride {
             shared: Layer::default(),
             mesh: None,
             networks: None,
-            variable: |name| std::env::var(name).ok(),
+            variable: |_| None,
         }
+    }
+
+    /// Provider headers with `envName` have the values that `variable` returns. Without it, they are empty.
+    #[must_use]
+    pub fn with_environment(self, variable: fn(&str) -> Option<String>) -> Self {
+        Self { variable, ..self }
     }
 
     /// Replaces a change of mesh settings by the change of the combined settings. Other changes are returned unchanged.
@@ -221,10 +227,8 @@ mod tests {
                 {path: /, headers: [{name: a, envName: KEY}, {name: b, envName: NONE}, {name: c, value: v}]}}}]"},
         });
         let parsed = parse_object(&"c".into(), "cluster.local", &object).expect("a ConfigMap");
-        let mut mesh = MeshOverride {
-            variable: |name| (name == "KEY").then(|| "secret".to_owned()),
-            ..MeshOverride::new(parsed.key.clone(), None)
-        };
+        let mut mesh = MeshOverride::new(parsed.key.clone(), None)
+            .with_environment(|name| (name == "KEY").then(|| "secret".to_owned()));
         let change = Change {
             kind: parsed.kind,
             key: parsed.key.clone(),
