@@ -63,7 +63,7 @@ struct App {
     store: Arc<Store>,
     discovery: Arc<DiscoveryServer>,
     admin: Arc<AdminState>,
-    /// Stops the HTTP ports. They stop last, so that they can be read during a shutdown.
+    /// Stops the HTTP ports, after `/ready` reports the shutdown.
     admin_stop: CancellationToken,
     tasks: Tasks,
     /// Clients of clusters that are read through the Kubernetes API.
@@ -188,7 +188,7 @@ impl App {
         Ok(())
     }
 
-    /// Ends the streams of proxies, then everything else.
+    /// Stops the HTTP ports and the sources in files, and waits until the streams of proxies and all tasks have ended.
     async fn shut_down(self) {
         let limit = self.config.serving.shutdown;
         self.admin.readiness.block("shutting down");

@@ -86,7 +86,7 @@ pub(super) fn writes_addresses(config: &Config) -> bool {
     config.features.allocate_addresses && matches!(config.sources.local, ClusterSource::Kubernetes(_))
 }
 
-/// Elects the replica that writes to the local cluster.
+/// The election of the replica that writes to the local cluster.
 pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
     let client = client.filter(|_| config.features.leader_election);
     Election::new(client, config.identity.namespace.clone(), &config.identity.pod_name)
@@ -105,7 +105,8 @@ pub(super) fn server_options(config: &Config) -> ServerOptions {
     }
 }
 
-/// Authentication on the plaintext port. It is optional, and uses the client certificates that trusted peers forward.
+/// Authentication on the plaintext port, by the client certificates that trusted peers forward. It is optional unless
+/// `XDS_AUTH_PLAINTEXT` is set.
 pub(super) fn plaintext_authenticators(features: &Features) -> Authenticators {
     let forwarded = Arc::new(ForwardedCertificates::new(features.trusted_gateways.clone()));
     match features.xds_auth {

@@ -40,7 +40,7 @@ pub(super) struct Security {
     server: ServerCertificateKeeper,
     /// Pods on whose behalf node proxies request certificates.
     nodes: Option<Arc<NodePods>>,
-    /// Whether there is a server certificate, or can be one later.
+    /// Whether there is a server certificate, or files that can contain one later.
     can_serve: bool,
     authenticators: Authenticators,
     clients: Clients,
@@ -76,7 +76,9 @@ impl Security {
                 Some(Arc::new(signer))
             }
             (Some(_), None, Some(_)) => {
-                warn!("EXTERNAL_CA has no effect without the Kubernetes API");
+                warn!(
+                    "EXTERNAL_CA has no effect without the Kubernetes API: the certificate authority issues workload certificates"
+                );
                 None
             }
             _ => None,
@@ -214,7 +216,9 @@ impl Security {
         tasks.spawn("server certificate", self.server.run(tasks.stop()));
         let Some(listener) = listener else { return Ok(()) };
         if !self.can_serve {
-            warn!("secure port is not served: no certificate authority and no certificate files");
+            warn!(
+                "the secure port is not served: no certificate files are configured, and no server certificate is issued"
+            );
             return Ok(());
         }
         let tls = sluice_tls::server_config(&config.security.versions, identity, clients)
@@ -286,7 +290,8 @@ fn jwks_client(options: &JwksOptions) -> Result<JwksClient, AppError> {
     JwksClient::new(options).map_err(|error| AppError::Runtime(error.into()))
 }
 
-/// Keys by cluster, under every name of the cluster. A caller that names no cluster belongs to the local one.
+/// Keys of `--tokenKeys` by cluster, under the id and all aliases of the cluster. A caller that names no cluster belongs to
+/// the local one.
 fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
     let mut keys = BTreeMap::new();
     let own = &config.identity.cluster;
@@ -301,6 +306,7 @@ fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
     keys
 }
 
+/// DNS names of the server certificate.
 fn dns_names(config: &Config, mesh: &MeshConfig) -> DnsNames {
     let address = mesh.default_config.discovery_address.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
