@@ -1,4 +1,4 @@
-//! Input of `sluicectl validate`: files, directory trees and standard input.
+//! Input of the subcommands: files, directory trees and standard input.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

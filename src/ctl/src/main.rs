@@ -15,7 +15,7 @@ use args::{Command, CommandLine, Output};
 
 /// No errors.
 const EXIT_OK: u8 = 0;
-/// At least one finding fails the command.
+/// At least one finding fails `validate`, `preview` has nothing to print, or the reader closed the output.
 const EXIT_FINDINGS: u8 = 1;
 /// The command line is invalid, or a file or directory cannot be read.
 const EXIT_UNREADABLE: u8 = 2;

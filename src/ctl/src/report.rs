@@ -1,4 +1,4 @@
-//! Output of `sluicectl validate`.
+//! Output of `validate`.
 
 use std::io::{self, Write};
 
