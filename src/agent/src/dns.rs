@@ -8,6 +8,7 @@ mod table;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,7 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
-use crate::settings::DnsSettings;
+use crate::settings::{DnsSettings, host_and_port};
 use forward::Forwarder;
 use resolv_conf::ResolvConf;
 use response::Resolution;
@@ -26,6 +27,10 @@ pub(crate) use table::NameTableStore;
 const MAX_CONCURRENT_REQUESTS: usize = 1024;
 /// Size limit of a request over UDP.
 const MAX_UDP_REQUEST_BYTES: usize = 4096;
+/// Time limit for a request over TCP to arrive and to be answered. The connection is closed then.
+const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Wait after a connection that cannot be accepted.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A DNS proxy that does not serve yet. Its name table can be used already.
 pub(crate) struct DnsProxy {
@@ -71,10 +76,8 @@ impl DnsProxy {
 
 /// The addresses to listen on: `localhost` is the loopback of each family that a name server has.
 fn listen_addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
-    let host_and_port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let Some((host, port)) = host_and_port else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
+    let Some((host, port)) = host_and_port(address) else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
     if host != "localhost" {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
         let ip: IpAddr =
             host.parse().with_context(|| format!("DNS_PROXY_ADDR: {host:?} is neither localhost nor an IP address"))?;
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -137,16 +140,19 @@ async fn serve_tcp(resolver: Arc<Resolver>, listener: TcpListener) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 warn!(target: "dns", %error, "failed to accept a TCP connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 continue;
             }
         };
         let resolver = Arc::clone(&resolver);
         tokio::spawn(async move {
-            // Idle connections are closed.
-            let idle = std::time::Duration::from_secs(10);
             let mut stream = stream;
-            while let Ok(Ok(())) = tokio::time::timeout(idle, serve_request(&resolver, &mut stream)).await {}
+            loop {
+                let served = tokio::time::timeout(TCP_IDLE_TIMEOUT, serve_request(&resolver, &mut stream)).await;
+                if !matches!(served, Ok(Ok(()))) {
+                    break;
+                }
+            }
             drop(permit);
         });
     }

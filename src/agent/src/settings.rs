@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sluice_crypto::CompliancePolicy;
 use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 
@@ -422,7 +422,7 @@ impl UpstreamBuilder<'_> {
         }
         let address = named.unwrap_or(&self.proxy.discovery_address).to_owned();
         let server_name = match named {
-            Some(_) => server_name_of(&address)?,
+            Some(_) => server_name_of(&address).context("CA_ADDR")?,
             None => self.server_name(&address)?,
         };
         let roots = match self.environment.text("CA_ROOT_CA") {
@@ -467,21 +467,26 @@ impl UpstreamBuilder<'_> {
         MESH_ROOTS_FILE.into()
     }
 
+    /// The name of the control plane's certificate; `address` is the discovery address.
     fn server_name(&self, address: &str) -> Result<String> {
         match self.environment.text("ISTIOD_SAN") {
             Some(name) => Ok(name.to_owned()),
-            None => server_name_of(address),
+            None => server_name_of(address).context("ProxyConfig: discoveryAddress"),
         }
     }
 }
 
 /// The host of `HOST:PORT`. For `localhost`, which is a forwarded port, it is the control plane's usual name.
 fn server_name_of(address: &str) -> Result<String> {
-    let Some((host, port)) = address.rsplit_once(':') else { bail!("{address:?} has no port") };
-    ensure!(port.parse::<u16>().is_ok(), "{address:?} has no valid port");
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let Some((host, _)) = host_and_port(address) else { bail!("{address:?} is not HOST:PORT") };
     ensure!(!host.is_empty(), "{address:?} has no host");
     Ok(if host == "localhost" { "istiod.istio-system.svc".to_owned() } else { host.to_owned() })
+}
+
+/// Host and port of `HOST:PORT`, without the brackets of an IPv6 address.
+pub(crate) fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
 }
 
 /// The compliance policy. An unknown one is an error, since without it TLS would not be limited.

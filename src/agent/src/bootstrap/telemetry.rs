@@ -10,6 +10,7 @@ use sluice_proto::istio::networking::v1alpha3::client_tls_settings::TlSmode as T
 
 use super::clusters::{http2, load_assignment};
 use super::{BootstrapInputs, FamilyAddresses};
+use crate::settings::host_and_port;
 
 /// The parts of the bootstrap for telemetry.
 #[derive(Default)]
@@ -113,9 +114,7 @@ fn cluster(
     grpc: bool,
     hosts: &FamilyAddresses,
 ) -> Result<Value, InvalidAddress> {
-    let split = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let Some((host, port)) = split else { return Err(InvalidAddress(address.to_owned())) };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let Some((host, port)) = host_and_port(address) else { return Err(InvalidAddress(address.to_owned())) };
     let mut cluster = json!({
         "name": name,
         "alt_stat_name": format!("{name};"),

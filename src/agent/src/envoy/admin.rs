@@ -19,7 +19,7 @@ pub(crate) struct Admin {
 
 /// The statistics that readiness depends on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Updates {
+pub(crate) struct ReadinessStats {
     pub(crate) clusters: u64,
     pub(crate) clusters_rejected: u64,
     pub(crate) listeners: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Updates {
     pub(crate) workers_started: bool,
 }
 
-impl fmt::Display for Updates {
+impl fmt::Display for ReadinessStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clusters, clusters_rejected, listeners, listeners_rejected, .. } = self;
         write!(
@@ -73,10 +73,10 @@ impl Admin {
     ///
     /// # Errors
     /// There is no response, or its status is not a success.
-    pub(crate) async fn updates(&self) -> Result<Updates> {
+    pub(crate) async fn readiness_stats(&self) -> Result<ReadinessStats> {
         let filter = "%5E(cluster_manager%5C.cds%5C.update_|listener_manager%5C.(lds%5C.update_|workers_started)|server%5C.state)";
         let text = self.request(Method::GET, &format!("/stats?usedonly&filter={filter}")).await?;
-        Ok(parse_updates(&text))
+        Ok(parse_readiness_stats(&text))
     }
 
     /// Active downstream connections, without those to the listeners of `own_ports` and to Envoy's internal listeners.
@@ -97,20 +97,20 @@ fn stats(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-fn parse_updates(text: &str) -> Updates {
-    let mut updates = Updates::default();
+fn parse_readiness_stats(text: &str) -> ReadinessStats {
+    let mut read = ReadinessStats::default();
     for (name, value) in stats(text) {
         match name {
-            "cluster_manager.cds.update_success" => updates.clusters = value,
-            "cluster_manager.cds.update_rejected" => updates.clusters_rejected = value,
-            "listener_manager.lds.update_success" => updates.listeners = value,
-            "listener_manager.lds.update_rejected" => updates.listeners_rejected = value,
-            "server.state" => updates.state = Some(value),
-            "listener_manager.workers_started" => updates.workers_started = value == 1,
+            "cluster_manager.cds.update_success" => read.clusters = value,
+            "cluster_manager.cds.update_rejected" => read.clusters_rejected = value,
+            "listener_manager.lds.update_success" => read.listeners = value,
+            "listener_manager.lds.update_rejected" => read.listeners_rejected = value,
+            "server.state" => read.state = Some(value),
+            "listener_manager.workers_started" => read.workers_started = value == 1,
             _ => {}
         }
     }
-    updates
+    read
 }
 
 fn parse_connections(text: &str, own_ports: &[u16]) -> u64 {
@@ -134,10 +134,15 @@ mod tests {
     fn update_counts_are_parsed() {
         let text = "cluster_manager.cds.update_rejected: 0\ncluster_manager.cds.update_success: 3\n\
                     listener_manager.lds.update_success: 2\nlistener_manager.workers_started: 1\nserver.state: 0\n";
-        let expected =
-            Updates { clusters: 3, listeners: 2, state: Some(0), workers_started: true, ..Updates::default() };
-        assert_eq!(parse_updates(text), expected);
-        assert_eq!(parse_updates("nonsense"), Updates::default());
+        let expected = ReadinessStats {
+            clusters: 3,
+            listeners: 2,
+            state: Some(0),
+            workers_started: true,
+            ..ReadinessStats::default()
+        };
+        assert_eq!(parse_readiness_stats(text), expected);
+        assert_eq!(parse_readiness_stats("nonsense"), ReadinessStats::default());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::dns::NameTableStore;
-use crate::envoy::admin::{Admin, Updates};
+use crate::envoy::admin::{Admin, ReadinessStats};
 use crate::metrics::Metrics;
 
 /// Reads Envoy's statistics until Envoy is ready once. After that Envoy stays ready: the readiness request itself passes through
@@ -54,8 +54,9 @@ impl Readiness {
             return Err(NotReady::Terminating);
         }
         if !self.was_live.load(Relaxed) {
-            let updates = self.admin.updates().await.map_err(|error| NotReady::NoResponse(format!("{error:#}")))?;
-            check_updates(&updates)?;
+            let stats =
+                self.admin.readiness_stats().await.map_err(|error| NotReady::NoResponse(format!("{error:#}")))?;
+            check_stats(&stats)?;
             self.metrics.ready();
             self.was_live.store(true, Relaxed);
         }
@@ -66,13 +67,13 @@ impl Readiness {
     }
 }
 
-fn check_updates(updates: &Updates) -> Result<(), NotReady> {
-    let Updates { clusters, clusters_rejected, listeners, listeners_rejected, state, workers_started } = *updates;
+fn check_stats(stats: &ReadinessStats) -> Result<(), NotReady> {
+    let ReadinessStats { clusters, clusters_rejected, listeners, listeners_rejected, state, workers_started } = *stats;
     if clusters == 0 || listeners == 0 {
         return Err(match (clusters + listeners, clusters_rejected + listeners_rejected) {
-            (0, 0) => NotReady::NoConfiguration(*updates),
-            (_, 0) => NotReady::IncompleteConfiguration(*updates),
-            _ => NotReady::RejectedConfiguration(*updates),
+            (0, 0) => NotReady::NoConfiguration(*stats),
+            (_, 0) => NotReady::IncompleteConfiguration(*stats),
+            _ => NotReady::RejectedConfiguration(*stats),
         });
     }
     match (state, workers_started) {
@@ -90,11 +91,11 @@ pub(crate) enum NotReady {
     #[error("Envoy does not respond: {0}")]
     NoResponse(String),
     #[error("no configuration from the control plane ({0})")]
-    NoConfiguration(Updates),
+    NoConfiguration(ReadinessStats),
     #[error("the configuration is not complete yet ({0})")]
-    IncompleteConfiguration(Updates),
+    IncompleteConfiguration(ReadinessStats),
     #[error("Envoy rejected its configuration ({0})")]
-    RejectedConfiguration(Updates),
+    RejectedConfiguration(ReadinessStats),
     #[error("Envoy has not started its workers")]
     WorkersNotStarted,
     /// With the value of `server.state`.
@@ -110,14 +111,20 @@ mod tests {
 
     #[test]
     fn proxy_is_ready_with_clusters_listeners_and_workers() {
-        let ready = Updates { clusters: 1, listeners: 1, state: Some(0), workers_started: true, ..Updates::default() };
-        assert_eq!(check_updates(&ready), Ok(()));
-        let reason = |updates: Updates| check_updates(&updates).expect_err("not ready").to_string();
-        assert!(reason(Updates { clusters: 0, listeners: 0, ..ready }).contains("no configuration"));
-        assert!(reason(Updates { listeners: 0, ..ready }).contains("not complete"));
-        assert!(reason(Updates { listeners: 0, listeners_rejected: 1, ..ready }).contains("rejected its"));
-        assert!(reason(Updates { workers_started: false, ..ready }).contains("workers"));
-        assert!(reason(Updates { state: Some(2), ..ready }).contains("not live"));
-        assert!(reason(Updates { state: None, ..ready }).contains("not live"));
+        let ready = ReadinessStats {
+            clusters: 1,
+            listeners: 1,
+            state: Some(0),
+            workers_started: true,
+            ..ReadinessStats::default()
+        };
+        assert_eq!(check_stats(&ready), Ok(()));
+        let reason = |stats: ReadinessStats| check_stats(&stats).expect_err("not ready").to_string();
+        assert!(reason(ReadinessStats { clusters: 0, listeners: 0, ..ready }).contains("no configuration"));
+        assert!(reason(ReadinessStats { listeners: 0, ..ready }).contains("not complete"));
+        assert!(reason(ReadinessStats { listeners: 0, listeners_rejected: 1, ..ready }).contains("rejected its"));
+        assert!(reason(ReadinessStats { workers_started: false, ..ready }).contains("workers"));
+        assert!(reason(ReadinessStats { state: Some(2), ..ready }).contains("not live"));
+        assert!(reason(ReadinessStats { state: None, ..ready }).contains("not live"));
     }
 }
