@@ -75,17 +75,24 @@ impl Tasks {
     pub(super) async fn drain(mut self, limit: Duration) {
         let drained = tokio::time::timeout(limit, async {
             while let Some(ended) = self.running.join_next_with_id().await {
-                if let Ok((_, Ok(()))) = ended {
-                    continue;
+                let id = match &ended {
+                    Ok((id, _)) => *id,
+                    Err(error) => error.id(),
+                };
+                if !matches!(ended, Ok((_, Ok(())))) {
+                    let error = self.failure(ended);
+                    error!(%error, "task failed during shutdown");
                 }
-                let error = self.failure(ended);
-                error!(%error, "task failed during shutdown");
+                self.names.remove(&id);
             }
         });
         if drained.await.is_err() {
+            let mut tasks: Vec<&str> = self.names.values().copied().collect();
+            tasks.sort_unstable();
             warn!(
                 limit_seconds = limit.as_secs_f64(),
-                "connections did not end within the shutdown limit and were closed"
+                tasks = tasks.join(", "),
+                "tasks did not end within the shutdown limit and are cancelled"
             );
         }
     }

@@ -145,7 +145,7 @@ pub struct Features {
 }
 
 /// Whether two values of a variable are equivalent.
-fn same(one: &str, other: &str) -> bool {
+fn is_equivalent(one: &str, other: &str) -> bool {
     one == other || parse_bool(one).is_some_and(|value| parse_bool(other) == Some(value))
 }
 
@@ -177,7 +177,7 @@ impl Features {
     /// Reads the environment. An invalid value is a warning, and the default is used.
     pub(crate) fn read(variables: &mut Variables<'_>) -> Self {
         for (name, supported) in UNSUPPORTED_SWITCHES {
-            let Some(value) = variables.text(name).filter(|value| !same(value, supported)) else { continue };
+            let Some(value) = variables.text(name).filter(|value| !is_equivalent(value, supported)) else { continue };
             let effect =
                 if supported.is_empty() { "it is ignored".to_owned() } else { format!("{supported:?} is used") };
             variables.warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
@@ -189,8 +189,8 @@ impl Features {
         }
         let labels = SessionLabels::default();
         let sessions = SessionLabels {
-            cookie: variables.set("PILOT_PERSISTENT_SESSION_LABEL").map_or(labels.cookie, Text::from),
-            header: variables.set("PILOT_PERSISTENT_SESSION_HEADER_LABEL").map_or(labels.header, Text::from),
+            cookie: variables.raw("PILOT_PERSISTENT_SESSION_LABEL").map_or(labels.cookie, Text::from),
+            header: variables.raw("PILOT_PERSISTENT_SESSION_HEADER_LABEL").map_or(labels.header, Text::from),
             enabled: variables.flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
         };
         let allocate_addresses = variables.flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);

@@ -45,7 +45,7 @@ pub struct Config {
     pub features: Features,
     /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
-    /// Texts for the log that need no action.
+    /// Messages that need no action. They are logged when the log has started.
     pub notices: Vec<String>,
 }
 

@@ -29,8 +29,8 @@ impl<'a> Variables<'a> {
         self.text(name).unwrap_or_else(|| default.to_owned())
     }
 
-    /// The text of a variable that may be empty.
-    pub(crate) fn set(&self, name: &str) -> Option<String> {
+    /// The text of a variable, which may be empty; `None` if it is not set.
+    pub(crate) fn raw(&self, name: &str) -> Option<String> {
         (self.lookup)(name)
     }
 
