@@ -37,12 +37,12 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> Result<(), AppError> {
-    let log = sluice_telemetry::start(&config.log).map_err(|error| AppError::Runtime(error.into()))?;
+    let log = sluice_telemetry::start(&config.log).map_err(AppError::runtime("start the log"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| AppError::Runtime(error.into()))?;
+    let runtime = runtime.map_err(AppError::runtime("start the runtime"))?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
-        stop_on_signal(stop.clone()).map_err(|error| AppError::Runtime(error.into()))?;
+        stop_on_signal(stop.clone()).map_err(AppError::runtime("listen for signals"))?;
         let result = app::run(config, log, stop).await;
         if let Err(error) = &result {
             error!("{error}");

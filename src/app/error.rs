@@ -51,6 +51,11 @@ pub(crate) enum AppError {
 }
 
 impl AppError {
+    /// A failed step, such as `start the runtime`, and its cause.
+    pub(crate) fn runtime<E: Into<anyhow::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
+        move |cause| Self::Runtime(cause.into().context(step))
+    }
+
     /// The exit code, as `--help` lists them.
     #[must_use]
     pub(crate) fn exit_code(&self) -> ExitCode {

@@ -222,7 +222,7 @@ impl Security {
             return Ok(());
         }
         let tls = sluice_tls::server_config(&config.security.versions, identity, clients)
-            .map_err(|error| AppError::Runtime(error.into()))?;
+            .map_err(AppError::runtime("set up the secure port"))?;
         let refused = self.metrics.refused_connections.clone();
         let mut additional = AdditionalServices::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
@@ -287,7 +287,7 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
 }
 
 fn jwks_client(options: &JwksOptions) -> Result<JwksClient, AppError> {
-    JwksClient::new(options).map_err(|error| AppError::Runtime(error.into()))
+    JwksClient::new(options).map_err(AppError::runtime("set up the HTTP client"))
 }
 
 /// Keys of `--tokenKeys` by cluster, under the id and all aliases of the cluster. A caller that names no cluster belongs to

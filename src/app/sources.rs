@@ -32,7 +32,7 @@ impl App {
             &options::jwks_options(&self.config.features),
             self.graph.metrics.jwks.clone(),
         );
-        let fetcher = fetcher.map_err(|error| AppError::Runtime(error.into()))?;
+        let fetcher = fetcher.map_err(AppError::runtime("set up the JWKS client"))?;
         let tried = fetcher.tried();
         self.tasks.spawn_until_stop("token key fetcher", fetcher.run());
         Ok(tried)
@@ -97,14 +97,14 @@ impl App {
             .with_environment(|name| std::env::var(name).ok());
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
         let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
-        Ok(Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?))
+        Ok(Arc::new(sink.map_err(AppError::runtime("start the thread of the sources"))?))
     }
 
     async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
         let (root, reporter, sink) = (root.to_owned(), self.admin.reporter.clone(), sink.clone());
         let strict = self.config.sources.strict;
         let reading = tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));
-        self.followed.push(reading.await.map_err(|error| AppError::Runtime(error.into()))??);
+        self.followed.push(reading.await.map_err(AppError::runtime("read a directory"))??);
         Ok(())
     }
 

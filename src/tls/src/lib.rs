@@ -29,7 +29,7 @@ pub struct TlsOptionError {
 
 /// The options of the secure port do not make a TLS configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("TLS of the secure port (--tls-min-version, --tls-cipher-suites, COMPLIANCE_POLICY): {0}")]
+#[error("TLS with --tls-min-version, --tls-cipher-suites and COMPLIANCE_POLICY: {0}")]
 pub struct TlsVersionsError(rustls::Error);
 
 /// The TLS configuration of the secure port.
