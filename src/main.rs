@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The error is also written to standard error, because the log may be JSON, or written elsewhere.
-            eprintln(&error);
+            print_error(&error);
             error.exit_code()
         }
     }
@@ -76,6 +76,6 @@ fn print_version() -> ExitCode {
 }
 
 #[expect(clippy::print_stderr, reason = "the process cannot start, and the log may not be visible")]
-fn eprintln(error: &AppError) {
+fn print_error(error: &AppError) {
     eprintln!("sluiced: {error}");
 }

@@ -54,15 +54,16 @@ async fn viewer(state: &AdminState, peer: SocketAddr, headers: &HeaderMap, path:
         }
         return Ok(Viewer::All);
     }
-    let unknown = |caller: String| {
+    let unauthenticated = |caller: String| {
         let text = "authentication failure: send a token of a service account, or use a port-forward\n";
         Refused { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", caller, text }
     };
-    let authenticators = state.callers.get().ok_or_else(|| unknown("authentication is not ready yet".to_owned()))?;
+    let authenticators =
+        state.callers.get().ok_or_else(|| unauthenticated("authentication is not ready yet".to_owned()))?;
     let call = Call { headers, peer: Some(peer), certificates: &[] };
-    let caller = authenticators.caller(&call).await.map_err(|refused| unknown(refused.0.anonymous_reason))?;
+    let caller = authenticators.caller(&call).await.map_err(|refused| unauthenticated(refused.0.anonymous_reason))?;
     if caller.authenticator.is_none() {
-        return Err(unknown(caller.anonymous_reason));
+        return Err(unauthenticated(caller.anonymous_reason));
     }
     let name = path.strip_prefix("/debug/").unwrap_or_default();
     state.viewer(&caller.identities).filter(|viewer| viewer.may_open(name)).ok_or_else(|| {

@@ -98,6 +98,7 @@ async fn read<T: Send + 'static>(
     })
 }
 
+/// A page, or a response with an error status.
 type Answer = Result<Response<Body>, Response<Body>>;
 
 async fn collections(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {

@@ -132,7 +132,8 @@ impl CsrClient {
             let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
             for condition in conditions {
                 if matches!(condition["type"].as_str(), Some("Denied" | "Failed")) {
-                    let reason = condition["message"].as_str().unwrap_or_default().to_owned();
+                    let text = |field: &str| condition[field].as_str().filter(|text| !text.is_empty());
+                    let reason = text("message").or_else(|| text("reason")).unwrap_or("no reason is given").to_owned();
                     return Err(SigningError::Refused { name: name.to_owned(), reason });
                 }
             }
