@@ -312,7 +312,7 @@ async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
     let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
 
-    // The registry with the new credentials is not synced, so the old registry continues.
+    // The reader with the new credentials is not synced, so the old reader continues.
     rotate("new");
     mesh.is("east", Some(SyncStatus::Syncing)).await;
     slice(&east, "cart-3", "10.2.0.3");
@@ -384,7 +384,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     assert_eq!(mesh.clients.ids(), [OWN, "west"]);
     mesh.is_as_from_scratch(&own).await;
 
-    // A running registry continues when its kubeconfig becomes invalid. A corrected kubeconfig is no longer reported.
+    // A running reader continues when its kubeconfig becomes invalid. A corrected kubeconfig is no longer reported.
     apply_kubeconfigs(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
     own.delete("secrets", SYSTEM, "younger");
     mesh.finds("remote", &[(Severity::Error, "data[west]")]).await;

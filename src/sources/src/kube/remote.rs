@@ -1,11 +1,11 @@
 //! Remote clusters whose kubeconfigs are in Secrets (S15).
 //!
-//! A Secret of the control plane's namespace with the label `istio/multiCluster=true` has a kubeconfig for each cluster, by
-//! its id. A registry reads the cluster, see [`KubeSource`]. When a kubeconfig changes, a second registry is built beside
-//! the first and replaces it once it has read everything, so that new credentials never remove objects. An invalid
-//! kubeconfig is a finding of its Secret, and the registry of the previous kubeconfig continues.
+//! A Secret of the control plane's namespace with the label `istio/multiCluster=true` contains kubeconfigs by cluster id. A
+//! [`ClusterReader`] reads each cluster, see [`KubeSource`]. When a kubeconfig changes, a second reader starts beside the
+//! first, and replaces it when all kinds are synced. So new credentials never remove objects. An invalid kubeconfig is a
+//! reject of its Secret, and the reader with the previous kubeconfig continues.
 
-mod registry;
+mod reader;
 mod secrets;
 mod state;
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use registry::{Event, Registry, Start};
-use secrets::{ClusterSecrets, SecretReader};
+use reader::{ClusterReader, Event, ReaderOptions};
+use secrets::{ClusterSecret, ClusterSecrets, SecretsReceiver};
 use sluice_engine::Input;
 use sluice_graph::RejectKey;
 use sluice_kube::{Api, Backoff, Clients, KubeOptions, ListWatch, Resource};
@@ -33,9 +33,9 @@ pub use state::{ClusterInfo, ClusterMetrics, RemoteStates, SyncStatus};
 /// Options of remote clusters.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// Settings that all clusters share with the own one.
+    /// The control plane's own cluster. Remote clusters have the same settings.
     pub cluster: Cluster,
-    /// Clusters that flags name: no Secret may name them as well.
+    /// Clusters that `--remoteConfigDir` declares. Secrets must not declare them as well.
     pub configured: BTreeSet<Text>,
     /// Namespace of the control plane and of the Secrets.
     pub system_namespace: Text,
@@ -49,7 +49,7 @@ pub struct RemoteOptions {
     pub kube: KubeOptions,
 }
 
-/// Reads the clusters that Secrets name.
+/// Reads the clusters that Secrets declare.
 pub struct RemoteClusters {
     options: RemoteOptions,
     sink: Arc<dyn Sink>,
@@ -57,34 +57,35 @@ pub struct RemoteClusters {
     clients: Clients,
     states: RemoteStates,
     metrics: ClusterMetrics,
-    running: BTreeMap<Text, Running>,
-    /// Secrets with findings.
-    found: BTreeMap<Text, Vec<Reject>>,
-    numbers: u64,
-    tell: mpsc::UnboundedSender<Event>,
+    clusters: BTreeMap<Text, RemoteCluster>,
+    /// The rejects that are written to `rejects`, by Secret.
+    written_rejects: BTreeMap<Text, Vec<Reject>>,
+    last_reader_id: u64,
+    event_sender: mpsc::UnboundedSender<Event>,
     events: mpsc::UnboundedReceiver<Event>,
-    /// Every cluster that Secrets name has been read or has timed out.
+    /// Each cluster that Secrets declare is synced or has timed out.
     settled: watch::Sender<bool>,
 }
 
 /// A cluster that is read.
-struct Running {
-    /// Its Secret.
+struct RemoteCluster {
+    /// The Secret with its kubeconfig.
     secret: Text,
-    registry: Registry,
-    /// The registry that will replace it.
-    next: Option<Registry>,
+    reader: ClusterReader,
+    /// The reader with a new kubeconfig, which replaces `reader` when it is synced.
+    replacement: Option<ClusterReader>,
 }
 
-/// A cluster named by Secrets: the Secret that is used, and a client of its kubeconfig.
+/// A cluster to read.
 struct WantedCluster {
+    /// The Secret with its kubeconfig.
     secret: Text,
     kubeconfig: Redacted,
     client: Client,
 }
 
 impl RemoteClusters {
-    /// Writes objects to `sink`, findings to `rejects` and clients to `clients`.
+    /// Writes objects to `sink`, rejects of Secrets to `rejects` and clients to `clients`.
     #[must_use]
     pub fn new(
         options: RemoteOptions,
@@ -94,7 +95,7 @@ impl RemoteClusters {
         states: RemoteStates,
         metrics: ClusterMetrics,
     ) -> Self {
-        let (tell, events) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::unbounded_channel();
         Self {
             options,
             sink,
@@ -102,17 +103,17 @@ impl RemoteClusters {
             clients,
             states,
             metrics,
-            running: BTreeMap::new(),
-            found: BTreeMap::new(),
-            numbers: 0,
-            tell,
+            clusters: BTreeMap::new(),
+            written_rejects: BTreeMap::new(),
+            last_reader_id: 0,
+            event_sender,
             events,
             settled: watch::channel(false).0,
         }
     }
 
-    /// Waits until every cluster that Secrets name has been read and its objects are in force, or has timed out; forever if
-    /// `run` has ended.
+    /// Waits until each cluster that Secrets declare is synced and its objects are applied, or has timed out. Waits forever
+    /// if `run` has ended.
     pub fn settled(&self) -> impl Future<Output = ()> + use<> {
         let (mut settled, sink) = (self.settled.subscribe(), self.sink.clone());
         async move {
@@ -125,139 +126,142 @@ impl RemoteClusters {
         }
     }
 
-    /// Follows the Secrets that `client` reads until `stop` is cancelled.
+    /// Watches the Secrets with `client`, and reads their clusters until `stop` is cancelled.
     pub async fn run(mut self, client: Client, stop: CancellationToken) {
         let api = Api::new(client, self.options.kube);
-        let (tell, mut secrets) = watch::channel(None);
-        let reader = SecretReader::new(tell, self.metrics.clone());
+        let (sender, mut published) = watch::channel(None);
+        let receiver = SecretsReceiver::new(sender, self.metrics.clone());
         let backoff = Backoff::new(self.options.kube.first_retry, self.options.kube.last_retry);
         let resource = Resource::cluster_secrets(&self.options.system_namespace);
         let mut watching = JoinSet::new();
-        watching.spawn(async move { drop(ListWatch::new(api, resource, backoff, reader).run().await) });
+        watching.spawn(async move { drop(ListWatch::new(api, resource, backoff, receiver).run().await) });
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                changed = secrets.changed() => {
+                changed = published.changed() => {
                     if changed.is_err() {
                         break;
                     }
-                    let told: ClusterSecrets = secrets.borrow_and_update().clone();
-                    if let Some(told) = told {
-                        self.follow(&told, &stop).await;
+                    let secrets: ClusterSecrets = published.borrow_and_update().clone();
+                    if let Some(secrets) = secrets {
+                        self.apply_secrets(&secrets, &stop).await;
                     }
                 }
-                Some(event) = self.events.recv() => self.take(event).await,
+                Some(event) = self.events.recv() => self.handle_event(event).await,
             }
-            self.show();
+            self.publish_states();
         }
         watching.shutdown().await;
-        for running in std::mem::take(&mut self.running).into_values() {
-            running.registry.stop().await;
+        for cluster in std::mem::take(&mut self.clusters).into_values() {
+            cluster.reader.stop().await;
         }
     }
 
-    /// Starts, replaces and stops registries according to the Secrets.
-    async fn follow(&mut self, secrets: &BTreeMap<Text, secrets::ClusterSecret>, stop: &CancellationToken) {
-        let (mut wanted, mentioned) = self.read(secrets).await;
-        let unwanted: Vec<Text> = self.running.keys().filter(|id| !mentioned.contains(*id)).cloned().collect();
-        for id in unwanted {
+    /// Starts, replaces and stops readers according to the Secrets.
+    async fn apply_secrets(&mut self, secrets: &BTreeMap<Text, ClusterSecret>, stop: &CancellationToken) {
+        let (mut wanted, declared) = self.wanted_clusters(secrets).await;
+        let removed: Vec<Text> = self.clusters.keys().filter(|id| !declared.contains(*id)).cloned().collect();
+        for id in removed {
             self.remove(&id).await;
         }
         while let Some((id, WantedCluster { secret, kubeconfig, client })) = wanted.pop_first() {
-            self.numbers += 1;
-            let number = self.numbers;
-            let start = |holds| Start {
-                number,
+            self.last_reader_id += 1;
+            let reader_id = self.last_reader_id;
+            let options = |is_replacement| ReaderOptions {
+                id: reader_id,
                 kubeconfig: kubeconfig.clone(),
                 source: self.source(&id, client.clone()),
                 sink: self.sink.clone(),
-                holds,
+                is_replacement,
                 timeout: self.options.timeout,
-                tell: self.tell.clone(),
+                events: self.event_sender.clone(),
                 stop: stop.child_token(),
             };
-            let Some(running) = self.running.get(&id) else {
+            let Some(cluster) = self.clusters.get(&id) else {
                 info!(cluster = %id, secret = %secret, "reading a remote cluster");
-                let registry = Registry::start(start(false));
+                let reader = ClusterReader::start(options(false));
                 self.clients.set(id.clone(), client.clone());
-                self.running.insert(id, Running { secret, registry, next: None });
+                self.clusters.insert(id, RemoteCluster { secret, reader, replacement: None });
                 continue;
             };
-            let is_current = running.registry.kubeconfig == kubeconfig;
-            let is_next = running.next.as_ref().is_some_and(|next| next.kubeconfig == kubeconfig);
-            let next = (!is_current && !is_next).then(|| {
-                info!(cluster = %id, secret = %secret, "reading a remote cluster by its new kubeconfig");
-                Registry::start(start(true))
+            let is_current = cluster.reader.kubeconfig == kubeconfig;
+            let is_next = cluster.replacement.as_ref().is_some_and(|next| next.kubeconfig == kubeconfig);
+            let replacement = (!is_current && !is_next).then(|| {
+                info!(cluster = %id, secret = %secret, "reading a remote cluster with its new kubeconfig");
+                ClusterReader::start(options(true))
             });
-            let Some(running) = self.running.get_mut(&id) else { continue };
-            running.secret = secret;
+            let Some(cluster) = self.clusters.get_mut(&id) else { continue };
+            cluster.secret = secret;
             if is_next {
                 continue;
             }
-            // The kubeconfig of the current registry is back: no replacement is needed.
-            if let Some(given_up) = std::mem::replace(&mut running.next, next) {
-                given_up.stop().await;
+            // If the kubeconfig of the current reader is back, `replacement` is `None`.
+            if let Some(outdated) = std::mem::replace(&mut cluster.replacement, replacement) {
+                outdated.stop().await;
             }
         }
     }
 
     async fn remove(&mut self, id: &Text) {
-        let Some(running) = self.running.remove(id) else { return };
-        info!(cluster = %id, secret = %running.secret, "remote cluster removed: no Secret names it");
+        let Some(cluster) = self.clusters.remove(id) else { return };
+        info!(cluster = %id, secret = %cluster.secret, "remote cluster removed: no Secret declares it");
         self.clients.remove(id);
-        if let Some(next) = running.next {
-            next.stop().await;
+        if let Some(replacement) = cluster.replacement {
+            replacement.stop().await;
         }
-        running.registry.retract().await;
+        cluster.reader.stop_and_delete().await;
     }
 
-    async fn take(&mut self, event: Event) {
-        let (Event::Synced(number) | Event::Late(number)) = event;
-        let is_it = |registry: &Registry| registry.number == number;
-        let found = self.running.iter_mut().find(|(_, it)| is_it(&it.registry) || it.next.as_ref().is_some_and(is_it));
-        // The registry may have been stopped meanwhile.
-        let Some((id, running)) = found else { return };
+    async fn handle_event(&mut self, event: Event) {
+        let (Event::Synced(reader_id) | Event::TimedOut(reader_id)) = event;
+        let is_sender = |reader: &ClusterReader| reader.id == reader_id;
+        let sender = self
+            .clusters
+            .iter_mut()
+            .find(|(_, cluster)| is_sender(&cluster.reader) || cluster.replacement.as_ref().is_some_and(is_sender));
+        // The reader may have been stopped meanwhile.
+        let Some((id, cluster)) = sender else { return };
         let id = id.clone();
-        let is_next = !is_it(&running.registry);
-        let before_synced = running.registry.is_synced;
-        let registry = if is_next { running.next.as_mut() } else { Some(&mut running.registry) };
-        let Some(registry) = registry else { return };
+        let is_replacement = !is_sender(&cluster.reader);
+        let current_is_synced = cluster.reader.is_synced;
+        let reader = if is_replacement { cluster.replacement.as_mut() } else { Some(&mut cluster.reader) };
+        let Some(reader) = reader else { return };
         let replaces = match event {
             Event::Synced(_) => {
-                registry.is_synced = true;
-                info!(cluster = %id, "remote cluster has been read");
-                is_next
+                reader.is_synced = true;
+                info!(cluster = %id, "remote cluster is synced");
+                is_replacement
             }
-            Event::Late(_) if registry.is_synced => false,
-            Event::Late(_) => {
-                registry.is_late = true;
-                let (waiting, seconds) = (registry.waiting(), self.options.timeout.as_secs_f64());
-                error!(cluster = %id, ?waiting, seconds, "reading a remote cluster timed out, proxies are served without it");
+            Event::TimedOut(_) if reader.is_synced => false,
+            Event::TimedOut(_) => {
+                reader.is_timed_out = true;
+                let (not_synced, seconds) = (reader.not_synced(), self.options.timeout.as_secs_f64());
+                error!(cluster = %id, ?not_synced, seconds, "remote cluster is not synced in time, proxies are served without it");
                 self.metrics.count_timeout(&id);
-                // A complete registry of the previous kubeconfig stays in use.
-                is_next && !before_synced
+                // A synced reader with the previous kubeconfig continues.
+                is_replacement && !current_is_synced
             }
         };
-        if replaces && let Some(next) = running.next.take() {
-            self.clients.set(id, next.client.clone());
-            let before = std::mem::replace(&mut running.registry, next).stop().await;
-            running.registry.replace(before);
+        if replaces && let Some(replacement) = cluster.replacement.take() {
+            self.clients.set(id, replacement.client.clone());
+            let previous = std::mem::replace(&mut cluster.reader, replacement).stop().await;
+            cluster.reader.replace(previous);
         }
     }
 
-    /// The clusters to read, and all clusters that Secrets name, valid or not.
-    async fn read(
+    /// The clusters to read, and the ids of all clusters that Secrets declare, with a valid kubeconfig or not.
+    async fn wanted_clusters(
         &mut self,
-        secrets: &BTreeMap<Text, secrets::ClusterSecret>,
+        secrets: &BTreeMap<Text, ClusterSecret>,
     ) -> (BTreeMap<Text, WantedCluster>, BTreeSet<Text>) {
-        // Of two Secrets that name one cluster, the older one is used.
+        // Of two Secrets that declare one cluster, the older one is used.
         let mut ordered: Vec<_> = secrets.iter().collect();
         ordered.sort_by_key(|(name, secret)| (secret.created.clone(), (*name).clone()));
-        let (mut wanted, mut mentioned) = (BTreeMap::<Text, WantedCluster>::new(), BTreeSet::new());
-        let mut found = BTreeMap::<Text, Vec<Reject>>::new();
+        let (mut wanted, mut declared) = (BTreeMap::<Text, WantedCluster>::new(), BTreeSet::new());
+        let mut rejects = BTreeMap::<Text, Vec<Reject>>::new();
         for (name, secret) in ordered {
             for (id, kubeconfig) in &secret.kubeconfigs {
-                let mut note = |path: &str, reason: String, severity| {
+                let mut reject = |path: &str, reason: String, severity| {
                     let dot = if path.is_empty() { "" } else { "." };
                     let reject = Reject {
                         kind: Kind::Secret,
@@ -266,29 +270,29 @@ impl RemoteClusters {
                         reason: reason.into(),
                         severity,
                     };
-                    found.entry(name.clone()).or_default().push(reject);
+                    rejects.entry(name.clone()).or_default().push(reject);
                 };
                 if *id == self.options.cluster.id {
-                    let reason = "is the control plane's own cluster, which is not read by this".to_owned();
-                    note("", reason, Severity::Warning);
+                    let reason = "is the control plane's own cluster: its kubeconfig is not used".to_owned();
+                    reject("", reason, Severity::Warning);
                     continue;
                 }
                 if self.options.configured.contains(id) {
-                    note("", "is a cluster that --remoteConfigDir names".to_owned(), Severity::Error);
+                    reject("", "is a cluster that --remoteConfigDir declares".to_owned(), Severity::Error);
                     continue;
                 }
                 if let Some(other) = wanted.get(id) {
-                    note("", format!("is a cluster that Secret {} already names", other.secret), Severity::Error);
+                    reject("", format!("is a cluster that Secret {} already declares", other.secret), Severity::Error);
                     continue;
                 }
-                mentioned.insert(id.clone());
+                declared.insert(id.clone());
                 let Some(kubeconfig) = kubeconfig else {
-                    note("", "is no base64".to_owned(), Severity::Error);
+                    reject("", "is not base64".to_owned(), Severity::Error);
                     continue;
                 };
-                // An existing client is reused: making one can run a program.
-                let known = self.running.get(id).and_then(|running| running.client_of(kubeconfig));
-                let client = match known {
+                // An existing client is reused, because a new one may run a credential plugin.
+                let existing = self.clusters.get(id).and_then(|cluster| cluster.client_of(kubeconfig));
+                let client = match existing {
                     Some(client) => Ok(client),
                     None => connect(kubeconfig, &self.options.allowed).await,
                 };
@@ -297,21 +301,23 @@ impl RemoteClusters {
                         let (secret, kubeconfig) = (name.clone(), kubeconfig.clone());
                         wanted.insert(id.clone(), WantedCluster { secret, kubeconfig, client });
                     }
-                    Err(faults) => faults.into_iter().for_each(|(path, why)| note(&path, why, Severity::Error)),
+                    Err(faults) => {
+                        faults.into_iter().for_each(|(path, reason)| reject(&path, reason, Severity::Error));
+                    }
                 }
             }
         }
-        self.note(found);
-        (wanted, mentioned)
+        self.write_rejects(rejects);
+        (wanted, declared)
     }
 
-    /// Writes new findings, and retracts those that no longer apply.
-    fn note(&mut self, found: BTreeMap<Text, Vec<Reject>>) {
-        for name in self.found.keys().filter(|name| !found.contains_key(*name)) {
+    /// Writes changed rejects, and deletes those that no longer apply.
+    fn write_rejects(&mut self, rejects: BTreeMap<Text, Vec<Reject>>) {
+        for name in self.written_rejects.keys().filter(|name| !rejects.contains_key(*name)) {
             self.rejects.delete(RejectKey { kind: Kind::Secret, object: self.key(name) });
         }
-        for (name, rejects) in &found {
-            if self.found.get(name) == Some(rejects) {
+        for (name, rejects) in &rejects {
+            if self.written_rejects.get(name) == Some(rejects) {
                 continue;
             }
             for Reject { field_path: field, reason, .. } in rejects {
@@ -319,7 +325,7 @@ impl RemoteClusters {
             }
             self.rejects.set(RejectKey { kind: Kind::Secret, object: self.key(name) }, rejects.clone());
         }
-        self.found = found;
+        self.written_rejects = rejects;
     }
 
     fn key(&self, secret: &Text) -> ObjectKey {
@@ -336,47 +342,46 @@ impl RemoteClusters {
         }
     }
 
-    /// Updates the sync states and metrics.
-    fn show(&self) {
-        let info = |(id, running): (&Text, &Running)| {
-            let newest = running.next.as_ref().unwrap_or(&running.registry);
+    /// Updates the sync states, the metrics and `settled`.
+    fn publish_states(&self) {
+        let info = |(id, cluster): (&Text, &RemoteCluster)| {
+            let newest = cluster.replacement.as_ref().unwrap_or(&cluster.reader);
             let sync_status = match newest {
-                Registry { is_synced: true, .. } => SyncStatus::Synced,
-                Registry { is_late: true, .. } => SyncStatus::Timeout,
+                ClusterReader { is_synced: true, .. } => SyncStatus::Synced,
+                ClusterReader { is_timed_out: true, .. } => SyncStatus::Timeout,
                 _ => SyncStatus::Syncing,
             };
-            let secret_name = format!("{}/{}", self.options.system_namespace, running.secret).into();
+            let secret_name = format!("{}/{}", self.options.system_namespace, cluster.secret).into();
             (id.clone(), ClusterInfo { id: id.clone(), secret_name, sync_status })
         };
-        let all: BTreeMap<_, _> = self.running.iter().map(info).collect();
-        self.metrics.show(&all, self.options.configured.len());
-        self.states.set(all);
-        let is_settled = |running: &Running| running.registry.is_synced || running.registry.is_late;
-        if self.running.values().all(is_settled) {
+        let infos: BTreeMap<_, _> = self.clusters.iter().map(info).collect();
+        self.metrics.set_clusters(&infos, self.options.configured.len());
+        self.states.set(infos);
+        let is_settled = |cluster: &RemoteCluster| cluster.reader.is_synced || cluster.reader.is_timed_out;
+        if self.clusters.values().all(is_settled) {
             self.settled.send_replace(true);
         }
     }
 }
 
-impl Running {
+impl RemoteCluster {
     /// The existing client of a kubeconfig.
     fn client_of(&self, kubeconfig: &Redacted) -> Option<Client> {
-        let registries = [Some(&self.registry), self.next.as_ref()].into_iter().flatten();
-        registries.filter(|it| it.kubeconfig == *kubeconfig).map(|it| it.client.clone()).next()
+        let mut readers = [Some(&self.reader), self.replacement.as_ref()].into_iter().flatten();
+        readers.find(|reader| reader.kubeconfig == *kubeconfig).map(|reader| reader.client.clone())
     }
 }
 
-/// A client by the kubeconfig of a Secret, or its faults by field path. No text quotes the kubeconfig.
+/// A client with the kubeconfig of a Secret, or its faults: field path and reason. No reason quotes the kubeconfig.
 async fn connect(kubeconfig: &Redacted, allowed: &BTreeSet<String>) -> Result<Client, Vec<(String, String)>> {
     let value = sluice_parse::parse_kubeconfig(&kubeconfig.0, allowed)
         .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.reason)).collect::<Vec<_>>())?
         .into_value();
-    let fail = |what: &str| vec![(String::new(), what.to_owned())];
-    let read: Kubeconfig =
-        serde_json::from_value(value).map_err(|_| fail("is no kubeconfig that clients understand"))?;
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-    let config = config.map_err(|_| fail("names a server or roots that clients cannot use"))?;
-    // This runs a program if the kubeconfig may.
+    let fault = |reason: &str| vec![(String::new(), reason.to_owned())];
+    let kubeconfig: Kubeconfig = serde_json::from_value(value).map_err(|_| fault("is not a valid kubeconfig"))?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let config = config.map_err(|_| fault("has an invalid server URL or invalid root certificates"))?;
+    // This runs the credential plugin, if the kubeconfig may have one.
     tokio::task::block_in_place(|| sluice_kube::client(config))
-        .map_err(|_| fail("has a certificate, a key, roots or credentials that no client can be made of"))
+        .map_err(|_| fault("has an invalid certificate, key, root certificate or credential"))
 }

@@ -1,68 +1,67 @@
-//! Secrets that say how clusters are reached.
+//! Secrets with kubeconfigs of remote clusters.
 
 use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use sluice_kube::{Receiver, WatchEvent};
 use sluice_model::{Redacted, Text};
 use tokio::sync::watch;
 
 use super::state::ClusterMetrics;
-use sluice_kube::Receiver;
-use sluice_kube::WatchEvent;
 
-/// A Secret, as far as it says how clusters are reached.
+/// A Secret with kubeconfigs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ClusterSecret {
-    /// When it was made, as Kubernetes writes times.
+    /// Its creationTimestamp.
     pub(super) created: Text,
-    /// Kubeconfigs by the ids of their clusters; nothing where one is not encoded as it has to be.
+    /// Kubeconfigs by cluster id; `None` if the value is not base64.
     pub(super) kubeconfigs: BTreeMap<Text, Option<Redacted>>,
 }
 
-/// The Secrets by name; nothing before they were listed.
+/// The Secrets by name; `None` before the first list.
 pub(super) type ClusterSecrets = Option<BTreeMap<Text, ClusterSecret>>;
 
-/// Reads the Secrets.
-pub(super) struct SecretReader {
+/// Publishes the Secrets.
+pub(super) struct SecretsReceiver {
     secrets: BTreeMap<Text, ClusterSecret>,
-    /// Those that a list in progress has not named yet.
-    unnamed: BTreeMap<Text, ClusterSecret>,
-    tell: watch::Sender<ClusterSecrets>,
+    /// Secrets that the list in progress has not contained yet.
+    not_listed: BTreeMap<Text, ClusterSecret>,
+    sender: watch::Sender<ClusterSecrets>,
     metrics: ClusterMetrics,
 }
 
-impl SecretReader {
-    pub(super) fn new(tell: watch::Sender<ClusterSecrets>, metrics: ClusterMetrics) -> Self {
-        Self { secrets: BTreeMap::new(), unnamed: BTreeMap::new(), tell, metrics }
+impl SecretsReceiver {
+    pub(super) fn new(sender: watch::Sender<ClusterSecrets>, metrics: ClusterMetrics) -> Self {
+        Self { secrets: BTreeMap::new(), not_listed: BTreeMap::new(), sender, metrics }
     }
 
     fn set(&mut self, object: &Value) {
         let Some(name) = name(object) else { return };
-        let secret = read(object);
-        let before = self.secrets.insert(name.clone(), secret.clone()).or(self.unnamed.remove(&name));
-        match before {
+        let secret = parse(object);
+        let old = self.secrets.insert(name.clone(), secret.clone()).or(self.not_listed.remove(&name));
+        match old {
             None => self.metrics.count_event("add"),
-            Some(before) if before != secret => self.metrics.count_event("update"),
+            Some(old) if old != secret => self.metrics.count_event("update"),
             Some(_) => {}
         }
     }
 
-    fn tell(&self) {
-        self.tell.send_if_modified(|told| {
-            let is_new = told.as_ref() != Some(&self.secrets);
-            if is_new {
-                *told = Some(self.secrets.clone());
+    fn publish(&self) {
+        self.sender.send_if_modified(|published| {
+            let has_changed = published.as_ref() != Some(&self.secrets);
+            if has_changed {
+                *published = Some(self.secrets.clone());
             }
-            is_new
+            has_changed
         });
     }
 }
 
-impl Receiver for SecretReader {
+impl Receiver for SecretsReceiver {
     fn begin_list(&mut self) {
-        self.unnamed.append(&mut self.secrets);
+        self.not_listed.append(&mut self.secrets);
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
@@ -70,10 +69,10 @@ impl Receiver for SecretReader {
     }
 
     fn end_list(&mut self) {
-        for _ in std::mem::take(&mut self.unnamed) {
+        for _ in std::mem::take(&mut self.not_listed) {
             self.metrics.count_event("delete");
         }
-        self.tell();
+        self.publish();
     }
 
     fn watched(&mut self, events: Vec<WatchEvent>) {
@@ -87,7 +86,7 @@ impl Receiver for SecretReader {
                 }
             }
         }
-        self.tell();
+        self.publish();
     }
 
     fn absent(&mut self) {
@@ -100,7 +99,7 @@ fn name(object: &Value) -> Option<Text> {
     object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
-fn read(object: &Value) -> ClusterSecret {
+fn parse(object: &Value) -> ClusterSecret {
     let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str).unwrap_or_default();
     let data = object.get("data").and_then(Value::as_object).into_iter().flatten();
     let decode = |value: &Value| STANDARD.decode(value.as_str()?).ok().map(|bytes| Redacted(bytes.into()));

@@ -1,4 +1,4 @@
-//! Sync states of clusters, for the debug page and for metrics under istiod's names.
+//! Sync states of remote clusters, for `/debug/clusterz` and for metrics under istiod's names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,54 +18,55 @@ use sluice_telemetry::Count;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SyncStatus {
-    /// All its objects have been read.
+    /// All kinds are synced.
     Synced,
-    /// They are being read for the first time, by this kubeconfig.
+    /// Some kinds have not been listed yet with the current kubeconfig.
     Syncing,
-    /// The first read exceeded its timeout; proxies are served without it.
+    /// Some kinds were not synced within `PILOT_REMOTE_CLUSTER_TIMEOUT`; proxies are served without them.
     Timeout,
 }
 
-/// A cluster, as `/debug/clusterz` shows it.
+/// A cluster in `/debug/clusterz`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterInfo {
     /// Its id.
     pub id: Text,
-    /// NAMESPACE/NAME of the Secret with its kubeconfig; empty if flags name the cluster.
+    /// NAMESPACE/NAME of the Secret with its kubeconfig; empty if it has none.
     pub secret_name: Text,
     /// Its sync state.
     pub sync_status: SyncStatus,
 }
 
-/// The remote clusters. A clone is another handle.
+/// Sync states of the remote clusters. A clone is another handle.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteStates {
-    /// Clusters that Secrets name, by id.
-    by_secrets: Arc<ArcSwap<BTreeMap<Text, ClusterInfo>>>,
-    elsewhere: BTreeSet<Text>,
+    /// Clusters that Secrets declare, by id.
+    of_secrets: Arc<ArcSwap<BTreeMap<Text, ClusterInfo>>>,
+    /// Clusters that `--remoteConfigDir` declares.
+    configured: BTreeSet<Text>,
 }
 
 impl RemoteStates {
-    /// With the clusters that flags name, and without clusters of Secrets yet.
+    /// With the clusters that `--remoteConfigDir` declares, and without clusters of Secrets yet.
     #[must_use]
-    pub fn new(elsewhere: BTreeSet<Text>) -> Self {
-        Self { elsewhere, ..Self::default() }
+    pub fn new(configured: BTreeSet<Text>) -> Self {
+        Self { configured, ..Self::default() }
     }
 
-    /// All of them.
+    /// The configured clusters, whose status is always `Synced`, and the clusters of Secrets.
     #[must_use]
     pub fn all(&self) -> Vec<ClusterInfo> {
-        let elsewhere = self.elsewhere.iter().map(|id| ClusterInfo {
+        let configured = self.configured.iter().map(|id| ClusterInfo {
             id: id.clone(),
             secret_name: Text::default(),
             sync_status: SyncStatus::Synced,
         });
-        elsewhere.chain(self.by_secrets.load().values().cloned()).collect()
+        configured.chain(self.of_secrets.load().values().cloned()).collect()
     }
 
-    pub(super) fn set(&self, all: BTreeMap<Text, ClusterInfo>) {
-        self.by_secrets.store(Arc::new(all));
+    pub(super) fn set(&self, of_secrets: BTreeMap<Text, ClusterInfo>) {
+        self.of_secrets.store(Arc::new(of_secrets));
     }
 }
 
@@ -91,7 +92,7 @@ struct EventLabel {
     event: &'static str,
 }
 
-/// Metrics of clusters. A clone is another handle.
+/// Metrics of remote clusters. A clone is another handle.
 #[derive(Clone, Default)]
 pub struct ClusterMetrics {
     managed: Family<TypeLabel, Gauge<i64, AtomicI64>>,
@@ -101,23 +102,23 @@ pub struct ClusterMetrics {
 }
 
 impl ClusterMetrics {
-    /// Adds everything to the registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        self.show(&BTreeMap::new(), 0);
+        self.set_clusters(&BTreeMap::new(), 0);
         registry.register("istiod_managed_clusters", "Clusters that are read, by type", self.managed.clone());
         registry.register(
             "remote_cluster_sync_timeouts_total",
-            "Times that a remote cluster could not be read within PILOT_REMOTE_CLUSTER_TIMEOUT",
+            "Remote clusters that were not synced within PILOT_REMOTE_CLUSTER_TIMEOUT",
             self.timeouts.clone(),
         );
         registry.register(
             "istiod_remote_cluster_sync_status",
-            "How far each remote cluster is: 1 for the state it is in",
+            "Sync status of each remote cluster: 1 for its current status, 0 for the others",
             self.statuses.clone(),
         );
         registry.register(
             "remote_cluster_secret_events_total",
-            "Changes of Secrets that say how remote clusters are reached",
+            "Changes of Secrets with kubeconfigs of remote clusters",
             self.events.clone(),
         );
     }
@@ -130,18 +131,18 @@ impl ClusterMetrics {
         self.timeouts.get_or_create(&ClusterLabel { cluster: cluster.to_owned() }).inc();
     }
 
-    /// Shows the remote clusters, and as many that are read from elsewhere.
-    pub(super) fn show(&self, all: &BTreeMap<Text, ClusterInfo>, elsewhere: usize) {
+    /// Sets the gauges: the clusters of Secrets, and the number of clusters that `--remoteConfigDir` declares.
+    pub(super) fn set_clusters(&self, of_secrets: &BTreeMap<Text, ClusterInfo>, configured: usize) {
         self.managed.get_or_create(&TypeLabel { cluster_type: "local" }).set(1);
-        let remote = i64::try_from(all.len() + elsewhere).unwrap_or(i64::MAX);
+        let remote = i64::try_from(of_secrets.len() + configured).unwrap_or(i64::MAX);
         self.managed.get_or_create(&TypeLabel { cluster_type: "remote" }).set(remote);
         self.statuses.clear();
-        for info in all.values() {
-            let states =
+        for info in of_secrets.values() {
+            let statuses =
                 [(SyncStatus::Synced, "synced"), (SyncStatus::Syncing, "syncing"), (SyncStatus::Timeout, "timeout")];
-            for (state, status) in states {
+            for (sync_status, status) in statuses {
                 let label = StatusLabel { cluster: info.id.to_string(), cluster_type: "remote", status };
-                self.statuses.get_or_create(&label).set(i64::from(info.sync_status == state));
+                self.statuses.get_or_create(&label).set(i64::from(info.sync_status == sync_status));
             }
         }
     }

@@ -1,0 +1,288 @@
+//! Reads the objects of one remote cluster with one kubeconfig.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use sluice_model::{Kind, ObjectKey, Redacted, Text};
+use sluice_telemetry::unix_time;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::kube::KubeSource;
+use crate::{Change, ChangeOrigin, Sink};
+
+/// An event of a reader, with its id.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Event {
+    /// All kinds are synced.
+    Synced(u64),
+    /// Some kinds are not synced within the timeout.
+    TimedOut(u64),
+}
+
+type Keys = BTreeSet<(Kind, ObjectKey)>;
+
+/// A running read of a cluster.
+pub(super) struct ClusterReader {
+    pub(super) id: u64,
+    pub(super) kubeconfig: Redacted,
+    pub(super) client: Client,
+    pub(super) is_synced: bool,
+    pub(super) is_timed_out: bool,
+    sink: Arc<ReaderSink>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Options of a reader.
+pub(super) struct ReaderOptions {
+    pub(super) id: u64,
+    pub(super) kubeconfig: Redacted,
+    pub(super) source: KubeSource,
+    /// Receives the objects.
+    pub(super) sink: Arc<dyn Sink>,
+    /// Another reader of the cluster runs: changes are held until [`ClusterReader::replace`].
+    pub(super) is_replacement: bool,
+    /// Time until [`Event::TimedOut`]; zero is unlimited.
+    pub(super) timeout: Duration,
+    pub(super) events: mpsc::UnboundedSender<Event>,
+    /// Stops the reader.
+    pub(super) stop: CancellationToken,
+}
+
+impl ClusterReader {
+    pub(super) fn start(options: ReaderOptions) -> Self {
+        let ReaderOptions { id, kubeconfig, source, sink, is_replacement, timeout, events, stop } = options;
+        let state = State {
+            not_synced: source.cluster.kinds().into_iter().collect(),
+            held: is_replacement.then(BTreeMap::new),
+            known: Keys::new(),
+            previous: Keys::new(),
+        };
+        let sink = Arc::new(ReaderSink { id, state: Mutex::new(state), inner: sink, events: events.clone() });
+        let client = source.client.clone();
+        let (source_sink, stopped) = (sink.clone(), stop.clone());
+        let task = tokio::spawn(async move {
+            let time_out = async {
+                if !timeout.is_zero() {
+                    tokio::time::sleep(timeout).await;
+                    let _ = events.send(Event::TimedOut(id));
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = source.run(source_sink, stopped) => {}
+                () = time_out => {}
+            }
+        });
+        Self { id, kubeconfig, client, is_synced: false, is_timed_out: false, sink, stop, task }
+    }
+
+    /// The kinds that are not synced yet.
+    pub(super) fn not_synced(&self) -> Vec<Kind> {
+        self.sink.state().not_synced.iter().copied().collect()
+    }
+
+    /// Stops the reader, and returns the keys of the objects that it has committed.
+    pub(super) async fn stop(self) -> Keys {
+        self.stop.cancel();
+        // Nothing is committed after the end of the task.
+        let _ = self.task.await;
+        let mut state = self.sink.state();
+        if state.held.is_some() {
+            return Keys::new();
+        }
+        let mut keys = std::mem::take(&mut state.known);
+        keys.append(&mut state.previous);
+        keys
+    }
+
+    /// Stops the reader, and deletes the objects that it has committed.
+    pub(super) async fn stop_and_delete(self) {
+        let sink = self.sink.inner.clone();
+        let changes = self.stop().await.into_iter().map(deletion).collect();
+        tokio::task::block_in_place(|| sink.commit(changes));
+    }
+
+    /// Commits the held changes in place of the objects of the previous reader. Its objects of kinds that are not synced
+    /// yet stay until these kinds are synced.
+    pub(super) fn replace(&self, previous: Keys) {
+        tokio::task::block_in_place(|| self.sink.replace(previous));
+    }
+}
+
+/// The sink of a reader. It passes changes on, or holds them while another reader of the cluster runs.
+struct ReaderSink {
+    id: u64,
+    state: Mutex<State>,
+    inner: Arc<dyn Sink>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+struct State {
+    /// Kinds that are not synced yet.
+    not_synced: BTreeSet<Kind>,
+    /// Changes that are not committed yet; `None` if changes are not held.
+    held: Option<BTreeMap<(Kind, ObjectKey), Change>>,
+    /// Existing objects.
+    known: Keys,
+    /// Objects of the previous reader that may no longer exist.
+    previous: Keys,
+}
+
+impl State {
+    /// Deletions of the previous reader's objects that do not exist, of synced kinds.
+    fn take_deletions(&mut self) -> Vec<Change> {
+        let (not_synced, synced): (Keys, Keys) =
+            std::mem::take(&mut self.previous).into_iter().partition(|(kind, _)| self.not_synced.contains(kind));
+        self.previous = not_synced;
+        synced.into_iter().filter(|key| !self.known.contains(key)).map(deletion).collect()
+    }
+}
+
+impl ReaderSink {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, previous: Keys) {
+        let mut state = self.state();
+        state.previous = previous;
+        let held = state.held.take().unwrap_or_default();
+        let mut changes: Vec<Change> = held.into_values().collect();
+        changes.extend(state.take_deletions());
+        self.inner.commit(changes);
+    }
+}
+
+impl Sink for ReaderSink {
+    fn commit(&self, changes: Vec<Change>) {
+        let mut state = self.state();
+        for change in &changes {
+            let key = (change.kind, change.key.clone());
+            if change.object.is_some() {
+                state.known.insert(key);
+            } else {
+                state.previous.remove(&key);
+                state.known.remove(&key);
+            }
+        }
+        let Some(held) = &mut state.held else {
+            // The lock is held during the commit, so that changes stay in order.
+            self.inner.commit(changes);
+            return;
+        };
+        for change in changes {
+            let key = (change.kind, change.key.clone());
+            match change.object {
+                Some(_) => held.insert(key, change),
+                None => held.remove(&key),
+            };
+        }
+    }
+
+    fn synced(&self, _: &Text, kinds: &[Kind]) {
+        let mut state = self.state();
+        let was_synced = state.not_synced.is_empty();
+        state.not_synced.retain(|kind| !kinds.contains(kind));
+        if state.held.is_none() && !state.previous.is_empty() {
+            let deletions = state.take_deletions();
+            self.inner.commit(deletions);
+        }
+        if !was_synced && state.not_synced.is_empty() {
+            let _ = self.events.send(Event::Synced(self.id));
+        }
+    }
+
+    fn settle(&self, done: oneshot::Sender<()>) {
+        self.inner.settle(done);
+    }
+}
+
+fn deletion((kind, key): (Kind, ObjectKey)) -> Change {
+    Change { kind, key, object: None, origin: ChangeOrigin { received: unix_time(), ..ChangeOrigin::default() } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<String>>);
+
+    impl Recorder {
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut *self.0.lock().expect("no panic"))
+        }
+    }
+
+    impl Sink for Recorder {
+        fn commit(&self, changes: Vec<Change>) {
+            let display =
+                |change: &Change| format!("{}{}", if change.object.is_some() { "+" } else { "-" }, change.key.name);
+            self.0.lock().expect("no panic").push(changes.iter().map(display).collect::<Vec<_>>().join(" "));
+        }
+
+        fn synced(&self, _: &Text, _: &[Kind]) {}
+    }
+
+    fn key(kind: Kind, name: &str) -> (Kind, ObjectKey) {
+        (kind, ObjectKey::new("east", "shop", name))
+    }
+
+    fn set(kind: Kind, name: &str) -> Change {
+        let (kind, key) = key(kind, name);
+        let object = sluice_model::ParsedObject { kind, key: key.clone(), object: None, rejects: Vec::new() };
+        Change { kind, key, object: Some(Box::new(object)), origin: ChangeOrigin::default() }
+    }
+
+    /// The sink of a replacement.
+    fn holding_sink() -> (Arc<Recorder>, ReaderSink, mpsc::UnboundedReceiver<Event>) {
+        let (sender, events) = mpsc::unbounded_channel();
+        let recorder = Arc::new(Recorder::default());
+        let state = State {
+            not_synced: BTreeSet::from([Kind::Pod, Kind::Service]),
+            held: Some(BTreeMap::new()),
+            known: Keys::new(),
+            previous: Keys::new(),
+        };
+        let sink = ReaderSink { id: 7, state: Mutex::new(state), inner: recorder.clone(), events: sender };
+        (recorder, sink, events)
+    }
+
+    #[test]
+    fn held_changes_replace_the_previous_objects_in_one_commit() {
+        let (recorder, sink, mut events) = holding_sink();
+        sink.commit(vec![set(Kind::Pod, "kept"), set(Kind::Pod, "short")]);
+        sink.commit(vec![deletion(key(Kind::Pod, "short"))]);
+        sink.synced(&"east".into(), &[Kind::Pod]);
+        assert!(events.try_recv().is_err(), "Services are not synced");
+        sink.synced(&"east".into(), &[Kind::Service]);
+        assert_eq!(events.try_recv(), Ok(Event::Synced(7)));
+        assert_eq!(recorder.take(), Vec::<String>::new());
+        sink.replace(Keys::from([key(Kind::Pod, "kept"), key(Kind::Service, "stale")]));
+        assert_eq!(recorder.take(), ["+kept -stale"]);
+        sink.commit(vec![set(Kind::Pod, "new")]);
+        assert_eq!(recorder.take(), ["+new"]);
+    }
+
+    #[test]
+    fn previous_objects_stay_until_their_kind_is_synced() {
+        let (recorder, sink, mut events) = holding_sink();
+        sink.commit(vec![set(Kind::Pod, "pod")]);
+        sink.synced(&"east".into(), &[Kind::Pod]);
+        sink.replace(Keys::from([key(Kind::Pod, "old"), key(Kind::Service, "old"), key(Kind::Service, "kept")]));
+        assert_eq!(recorder.take(), ["+pod -old"]);
+        sink.commit(vec![set(Kind::Service, "kept")]);
+        assert_eq!(recorder.take(), ["+kept"]);
+        assert!(events.try_recv().is_err());
+        sink.synced(&"east".into(), &[Kind::Service]);
+        assert_eq!(recorder.take(), ["-old"]);
+        assert_eq!(events.try_recv(), Ok(Event::Synced(7)));
+        sink.synced(&"east".into(), &[Kind::Service]);
+        assert!(events.try_recv().is_err(), "a later list is not an event");
+    }
+}
