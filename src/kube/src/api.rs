@@ -60,7 +60,7 @@ impl Resource {
 
     /// Metadata of all CustomResourceDefinitions, without their specs, which are large.
     #[must_use]
-    pub fn definitions() -> Self {
+    pub fn custom_resource_definitions() -> Self {
         Self {
             metadata_only: true,
             ..Self::all("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")

@@ -1,8 +1,8 @@
 //! The Kubernetes API as the source of a cluster's objects (C03, C04).
 //!
 //! Each kind that the graph uses, or that users may expect to have an effect, is listed and watched. This module passes
-//! parsed objects to the sink and keeps their keys only. A kind of a CustomResourceDefinition is read while the definition
-//! exists.
+//! parsed objects to the sink and keeps their keys only. A kind that a CustomResourceDefinition defines is read while the
+//! definition exists.
 
 mod addresses;
 mod definitions;
@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, Sink};
 pub use addresses::AddressWriter;
-use definitions::Definitions;
-use objects::Objects;
+use definitions::DefinitionsReceiver;
+use objects::ObjectsReceiver;
 pub use remote::{ClusterInfo, ClusterMetrics, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus};
 pub use reviews::SecretReviewer;
 
@@ -48,17 +48,17 @@ impl KubeSource {
         let api = Api::new(self.client.clone(), self.options).of_cluster(self.cluster.id.clone());
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
-        let crds = Definitions::new(defined);
-        let watching = ListWatch::new(api.clone(), Resource::definitions(), self.backoff(), crds);
+        let crds = DefinitionsReceiver::new(defined);
+        let watching = ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.backoff(), crds);
         tasks.spawn(async move { drop(watching.run().await) });
-        let (read, ignored): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.reads(info));
+        let (used, unused): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.uses(info));
         // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
         // they have no effect.
-        sink.synced(&self.cluster.id, &ignored.iter().map(|info| info.kind).collect::<Vec<_>>());
-        let unsupported = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
-        for info in read.into_iter().chain(unsupported) {
+        sink.synced(&self.cluster.id, &unused.iter().map(|info| info.kind).collect::<Vec<_>>());
+        let unsupported = unused.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
+        for info in used.into_iter().chain(unsupported) {
             let namespace = self.namespace_of(info);
-            let objects = Objects::new(info, self.cluster.clone(), sink.clone());
+            let objects = ObjectsReceiver::new(info, self.cluster.clone(), sink.clone());
             if info.is_custom() {
                 let following =
                     definitions::follow(api.clone(), info, namespace, self.backoff(), objects, definitions.clone());
@@ -80,7 +80,8 @@ impl KubeSource {
         Backoff::new(self.options.first_retry, self.options.last_retry)
     }
 
-    fn reads(&self, info: &KindInfo) -> bool {
+    /// Whether the graph uses objects of the kind from this cluster.
+    fn uses(&self, info: &KindInfo) -> bool {
         info.parse.is_some() && self.cluster.reads(info.kind)
     }
 

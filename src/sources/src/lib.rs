@@ -96,11 +96,12 @@ impl Cluster {
         (!self.is_remote || REMOTE_KINDS.contains(&kind)) && !self.ignored.contains(&kind)
     }
 
-    /// Whether an object applies to the revision: configuration can name one by label, other kinds apply to all.
+    /// Whether an object applies to the cluster's revision. Configuration with a label applies to the revision of the label
+    /// only, and other objects apply to all revisions.
     #[must_use]
-    pub fn follows(&self, info: &KindInfo, object: &Value) -> bool {
-        let wanted = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
-        !info.is_custom() || self.revision.is_empty() || wanted.is_none_or(|wanted| *self.revision == *wanted)
+    pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
+        let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
+        !info.is_custom() || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
     }
 
     /// The kinds that are read from the cluster.

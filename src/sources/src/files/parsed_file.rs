@@ -138,7 +138,7 @@ impl Reader {
                         info!(%file, line, %kind, object = %key, "object is not read: its kind is read from the local cluster only");
                         continue;
                     }
-                    if !self.cluster.follows(id.info, &value) {
+                    if !self.cluster.reads_revision_of(id.info, &value) {
                         info!(file = %path.display(), line, %kind, object = %key, "object is not read: it is for another revision");
                         continue;
                     }

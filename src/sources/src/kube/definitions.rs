@@ -9,18 +9,18 @@ use sluice_parse::KindInfo;
 use tokio::sync::watch;
 use tracing::info;
 
-use super::objects::Objects;
+use super::objects::ObjectsReceiver;
 
 /// Names of the definitions, such as `gateways.networking.istio.io`; `None` before the first list.
 pub(super) type Defined = Option<BTreeSet<Text>>;
 
 /// Publishes the names of the existing definitions.
-pub(super) struct Definitions {
+pub(super) struct DefinitionsReceiver {
     defined: watch::Sender<Defined>,
     names: BTreeSet<Text>,
 }
 
-impl Definitions {
+impl DefinitionsReceiver {
     pub(super) fn new(defined: watch::Sender<Defined>) -> Self {
         Self { defined, names: BTreeSet::new() }
     }
@@ -36,7 +36,7 @@ impl Definitions {
     }
 }
 
-impl Receiver for Definitions {
+impl Receiver for DefinitionsReceiver {
     fn begin_list(&mut self) {
         self.names.clear();
     }
@@ -79,7 +79,7 @@ pub(super) async fn follow(
     info: &'static KindInfo,
     namespace: Option<Text>,
     mut backoff: Backoff,
-    mut objects: Objects,
+    mut objects: ObjectsReceiver,
     mut definitions: watch::Receiver<Defined>,
 ) {
     let definition = Text::from(format!("{}.{}", info.plural, info.group));

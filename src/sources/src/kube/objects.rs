@@ -1,4 +1,4 @@
-//! Passes objects of one kind to the sink.
+//! Passes the objects of one kind to the sink.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,40 +15,45 @@ use crate::{Change, ChangeOrigin, Cluster, Sink};
 
 /// Passes changes of a kind's objects to the sink. It keeps the keys of the objects, so that a new list also yields the
 /// deleted objects.
-pub(super) struct Objects {
+pub(super) struct ObjectsReceiver {
     info: &'static KindInfo,
     cluster: Cluster,
     sink: Arc<dyn Sink>,
+    /// Keys of the existing objects.
     known: BTreeSet<ObjectKey>,
-    /// Keys of known objects that the list in progress has not contained yet.
+    /// Keys of those that the list in progress has not contained yet.
     not_listed: BTreeSet<ObjectKey>,
     log: RejectLog,
 }
 
-impl Objects {
+impl ObjectsReceiver {
     pub(super) fn new(info: &'static KindInfo, cluster: Cluster, sink: Arc<dyn Sink>) -> Self {
         Self { info, cluster, sink, known: BTreeSet::new(), not_listed: BTreeSet::new(), log: RejectLog::default() }
     }
 
-    /// Adds apiVersion and kind, which items of lists omit.
-    fn add_type(&self, object: &mut Value) {
+    fn change(&mut self, event: WatchEvent) -> Option<Change> {
+        let (mut object, is_deleted) = match event {
+            WatchEvent::Apply(object) => (object, false),
+            WatchEvent::Delete(object) => (object, true),
+        };
+        // Items of lists have no apiVersion and kind.
         if let Some(fields) = object.as_object_mut() {
             fields.entry("apiVersion").or_insert_with(|| self.info.api_version().into());
             fields.entry("kind").or_insert_with(|| self.info.name.into());
         }
+        if is_deleted { self.delete(&object) } else { self.set(&object) }
     }
 
-    fn set(&mut self, mut object: Value) -> Option<Change> {
+    fn set(&mut self, object: &Value) -> Option<Change> {
         let received = unix_time();
-        self.add_type(&mut object);
-        let version = version(&object);
-        if !self.cluster.follows(self.info, &object) {
-            let key = identify(&self.cluster.id, &object).ok()?.key;
+        let version = version(object);
+        if !self.cluster.reads_revision_of(self.info, object) {
+            let key = identify(&self.cluster.id, object).ok()?.key;
             // The object may have applied to this revision before.
             self.not_listed.remove(&key);
             return self.known.remove(&key).then(|| self.deletion(key, version));
         }
-        match parse_object(&self.cluster.id, &self.cluster.domain, &object) {
+        match parse_object(&self.cluster.id, &self.cluster.domain, object) {
             Ok(parsed) => {
                 self.log.log(&parsed, "", |_| None);
                 self.not_listed.remove(&parsed.key);
@@ -57,18 +62,18 @@ impl Objects {
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {
-                warn!(kind = %self.info.kind, %error, "API server sent an invalid object");
+                let cluster = &self.cluster.id;
+                warn!(%cluster, kind = %self.info.kind, %error, "object of the API server is not read");
                 None
             }
         }
     }
 
-    fn delete(&mut self, mut object: Value) -> Option<Change> {
-        self.add_type(&mut object);
-        let key = identify(&self.cluster.id, &object).ok()?.key;
+    fn delete(&mut self, object: &Value) -> Option<Change> {
+        let key = identify(&self.cluster.id, object).ok()?.key;
         self.known.remove(&key);
         self.not_listed.remove(&key);
-        Some(self.deletion(key, version(&object)))
+        Some(self.deletion(key, version(object)))
     }
 
     fn deletion(&self, key: ObjectKey, version: Text) -> Change {
@@ -77,13 +82,13 @@ impl Objects {
     }
 }
 
-impl Receiver for Objects {
+impl Receiver for ObjectsReceiver {
     fn begin_list(&mut self) {
         self.not_listed.clone_from(&self.known);
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
-        let changes = objects.into_iter().filter_map(|object| self.set(object)).collect();
+        let changes = objects.into_iter().filter_map(|object| self.change(WatchEvent::Apply(object))).collect();
         self.sink.commit(changes);
     }
 
@@ -95,11 +100,7 @@ impl Receiver for Objects {
     }
 
     fn watched(&mut self, events: Vec<WatchEvent>) {
-        let change = |event| match event {
-            WatchEvent::Apply(object) => self.set(object),
-            WatchEvent::Delete(object) => self.delete(object),
-        };
-        let changes = events.into_iter().filter_map(change).collect();
+        let changes = events.into_iter().filter_map(|event| self.change(event)).collect();
         self.sink.commit(changes);
     }
 
