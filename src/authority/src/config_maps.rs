@@ -7,7 +7,9 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
-use sluice_kube::{Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent};
+use sluice_kube::{
+    Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent, sleep_until_due,
+};
 use sluice_model::{Namespace, ObjectKey, Text};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -107,12 +109,6 @@ impl BundleWriter {
         }
         loop {
             let due = self.failed.values().filter(|(tries, _)| *tries < MAX_ATTEMPTS).map(|(_, due)| *due).min();
-            let wait = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 batch = self.feed.next() => match batch {
@@ -126,7 +122,7 @@ impl BundleWriter {
                     self.failed.clear();
                 }
                 _ = changes.changed() => {}
-                () = wait => {}
+                () = sleep_until_due(due) => {}
             }
             let bundle = self.bundle.borrow_and_update().clone();
             for (index, receiver) in contents.iter_mut().enumerate() {

@@ -21,7 +21,7 @@ pub use api::{Api, ApiError, Resource};
 pub use backoff::Backoff;
 pub use clients::{Clients, ClientsById};
 pub use error::{ConnectError, RequestError, chain};
-pub use feed::next_batch_or_due;
+pub use feed::{next_batch_or_due, sleep_until_due};
 pub use leader::{ADDRESSES_LEASE, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 pub use list_watch::{ListWatch, Receiver, WatchEvent};
 pub use server::client;
