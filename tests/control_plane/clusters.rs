@@ -85,11 +85,11 @@ impl RemoteClustersFixture {
             Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), deletions: Mutex::default() });
         let (stop, client) = (CancellationToken::new(), own.client().expect("a client"));
         let kube = KubeOptions {
-            page: 2,
-            watch: Duration::from_secs(60),
+            page_size: 2,
+            watch_timeout: Duration::from_secs(60),
             list_silence: Duration::from_secs(20),
             first_retry: Duration::from_millis(5),
-            last_retry: Duration::from_millis(50),
+            max_retry: Duration::from_millis(50),
         };
         let source = KubeSource {
             client: client.clone(),

@@ -113,11 +113,11 @@ fn source(server: &ApiServer) -> KubeSource {
 
 pub(crate) fn options() -> KubeOptions {
     KubeOptions {
-        page: 2,
-        watch: Duration::from_secs(60),
+        page_size: 2,
+        watch_timeout: Duration::from_secs(60),
         list_silence: Duration::from_secs(20),
         first_retry: Duration::from_millis(5),
-        last_retry: Duration::from_millis(50),
+        max_retry: Duration::from_millis(50),
     }
 }
 

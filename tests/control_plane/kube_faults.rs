@@ -82,7 +82,8 @@ async fn a_list_that_breaks_off_is_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_given_up() {
     let server = server(&["a"]).await;
-    let running = RunningSource::start_with(server, KubeOptions { watch: Duration::from_secs(1), ..options() }).await;
+    let running =
+        RunningSource::start_with(server, KubeOptions { watch_timeout: Duration::from_secs(1), ..options() }).await;
     running.sink.synced().await;
     // The first watch request is that of a streaming list.
     until("it watches", || (running.server.count("watch", "services") > 1).then_some(())).await;

@@ -7,9 +7,7 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
-use sluice_kube::{
-    Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent, sleep_until_due,
-};
+use sluice_kube::{Api, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent, sleep_until_due};
 use sluice_model::{Namespace, ObjectKey, Text};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -94,7 +92,7 @@ impl BundleWriter {
 
     /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
-        let api = Api::new(self.client.clone(), self.options);
+        let api = Api::new(self.client.clone(), self.cluster.clone(), self.options);
         let mut watches = tokio::task::JoinSet::new();
         let mut contents = Vec::new();
         let (notify, mut changes) = watch::channel(());
@@ -102,8 +100,8 @@ impl BundleWriter {
             let (sender, receiver) = watch::channel(None);
             let reader =
                 ConfigMapReceiver { key: wanted.key, contents: BTreeMap::new(), sender, notify: notify.clone() };
-            let backoff = Backoff::new(self.options.first_retry, self.options.last_retry);
-            let watching = ListWatch::new(api.clone(), Resource::config_maps_named(&wanted.name), backoff, reader);
+            let watching =
+                ListWatch::new(api.clone(), Resource::config_maps_named(&wanted.name), self.options.backoff(), reader);
             watches.spawn(async move { drop(watching.run().await) });
             contents.push(receiver);
         }

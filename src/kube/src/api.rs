@@ -77,8 +77,8 @@ impl Resource {
         watcher::Config {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            timeout: Some(u32::try_from(options.watch.as_secs()).unwrap_or(u32::MAX).max(1)),
-            page_size: Some(options.page),
+            timeout: Some(u32::try_from(options.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1)),
+            page_size: Some(options.page_size),
             ..watcher::Config::default()
         }
     }
@@ -144,29 +144,23 @@ impl ApiError {
 pub struct Api {
     pub(crate) client: Client,
     pub(crate) options: KubeOptions,
-    cluster: Option<Text>,
+    cluster: Text,
     reachability: Reachability,
     /// Lists are requested as streaming lists, until the server rejects one.
     streams_lists: Arc<AtomicBool>,
 }
 
 impl Api {
-    /// A client without the name of its cluster.
+    /// A client of the API server of `cluster`. The id of the cluster is for the log.
     #[must_use]
-    pub fn new(client: Client, options: KubeOptions) -> Self {
+    pub fn new(client: Client, cluster: Text, options: KubeOptions) -> Self {
         let streams_lists = Arc::new(AtomicBool::new(true));
-        Self { client, options, cluster: None, reachability: Reachability::default(), streams_lists }
+        Self { client, options, cluster, reachability: Reachability::default(), streams_lists }
     }
 
-    /// Sets the name of its cluster, for the log.
-    #[must_use]
-    pub fn of_cluster(self, cluster: Text) -> Self {
-        Self { cluster: Some(cluster), ..self }
-    }
-
-    /// The name of its cluster.
-    pub(crate) fn cluster(&self) -> Option<&str> {
-        self.cluster.as_deref()
+    /// The id of its cluster.
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
     }
 
     /// Whether lists are requested as streaming lists.

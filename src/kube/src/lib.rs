@@ -30,29 +30,37 @@ pub use server::client;
 #[derive(Clone, Copy, Debug)]
 pub struct KubeOptions {
     /// Maximum number of objects in a page of a list.
-    pub page: u32,
-    /// Longest time of one watch. The server ends the watch then, and the next watch continues at its last resourceVersion.
+    pub page_size: u32,
+    /// Longest time of one watch. The server ends the watch then, and the next one continues at the last resourceVersion.
     /// A watch whose end does not arrive is closed 5 seconds later.
-    pub watch: Duration,
+    pub watch_timeout: Duration,
     /// Longest time without data of a list in progress. The list is read again then, in pages.
     pub list_silence: Duration,
     /// The wait after the first failure. It doubles with each further failure in a row.
     pub first_retry: Duration,
     /// The longest wait.
-    pub last_retry: Duration,
+    pub max_retry: Duration,
 }
 
 impl Default for KubeOptions {
     /// 500 objects, 290 seconds, 75 seconds, 0.5 to 30 seconds.
     fn default() -> Self {
         Self {
-            page: 500,
-            watch: Duration::from_secs(290),
+            page_size: 500,
+            watch_timeout: Duration::from_secs(290),
             // Longer than the limit of a response, so that an error names the address of the server.
             list_silence: Duration::from_secs(75),
             first_retry: Duration::from_millis(500),
-            last_retry: Duration::from_secs(30),
+            max_retry: Duration::from_secs(30),
         }
+    }
+}
+
+impl KubeOptions {
+    /// The waits after failures.
+    #[must_use]
+    pub fn backoff(&self) -> Backoff {
+        Backoff::new(self.first_retry, self.max_retry)
     }
 }
 

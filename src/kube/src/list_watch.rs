@@ -99,7 +99,7 @@ impl<R: Receiver> ListWatch<R> {
 
     /// Runs until the API server no longer serves the kind, and returns the receiver then.
     pub async fn run(mut self) -> R {
-        let cluster = self.api.cluster().unwrap_or_default();
+        let cluster = self.api.cluster();
         // The level of an error, so that every message inside names the cluster and the kind.
         let span = error_span!("kube_watch", cluster, kind = %self.resource);
         async move {
@@ -175,7 +175,7 @@ impl<R: Receiver> ListWatch<R> {
             let event = event.map_err(Failure::Watcher)?;
             let ends_page = matches!(event, watcher::Event::Init | watcher::Event::InitDone);
             batch.push(event);
-            let limit = if self.list.is_some() { self.api.options.page as usize } else { MAX_EVENTS_PER_BATCH };
+            let limit = if self.list.is_some() { self.api.options.page_size as usize } else { MAX_EVENTS_PER_BATCH };
             if ends_page || batch.len() >= limit {
                 return Ok(());
             }

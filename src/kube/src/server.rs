@@ -48,7 +48,7 @@ struct State {
 
 impl Reachability {
     /// A request got no response.
-    pub(crate) fn failed(&self, cluster: Option<&str>, error: &str) {
+    pub(crate) fn failed(&self, cluster: &str, error: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_unreachable = true;
         let now = Instant::now();
@@ -61,7 +61,7 @@ impl Reachability {
     }
 
     /// A request got a response.
-    pub(crate) fn succeeded(&self, cluster: Option<&str>) {
+    pub(crate) fn succeeded(&self, cluster: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut state.is_unreachable) {
             info!(cluster, "API server is reachable again");

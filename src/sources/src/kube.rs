@@ -13,7 +13,7 @@ mod reviews;
 use std::sync::Arc;
 
 use kube::Client;
-use sluice_kube::{Api, Backoff, KubeOptions, ListWatch, Resource};
+use sluice_kube::{Api, KubeOptions, ListWatch, Resource};
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::watch;
@@ -45,11 +45,12 @@ impl KubeSource {
     /// Lists and watches every kind until `stop` is cancelled. Failures are retried without limit, and the objects of an
     /// unreachable cluster stay.
     pub async fn run(self, sink: Arc<dyn Sink>, stop: CancellationToken) {
-        let api = Api::new(self.client.clone(), self.options).of_cluster(self.cluster.id.clone());
+        let api = Api::new(self.client.clone(), self.cluster.id.clone(), self.options);
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
         let crds = DefinitionsReceiver::new(defined);
-        let watching = ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.backoff(), crds);
+        let watching =
+            ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.options.backoff(), crds);
         tasks.spawn(async move { drop(watching.run().await) });
         let (used, unused): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.uses(info));
         // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
@@ -60,12 +61,18 @@ impl KubeSource {
             let namespace = self.namespace_of(info);
             let objects = ObjectsReceiver::new(info, self.cluster.clone(), sink.clone());
             if info.is_custom() {
-                let following =
-                    definitions::follow(api.clone(), info, namespace, self.backoff(), objects, definitions.clone());
+                let following = definitions::follow(
+                    api.clone(),
+                    info,
+                    namespace,
+                    self.options.backoff(),
+                    objects,
+                    definitions.clone(),
+                );
                 tasks.spawn(following);
             } else {
                 let resource = Resource::new(info, info.versions.first().copied().unwrap_or("v1"), namespace);
-                let watching = ListWatch::new(api.clone(), resource, self.backoff(), objects);
+                let watching = ListWatch::new(api.clone(), resource, self.options.backoff(), objects);
                 tasks.spawn(async move { drop(watching.run().await) });
             }
         }
@@ -74,10 +81,6 @@ impl KubeSource {
             () = async { while tasks.join_next().await.is_some() {} } => {}
         }
         tasks.shutdown().await;
-    }
-
-    fn backoff(&self) -> Backoff {
-        Backoff::new(self.options.first_retry, self.options.last_retry)
     }
 
     /// Whether the graph uses objects of the kind from this cluster.

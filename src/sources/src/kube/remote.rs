@@ -19,7 +19,7 @@ use reader::{ClusterReader, Event, ReaderOptions};
 use secrets::{ClusterSecret, ClusterSecrets, SecretsReceiver};
 use sluice_engine::Input;
 use sluice_graph::RejectKey;
-use sluice_kube::{Api, Backoff, Clients, KubeOptions, ListWatch, Resource};
+use sluice_kube::{Api, Clients, KubeOptions, ListWatch, Resource};
 use sluice_model::{Kind, ObjectKey, Redacted, Reject, Severity, Text};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -128,13 +128,13 @@ impl RemoteClusters {
 
     /// Watches the Secrets with `client`, and reads their clusters until `stop` is cancelled.
     pub async fn run(mut self, client: Client, stop: CancellationToken) {
-        let api = Api::new(client, self.options.kube);
+        let api = Api::new(client, self.options.cluster.id.clone(), self.options.kube);
         let (sender, mut published) = watch::channel(None);
         let receiver = SecretsReceiver::new(sender, self.metrics.clone());
-        let backoff = Backoff::new(self.options.kube.first_retry, self.options.kube.last_retry);
         let resource = Resource::cluster_secrets(&self.options.system_namespace);
+        let list_watch = ListWatch::new(api, resource, self.options.kube.backoff(), receiver);
         let mut watching = JoinSet::new();
-        watching.spawn(async move { drop(ListWatch::new(api, resource, backoff, receiver).run().await) });
+        watching.spawn(async move { drop(list_watch.run().await) });
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
