@@ -6,8 +6,8 @@ use sluice_model::Kind;
 
 use super::Change;
 
-/// Maximum number of changes in one epoch, of any kind. A longer backlog commits changes of endpoints first, so that no
-/// request goes to a removed pod while a thousand routes are processed.
+/// Maximum size of a backlog that is committed as one epoch. A longer one commits changes of endpoints first, so that no
+/// request goes to a removed pod while a thousand routes are processed, and other changes in epochs of this size.
 const MAX_CHANGES_PER_EPOCH: usize = 1024;
 
 /// Changes in the order of arrival, except that changes of endpoints go first. Changes of one kind keep their order.
@@ -16,7 +16,7 @@ pub(super) struct Backlog {
     endpoints: Vec<Change>,
     others: VecDeque<Change>,
     /// The last epoch had only changes of endpoints: the next one takes other changes, even if more endpoints change.
-    endpoints_first: bool,
+    endpoints_were_last: bool,
 }
 
 fn is_endpoint(kind: Kind) -> bool {
@@ -50,8 +50,8 @@ impl Backlog {
         if self.len() <= MAX_CHANGES_PER_EPOCH {
             return self.take_all();
         }
-        self.endpoints_first = !self.endpoints.is_empty() && (!self.endpoints_first || self.others.is_empty());
-        if self.endpoints_first {
+        self.endpoints_were_last = !self.endpoints.is_empty() && (!self.endpoints_were_last || self.others.is_empty());
+        if self.endpoints_were_last {
             std::mem::take(&mut self.endpoints)
         } else {
             self.others.drain(..MAX_CHANGES_PER_EPOCH.min(self.others.len())).collect()

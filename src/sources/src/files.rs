@@ -132,7 +132,7 @@ impl FileSource {
         read_in_parallel(&reader, &paths, |path, read| {
             match read {
                 Ok((text, parsed)) => changes.extend(tree.take(path, &text, parsed, reread)),
-                Err(error) => tree.fail(path, error.line, error.reason),
+                Err(problem) => tree.fail(path, problem),
             }
             if changes.len() >= MAX_CHANGES_PER_FIRST_COMMIT {
                 commit(sink, std::mem::take(&mut changes));
@@ -261,7 +261,7 @@ impl FileSource {
                 }
                 match read_text(path) {
                     Ok(text) => changes.extend(self.tree.set(path, &text, reread)),
-                    Err(error) => self.tree.fail(path, error.line, error.reason),
+                    Err(problem) => self.tree.fail(path, problem),
                 }
                 self.versions.insert(path.to_owned(), version);
             }

@@ -146,10 +146,10 @@ struct Follower {
 
 impl Follower {
     fn run(&mut self, sink: &dyn Sink) {
-        let mut next_sweep = Instant::now();
+        let mut next_rescan = Instant::now();
         loop {
             let due = self.files.iter().filter_map(|file| file.due).min();
-            match self.watch.next(due.map_or(next_sweep, |due| due.min(next_sweep))) {
+            match self.watch.next(due.map_or(next_rescan, |due| due.min(next_rescan))) {
                 Due::Stop => return,
                 Due::Everything => self.schedule_all(),
                 Due::File(path, at) => {
@@ -163,9 +163,9 @@ impl Follower {
                 continue;
             }
             self.read_due(sink);
-            if next_sweep <= Instant::now() {
+            if next_rescan <= Instant::now() {
                 self.rescan();
-                next_sweep = Instant::now() + RESCAN_INTERVAL;
+                next_rescan = Instant::now() + RESCAN_INTERVAL;
             }
         }
     }
@@ -201,7 +201,7 @@ impl Follower {
                 // the next rescan reads the file.
                 let _ = self.watch.add_directory(directory);
             }
-            differs |= file.due.is_none() && is_followed(&file.path) && read_content(&file.path) != file.content;
+            differs |= file.due.is_none() && is_rereadable(&file.path) && read_content(&file.path) != file.content;
         }
         if differs {
             // The writer may not have finished, and may have changed the other file after it was read here.
@@ -217,7 +217,7 @@ impl MeshFile {
     /// Reads the file. Returns a change if its content is new and valid.
     fn check(&mut self, reporter: &Reporter) -> Option<Change> {
         let missing_since = self.missing_since.take();
-        if !is_followed(&self.path) {
+        if !is_rereadable(&self.path) {
             return None;
         }
         let content = read_content(&self.path);
@@ -255,11 +255,7 @@ impl MeshFile {
 
     /// Parses the settings. Only the part that the file is for is read.
     fn parse(&self, bytes: &[u8]) -> Result<MeshSettings, Problem> {
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let valid = bytes.iter().take(error.valid_up_to());
-            let line = valid.filter(|byte| **byte == b'\n').count() + 1;
-            Problem { line, reason: "not UTF-8".into() }
-        })?;
+        let text = std::str::from_utf8(bytes).map_err(|error| Problem::not_utf8(bytes, error))?;
         let value = yaml::parse_value(text, &Limits::default())
             .map_err(|error| Problem { line: error.line, reason: error.reason.into() })?;
         let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
@@ -297,7 +293,7 @@ impl MeshFile {
 }
 
 /// Whether a path can be read again. A pipe can be read only once.
-fn is_followed(path: &Path) -> bool {
+fn is_rereadable(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
 }
 

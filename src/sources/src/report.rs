@@ -1,6 +1,7 @@
 //! Problems with the text that sources read, for the log and for `/debug`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::Utf8Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
@@ -19,6 +20,14 @@ pub struct Problem {
     pub line: usize,
     /// The reason, a lower-case fragment.
     pub reason: Text,
+}
+
+impl Problem {
+    /// Bytes that are not UTF-8: the line of the first invalid byte.
+    pub(super) fn not_utf8(bytes: &[u8], error: Utf8Error) -> Self {
+        let valid = bytes.iter().take(error.valid_up_to());
+        Self { line: valid.filter(|byte| **byte == b'\n').count() + 1, reason: "not UTF-8".into() }
+    }
 }
 
 impl Reporter {

@@ -6,14 +6,15 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use super::parsed_file::{FileRecord, ParsedFile, Reader};
-use super::read::{ReadError, read_text};
+use super::read::read_text;
 use super::text::FileText;
+use crate::Problem;
 
 /// Number of files that each thread reads ahead of the receiver.
 const MAX_FILES_AHEAD: usize = 256;
 
 /// The text of a file and its parsed objects.
-pub(super) type FileRead = Result<(FileText<'static>, ParsedFile), ReadError>;
+pub(super) type FileRead = Result<(FileText<'static>, ParsedFile), Problem>;
 
 /// Reads files for the first time, and passes each to `take`, in their order.
 pub(super) fn read_in_parallel(reader: &Reader, paths: &[PathBuf], mut take: impl FnMut(&Path, FileRead)) {

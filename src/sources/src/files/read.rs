@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::Problem;
+
 /// Largest file.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Deepest nesting of directories.
@@ -19,14 +21,6 @@ pub(super) struct FileVersion {
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-}
-
-/// A file that cannot be read as text.
-#[derive(Debug)]
-pub(super) struct ReadError {
-    /// Number of the line with the first invalid byte; 0 if the file cannot be read.
-    pub(super) line: usize,
-    pub(super) reason: String,
 }
 
 /// Whether objects are read from a path: `*.yaml`, `*.yml` or `*.json`, not hidden.
@@ -89,17 +83,13 @@ fn version_of(metadata: &fs::Metadata) -> FileVersion {
 }
 
 /// The text of a file.
-pub(super) fn read_text(path: &Path) -> Result<String, ReadError> {
-    let fail = |error: io::Error| ReadError { line: 0, reason: error.to_string() };
+pub(super) fn read_text(path: &Path) -> Result<String, Problem> {
+    let fail = |error: io::Error| Problem { line: 0, reason: error.to_string().into() };
     let file = File::open(path).map_err(fail)?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ReadError { line: 0, reason: format!("more than {MAX_FILE_BYTES} bytes") });
+        return Err(Problem { line: 0, reason: format!("more than {MAX_FILE_BYTES} bytes").into() });
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let line = error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count() + 1;
-        ReadError { line, reason: "not UTF-8".to_owned() }
-    })
+    String::from_utf8(bytes).map_err(|error| Problem::not_utf8(error.as_bytes(), error.utf8_error()))
 }

@@ -99,8 +99,8 @@ impl Tree {
     }
 
     /// Reports a file that cannot be read. Its objects stay.
-    pub(super) fn fail(&mut self, path: &Path, line: usize, reason: String) {
-        self.reporter.set(&display(path), Some(Problem { line, reason: reason.into() }));
+    pub(super) fn fail(&self, path: &Path, problem: Problem) {
+        self.reporter.set(&display(path), Some(problem));
     }
 
     /// Removes a file and returns the changes.
