@@ -1,14 +1,13 @@
 //! An authority, and the checks of its material.
 
-use std::time::Duration;
-
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use webpki::KeyUsage;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
 use crate::certificate::{CertificateIssuer, CertificateTemplate};
+use crate::verify::verify_chain;
 use crate::{Certificate, MaterialError, PrivateKey, SubjectName, pem};
 
 const SIGNING: &str = "signing certificate";
@@ -107,26 +106,10 @@ impl Authority {
         };
         let trial = trial.sign(Some(&self.issuer()), &self.key);
         let trial = trial.map_err(|error| MaterialError::new("private key", error.to_string()))?;
-        let fail_chain = |error: webpki::Error| {
-            MaterialError::new(CHAIN, format!("a certificate that it signs does not verify against the roots: {error}"))
-        };
-        let seconds = u64::try_from(now).unwrap_or_default();
-        let anchors: Vec<_> = self.roots.iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
         let trial = CertificateDer::from(trial);
-        EndEntityCert::try_from(&trial)
-            .and_then(|leaf| {
-                leaf.verify_for_usage(
-                    rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all,
-                    &anchors,
-                    &self.chain,
-                    UnixTime::since_unix_epoch(Duration::from_secs(seconds)),
-                    KeyUsage::client_auth(),
-                    None,
-                    None,
-                )
-                .map(|_| ())
-            })
-            .map_err(fail_chain)
+        verify_chain(&trial, &self.chain, &self.roots, KeyUsage::client_auth(), now).map_err(|error| {
+            MaterialError::new(CHAIN, format!("a certificate that it signs does not verify against the roots: {error}"))
+        })
     }
 
     fn check_crl(&self) -> Result<(), MaterialError> {
@@ -139,12 +122,12 @@ impl Authority {
         for list in &lists {
             match CertificateRevocationList::from_der(list) {
                 Ok(([], list)) => parsed.push(list),
-                _ => return Err(MaterialError::new(CRL, "hold a section that is not a revocation list")),
+                _ => return Err(MaterialError::new(CRL, "contain a section that is not a revocation list")),
             }
         }
         for signer in &self.chain {
             let Ok((_, signer)) = X509Certificate::from_der(signer) else {
-                return Err(MaterialError::new(CHAIN, "holds a section that is not an X.509 certificate"));
+                return Err(MaterialError::new(CHAIN, "contains a section that is not an X.509 certificate"));
             };
             if !parsed.iter().any(|list| list.verify_signature(signer.public_key()).is_ok()) {
                 return Err(MaterialError::new(CRL, format!("contain no list that is signed by {}", signer.subject())));

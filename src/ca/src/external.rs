@@ -3,17 +3,14 @@
 //! The signer grants the names that a request contains. So a forwarded request may contain only names of the caller,
 //! and the signer's response is verified before the caller receives it.
 
-use std::time::Duration;
-
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, UnixTime};
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
-use x509_parser::certification_request::X509CertificationRequest;
+use rustls::pki_types::CertificateDer;
+use webpki::KeyUsage;
 use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::request::SigningRequest;
+use crate::request::{SigningRequest, decode_request, parse_request};
+use crate::verify::verify_chain;
 use crate::{Certificate, IssueError, Issued, pem};
 
 const CHAIN: &str = "certificates of the signer";
@@ -35,12 +32,8 @@ impl ForwardedRequest {
     pub fn parse(text: &str, identities: &[String]) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
         let request = SigningRequest::parse(text)?;
-        let Ok(der) = CertificateSigningRequestDer::from_pem_slice(text.as_bytes()) else {
-            return fail("certificate signing request is not properly encoded");
-        };
-        let Ok((_, parsed)) = X509CertificationRequest::from_der(&der) else {
-            return fail("failed to parse X.509 certificate signing request");
-        };
+        let der = decode_request(text)?;
+        let parsed = parse_request(&der)?;
         let info = &parsed.certification_request_info;
         if info.subject.iter_attributes().any(|attribute| !attribute.as_slice().is_empty()) {
             return fail("certificate signing request has a subject, which the signer would grant");
@@ -68,8 +61,8 @@ impl ForwardedRequest {
         Ok(Self { public: request.public, identities: identities.to_vec() })
     }
 
-    /// Verifies the signer's response: a PEM text with the certificate and its chain. Without `roots`, the root in the response is
-    /// used.
+    /// Verifies the signer's response: a PEM text with the certificate and its chain. Without `roots`, the root in the
+    /// response is used.
     ///
     /// # Errors
     /// The certificate is for another key, has other names, or does not verify.
@@ -138,12 +131,7 @@ pub(crate) fn verify_signed(
                 .to_owned(),
         );
     }
-    let anchors: Vec<_> = roots.iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
-    let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now).unwrap_or_default()));
-    let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all;
-    let verified = EndEntityCert::try_from(leaf)
-        .and_then(|it| it.verify_for_usage(algorithms, &anchors, &intermediates, at, usage, None, None).map(|_| ()));
-    if let Err(error) = verified {
+    if let Err(error) = verify_chain(leaf, &intermediates, &roots, usage, now) {
         return fail(format!("does not verify against the roots: {error}"));
     }
     Ok(SignedChain { leaf: leaf.clone(), certificate, intermediates, roots })

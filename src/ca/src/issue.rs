@@ -101,8 +101,8 @@ impl Authority {
         Ok(Issued { chain, not_after })
     }
 
-    /// Generates a key and issues a certificate for DNS names and IP addresses. It is valid for `lifetime`, but no longer than
-    /// the signing certificate.
+    /// Generates a key and issues a certificate for DNS names and IP addresses. It is valid for `lifetime`, but no longer
+    /// than the signing certificate.
     ///
     /// # Errors
     /// The signing certificate has expired, or a name is not ASCII.

@@ -23,6 +23,7 @@ mod request;
 pub mod root;
 mod server;
 pub mod store;
+mod verify;
 
 pub use authority::{Authority, Material};
 pub use certificate::{Certificate, SubjectName};

@@ -19,6 +19,7 @@ use crate::IssueError;
 
 /// Size limit of a request. A request with an RSA key of 8192 bits has a third of this size.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// Smallest RSA key.
 const MIN_RSA_BITS: usize = 2048;
 
 /// A certificate signing request, signed by its own key.
@@ -36,13 +37,8 @@ impl SigningRequest {
         if text.len() > MAX_REQUEST_BYTES {
             return fail("certificate signing request is too long");
         }
-        let Ok(der) = CertificateSigningRequestDer::from_pem_slice(text.as_bytes()) else {
-            return fail("certificate signing request is not properly encoded");
-        };
-        let Some((_, request)) = X509CertificationRequest::from_der(&der).ok().filter(|(rest, _)| rest.is_empty())
-        else {
-            return fail("failed to parse X.509 certificate signing request");
-        };
+        let der = decode_request(text)?;
+        let request = parse_request(&der)?;
         let public = public_key(&request.certification_request_info.subject_pki)?;
         let algorithm = &request.signature_algorithm.algorithm;
         if *algorithm == OID_PKCS1_SHA1WITHRSA || *algorithm == OID_SHA1_WITH_RSA {
@@ -55,6 +51,20 @@ impl SigningRequest {
         let has_common_name = subject.iter_common_name().any(|name| !name.as_slice().is_empty());
         Ok(Self { public, has_common_name })
     }
+}
+
+/// The DER in a PEM text.
+pub(crate) fn decode_request(text: &str) -> Result<CertificateSigningRequestDer<'static>, IssueError> {
+    CertificateSigningRequestDer::from_pem_slice(text.as_bytes())
+        .map_err(|_| IssueError::Request("certificate signing request is not properly encoded".to_owned()))
+}
+
+/// The fields of a request in DER.
+pub(crate) fn parse_request(der: &[u8]) -> Result<X509CertificationRequest<'_>, IssueError> {
+    let parsed = X509CertificationRequest::from_der(der).ok().filter(|(rest, _)| rest.is_empty());
+    let (_, request) =
+        parsed.ok_or_else(|| IssueError::Request("failed to parse X.509 certificate signing request".to_owned()))?;
+    Ok(request)
 }
 
 /// The SubjectPublicKeyInfo, encoded again, so that no other byte of the request is copied into a certificate.

@@ -129,8 +129,8 @@ pub fn to_files(material: &Material) -> Contents {
     to_secret(CACERTS, material).into_iter().filter(|(name, _)| name != "key.pem").collect()
 }
 
-/// Checks whether a plugged-in authority may replace another while proxies hold certificates of it. The roots must stay the same.
-/// With `multi_root` (`ISTIO_MULTIROOT_MESH`), roots may be added, or removed.
+/// Checks whether a plugged-in authority may replace another while proxies hold certificates of it. The roots must stay
+/// the same. With `multi_root` (`ISTIO_MULTIROOT_MESH`), roots may be added, or removed.
 ///
 /// # Errors
 /// The reason why it may not.

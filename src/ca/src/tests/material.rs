@@ -169,7 +169,7 @@ fn each_certificate_of_the_chain_needs_a_revocation_list() {
     plugged.material.crl = root;
     assert!(rejection(&plugged.material).starts_with("revocation lists: contain no list that is signed by"));
     plugged.material.crl = crate::pem::encode("X509 CRL", b"no list");
-    assert_eq!(rejection(&plugged.material), "revocation lists: hold a section that is not a revocation list");
+    assert_eq!(rejection(&plugged.material), "revocation lists: contain a section that is not a revocation list");
 }
 
 fn files(entries: &[(&str, &str)]) -> Contents {
