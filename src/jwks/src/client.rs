@@ -9,9 +9,9 @@ use sluice_model::JwksKey;
 
 use super::{JwksOptions, tls};
 
-/// Largest response body.
+/// Maximum size of a response body.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
-/// Most redirects of one request.
+/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 10;
 /// Path of the OIDC discovery document.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
@@ -19,9 +19,14 @@ const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 /// A failed fetch. Connection failures, 5xx responses and timeouts are retryable; the schedule retries all failures.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The URL is invalid, or its scheme is not permitted.
-    #[error("`{0}` is not a URL of http or https")]
-    Url(String),
+    /// The URL is malformed, or its scheme is not permitted.
+    #[error("`{url}` is not a URL of {schemes}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// The permitted schemes.
+        schemes: &'static str,
+    },
     /// The host has no permitted address.
     #[error("connect to {host}: {reason}")]
     Forbidden {
@@ -50,7 +55,7 @@ pub enum FetchError {
     /// The status is not a success.
     #[error("the response has status {0}")]
     Status(u16),
-    /// Too many redirects.
+    /// There are more redirects than the limit.
     #[error("more than {0} redirects")]
     Redirects(usize),
     /// A redirect leads to a URL that is not permitted.
@@ -137,10 +142,11 @@ impl JwksClient {
     }
 
     async fn get(&self, uri: &str, timeout: Duration) -> Result<String, FetchError> {
-        let is_allowed =
-            |url: &Url| url.scheme() == "https" || url.scheme() == "http" && self.plaintext != PlaintextPolicy::Refused;
+        let allows_plaintext = self.plaintext != PlaintextPolicy::Refused;
+        let is_allowed = |url: &Url| url.scheme() == "https" || url.scheme() == "http" && allows_plaintext;
+        let schemes = if allows_plaintext { "http or https" } else { "https" };
         let url = Url::parse(uri).ok().filter(is_allowed);
-        let url = url.ok_or_else(|| FetchError::Url(uri.to_owned()))?;
+        let url = url.ok_or_else(|| FetchError::Url { url: uri.to_owned(), schemes })?;
         let mut request = HttpRequest {
             timeout,
             max_body_bytes: MAX_RESPONSE_BYTES,

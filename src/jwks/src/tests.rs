@@ -125,7 +125,7 @@ async fn failed_responses_and_other_documents_are_errors() {
     assert!(matches!(fetch("/endless-failure").await, Err(FetchError::Status(502))), "its body is not awaited");
     let never = at(format!("http://{address}/never"));
     assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
-    assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Url(_))));
+    assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Url { .. })));
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
     let error = client.fetch(&at(format!("http://{closed}/keys")), SECOND).await.expect_err("refused").to_string();
     assert!(error.starts_with(&format!("connect to {closed}: Connection refused")), "{error}");
@@ -172,7 +172,7 @@ async fn redirects_to_blocked_addresses_and_plaintext_are_refused() {
     assert!(matches!(&result, Err(FetchError::Forbidden { host, .. }) if host == "127.0.0.2"), "{result:?}");
     let https_only = with_options(&JwksOptions { https_only: true, skip_verify: true, ..JwksOptions::default() });
     let result = https_only.fetch(&at(format!("http://{address}/keys")), SECOND).await;
-    assert!(matches!(result, Err(FetchError::Url(_))), "{result:?}");
+    assert!(matches!(result, Err(FetchError::Url { .. })), "{result:?}");
     let (port, _) = serve_tls(format!("307 Temporary Redirect\r\nlocation: http://{address}/keys"), "").await;
     let result = https_only.fetch(&at(format!("https://localhost:{port}/keys")), SECOND).await;
     assert_eq!(result.expect_err("refused").to_string(), "redirect: plaintext is refused");

@@ -27,7 +27,7 @@ pub struct TlsOptionError {
     pub reason: String,
 }
 
-/// The options of the secure port do not make a TLS configuration.
+/// The chosen TLS versions and cipher suites make no TLS configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS with --tls-min-version, --tls-cipher-suites and COMPLIANCE_POLICY: {0}")]
 pub struct TlsVersionsError(rustls::Error);

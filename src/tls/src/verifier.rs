@@ -59,7 +59,7 @@ impl ClientVerifier {
         Ok(())
     }
 
-    /// Checks the trust domain of a verified certificate.
+    /// Checks that a verified certificate has one identity, of the trust domain.
     fn check_identity(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         let names =
             Certificate::parse("client certificate", certificate).map(|certificate| certificate.uris().to_vec());
@@ -67,7 +67,7 @@ impl ClientVerifier {
         match names.as_slice() {
             [name] if name.parse::<Identity>().is_ok_and(|identity| self.trust_domain.has(&identity)) => Ok(()),
             _ => {
-                tracing::debug!(target: "tls", ?names, "client certificate has another trust domain");
+                tracing::debug!(target: "tls", ?names, "client certificate has no identity of the trust domain");
                 Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
             }
         }

@@ -26,7 +26,7 @@ pub struct AddressWriter {
     backoff: Backoff,
     /// Pending writes, with the time of the next attempt.
     pending: BTreeMap<ObjectKey, (Arc<AddressUpdate>, Instant)>,
-    /// All inputs are synced.
+    /// All inputs of the graph are synced.
     synced: bool,
 }
 
