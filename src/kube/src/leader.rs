@@ -58,7 +58,7 @@ impl Election {
     ) {
         let Some(client) = self.client.clone() else { return work(stop).await };
         let mut candidate = Candidate {
-            leases: Leases { client, namespace: self.namespace, name: lease },
+            lease: LeaseApi { client, namespace: self.namespace, name: lease },
             identity: self.identity,
             duration: self.duration,
             observed: None,
@@ -94,7 +94,7 @@ struct ObservedLease {
 }
 
 struct Candidate {
-    leases: Leases,
+    lease: LeaseApi,
     identity: String,
     duration: Duration,
     observed: Option<ObservedLease>,
@@ -148,7 +148,7 @@ impl Candidate {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.failure_is_logged, true) {
-                    warn!(target: "leader", lease = self.leases.name, %error, "cannot read or write the Lease, retrying");
+                    warn!(target: "leader", lease = self.lease.name, %error, "cannot read or write the Lease, retrying");
                 }
                 false
             }
@@ -156,13 +156,13 @@ impl Candidate {
     }
 
     async fn acquire_or_renew(&mut self) -> Result<bool, RequestError> {
-        let Some(object) = self.leases.get().await? else {
+        let Some(object) = self.lease.get().await? else {
             let mut object = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": {"name": self.leases.name, "namespace": self.leases.namespace},
+                "metadata": {"name": self.lease.name, "namespace": self.lease.namespace},
             });
             self.set_holder(&mut object, true);
-            let written = self.leases.write(Method::POST, "", &object).await?;
+            let written = self.lease.write(Method::POST, "", &object).await?;
             self.observed = written.map(|object| ObservedLease { object, since: Instant::now() });
             return Ok(self.observed.is_some());
         };
@@ -180,8 +180,8 @@ impl Candidate {
         }
         let mut new = object;
         self.set_holder(&mut new, !is_ours);
-        let path = format!("/{}", self.leases.name);
-        match self.leases.write(Method::PUT, &path, &new).await? {
+        let path = format!("/{}", self.lease.name);
+        match self.lease.write(Method::PUT, &path, &new).await? {
             Some(written) => {
                 self.observed = Some(ObservedLease { object: written, since: Instant::now() });
                 Ok(true)
@@ -214,10 +214,10 @@ impl Candidate {
         object["spec"]["holderIdentity"] = "".into();
         object["spec"]["leaseDurationSeconds"] = 1.into();
         object["spec"]["renewTime"] = micro_time().into();
-        let (limit, path) = (Duration::from_secs(2), format!("/{}", self.leases.name));
-        let released = self.leases.write(Method::PUT, &path, &object);
+        let (limit, path) = (Duration::from_secs(2), format!("/{}", self.lease.name));
+        let released = self.lease.write(Method::PUT, &path, &object);
         if !matches!(tokio::time::timeout(limit, released).await, Ok(Ok(Some(_)))) {
-            info!(target: "leader", lease = self.leases.name, "cannot release the Lease, it expires by itself");
+            info!(target: "leader", lease = self.lease.name, "cannot release the Lease, it expires by itself");
         }
     }
 }
@@ -234,14 +234,14 @@ fn micro_time() -> String {
     format!("{at:.6}")
 }
 
-/// A Lease of the API server.
-struct Leases {
+/// Reads and writes one Lease.
+struct LeaseApi {
     client: Client,
     namespace: Text,
     name: &'static str,
 }
 
-impl Leases {
+impl LeaseApi {
     async fn get(&self) -> Result<Option<Value>, RequestError> {
         match self.send(Method::GET, &format!("/{}", self.name), Vec::new()).await {
             Ok(object) => Ok(Some(object)),
