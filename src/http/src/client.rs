@@ -113,7 +113,7 @@ impl HttpClient {
     /// A client with these settings.
     ///
     /// # Errors
-    /// TLS cannot be set up.
+    /// TLS cannot be set up, or the settings are invalid.
     pub fn new(options: HttpClientOptions) -> Result<Self, HttpError> {
         let HttpClientOptions { tls, blocked, plaintext, max_redirects, local_address, user_agent } = options;
         let blocked: Arc<[IpNet]> = blocked.into();
@@ -132,7 +132,7 @@ impl HttpClient {
         if !user_agent.is_empty() {
             builder = builder.user_agent(user_agent);
         }
-        let client = builder.build().map_err(|error| HttpError::from_reqwest(&error, ""))?;
+        let client = builder.build().map_err(|error| HttpError::setup(&error))?;
         Ok(Self { client, blocked, plaintext, has_tls })
     }
 
@@ -190,7 +190,7 @@ impl HttpClient {
 fn without_roots() -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| HttpError::Exchange(format!("set up TLS: {error}")))?;
+    let builder = builder.map_err(|error| HttpError::Setup(error.to_string()))?;
     Ok(builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth())
 }
 

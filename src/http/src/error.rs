@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-/// The reason why a request has no usable response.
+/// The reason why a request has no usable response, or why a client cannot be created.
 ///
 /// No error text contains the URL's user, password, query or fragment.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
+    /// The client cannot be created.
+    #[error("set up the HTTP client: {0}")]
+    Setup(String),
     /// The URL cannot be requested.
     #[error("{0}")]
     Url(String),
@@ -101,6 +104,15 @@ impl From<Refusal> for HttpError {
 }
 
 impl HttpError {
+    /// From an error of `reqwest` for a new client.
+    pub(crate) fn setup(error: &reqwest::Error) -> Self {
+        let mut root: &(dyn Error + 'static) = error;
+        while let Some(cause) = next_cause(root) {
+            root = cause;
+        }
+        Self::Setup(root.to_string())
+    }
+
     /// From an error of `reqwest` for a request to `host`.
     pub(crate) fn from_reqwest(error: &reqwest::Error, host: &str) -> Self {
         let mut root: &(dyn Error + 'static) = error;

@@ -79,7 +79,7 @@ impl From<HttpError> for FetchError {
             HttpError::NoRoots => Self::NoRoots,
             HttpError::TooManyRedirects(limit) => Self::Redirects(limit),
             HttpError::Connect { host, reason, .. } => Self::Connect { host, reason },
-            HttpError::Exchange(reason) => Self::Http(reason),
+            HttpError::Exchange(reason) | HttpError::Setup(reason) => Self::Http(reason),
             HttpError::BodyTooLong(_) => Self::Body(error.into()),
             HttpError::Status(status) => Self::Status(status.as_u16()),
             HttpError::Timeout(timeout) => Self::Timeout(timeout),
