@@ -39,8 +39,8 @@ where
                 due
             }
             () = tokio::time::sleep(LOOKUP_INTERVAL), if !resolved_names.0.is_empty() => {
-                            resolved_names.0.keys().cloned().collect()
-                        }
+                resolved_names.0.keys().cloned().collect()
+            }
         };
         let lookups = join_all(due.into_iter().map(|name| {
             let lookup = resolve(name.clone());

@@ -62,8 +62,7 @@ impl ObjectsReceiver {
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {
-                let cluster = &self.cluster.id;
-                warn!(%cluster, kind = %self.info.kind, %error, "object of the API server is not read");
+                warn!(kind = %self.info.kind, %error, "object of the API server is not read");
                 None
             }
         }

@@ -66,32 +66,37 @@ impl SecretReviewer {
         let requests = due.map(|reader| {
             let client = self.clients.get(&reader.cluster);
             async move {
-                let is_known = client.is_some();
+                let has_client = client.is_some();
                 let result = match client {
                     Some(client) => review(client, &reader).await,
                     None => Ok(false),
                 };
-                (reader, is_known, result)
+                (reader, has_client, result)
             }
         });
-        for (reader, is_known, result) in join_all(requests).await {
-            let Some((known, due)) = self.reviews.get_mut(&reader) else { continue };
+        for (reader, has_client, result) in join_all(requests).await {
+            let Some((last, due)) = self.reviews.get_mut(&reader) else { continue };
             let SecretReader { cluster, namespace, service_account } = &reader;
-            *due = Instant::now() + if result.is_ok() && is_known { REVIEW_INTERVAL } else { RETRY_INTERVAL };
-            let is_allowed = match (result, *known) {
-                (Ok(allowed), _) => {
-                    if *known != Some(allowed) {
-                        info!(%cluster, %namespace, %service_account, allowed, "reviewed access to Secrets");
+            *due = Instant::now() + if result.is_ok() && has_client { REVIEW_INTERVAL } else { RETRY_INTERVAL };
+            let is_allowed = match result {
+                Ok(allowed) => {
+                    if *last != Some(allowed) {
+                        let event = if has_client {
+                            "reviewed access to Secrets"
+                        } else {
+                            "cluster has no client to review access to Secrets"
+                        };
+                        info!(%cluster, %namespace, %service_account, allowed, "{event}");
                     }
                     allowed
                 }
-                (Err(error), known) => {
+                Err(error) => {
                     warn!(%cluster, %namespace, %service_account, %error, "failed to review access to Secrets, retrying");
-                    known.unwrap_or(false)
+                    last.unwrap_or(false)
                 }
             };
-            if *known != Some(is_allowed) {
-                *known = Some(is_allowed);
+            if *last != Some(is_allowed) {
+                *last = Some(is_allowed);
                 self.results.set(reader, is_allowed);
             }
         }
