@@ -39,7 +39,7 @@ impl TrustBundleWriter {
             let roots = self.bundle.borrow_and_update().roots.clone();
             let wait = match self.write(&roots).await {
                 Ok(wrote) => {
-                    backoff.worked();
+                    backoff.reset();
                     if wrote {
                         info!(target: "ca", bundle = NAME, "wrote the roots into the ClusterTrustBundle");
                     }

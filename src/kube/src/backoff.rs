@@ -26,8 +26,8 @@ impl Backoff {
         step.mul_f64(rand::rng().random_range(0.5..1.0))
     }
 
-    /// Resets the wait, after a success.
-    pub fn worked(&mut self) {
+    /// Resets the wait to the first one, after a success.
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
@@ -45,7 +45,7 @@ mod tests {
             let wait = backoff.failed();
             assert!(wait >= Duration::from_millis(step / 2) && wait <= Duration::from_millis(step), "{step}: {wait:?}");
         }
-        backoff.worked();
+        backoff.reset();
         assert!(backoff.failed() <= Duration::from_millis(100));
     }
 }

@@ -41,7 +41,7 @@ impl Pace {
 
     /// A list is complete.
     pub(crate) fn listed(&self) {
-        self.state().backoff.worked();
+        self.state().backoff.reset();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -55,7 +55,7 @@ impl State {
         match self.accepted.take() {
             Some(accepted) if now.saturating_duration_since(accepted) < MIN_SUCCESSFUL_WATCH => true,
             Some(_) => {
-                self.backoff.worked();
+                self.backoff.reset();
                 false
             }
             None => false,

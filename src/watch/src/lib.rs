@@ -125,7 +125,7 @@ impl Watch {
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(RemoveKind::File) => now,
-            // A new file, whose content follows, or a link, which is complete: the event does not tell which.
+            // A new file, whose content follows, or a link, which is complete. The event does not distinguish them.
             EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + SETTLE_TIME,
             EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + SETTLE_TIME,
             EventKind::Modify(ModifyKind::Metadata(_)) => now + SETTLE_TIME,

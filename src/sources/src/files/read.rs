@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::Problem;
 
-/// Largest file.
+/// Maximum size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Deepest nesting of directories.
+/// Maximum nesting of directories.
 const MAX_DEPTH: usize = 32;
 
 /// Identity and times of a file, to detect a change.

@@ -67,7 +67,7 @@ impl AddressWriter {
         for (key, update) in due {
             let wait = match self.write(&key, &update).await {
                 Ok(()) => {
-                    self.backoff.worked();
+                    self.backoff.reset();
                     debug!(service_entry = %key, "wrote allocated addresses");
                     OBSERVE_TIMEOUT
                 }

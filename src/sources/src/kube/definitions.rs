@@ -106,7 +106,7 @@ pub(super) async fn follow(
         }
         if now == Some(false) {
             tokio::task::block_in_place(|| objects.absent());
-            backoff.worked();
+            backoff.reset();
         }
         if definitions.changed().await.is_err() {
             return;
