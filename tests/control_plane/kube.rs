@@ -564,7 +564,8 @@ async fn run_authority(server: &ApiServer) {
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Rejected(_)));
     // The election acquires the lease, and renews it.
-    let election = Election::new(Some(client()), "istio-system".into(), "a").lasting(Duration::from_millis(100));
+    let election =
+        Election::new(Some(client()), "istio-system".into(), "a").with_lease_duration(Duration::from_millis(100));
     let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.cancelled().await }));
     until("update", "leases").await;
     stop.cancel();

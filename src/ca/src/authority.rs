@@ -6,9 +6,9 @@ use webpki::KeyUsage;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-use crate::certificate::{CertificateIssuer, CertificateTemplate};
+use crate::certificate::{CertificateIssuer, CertificateTemplate, SubjectName};
 use crate::verify::verify_chain;
-use crate::{Certificate, MaterialError, PrivateKey, SubjectName, pem};
+use crate::{Certificate, MaterialError, PrivateKey, pem};
 
 const SIGNING: &str = "signing certificate";
 const CHAIN: &str = "certificate chain";

@@ -109,7 +109,7 @@ impl Certificate {
 
 /// The subject of a certificate, besides its alternative names.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum SubjectName {
+pub(crate) enum SubjectName {
     /// An empty name.
     Empty,
     /// A common name.

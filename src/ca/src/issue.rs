@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-use crate::certificate::CertificateTemplate;
+use crate::certificate::{CertificateTemplate, SubjectName};
 use crate::request::SigningRequest;
-use crate::{Authority, Certificate, IssueError, PrivateKey, SubjectName, pem};
+use crate::{Authority, Certificate, IssueError, PrivateKey, pem};
 
 /// Certificates are valid from this time before their issue, because clocks differ.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(120);

@@ -26,7 +26,7 @@ pub mod store;
 mod verify;
 
 pub use authority::{Authority, Material};
-pub use certificate::{Certificate, SubjectName};
+pub use certificate::Certificate;
 pub use error::{IssueError, MaterialError};
 pub use external::ForwardedRequest;
 pub use issue::{Issued, LifetimeLimits, ServerCertificate};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::certificate::CertificateTemplate;
-use crate::{Authority, Material, MaterialError, NewKey, PrivateKey, SubjectName, pem};
+use crate::certificate::{CertificateTemplate, SubjectName};
+use crate::{Authority, Material, MaterialError, NewKey, PrivateKey, pem};
 
 /// Creates a key and a root. The organization of its subject is the trust domain.
 ///

@@ -13,7 +13,7 @@ pub const CACERTS: &str = "cacerts";
 /// Type of those Secrets.
 pub const SECRET_TYPE: &str = "istio.io/ca-root";
 /// Key of a Secret that the control plane has generated.
-pub const GENERATED: &str = "istio-generated";
+const GENERATED: &str = "istio-generated";
 
 const CERTIFICATE: &str = "ca-cert.pem";
 const KEY: &str = "ca-key.pem";

@@ -44,7 +44,7 @@ impl Election {
 
     /// Sets the duration of the Leases.
     #[must_use]
-    pub fn lasting(self, duration: Duration) -> Self {
+    pub fn with_lease_duration(self, duration: Duration) -> Self {
         Self { duration, ..self }
     }
 

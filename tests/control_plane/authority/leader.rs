@@ -25,7 +25,7 @@ struct Replica {
 impl Replica {
     fn start(server: &ApiServer, pod: &str) -> Self {
         let election = Election::new(Some(server.client().expect("a client")), SYSTEM.into(), pod);
-        let election = election.lasting(Duration::from_millis(800));
+        let election = election.with_lease_duration(Duration::from_millis(800));
         let (report, leads) = watch::channel(false);
         let (stop, terms) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let (stopping, counted) = (stop.clone(), terms.clone());
