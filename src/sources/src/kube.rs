@@ -97,3 +97,14 @@ impl KubeSource {
         }
     }
 }
+
+/// Publishes a value if it differs from the published one.
+fn publish<T: Clone + PartialEq>(sender: &watch::Sender<Option<T>>, value: &T) {
+    sender.send_if_modified(|published| {
+        let has_changed = published.as_ref() != Some(value);
+        if has_changed {
+            *published = Some(value.clone());
+        }
+        has_changed
+    });
+}

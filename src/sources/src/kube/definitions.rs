@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::objects::ObjectsReceiver;
+use super::publish;
 
 /// Names of the definitions, such as `gateways.networking.istio.io`; `None` before the first list.
 pub(super) type Defined = Option<BTreeSet<Text>>;
@@ -26,13 +27,7 @@ impl DefinitionsReceiver {
     }
 
     fn publish(&self) {
-        self.defined.send_if_modified(|defined| {
-            let changed = defined.as_ref() != Some(&self.names);
-            if changed {
-                *defined = Some(self.names.clone());
-            }
-            changed
-        });
+        publish(&self.defined, &self.names);
     }
 }
 

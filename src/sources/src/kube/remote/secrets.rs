@@ -10,6 +10,7 @@ use sluice_model::{Redacted, Text};
 use tokio::sync::watch;
 
 use super::state::ClusterMetrics;
+use crate::kube::publish;
 
 /// A Secret with kubeconfigs.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -49,13 +50,7 @@ impl SecretsReceiver {
     }
 
     fn publish(&self) {
-        self.sender.send_if_modified(|published| {
-            let has_changed = published.as_ref() != Some(&self.secrets);
-            if has_changed {
-                *published = Some(self.secrets.clone());
-            }
-            has_changed
-        });
+        publish(&self.sender, &self.secrets);
     }
 }
 
