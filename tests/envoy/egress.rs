@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
 use sluice_testkit::pods::mesh::{Mesh, vip};
@@ -54,7 +54,7 @@ fn ip_of(mesh: &Mesh, pod: &str) -> String {
 
 /// The client's counter of responses with status 200 from a cluster.
 async fn successes_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
-    let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+    let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
     let name = format!("cluster.{cluster};.upstream_rq_200");
     Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
 }
@@ -172,7 +172,7 @@ spec:
     .await?;
     until_counted("connections of its own cluster", 1, async || {
         mesh.pod("client").call(call.clone()).await?;
-        let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
         let name = "cluster.outbound|443||secure.example.com;.upstream_cx_total";
         Ok(usize::try_from(envoy.stat(name).await?).unwrap_or(0))
     })

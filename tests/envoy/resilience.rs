@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
@@ -145,11 +145,8 @@ spec:
     for _ in 0..30 {
         once(mesh, "client", &call, "tea v1", |reply| reply.responder() == "tea v1").await?;
     }
-    let envoy = mesh.pod("client").envoy.as_ref();
-    let retried = match envoy {
-        Some(envoy) => envoy.nonzero_stats("^cluster\\..*half-dead.*upstream_rq_retry$").await?,
-        None => Vec::new(),
-    };
+    let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+    let retried = envoy.nonzero_stats("^cluster\\..*half-dead.*upstream_rq_retry$").await?;
     ensure!(!retried.is_empty(), "some requests are retried\n{}", stats_of(mesh, "client", HOST.0).await);
     Ok(())
 }
@@ -221,8 +218,7 @@ async fn outlier_ejection(mesh: &Mesh) -> Result<()> {
     let bad: AppRequest = HOST.get().path("/?status=500&only=v2");
     until_counted("hosts ejected", 1, async || {
         mesh.pod("client").call(bad.clone()).await?;
-        let envoy = mesh.pod("client").envoy.as_ref();
-        let Some(envoy) = envoy else { return Ok(0) };
+        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
         Ok(envoy.nonzero_stats("^cluster\\..*outlier.*ejections_active$").await?.len())
     })
     .await?;

@@ -154,7 +154,7 @@ async fn eject(mesh: &Mesh, host: Host, version: &str, ejected: usize) -> Result
     let bad = host.get().path(&format!("/?status=500&only={version}"));
     until_counted(&format!("hosts ejected of {}", host.0), ejected, async || {
         mesh.pod("client").call(bad.clone()).await?;
-        let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
         let name =
             format!("cluster.outbound|80||{}.shop.svc.cluster.local;.outlier_detection.ejections_active", host.0);
         Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
