@@ -2,7 +2,7 @@
 //! proxies are served.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,10 +12,9 @@ use serde_json::{Value, json};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use sluice_proto::google::rpc::Status;
-use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::dump_first_proxy;
-use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::parity::case_server::CaseServer;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
@@ -24,50 +23,44 @@ use tower::{Service, ServiceExt};
 /// largest message is 4 MiB.
 const MAX_GROWTH_KIB: u64 = 200 * 1024;
 
-/// A server under attack, and the resources of another proxy before the attack.
-struct AttackedServer {
-    server: Sluiced,
-    log: PathBuf,
-    case: Case,
-    before: Dump,
-    memory_kib: u64,
-    _objects: tempfile::TempDir,
-}
+/// A server under attack, with another proxy that it serves.
+struct AttackedServer(CaseServer);
 
 impl AttackedServer {
     async fn start() -> Result<Self> {
-        let case = Case::read(&root().join("virtualservice/01-user-header-canary"))?;
-        let objects = tempfile::tempdir()?;
-        let (primary, _) = case.write_objects(objects.path())?;
-        let log = objects.path().join("sluiced.log");
-        let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = dump_first_proxy(&server, &case).await?;
-        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the other proxy is served");
-        let memory_kib = server.resident_kib()?;
-        Ok(Self { server, log, case, before, memory_kib, _objects: objects })
+        Ok(Self(CaseServer::start(Case::read(&root().join("virtualservice/01-user-header-canary"))?).await?))
+    }
+
+    /// The plaintext xDS port.
+    fn grpc(&self) -> SocketAddr {
+        self.0.server.grpc
     }
 
     /// A stream of `identity`, or the reason why there is none.
     async fn stream(&self, protocol: Protocol, identity: Identity) -> Result<AdsStream> {
-        AdsStream::open(connect(self.server.grpc).await?, protocol, identity)
+        AdsStream::open(connect(self.grpc()).await?, protocol, identity)
     }
 
     fn good_identity(&self) -> Result<Identity> {
-        Identity::of_node(&self.case.proxies.first().context("the case has a proxy")?.node)
+        Identity::of_node(&self.0.case.proxies.first().context("the case has a proxy")?.node)
+    }
+
+    /// Checks that the other proxy receives the same resources as before the attack.
+    async fn check_other_proxy(&self) -> Result<()> {
+        let after = self.0.dump().await.context("serve the other proxy")?;
+        ensure!(after == self.0.before, "the other proxy receives other resources than before");
+        Ok(())
     }
 
     /// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the other proxy as
     /// before.
     async fn check(self) -> Result<()> {
-        let after = dump_first_proxy(&self.server, &self.case).await.context("serve the other proxy")?;
-        ensure!(after == self.before, "the other proxy receives other resources than before");
-        let (status, _) = self.server.get("/ready").await?;
+        self.check_other_proxy().await?;
+        let (status, _) = self.0.server.get("/ready").await?;
         ensure!(status == 200, "/ready answers {status}");
-        let growth = self.server.resident_kib()?.saturating_sub(self.memory_kib);
+        let growth = self.0.memory_growth_kib()?;
         ensure!(growth < MAX_GROWTH_KIB, "memory grew by {growth} KiB");
-        self.server.stop(Duration::from_secs(15)).await?;
-        let log = std::fs::read_to_string(&self.log)?;
-        let panic = log.lines().find(|line| line.contains("panicked"));
+        let panic = self.0.stop(Duration::from_secs(15)).await?;
         ensure!(panic.is_none(), "{}", panic.unwrap_or_default());
         Ok(())
     }
@@ -117,7 +110,7 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
     ];
     for method in ["StreamAggregatedResources", "DeltaAggregatedResources", "NoSuchMethod"] {
         for body in &bodies {
-            let mut channel = connect(attacked.server.grpc).await?;
+            let mut channel = connect(attacked.grpc()).await?;
             let request = http::Request::post(format!(
                 "http://sluice/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}"
             ))
@@ -132,7 +125,7 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
     for text in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0; 4096], &[0x16, 3, 1, 2, 0, 1]]
     {
-        let mut socket = TcpStream::connect(attacked.server.grpc).await?;
+        let mut socket = TcpStream::connect(attacked.grpc()).await?;
         let _ = socket.write_all(text).await;
         let _ = socket.shutdown().await;
     }
@@ -296,7 +289,7 @@ async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
         if tasks.len() >= CONCURRENT_CONNECTIONS {
             refused += usize::from(!matches!(tasks.join_next().await, Some(Ok(true))));
         }
-        let (address, identity) = (attacked.server.grpc, good.clone());
+        let (address, identity) = (attacked.grpc(), good.clone());
         let protocol = Protocol::ALL[number % 2];
         tasks.spawn(async move {
             let Ok(channel) = connect(address).await else { return false };
@@ -331,8 +324,7 @@ async fn clients_that_never_read_leave_memory_bounded() -> Result<()> {
         idle.push(stream);
     }
     for _ in 0..5 {
-        let after = dump_first_proxy(&attacked.server, &attacked.case).await?;
-        ensure!(after == attacked.before, "the other proxy receives other resources than before");
+        attacked.check_other_proxy().await?;
     }
     drop(idle);
     attacked.check().await

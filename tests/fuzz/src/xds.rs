@@ -1,17 +1,17 @@
 //! Mutated xDS requests to a real server.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use sluice_proto::json::decode;
 use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
-use sluice_testkit::parity::run::dump_first_proxy;
-use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::parity::case_server::CaseServer;
+use sluice_testkit::server::Sluiced;
 
 use crate::mesh::Violation;
 use crate::minimise::shrink;
@@ -60,7 +60,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
         let nodes: Vec<Value> = seeds.cases.iter().flat_map(|case| case.nodes.clone()).collect();
         let mut statistics = FuzzStatistics::default();
         let mut turn = run.first_turn();
-        let mut target = ServerUnderTest::start(&case).await?;
+        let mut target = CaseServer::start(case.clone()).await?;
         while run.continues(turn) {
             let mut round = Vec::new();
             while round.len() < ROUND && run.continues(turn) {
@@ -71,12 +71,12 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
                 turn += 1;
                 statistics.turns += 1;
             }
-            if let Err(finding) = target.check().await {
+            if let Err(finding) = check(&target).await {
                 if statistics.count(&finding.signature) {
                     let small = minimise(&case, round, &finding, Duration::from_secs(run.minimise)).await?;
                     write(run, turn, &finding, &small)?;
                 }
-                target = ServerUnderTest::start(&case).await?;
+                target = CaseServer::start(case.clone()).await?;
             }
             run.progress(&statistics, turn);
         }
@@ -84,68 +84,46 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     })
 }
 
-/// A running server, and its answers to a proxy before the first session.
-struct ServerUnderTest {
-    server: Sluiced,
-    log: PathBuf,
-    case: Case,
-    before: Dump,
-    memory_kib: u64,
-    _objects: tempfile::TempDir,
-}
-
-impl ServerUnderTest {
-    async fn start(case: &Case) -> Result<Self> {
-        let objects = tempfile::tempdir()?;
-        let (primary, _) = case.write_objects(objects.path())?;
-        let log = objects.path().join("sluiced.log");
-        let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
-        let before = dump_first_proxy(&server, case).await?;
-        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "a proxy is served");
-        let memory_kib = server.resident_kib()?;
-        Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
+/// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the proxy as before.
+async fn check(target: &CaseServer) -> Result<(), Violation> {
+    let finding = |signature: &str, message: String| Violation { signature: signature.to_owned(), message };
+    let panic = target.first_panic().map_err(|error| finding("the log cannot be read", format!("{error:#}")))?;
+    if let Some(line) = panic {
+        return Err(finding("the server panicked", line));
     }
-
-    /// Checks that nothing has panicked, and that the server is ready, uses bounded memory, and serves the proxy as before.
-    async fn check(&self) -> Result<(), Violation> {
-        let finding = |signature: &str, message: String| Violation { signature: signature.to_owned(), message };
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
-            return Err(finding("the server panicked", line.to_owned()));
+    let started = Instant::now();
+    let mut differing = Vec::new();
+    // On a busy machine, a response may arrive after the client's timeout.
+    for _ in 0..3 {
+        let after = target.dump().await;
+        let after = after.map_err(|error| finding("a proxy is no longer served", format!("{error:#}")))?;
+        let differs = |kind: &&Kind| after.get(*kind) != target.before.get(*kind);
+        differing = target
+            .before
+            .keys()
+            .filter(differs)
+            .map(|kind| describe_difference(*kind, &target.before, &after))
+            .collect();
+        if differing.is_empty() {
+            break;
         }
-        let started = Instant::now();
-        let mut differing = Vec::new();
-        // On a busy machine, a response may arrive after the client's timeout.
-        for _ in 0..3 {
-            let after = dump_first_proxy(&self.server, &self.case).await;
-            let after = after.map_err(|error| finding("a proxy is no longer served", format!("{error:#}")))?;
-            let differs = |kind: &&Kind| after.get(*kind) != self.before.get(*kind);
-            differing = self
-                .before
-                .keys()
-                .filter(differs)
-                .map(|kind| describe_difference(*kind, &self.before, &after))
-                .collect();
-            if differing.is_empty() {
-                break;
-            }
-        }
-        if !differing.is_empty() {
-            return Err(finding("a proxy receives other resources than before", differing.join("; ")));
-        }
-        if started.elapsed() > Duration::from_secs(20) {
-            return Err(finding("a proxy waits too long", format!("{:?}", started.elapsed())));
-        }
-        let ready = self.server.get("/ready").await.map_or(0, |(status, _)| status);
-        if ready != 200 {
-            return Err(finding("the server is not ready", ready.to_string()));
-        }
-        let growth = self.server.resident_kib().unwrap_or_default().saturating_sub(self.memory_kib);
-        if growth > MAX_GROWTH_KIB {
-            return Err(finding("the memory of the server grows", format!("{growth} KiB")));
-        }
-        Ok(())
     }
+    if !differing.is_empty() {
+        return Err(finding("a proxy receives other resources than before", differing.join("; ")));
+    }
+    if started.elapsed() > Duration::from_secs(20) {
+        return Err(finding("a proxy waits too long", format!("{:?}", started.elapsed())));
+    }
+    let ready = target.server.get("/ready").await.map_or(0, |(status, _)| status);
+    if ready != 200 {
+        return Err(finding("the server is not ready", ready.to_string()));
+    }
+    let growth = target.memory_growth_kib();
+    let growth = growth.map_err(|error| finding("the memory of the server cannot be read", format!("{error:#}")))?;
+    if growth > MAX_GROWTH_KIB {
+        return Err(finding("the memory of the server grows", format!("{growth} KiB")));
+    }
+    Ok(())
 }
 
 /// A short description of how the resources of a type differ.
@@ -269,11 +247,11 @@ async fn minimise(
     tokio::task::spawn_blocking(move || {
         shrink(&mut round, |rest| {
             let reproduced = async {
-                let target = ServerUnderTest::start(&case).await?;
+                let target = CaseServer::start(case.clone()).await?;
                 for session in rest {
                     play(&target.server, session).await;
                 }
-                anyhow::Ok(target.check().await.is_err_and(|found| found.signature == signature))
+                anyhow::Ok(check(&target).await.is_err_and(|found| found.signature == signature))
             };
             Instant::now() < deadline && handle.block_on(reproduced).unwrap_or_default()
         });

@@ -5,6 +5,7 @@
 //! never answers for the type.
 
 pub mod case;
+pub mod case_server;
 pub mod compare;
 pub mod differences;
 pub mod report;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// Timeout of the start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ impl Options {
 
 /// A running `sluiced`. It ends when this is dropped.
 pub struct Sluiced {
-    child: Mutex<Option<Child>>,
+    process: Mutex<Option<Process>>,
     options: Options,
     /// Plaintext ADS.
     pub grpc: SocketAddr,
@@ -66,6 +67,12 @@ pub struct Sluiced {
     pub secure: Option<SocketAddr>,
 }
 
+/// The process, and the task that writes its log.
+struct Process {
+    child: Child,
+    log_writer: JoinHandle<()>,
+}
+
 impl Sluiced {
     /// Starts the server and waits until it is ready.
     ///
@@ -75,10 +82,10 @@ impl Sluiced {
         if let Some(log) = &options.log {
             std::fs::File::create(log).context("make the log")?;
         }
-        let (child, listening) = launch(options, &[]).await?;
+        let (process, listening) = launch(options, &[]).await?;
         let address = |name: &str| listening.get(name).copied();
         let server = Self {
-            child: Mutex::new(Some(child)),
+            process: Mutex::new(Some(process)),
             options: options.clone(),
             grpc: address("grpc").context("sluiced does not serve xDS")?,
             http: address("http").context("sluiced does not serve debug pages")?,
@@ -94,8 +101,8 @@ impl Sluiced {
     /// # Errors
     /// The process does not run.
     pub async fn kill(&self) -> Result<()> {
-        let child = self.take();
-        child.context("sluiced runs")?.kill().await.context("kill sluiced")
+        let mut process = self.take().context("sluiced runs")?;
+        process.child.kill().await.context("kill sluiced")
     }
 
     /// Starts the server again after [`Sluiced::kill`], on the same addresses.
@@ -110,20 +117,24 @@ impl Sluiced {
             ("secureGRPCAddr", self.secure),
         ];
         let flags = addresses.into_iter().filter_map(|(flag, address)| Some(format!("--{flag}={}", address?)));
-        let (child, _) = launch(&self.options, &flags.collect::<Vec<_>>()).await?;
-        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        let (process, _) = launch(&self.options, &flags.collect::<Vec<_>>()).await?;
+        *self.process() = Some(process);
         self.ready().await
     }
 
-    fn take(&self) -> Option<Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Process> {
+        self.process().take()
     }
 
     async fn ready(&self) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         while !self.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
-            if let Some(child) = &mut *self.child.lock().unwrap_or_else(PoisonError::into_inner)
-                && let Some(status) = child.try_wait().context("read the exit status of sluiced")?
+            if let Some(process) = &mut *self.process()
+                && let Some(status) = process.child.try_wait().context("read the exit status of sluiced")?
             {
                 bail!("sluiced ended with {status}");
             }
@@ -146,7 +157,7 @@ impl Sluiced {
     /// The process id.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Child::id)
+        self.process().as_ref().and_then(|process| process.child.id())
     }
 
     /// Resident memory, in KiB.
@@ -160,21 +171,23 @@ impl Sluiced {
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// Stops the process (SIGTERM) and returns its exit code.
+    /// Stops the process (SIGTERM) and returns its exit code. The log is complete then.
     ///
     /// # Errors
     /// The process does not stop within `limit`.
     pub async fn stop(self, limit: Duration) -> Result<Option<i32>> {
-        let mut child = self.take().context("sluiced runs")?;
+        let Process { mut child, log_writer } = self.take().context("sluiced runs")?;
         let pid = child.id().context("sluiced runs")?;
         Command::new("kill").arg(pid.to_string()).status().await.context("signal sluiced")?;
         let status = tokio::time::timeout(limit, child.wait()).await.context("wait for sluiced to stop")??;
+        // A process that outlives sluiced can keep its output open.
+        tokio::time::timeout(limit, log_writer).await.context("wait for the end of sluiced's output")??;
         Ok(status.code())
     }
 }
 
 /// Starts the process with further arguments. Returns it and its addresses by listener name.
-async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTreeMap<String, SocketAddr>)> {
+async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTreeMap<String, SocketAddr>)> {
     let binary = crate::binary::workspace_binary("sluiced")?;
     let listen = SocketAddr::new(options.ip, 0);
     // Debug pages are served on the loopback only.
@@ -222,7 +235,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
         lines_so_far.push(line);
     }
     let file = options.log.clone();
-    tokio::spawn(async move {
+    let log_writer = tokio::spawn(async move {
         let open = |path| std::fs::OpenOptions::new().append(true).create(true).open(path).ok();
         let mut file = file.and_then(open);
         let write = |file: &mut Option<std::fs::File>, line: &str| {
@@ -237,7 +250,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
             write(&mut file, &line);
         }
     });
-    Ok((child, addresses))
+    Ok((Process { child, log_writer }, addresses))
 }
 
 /// GET of a path: status and body.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -141,12 +141,12 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
         .buffered(4)
         .try_collect()
         .await
-        .map_err(|error: anyhow::Error| match panicked(&log) {
-            Some(line) => error.context(line),
-            None => error,
+        .map_err(|error: anyhow::Error| match first_panic(&log) {
+            Ok(Some(line)) => error.context(line),
+            _ => error,
         })?;
     server.stop(Duration::from_secs(10)).await?;
-    if let Some(line) = panicked(&log) {
+    if let Some(line) = first_panic(&log)? {
         anyhow::bail!("{line}");
     }
     let mut rows = Vec::new();
@@ -183,7 +183,7 @@ pub async fn dump_proxy(
 ///
 /// # Errors
 /// The case has no proxy, its node is invalid, or the server rejects the stream.
-pub async fn dump_first_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
+pub(super) async fn dump_first_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
     dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
@@ -226,15 +226,10 @@ pub fn write_dump(dir: &Path, dump: &Dump) -> Result<()> {
     Ok(())
 }
 
-/// The first line of a log that reports a panic.
-fn panicked(log: &Path) -> Option<String> {
-    // Another task writes the log, possibly with a delay.
-    let deadline = Instant::now() + Duration::from_millis(20);
-    while Instant::now() < deadline && !log.exists() {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let text = std::fs::read_to_string(log).ok()?;
-    text.lines().find(|line| line.contains("panicked")).map(ToOwned::to_owned)
+/// The first line of a server's log that reports a panic.
+pub(super) fn first_panic(log: &Path) -> Result<Option<String>> {
+    let text = std::fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+    Ok(text.lines().find(|line| line.contains("panicked")).map(ToOwned::to_owned))
 }
 
 #[cfg(test)]
