@@ -28,7 +28,7 @@ pub mod wire;
 pub use change_signal::{ChangeSignal, PendingChanges};
 pub use codec::encode;
 pub use decode::DecodeError;
-pub use limits::{MAX_ERROR_MESSAGE_BYTES, MAX_RESOURCE_NAME_BYTES};
+pub use limits::MAX_RESOURCE_NAME_BYTES;
 pub use name_list::{HeldList, NameList};
 pub use name_set::NameInterner;
 pub use request::{Interest, Request, StreamError, XdsProtocol};

@@ -7,6 +7,6 @@ pub(crate) const MAX_SUBSCRIBED_NAMES: usize = 500_000;
 /// Maximum size of these names together, in bytes.
 pub(crate) const MAX_SUBSCRIBED_NAME_BYTES: usize = 64 << 20;
 /// A client's error message is truncated to this many bytes.
-pub const MAX_ERROR_MESSAGE_BYTES: usize = 4096;
+pub(crate) const MAX_ERROR_MESSAGE_BYTES: usize = 4096;
 /// Maximum number of unknown types that a client may subscribe to on one stream.
 pub(crate) const MAX_UNKNOWN_TYPES: usize = 32;

@@ -68,8 +68,15 @@ pub enum RequestOutcome {
     Subscribed,
     /// The client acknowledged the last response of the type.
     Acknowledged(ResourceType),
-    /// The client rejected the last response of the type.
-    Rejected(ResourceType),
+    /// The client rejected the last response of a type.
+    Rejected {
+        /// The type.
+        kind: ResourceType,
+        /// The gRPC status code of the error.
+        code: i32,
+        /// The error message, truncated if it is long.
+        message: Text,
+    },
     /// The request has the nonce of an older response.
     Expired(ResourceType),
 }
@@ -175,10 +182,11 @@ impl Session {
         let mut outcome = RequestOutcome::Subscribed;
         if let Some((code, mut message)) = request.error {
             message.truncate(message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES));
-            subscription.error = Some((code, message.into()));
+            let message = Text::from(message);
+            subscription.error = Some((code, message.clone()));
             subscription.set_rejected();
             subscription.outstanding &= !current;
-            outcome = RequestOutcome::Rejected(kind);
+            outcome = RequestOutcome::Rejected { kind, code, message };
         } else if current {
             subscription.error = None;
             subscription.outstanding = false;

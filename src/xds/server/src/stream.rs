@@ -10,8 +10,8 @@ use sluice_auth::Caller;
 use sluice_model::{ProxyKey, ResourceType};
 use sluice_xds_protocol::wire::{GRPC_PREFIX_BYTES, ResponseBuffer};
 use sluice_xds_protocol::{
-    ChangeTimes, HEALTH_TYPE, MAX_ERROR_MESSAGE_BYTES, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response,
-    ScopeSnapshot, Session, StreamError, XdsProtocol, encode,
+    ChangeTimes, HEALTH_TYPE, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response, ScopeSnapshot, Session,
+    StreamError, XdsProtocol, encode,
 };
 use tonic::Status;
 
@@ -133,7 +133,6 @@ impl AdsStream {
                 self.connection.insert(connection).clone()
             }
         };
-        let error = request.error.clone();
         let mut session = connection.session();
         match session.request(request, now)? {
             RequestOutcome::Subscribed => {}
@@ -142,14 +141,12 @@ impl AdsStream {
                     self.server.metrics().acknowledged(sent, now);
                 }
             }
-            RequestOutcome::Rejected(kind) => {
+            RequestOutcome::Rejected { kind, code, message } => {
                 self.unacked.remove(&kind);
-                let (code, message) = error.unwrap_or_default();
-                let message = message.get(..message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES)).unwrap_or_default();
                 self.server.metrics().rejected(kind, &connection.key.0, code);
                 tracing::warn!(
-                    target: "ads", parent: &connection.span, node = %connection.key.0, kind = ?kind, code, message,
-                    "proxy rejected configuration"
+                    target: "ads", parent: &connection.span, node = %connection.key.0, kind = ?kind, code,
+                    error = message.as_str(), "proxy rejected configuration"
                 );
             }
             RequestOutcome::Expired(kind) => self.server.metrics().expired(kind),
