@@ -96,9 +96,7 @@ impl<V> Chunk<V> {
             });
         }
     }
-}
 
-impl<V> Chunk<V> {
     /// The digest of all rows, computed by `of` on first use.
     pub(crate) fn digest(&self, of: impl FnOnce(&[(Text, V)]) -> Digest) -> Digest {
         *self.digest.get_or_init(|| of(&self.rows))

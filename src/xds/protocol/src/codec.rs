@@ -32,16 +32,14 @@ pub fn encode(protocol: XdsProtocol, response: &Response) -> ResponseBuffer {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use sluice_proto::envoy::config::core::v3::Node;
     use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-
-    use crate::version::Version;
-
-    use prost::Message as _;
     use sluice_proto::google::rpc::Status;
 
     use super::*;
     use crate::request::Interest;
+    use crate::version::Version;
 
     #[test]
     fn requests_encoded_by_prost_are_decoded() {

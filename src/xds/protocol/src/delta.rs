@@ -9,7 +9,7 @@ use crate::request::{Interest, Request};
 use crate::response::Response;
 use crate::store::{LayerEntry, ResponseItem};
 use crate::version::Version;
-use crate::wire::{ResponseBuffer, any_len, field_len, put_any_head, put_chunks, put_field, put_head};
+use crate::wire::{ANY_VALUE, ResponseBuffer, any_len, field_len, put_any_head, put_chunks, put_field, put_head};
 
 /// The cache of a chunk's encoded rows that this protocol uses.
 const ENCODING: usize = 1;
@@ -25,8 +25,6 @@ const VERSION: u8 = 1;
 const RESOURCE: u8 = 2;
 const NAME: u8 = 3;
 const ALIASES: u8 = 4;
-// google.protobuf.Any.
-const ANY_VALUE: u8 = 2;
 
 /// Decodes a request. Its names share the bytes.
 ///

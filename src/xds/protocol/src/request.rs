@@ -69,14 +69,3 @@ pub enum StreamError {
     #[error("{0}")]
     Exhausted(String),
 }
-
-impl StreamError {
-    /// Whether the same request can succeed later, on this server or another replica.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unavailable(_) => true,
-            Self::Invalid(_) | Self::Unauthenticated(_) | Self::Denied(_) | Self::Exhausted(_) => false,
-        }
-    }
-}

@@ -8,7 +8,7 @@ use crate::name_list::NameList;
 use crate::request::{Interest, Request};
 use crate::response::Response;
 use crate::store::{LayerEntry, ResponseItem};
-use crate::wire::{ResponseBuffer, put_any_head, put_chunks, put_field};
+use crate::wire::{ANY_VALUE, ResponseBuffer, put_any_head, put_chunks, put_field};
 
 /// The cache of a chunk's encoded rows that this protocol uses.
 const ENCODING: usize = 0;
@@ -18,8 +18,6 @@ const VERSION_INFO: u8 = 1;
 const RESOURCES: u8 = 2;
 const TYPE_URL: u8 = 4;
 const NONCE: u8 = 5;
-// google.protobuf.Any.
-const ANY_VALUE: u8 = 2;
 
 /// Decodes a request. Its names share the bytes.
 ///

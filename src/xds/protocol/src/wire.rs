@@ -200,7 +200,10 @@ pub fn any_len(type_url: &str, value: usize) -> usize {
     field_len(type_url.len()) + field_len(value)
 }
 
-/// Writes a `google.protobuf.Any` as this field, up to its value.
+/// The field of a `google.protobuf.Any` with its value.
+pub const ANY_VALUE: u8 = 2;
+
+/// Writes a `google.protobuf.Any` as this field, up to [`ANY_VALUE`].
 pub fn put_any_head(field: u8, type_url: &str, value: usize, out: &mut BytesMut) {
     const TYPE_URL: u8 = 1;
     put_head(field, any_len(type_url, value), out);

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use sluice_auth::Viewer;
 use sluice_model::Identity;
-use sluice_xds_protocol::wire::{ResponseBuffer, any_len, field_len, put_any_head, put_field, put_head};
+use sluice_xds_protocol::wire::{ANY_VALUE, ResponseBuffer, any_len, field_len, put_any_head, put_field, put_head};
 use sluice_xds_protocol::{Interest, MAX_RESOURCE_NAME_BYTES, Request, StreamError, XdsProtocol};
 
 /// The resource name of such a request is a page with its parameters, `config_dump?proxyID=…`.
@@ -31,8 +31,6 @@ const NONCE: u8 = 5;
 // Resource.
 const RESOURCE: u8 = 2;
 const NAME: u8 = 3;
-// google.protobuf.Any.
-const ANY_VALUE: u8 = 2;
 
 /// Whether requests of this type are for debug pages.
 pub(crate) fn is_debug(type_url: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Serves ADS on gRPC.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use sluice_auth::{Authenticators, Call};
+use sluice_tls::TlsConnection;
 use sluice_xds_protocol::XdsProtocol;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -23,7 +25,7 @@ use crate::body::{AdsBody, ResponseBody, status_of};
 use crate::discovery_server::DiscoveryServer;
 use crate::frames::SmallFrames;
 use crate::grpc_messages::GrpcMessages;
-use crate::reflection::{ADS_PROTO, PATHS, ReflectionService};
+use crate::reflection::{ADS_PROTO, REFLECTION_PATHS, ReflectionService};
 
 /// Bytes of a response that the transport buffers before the client reads them.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -118,7 +120,8 @@ where
     let ads = AdsService { server: server.clone(), authenticators, max_request_bytes: options.max_request_bytes };
     let reflection = ReflectionService::of([ADS_PROTO].into_iter().chain(additional.proto_files.iter().copied()));
     let router = additional.routes.into_axum_router();
-    let router = PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
+    let router =
+        REFLECTION_PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
     let routes = Routes::from(router).prepare();
     let closing = CancellationToken::new();
     let mut connections = JoinSet::new();
@@ -132,7 +135,7 @@ where
                 () = &mut shutdown => break,
                 accepted = incoming.next() => match accepted {
                     Some(Ok(io)) => {
-                        connections.spawn(connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
+                        connections.spawn(serve_connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
                     }
                     Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "failed to accept a connection"),
                     None => return Err(ListenerEnded),
@@ -147,15 +150,21 @@ where
     closing.cancel();
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(options.drain_timeout, ended).await.is_err() {
-        tracing::warn!(target: "ads", "streams did not end in time and were closed");
+        let (connections, limit) = (connections.len(), options.drain_timeout);
+        tracing::warn!(target: "ads", connections, ?limit, "streams did not end in time and were closed");
     }
     Ok(())
 }
 
 /// Serves one connection until it ends. A GOAWAY tells the client to reconnect when the connection is too old or the
 /// server drains.
-async fn connection<IO>(io: IO, ads: AdsService, routes: Routes, options: ServerOptions, closing: CancellationToken)
-where
+async fn serve_connection<IO>(
+    io: IO,
+    ads: AdsService,
+    routes: Routes,
+    options: ServerOptions,
+    closing: CancellationToken,
+) where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let from = io.connect_info();
@@ -164,7 +173,7 @@ where
         let (ads, mut routes) = (ads.clone(), routes.clone());
         // Boxed, because the stream's task has the size of the larger of this future and the response's body.
         Box::pin(async move {
-            if request.uri().path().starts_with(PATH) {
+            if request.uri().path().starts_with(ADS_PATH_PREFIX) {
                 return Ok(ads.respond(request).await);
             }
             routes.call(request).await.map(|response| response.map(ResponseBody::Other))
@@ -204,7 +213,7 @@ where
 }
 
 /// Prefix of the paths of the AggregatedDiscoveryService's methods.
-const PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+const ADS_PATH_PREFIX: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 
 /// The AggregatedDiscoveryService without tonic's encoder, because response bodies are shared bytes.
 #[derive(Clone)]
@@ -216,7 +225,7 @@ struct AdsService {
 
 impl AdsService {
     async fn respond(self, request: http::Request<Incoming>) -> http::Response<ResponseBody> {
-        let result = match request.uri().path().strip_prefix(PATH) {
+        let result = match request.uri().path().strip_prefix(ADS_PATH_PREFIX) {
             Some("StreamAggregatedResources") => self.stream(XdsProtocol::Sotw, request).await,
             Some("DeltaAggregatedResources") => self.stream(XdsProtocol::Delta, request).await,
             _ => Err(Status::unimplemented("no such method")),
@@ -233,6 +242,7 @@ impl AdsService {
     }
 
     async fn stream(self, protocol: XdsProtocol, request: http::Request<Incoming>) -> Result<AdsBody, Status> {
+        let peer = peer_of(&request);
         match self.server.admission().admit(Instant::now()) {
             // Clients retry after both errors, with a backoff (X14).
             Err(error) => {
@@ -240,19 +250,16 @@ impl AdsService {
                     AdmissionError::RateLimited => "rate",
                     AdmissionError::Overloaded => "load",
                 });
-                tracing::debug!(target: "ads", %error, "refused a stream");
+                let peer = peer.map(tracing::field::display);
+                tracing::debug!(target: "ads", peer, %error, "refused a stream");
                 return Err(Status::resource_exhausted("too many new streams, try again later"));
             }
             Ok(delay) if delay.is_zero() => {}
             Ok(delay) => tokio::time::sleep(delay).await,
         }
-        let secure = request.extensions().get::<sluice_tls::TlsConnection>();
-        let plain = request.extensions().get::<TcpConnectInfo>();
-        let call = Call {
-            headers: request.headers(),
-            peer: secure.map(|secure| secure.peer).or_else(|| plain?.remote_addr),
-            certificates: secure.map(|secure| &*secure.certificates).unwrap_or_default(),
-        };
+        let secure = request.extensions().get::<TlsConnection>();
+        let certificates = secure.map(|secure| &*secure.certificates).unwrap_or_default();
+        let call = Call { headers: request.headers(), peer, certificates };
         let caller = self.authenticators.caller(&call).await.map_err(|refused| {
             self.server.metrics().refused("unauthenticated");
             tracing::warn!(target: "ads", "refused a stream: {refused}");
@@ -262,4 +269,11 @@ impl AdsService {
         let requests = GrpcMessages::new(request.into_body(), self.max_request_bytes);
         Ok(AdsBody::new(stream, protocol, requests))
     }
+}
+
+/// The address of the client, on either port.
+fn peer_of(request: &http::Request<Incoming>) -> Option<SocketAddr> {
+    let extensions = request.extensions();
+    let secure = extensions.get::<TlsConnection>().map(|secure| secure.peer);
+    secure.or_else(|| extensions.get::<TcpConnectInfo>()?.remote_addr)
 }

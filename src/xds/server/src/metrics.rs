@@ -15,7 +15,7 @@ use sluice_xds_protocol::ChangeTimes;
 /// Maximum number of proxies named in a label; rejections by further ones are counted under `other`.
 const MAX_NODE_LABELS: usize = 1000;
 
-/// Label `type`: `cds`, `eds` ….
+/// Label `type`: the resource type (`cds`, `eds` …), or the reason of a push trigger.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct TypeLabel {
     r#type: &'static str,

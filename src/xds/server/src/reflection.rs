@@ -18,7 +18,7 @@ use tower::Service;
 pub(crate) const ADS_PROTO: &str = "envoy/service/discovery/v3/ads.proto";
 
 /// The paths of both versions of the service.
-pub(crate) const PATHS: [&str; 2] =
+pub(crate) const REFLECTION_PATHS: [&str; 2] =
     ["/grpc.reflection.v1.ServerReflection/{method}", "/grpc.reflection.v1alpha.ServerReflection/{method}"];
 
 /// The reflection service. It is built on first use, because descriptors need megabytes of memory and most servers never use

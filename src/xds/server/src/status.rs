@@ -183,10 +183,10 @@ impl StatusReader {
 
     fn connection(&self, proxy: &str, viewer: &Viewer) -> Option<Arc<Connection>> {
         let connections = self.server.connections();
-        let is = |connection: &&Arc<Connection>| {
+        let matches = |connection: &&Arc<Connection>| {
             is_named(&connection.key, proxy) && viewer.sees(&connection.proxy.namespace)
         };
-        connections.values().rev().find(is).cloned()
+        connections.values().rev().find(matches).cloned()
     }
 
     /// The synchronization status of the proxies that the viewer may see, as `istioctl proxy-status` reads it: a `ClientConfig`

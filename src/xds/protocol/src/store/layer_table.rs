@@ -10,7 +10,7 @@ use super::entry::LayerEntry;
 use crate::chunked_map::ChunkedMap;
 
 /// A table records the names of a change up to this number.
-const MAX_REMEMBERED_NAMES: usize = 16 << 10;
+const MAX_RECORDED_NAMES: usize = 16 << 10;
 
 /// The content of a layer of one type, by resource name. It records the names that differ from the previous table, because
 /// most streams held that one.
@@ -25,7 +25,7 @@ impl LayerTable {
     /// current one.
     pub(super) fn after(old: &Arc<Self>, rows: Vec<(Text, Option<LayerEntry>)>) -> Self {
         // All names of a new layer differ.
-        let few = rows.len() <= MAX_REMEMBERED_NAMES && !old.is_empty();
+        let few = rows.len() <= MAX_RECORDED_NAMES && !old.is_empty();
         let previous = few.then(|| (Arc::downgrade(old), rows.iter().map(|(name, _)| name.clone()).collect()));
         Self { rows: old.rows.apply(rows), previous }
     }

@@ -91,8 +91,7 @@ impl TypeSnapshot {
     }
 
     /// Whether both certainly have the same content.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.is_of_scope(other) && (Arc::ptr_eq(&self.stack, &other.stack) || self.stack.is_same(&other.stack))
     }
 
