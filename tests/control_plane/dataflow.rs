@@ -1,4 +1,4 @@
-//! The section "A change of a VirtualService, step by step" of `ARCHITECTURE.md`, step by step: a directory on disk, the
+//! The section "A change of a VirtualService, step by step" of `ARCHITECTURE.md`: a directory on disk, the
 //! engine with the whole graph, the store, and a session.
 
 use std::collections::{BTreeMap, BTreeSet};

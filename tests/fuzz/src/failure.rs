@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sluice_parse::yaml::{Limits, parse_documents};
 
@@ -41,7 +41,7 @@ pub fn write(dir: &Path, name: &str, finding: &Violation, mesh: &CaseMesh, chang
 /// Reads a file of [`write()`].
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or is a finding of the target `xds`, which has sessions instead of objects.
 pub fn read(path: &Path) -> Result<(CaseMesh, EpochChange)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let (before, then) = text.split_once(&format!("---\n{THEN}")).unwrap_or(("", &text));
@@ -49,6 +49,11 @@ pub fn read(path: &Path) -> Result<(CaseMesh, EpochChange)> {
     let (objects, nodes) = take(before);
     let mesh = CaseMesh { name: path.display().to_string(), objects, nodes };
     let (objects, nodes) = take(then);
+    ensure!(
+        !objects.iter().any(|seed| seed.object.get("steps").is_some()),
+        "{} has xDS sessions: repeat them with --seed and --turns",
+        path.display()
+    );
     Ok((mesh, EpochChange { objects, nodes, deletes: take(deleted).0 }))
 }
 

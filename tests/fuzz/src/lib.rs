@@ -1,8 +1,8 @@
 //! Fuzzing without instrumentation: the inputs of the parity cases are mutated and run through the real code. The code
 //! must not panic, must finish in time, and must publish only messages that decode.
 //!
-//! A turn depends only on the seed and its number, so that each is reproducible. A failure is minimised and written as
-//! YAML, which `sluice-fuzz --replay` reads.
+//! A turn depends only on the seed and its number, so that each is reproducible. A failure of the targets `objects` and
+//! `patches` is minimised and written as YAML, which `sluice-fuzz --replay` reads.
 
 pub mod assembled;
 pub mod bytes;

@@ -86,10 +86,16 @@ impl Run {
 
     pub(crate) fn continues(&self, turn: u64) -> bool {
         let is_in_range = self.turns.is_none_or(|(first, count)| turn < first + count);
-        is_in_range && Instant::now() < self.deadline && resident_kib() < MAX_MEMORY_KIB
+        let kib = resident_kib();
+        if kib >= MAX_MEMORY_KIB {
+            let line =
+                format!("{}: stopped before turn {turn}: {kib} KiB of memory, limit {MAX_MEMORY_KIB}", self.target);
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+        is_in_range && Instant::now() < self.deadline && kib < MAX_MEMORY_KIB
     }
 
-    /// Records the present turn, and in a file in case the process is killed.
+    /// Records the present turn and its case, for the messages of `watch` and `progress`.
     pub(crate) fn record_turn(&self, turn: u64, case: &str) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.turn = turn;
@@ -99,7 +105,7 @@ impl Run {
         }
     }
 
-    /// Starts a thread that ends the process if a turn exceeds its timeout or memory exceeds its limit.
+    /// Starts a thread that ends the process if a turn exceeds its timeout.
     pub fn watch(self: &std::sync::Arc<Self>) {
         let run = std::sync::Arc::downgrade(self);
         std::thread::spawn(move || {
@@ -108,10 +114,8 @@ impl Run {
                 let (turn, case, since) = (now.turn, now.case.clone(), now.since);
                 drop(now);
                 if since.elapsed() > TURN_TIMEOUT + Duration::from_secs(run.minimise * 3) {
-                    let line = format!(
-                        "{}: turn {turn} of seed {} on {case} exceeds its timeout or memory limit",
-                        run.target, run.seed
-                    );
+                    let line =
+                        format!("{}: turn {turn} of seed {} on {case} exceeds its timeout", run.target, run.seed);
                     let _ = writeln!(std::io::stderr(), "{line}");
                     std::process::exit(1);
                 }
