@@ -183,6 +183,7 @@ fn own_address() -> Option<IpAddr> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<()> {
     let Some(ip) = own_address() else {
+        assert!(std::env::var_os("CI").is_none(), "this machine has no address outside of the loopback");
         eprintln!("SKIPPED: this machine has no address outside of the loopback");
         return Ok(());
     };
