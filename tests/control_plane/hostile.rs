@@ -15,6 +15,7 @@ use sluice_proto::google::rpc::Status;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
 use sluice_testkit::parity::case_server::CaseServer;
+use sluice_testkit::wait::until;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
@@ -257,6 +258,11 @@ async fn invalid_acknowledgements_leave_the_server_stable() -> Result<()> {
         ensure!(answers < 50, "a rejected version is sent repeatedly");
         stream.nack(&update, "no")?;
     }
+    let has_rejection = |log: &str| {
+        let parts = [r#""msg":"proxy rejected configuration""#, r#""error":"no""#];
+        log.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    until("the rejection is logged", || attacked.0.log().ok().filter(|log| has_rejection(log))).await;
 
     let mut stream = attacked.stream(Protocol::Delta, attacked.good_identity()?).await?;
     stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::case::Case;
@@ -55,6 +55,14 @@ impl CaseServer {
     /// The process has ended.
     pub fn memory_growth_kib(&self) -> Result<u64> {
         Ok(self.server.resident_kib()?.saturating_sub(self.memory_kib))
+    }
+
+    /// The server's log. The last lines may not be written yet.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        std::fs::read_to_string(&self.log).with_context(|| format!("read {}", self.log.display()))
     }
 
     /// The first line of the server's log that reports a panic. The last lines may not be written yet.
