@@ -115,7 +115,7 @@ impl Kind {
     }
 
     /// The kind of a type URL.
-    pub fn of_type_url(type_url: &str) -> Option<Self> {
+    pub(crate) fn of_type_url(type_url: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.type_url() == type_url)
     }
 
@@ -125,7 +125,7 @@ impl Kind {
     }
 
     /// Whether a state-of-the-world response has all resources, so that an absent one is removed.
-    pub const fn is_full_state(self) -> bool {
+    pub(crate) const fn is_full_state(self) -> bool {
         matches!(self, Self::Cds | Self::Lds | Self::Nds)
     }
 }

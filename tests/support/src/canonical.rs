@@ -15,7 +15,7 @@ pub fn canonicalize(resource: &mut Value) {
 }
 
 /// Brings a dump into canonical form: each resource, and their order.
-pub fn canonical_dump(mut resources: Vec<Value>) -> Vec<Value> {
+pub(crate) fn canonical_dump(mut resources: Vec<Value>) -> Vec<Value> {
     for resource in &mut resources {
         canonicalize(resource);
     }
@@ -46,7 +46,7 @@ pub fn name_of(resource: &Value) -> String {
 }
 
 /// Compact JSON with sorted keys.
-pub fn sorted_text(value: &Value) -> String {
+pub(crate) fn sorted_text(value: &Value) -> String {
     let mut out = String::new();
     write_sorted(value, &mut out);
     out

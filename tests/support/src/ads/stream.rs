@@ -55,7 +55,7 @@ impl Identity {
 
     /// The same with a forwarded identity.
     #[must_use]
-    pub fn forwarded_as(mut self, value: String) -> Self {
+    pub(crate) fn forwarded_as(mut self, value: String) -> Self {
         self.forwarded = Some(value);
         self
     }

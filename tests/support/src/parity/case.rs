@@ -54,7 +54,7 @@ impl CaseProxy {
     }
 
     /// The value of `x-forwarded-client-cert` with its identity.
-    pub fn forwarded_identity(&self) -> String {
+    pub(crate) fn forwarded_identity(&self) -> String {
         let metadata = |key: &str| self.node["metadata"][key].as_str().unwrap_or("default").to_owned();
         let (namespace, account) = (metadata("NAMESPACE"), metadata("SERVICE_ACCOUNT"));
         format!(
@@ -107,7 +107,7 @@ impl Case {
     ///
     /// # Errors
     /// A file cannot be copied.
-    pub fn write_objects(&self, into: &Path) -> Result<(PathBuf, BTreeMap<String, PathBuf>)> {
+    pub(crate) fn write_objects(&self, into: &Path) -> Result<(PathBuf, BTreeMap<String, PathBuf>)> {
         let copy_to = |name: &str, file: &Path| -> Result<PathBuf> {
             let dir = into.join(name);
             std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;

@@ -70,7 +70,7 @@ impl Container<'_> {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn write_files(&self) -> Result<()> {
+    pub(crate) fn write_files(&self) -> Result<()> {
         let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
         self.write("etc/istio/pod/labels", &labels.collect::<String>())?;
         self.write("var/run/secrets/tokens/istio-token", &self.token)?;
