@@ -40,7 +40,7 @@ impl Violation {
 static PANIC_LOCATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Records panics, which are findings, instead of printing them.
-pub fn record_panics() {
+fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {

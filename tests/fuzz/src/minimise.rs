@@ -7,8 +7,7 @@ use crate::mutate::{paths, remove};
 use crate::seeds::CaseMesh;
 
 /// Whether the change still causes that finding, in a fresh graph.
-#[must_use]
-pub fn reproduces(case: &CaseMesh, change: &EpochChange, signature: &str) -> bool {
+fn reproduces(case: &CaseMesh, change: &EpochChange, signature: &str) -> bool {
     let (mut mesh, mut findings) = FuzzedMesh::start(case);
     findings.extend(mesh.apply(change));
     findings.extend(mesh.revert());

@@ -17,8 +17,8 @@ const TURNS_PER_MESH: u64 = 60;
 /// Number of turns between comparisons with a graph that starts with the present objects.
 const COMPARISON_INTERVAL: usize = 12;
 
-/// Makes a change of a case.
-pub type Maker = fn(&CaseMesh, &Seeds, &mut FuzzRng) -> EpochChange;
+/// Generates a change of a case.
+type ChangeGenerator = fn(&CaseMesh, &Seeds, &mut FuzzRng) -> EpochChange;
 
 /// Mutates objects and proxies of the cases until the deadline.
 pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {
@@ -27,7 +27,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {
 }
 
 /// Runs turns over `cases` with changes of `make`.
-pub(crate) fn turns(run: &Run, seeds: &Seeds, cases: &[&CaseMesh], make: Maker) -> FuzzStatistics {
+pub(crate) fn turns(run: &Run, seeds: &Seeds, cases: &[&CaseMesh], make: ChangeGenerator) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut turn = run.first_turn();
     while run.continues(turn) {

@@ -18,7 +18,7 @@ use super::agent::{Container, ProxyPorts};
 use super::network::PodNet;
 
 /// Environment variable with the path of an Envoy binary to use instead of the pinned one.
-pub const ENVOY_BINARY: &str = "SLUICE_ENVOY";
+const ENVOY_BINARY: &str = "SLUICE_ENVOY";
 
 /// Name of the secret with a workload's certificate.
 pub const CERTIFICATE: &str = "default";
