@@ -53,7 +53,7 @@ bench: bench-build ## measure how changes reach 100 and 1,000 simulated proxies 
 	target/release/sluice-bench report $(RESULTS)/m1-100.json $(RESULTS)/m1-1000.json --out $(RESULTS)/report.html
 
 .PHONY: bench-full
-bench-full: bench ## measure further mesh sizes, both drivers and all storms (hours)
+bench-full: bench ## measure further mesh sizes, both drivers and further storms (hours)
 	$(BENCH) --proxies 1000 --virtual-hosts --repeat 3 --json $(RESULTS)/m1-1000-vhds.json
 	$(BENCH) --proxies 1000 --protocol sotw --repeat 3 --storms slow --json $(RESULTS)/m1-1000-sotw.json
 	$(BENCH) --proxies 5000 --changes none --storms reconnect,restart --json $(RESULTS)/m1-5000.json

@@ -114,7 +114,11 @@ impl AdsBody {
                 Poll::Ready(Ok(Some(message))) => {
                     self.stream.server().metrics().requested(message.len());
                     let request = Request::decode(self.protocol, &message);
-                    let request = request.map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
+                    let request = request.map_err(|malformed| {
+                        let status = Status::invalid_argument(malformed.to_string());
+                        self.stream.failed(&status);
+                        status
+                    })?;
                     self.stream.request(request, Instant::now()).map_err(status_of)?;
                 }
             }

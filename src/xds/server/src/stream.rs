@@ -134,7 +134,8 @@ impl AdsStream {
             }
         };
         let mut session = connection.session();
-        match session.request(request, now)? {
+        let outcome = session.request(request, now);
+        match outcome.inspect_err(|error| self.limit_exceeded(&connection, error))? {
             RequestOutcome::Subscribed => {}
             RequestOutcome::Acknowledged(kind) => {
                 if let Some(sent) = self.unacked.remove(&kind) {
@@ -185,6 +186,15 @@ impl AdsStream {
         tracing::info!(
             target: "ads", node, peer = %self.caller.address(), code = ?status.code(), error = status.message(),
             "stream failed: the request cannot be read"
+        );
+    }
+
+    /// Records that the stream ends because a request exceeds a limit.
+    fn limit_exceeded(&self, connection: &Connection, error: &StreamError) {
+        self.server.metrics().failed();
+        tracing::info!(
+            target: "ads", parent: &connection.span, node = %connection.key.0, peer = %self.caller.address(), %error,
+            "stream failed: a request exceeds a limit"
         );
     }
 
