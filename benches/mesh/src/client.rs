@@ -138,7 +138,7 @@ async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
         .initial_stream_window_size(shared.window)
         .initial_connection_window_size(shared.window)
         .tcp_nodelay(true);
-    let mut channel = endpoint.connect().await.context("connect")?;
+    let mut channel = endpoint.connect().await.with_context(|| format!("connect to {}", shared.address()))?;
     let (requests, messages) = mpsc::unbounded_channel();
     let call = client.call(shared.protocol, messages)?;
     let mut stream = Stream::new(client, shared, requests);
