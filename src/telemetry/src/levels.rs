@@ -113,9 +113,14 @@ impl FromStr for LogLevels {
 
 impl fmt::Display for LogLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "default:{}", self.default)?;
-        self.scopes.iter().try_for_each(|(scope, level)| write!(f, ",{scope}:{level}"))
+        write!(f, "default:{}", name_of(self.default))?;
+        self.scopes.iter().try_for_each(|(scope, level)| write!(f, ",{scope}:{}", name_of(*level)))
     }
+}
+
+/// The name of a level as it is parsed.
+fn name_of(level: LevelFilter) -> String {
+    if level == LevelFilter::OFF { "none".to_owned() } else { level.to_string() }
 }
 
 impl<S: Subscriber> Layer<S> for LogLevels {
@@ -175,5 +180,12 @@ mod tests {
         assert_eq!("debug".parse::<LogLevels>().expect("valid").of("kube"), LevelFilter::DEBUG);
         assert_eq!("all:none".parse::<LogLevels>().expect("valid").of("ads"), LevelFilter::OFF);
         assert!("ads:loud".parse::<LogLevels>().is_err());
+    }
+
+    #[test]
+    fn displayed_levels_can_be_parsed() {
+        let levels: LogLevels = "default:none,ads:debug,kube:none".parse().expect("valid");
+        assert_eq!(levels.to_string(), "default:none,ads:debug,kube:none");
+        assert_eq!(levels.to_string().parse(), Ok(levels));
     }
 }

@@ -79,7 +79,9 @@ impl NameTableStore {
         let host = host.trim_end_matches('.');
         let mut names = vec![host.to_owned()];
         // A short name from another cluster may belong to another service here.
-        if info.registry != "Kubernetes" || domain.is_empty() || !host.to_ascii_lowercase().ends_with(domain.as_str()) {
+        let is_below =
+            host.to_ascii_lowercase().strip_suffix(domain.as_str()).is_some_and(|service| service.ends_with('.'));
+        if info.registry != "Kubernetes" || domain.is_empty() || !is_below {
             return names;
         }
         let short = format!("{}.{}", info.shortname, info.namespace);
@@ -172,6 +174,7 @@ pub(super) mod tests {
                 ("tea.shop.svc.cluster.local".to_owned(), info("tea", "shop", &["10.0.0.1", "fd00::1"])),
                 ("pot.store.svc.cluster.local".to_owned(), info("pot", "store", &["10.0.0.2"])),
                 ("cup.far.svc.other".to_owned(), info("cup", "far", &["10.0.0.3"])),
+                ("jug.far.anothersvc.cluster.local".to_owned(), info("jug", "far", &["10.0.0.5"])),
                 ("*.Example.com".to_owned(), info("", "", &["10.0.0.4"])),
                 ("empty.com".to_owned(), info("", "", &[])),
             ]
@@ -199,6 +202,7 @@ pub(super) mod tests {
         assert_eq!(addresses("pot"), None, "another namespace");
         assert_eq!(addresses("cup.far"), None, "another cluster");
         assert_eq!(addresses("cup.far.svc.other").as_deref(), Some("10.0.0.3"));
+        assert_eq!(addresses("jug.far"), None, "another domain that ends with the same letters");
     }
 
     #[test]
