@@ -105,12 +105,19 @@ audit: tools ## check advisories about dependencies; needs GitHub, so CI does no
 unused: tools ## check for unused dependencies
 	$(TOOLS)/cargo-shear shear --locked
 
+# The crates without I/O. CI checks these alone; the others use most features of their dependencies in any case.
+PURE_CRATES = $(addprefix sluice-,proto model engine parse patch envoy graph xds-protocol)
+
 .PHONY: check-crates
-check-crates: ## check each crate alone: it compiles without features from other crates of the workspace
-	@for crate in $$($(CARGO) metadata --no-deps --format-version 1 --locked | \
-	  python3 -c 'import json, sys; print(*[package["name"] for package in json.load(sys.stdin)["packages"]])'); do \
+check-crates: ## check each crate alone: it compiles without features from other crates (13 minutes; CRATES=…, default all)
+	@for crate in $(or $(CRATES),$$($(CARGO) metadata --no-deps --format-version 1 --locked | \
+	  python3 -c 'import json, sys; print(*[package["name"] for package in json.load(sys.stdin)["packages"]])')); do \
 	  echo "check $$crate"; $(CARGO) check --quiet --locked -p $$crate || exit 1; \
 	done
 
+.PHONY: check-pure-crates
+check-pure-crates: ## check each crate without I/O alone
+	@$(MAKE) --no-print-directory check-crates CRATES="$(PURE_CRATES)"
+
 .PHONY: ci
-ci: check deny unused test demo-once ## run all checks of CI
+ci: check check-pure-crates deny unused test demo-once ## run all checks of CI
