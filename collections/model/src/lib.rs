@@ -96,7 +96,7 @@ pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
 };
-pub use proxy_config_resource::{ProxyConfigLevels, ProxyConfigResource};
+pub use proxy_config_resource::ProxyConfigResource;
 pub use reject::{Reject, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
 pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
