@@ -8,6 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use envoy_types::pb::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use prost::Message;
+use sluice_model::label::{CANONICAL_NAME, CANONICAL_REVISION};
 use sluice_model::{Proxy, Resource, SlotValues, Template, TemplatePart, Text};
 
 /// First and last byte of a marker. No name, address or pattern contains it.
@@ -74,8 +75,8 @@ pub fn identity_slots(proxy: &Proxy) -> SlotValues {
     };
     let or = |text: &Text, default: &'static str| if text.is_empty() { default.into() } else { text.clone() };
     let values = [
-        label("service.istio.io/canonical-revision", "latest"),
-        label("service.istio.io/canonical-name", "unknown"),
+        label(CANONICAL_REVISION, "latest"),
+        label(CANONICAL_NAME, "unknown"),
         or(&proxy.cluster, "unknown"),
         or(&proxy.mesh_id, "unknown"),
         or(&proxy.namespace, "default"),

@@ -4,10 +4,8 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
+use crate::label::GATEWAY_NAME;
 use crate::{Labels, ObjectKey, Text, match_labels};
-
-/// Label of gateway and waypoint proxies with the name of their Gateway (Gateway API).
-pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
@@ -47,7 +45,7 @@ impl Attachment {
     /// the root namespace with a selector applies to every namespace. Waypoints have other rules of attachment.
     #[must_use]
     pub fn is_for(&self, policy: &ObjectKey, namespace: &str, labels: &Labels) -> bool {
-        let gateway = labels.get(GATEWAY_NAME_LABEL);
+        let gateway = labels.get(GATEWAY_NAME);
         if self.targets.is_empty() {
             return match_labels(&self.selector, labels);
         }
@@ -63,7 +61,7 @@ impl Attachment {
     /// The labels that decide whether it applies: it does not apply to a workload without all of them. Several targets
     /// are several values of one label, hence pairs.
     pub fn labels(&self) -> impl Iterator<Item = (&Text, &Text)> {
-        static GATEWAY: LazyLock<Text> = LazyLock::new(|| GATEWAY_NAME_LABEL.into());
+        static GATEWAY: LazyLock<Text> = LazyLock::new(|| GATEWAY_NAME.into());
         self.selector.iter().chain(self.targets.iter().map(|target| (&*GATEWAY, &target.name)))
     }
 }
@@ -86,14 +84,14 @@ mod tests {
             namespace: namespace.into(),
         };
         let attached = Attachment { targets: vec![target("other", ""), target("door", "")], ..Attachment::default() };
-        let door = labels(&[(GATEWAY_NAME_LABEL, "door")]);
+        let door = labels(&[(GATEWAY_NAME, "door")]);
         assert!(attached.is_for(&policy, "edge", &door));
         assert!(!attached.is_for(&policy, "elsewhere", &door));
         assert!(!attached.is_for(&policy, "edge", &labels(&[("app", "door")])));
         let far = Attachment { targets: vec![target("door", "elsewhere")], ..Attachment::default() };
         assert!(!far.is_for(&policy, "edge", &door));
         let labels: Vec<_> = far.labels().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        assert_eq!(labels, [(GATEWAY_NAME_LABEL, "door")]);
+        assert_eq!(labels, [(GATEWAY_NAME, "door")]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod host;
 mod identity;
 mod ingress;
 mod kubernetes;
+pub mod label;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;
@@ -55,7 +56,7 @@ pub use ambient::{
     ServiceWaypoints, Waypoint, WaypointClients,
 };
 pub use any_object::{MeshSettings, Object, ParsedObject};
-pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
+pub use attachment::{Attachment, TargetRef};
 pub use authorization_policy::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
     PolicyAction, PolicyValues,

@@ -7,13 +7,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
-use sluice_model::{Kind, Labels, Text};
+use sluice_model::{Kind, Labels, Text, label};
 
 use crate::fields::unknown_field;
 use crate::{Fields, Findings, Item, is_any_case_label, is_label_key, is_label_value};
 
-/// Annotation that makes an AuthorizationPolicy log its decisions instead of enforcing them.
-const DRY_RUN: &str = "istio.io/dry-run";
 /// Annotations that admission refuses: a test of the webhook itself, and marks of objects that controllers generate.
 const RESERVED: [&str; 3] =
     ["internal.istio.io/webhook-always-reject", "internal.istio.io/parents", "internal.istio.io/parent-namespace"];
@@ -44,7 +42,7 @@ pub(crate) fn check_object(item: &Item<'_>, kind: Kind, findings: &Findings) {
         if RESERVED.contains(&name.as_str()) {
             findings.refuse(&path, "this annotation is reserved and cannot be set");
         }
-        if name == DRY_RUN {
+        if name == label::DRY_RUN {
             check_dry_run(item, kind, value, &path, findings);
         }
     }

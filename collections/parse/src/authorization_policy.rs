@@ -8,13 +8,11 @@ mod check;
 
 use sluice_model::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
-    Object, PolicyAction, PolicyValues,
+    Object, PolicyAction, PolicyValues, label,
 };
 
 use crate::attachment::attachment;
 use crate::{Fields, Findings, Item};
-
-const DRY_RUN: &str = "istio.io/dry-run";
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
@@ -44,7 +42,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         (readable || action != PolicyAction::Allow).then_some(rule)
     });
     let rules = rules.collect();
-    let dry_run = meta.annotations.get(DRY_RUN).is_some_and(|value| check::dry_run(value));
+    let dry_run = meta.annotations.get(label::DRY_RUN).is_some_and(|value| check::dry_run(value));
     drop(fields);
     Some(Object::AuthorizationPolicy(Box::new(AuthorizationPolicy {
         namespace: meta.namespace,

@@ -1,13 +1,12 @@
 //! Node (S06).
 
 use serde::Deserialize;
-use sluice_model::{Labels, Locality, Node, Object, Text};
+use sluice_model::{Labels, Locality, Node, Object, Text, label};
 
 use crate::{Findings, Item, metadata::Metadata};
 
-const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
-const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
-const SUBZONE: &str = "topology.istio.io/subzone";
+const REGIONS: [&str; 2] = [label::REGION, "failure-domain.beta.kubernetes.io/region"];
+const ZONES: [&str; 2] = [label::ZONE, "failure-domain.beta.kubernetes.io/zone"];
 /// Frequent labels of the kubelet, which are dropped. All others are kept: `traffic.istio.io/nodeSelector` may refer to any.
 const DROPPED_PREFIXES: [&str; 2] = ["beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/"];
 
@@ -49,5 +48,9 @@ fn locality(labels: &Labels) -> Locality {
     let first = |names: [&str; 2]| {
         names.iter().find_map(|name| labels.get(name).filter(|value| !value.is_empty())).cloned().unwrap_or_default()
     };
-    Locality { region: first(REGION), zone: first(ZONE), subzone: labels.get(SUBZONE).cloned().unwrap_or_default() }
+    Locality {
+        region: first(REGIONS),
+        zone: first(ZONES),
+        subzone: labels.get(label::SUBZONE).cloned().unwrap_or_default(),
+    }
 }

@@ -1,15 +1,9 @@
 //! Pod (S05).
 
 use serde::Deserialize;
-use sluice_model::{Labels, Object, ObjectKey, Pod, Text};
+use sluice_model::{Labels, Object, ObjectKey, Pod, Text, label};
 
 use crate::{Findings, Item, metadata::Metadata};
-
-/// Label that overrides the name of the workload.
-const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
-/// Annotations that something reads. All others are dropped, because there are many pods.
-const ANNOTATIONS: [&str; 4] =
-    ["ambient.istio.io/redirection", "proxy.istio.io/config", "sidecar.istio.io/inject", "security.istio.io/tlsMode"];
 
 #[derive(Deserialize)]
 struct Input {
@@ -77,7 +71,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let key = item.key;
     let labels = input.metadata.take_labels();
     let (workload_kind, workload_name) = workload(key, &input.metadata, &labels);
-    let workload_name = labels.get(WORKLOAD_NAME).cloned().unwrap_or(workload_name);
+    let workload_name = labels.get(label::WORKLOAD_NAME).cloned().unwrap_or(workload_name);
     let status = input.status;
     let mut ips: Vec<Text> = status.pod_ip.filter(|ip| !ip.is_empty()).into_iter().collect();
     for PodIp { ip } in status.pod_ips.unwrap_or_default() {
@@ -88,7 +82,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let conditions = status.conditions.unwrap_or_default();
     let non_empty = |text: Option<Text>| text.filter(|text| !text.is_empty());
     let mut annotations = input.metadata.take_annotations();
-    annotations.retain(|name, _| ANNOTATIONS.contains(&name.as_str()));
+    // The others are dropped, because nothing reads them and there are many pods.
+    annotations.retain(|name, _| *name == *label::AMBIENT_REDIRECTION);
     Some(Object::Pod(Pod {
         namespace: key.namespace.clone(),
         name: key.name.clone(),

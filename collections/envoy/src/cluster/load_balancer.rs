@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use sluice_model::{
     ConsistentHash, HashAlgorithm, LoadBalancer, LocalityLb, Service, SimpleLb, Text, TrafficDistribution, ZoneAwareLb,
+    label,
 };
 
 use super::ClusterSettings;
@@ -65,13 +66,7 @@ pub(crate) fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settin
 
 /// The mode of a service's traffic distribution.
 pub(crate) fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb> {
-    const PLACES: [&str; 5] = [
-        "topology.istio.io/network",
-        "topology.kubernetes.io/region",
-        "topology.kubernetes.io/zone",
-        "topology.istio.io/subzone",
-        "kubernetes.io/hostname",
-    ];
+    const PLACES: [&str; 5] = [label::NETWORK, label::REGION, label::ZONE, label::SUBZONE, label::HOSTNAME];
     let places = match distribution {
         TrafficDistribution::Any => return None,
         TrafficDistribution::PreferSameZone => &PLACES[..3],

@@ -1,23 +1,11 @@
 //! Properties of a client that its endpoints depend on.
 
 use serde::Serialize;
+use sluice_model::label::{CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE};
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first};
 use crate::proxy_metadata::sends_no_hbone;
-
-/// Topology labels of endpoints and clients.
-pub(super) const REGION: &str = "topology.kubernetes.io/region";
-/// Topology label, see `REGION`.
-pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
-/// Topology label, see `REGION`.
-pub(super) const SUBZONE: &str = "topology.istio.io/subzone";
-/// Topology label, see `REGION`.
-pub(super) const CLUSTER: &str = "topology.istio.io/cluster";
-/// Topology label, see `REGION`.
-pub(super) const NETWORK: &str = "topology.istio.io/network";
-/// Topology label, see `REGION`.
-pub(super) const NODE: &str = "kubernetes.io/hostname";
 
 /// The properties of a client that endpoints depend on. Each tier includes those of the tiers before it.
 ///
@@ -117,7 +105,7 @@ impl EndpointClient {
             ZONE => self.locality.zone.as_str(),
             SUBZONE => self.locality.subzone.as_str(),
             CLUSTER => self.cluster.as_str(),
-            NODE => self.node.as_str(),
+            HOSTNAME => self.node.as_str(),
             NETWORK if own().is_empty() => self.network.as_str(),
             _ => "",
         };
@@ -164,7 +152,7 @@ fn own_tier(service: &Service) -> Tier {
 fn tier_of_order(order: &[Text]) -> Tier {
     let of_label = |entry: &Text| match entry.split('=').next().unwrap_or_default() {
         REGION | ZONE | SUBZONE | CLUSTER => Tier::Locality,
-        NODE => Tier::Node,
+        HOSTNAME => Tier::Node,
         // All clients have a network. The workload label may override it.
         NETWORK => Tier::Locality,
         _ => Tier::Labels,

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use envoy_types::pb::envoy::config::core::v3::Locality as EnvoyLocality;
 use envoy_types::pb::envoy::config::endpoint::v3::LocalityLbEndpoints;
+use sluice_model::label::{CLUSTER, NETWORK};
 use sluice_model::{Locality, LocalityDistribute, Text, TrafficPolicy};
 
-use super::client::{CLUSTER, EndpointClient, NETWORK};
+use super::client::EndpointClient;
 use super::group::{EndpointOrigin, Group, weight_of};
 use super::inputs::AssignmentInputs;
 use super::metadata::label;

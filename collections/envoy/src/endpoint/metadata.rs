@@ -1,13 +1,13 @@
 //! Metadata and labels of endpoints.
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
+use sluice_model::label::{CANONICAL_NAME, CANONICAL_REVISION, CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE};
 use sluice_model::{Endpoint, Labels};
 
-use super::client::{CLUSTER, NETWORK, NODE, REGION, SUBZONE, ZONE};
 use crate::wire::{string_value, structure};
 
-const CANONICAL_NAMES: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
-const CANONICAL_REVISIONS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
+const CANONICAL_NAMES: [&str; 3] = [CANONICAL_NAME, "app.kubernetes.io/name", "app"];
+const CANONICAL_REVISIONS: [&str; 3] = [CANONICAL_REVISION, "app.kubernetes.io/version", "version"];
 
 const DEFAULT_REVISION: &str = "latest";
 
@@ -50,7 +50,7 @@ pub(super) fn label<'a>(endpoint: &'a Endpoint, key: &str) -> Option<&'a str> {
         ZONE => endpoint.locality.zone.as_str(),
         SUBZONE => endpoint.locality.subzone.as_str(),
         CLUSTER => endpoint.cluster.as_str(),
-        NODE => endpoint.node.as_str(),
+        HOSTNAME => endpoint.node.as_str(),
         // The network label of the workload has precedence.
         NETWORK => return own().filter(|own| !own.is_empty()).or_else(network),
         _ => "",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use sluice_model::{HboneAddress, InboundBinding, Labels, Locality, Text};
+use sluice_model::{HboneAddress, InboundBinding, Labels, Locality, Text, label};
 use sluice_proto::istio::workload::application_tunnel::Protocol;
 use sluice_proto::istio::workload::{
     ApplicationTunnel, Locality as WorkloadLocality, NetworkMode, Port, PortList, TunnelProtocol, Workload,
@@ -13,11 +13,6 @@ use sluice_proto::istio::workload::{
 use super::{PortPair, WorkloadAddress, gateway, octets, workload_address};
 use crate::endpoint::canonical_service;
 use crate::wire::uint32;
-
-/// Annotation of pods whose traffic is redirected to ztunnel.
-const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Label with the tunnel protocols that a workload accepts itself.
-const TUNNEL: &str = "networking.istio.io/tunnel";
 
 /// Default trust domain, which is omitted.
 const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
@@ -119,10 +114,8 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         workload.workload_type = WorkloadType::Pod.into();
         workload.canonical_name = name.to_owned();
         workload.canonical_revision = revision.to_owned();
-        workload.native_tunnel =
-            known.labels.get(TUNNEL).is_some_and(|tunnels| tunnels.split(',').any(|tunnel| tunnel == "http"));
-        let captured = known.annotations.get(REDIRECTION).is_some_and(|word| *word == *"enabled");
-        if workload.native_tunnel || captured {
+        workload.native_tunnel = label::accepts_http_tunnel(known.labels);
+        if workload.native_tunnel || label::is_redirected_to_ztunnel(known.annotations) {
             workload.tunnel_protocol = TunnelProtocol::Hbone.into();
         }
     }

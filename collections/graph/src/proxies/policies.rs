@@ -12,8 +12,8 @@ use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::name;
 use sluice_envoy::security::{KeySource, PolicyFilters, SecurityInputs, build_policies};
 use sluice_model::{
-    Attachment, AuthorizationPolicy, GATEWAY_NAME_LABEL, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey,
-    RequestAuthentication, ServiceKey, Text, Timestamp,
+    Attachment, AuthorizationPolicy, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey, RequestAuthentication,
+    ServiceKey, Text, Timestamp, label,
 };
 
 use super::collectors::find_collector;
@@ -108,7 +108,7 @@ impl PolicyFinder {
     /// The policies that apply to a workload of the namespace with these labels.
     pub(crate) fn find(&self, cx: &Context, namespace: &Text, labels: &Labels) -> PolicyKeys {
         let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
-        let targets_only = self.gateways_by_target_only && labels.contains_key(GATEWAY_NAME_LABEL);
+        let targets_only = self.gateways_by_target_only && labels.contains_key(label::GATEWAY_NAME);
         let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, place: &Text| {
             let mut rows = cx.by(by, place);
             rows.retain(|(key, attached)| {

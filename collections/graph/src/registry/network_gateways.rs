@@ -5,20 +5,17 @@ use std::collections::BTreeSet;
 use sluice_engine::Collection;
 use sluice_model::{
     KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node, ObjectKey,
-    ServiceType, Text, match_labels,
+    ServiceType, Text, label, match_labels,
 };
 
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::networks::NETWORK_LABEL;
 use crate::registry::services::service_host;
 
 /// Port for mutual TLS unless another is configured.
 const MTLS_PORT: u16 = 15443;
 /// Port for HBONE.
 const HBONE_PORT: u16 = 15008;
-/// Label of a gateway's Service that names its port for mutual TLS.
-const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 
@@ -133,8 +130,8 @@ fn gateway_ports(
     networks: Option<&MeshNetworks>,
     domain: &str,
 ) -> Vec<NetworkGateway> {
-    if let Some(network) = service.meta.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty()) {
-        let declared = service.meta.labels.get(PORT_LABEL).and_then(|port| port.parse().ok());
+    if let Some(network) = service.meta.labels.get(label::NETWORK).filter(|network| !network.is_empty()) {
+        let declared = service.meta.labels.get(label::GATEWAY_PORT).and_then(|port| port.parse().ok());
         // A gateway accepts what its ports are for: mutual TLS, HBONE or both.
         let listens = |port: u16| if service.ports.iter().any(|p| p.port == port) { u32::from(port) } else { 0 };
         let (port, hbone_port) = (listens(declared.unwrap_or(MTLS_PORT)), listens(HBONE_PORT));

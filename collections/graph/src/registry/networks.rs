@@ -5,12 +5,9 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_model::{Labels, MeshNetworks, Namespace, NetworkEndpoints, ObjectKey, Text};
+use sluice_model::{Labels, MeshNetworks, Namespace, NetworkEndpoints, ObjectKey, Text, label};
 
 use crate::options::GraphOptions;
-
-/// Label of a pod, a WorkloadEntry or a system namespace with its network.
-pub(crate) const NETWORK_LABEL: &str = "topology.istio.io/network";
 
 /// How the network of an endpoint is found.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -28,7 +25,7 @@ impl NetworkRules {
     /// address. Empty if none of them determines a network.
     #[must_use]
     pub(crate) fn network(&self, cluster: &str, address: &str, labels: &Labels) -> Text {
-        let label = labels.get(NETWORK_LABEL).filter(|network| !network.is_empty());
+        let label = labels.get(label::NETWORK).filter(|network| !network.is_empty());
         let by_cluster = || self.by_system_namespace.get(cluster).or_else(|| self.by_registry.get(cluster));
         let by_block = || {
             let address: IpAddr = address.parse().ok()?;
@@ -57,7 +54,7 @@ pub(crate) fn derive_networks<'s>(
 ) -> Collection<'s, (), NetworkRules> {
     let system_namespace = options.system_namespace.clone();
     let labelled = namespaces.filter_map("system_networks", move |key, namespace| {
-        let network = namespace.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty())?;
+        let network = namespace.labels.get(label::NETWORK).filter(|network| !network.is_empty())?;
         (key.name == system_namespace).then(|| network.clone())
     });
     mesh_networks.derive("networks", |deps| {

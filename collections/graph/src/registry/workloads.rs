@@ -6,29 +6,16 @@ use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_model::{
     Endpoint, Health, Kind, Labels, Locality, MeshConfig, Node, ObjectKey, ObjectMeta, Pod, Text, TlsMode,
-    WorkloadAddress,
+    WorkloadAddress, label,
 };
 
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::networks::{NETWORK_LABEL, NetworkRules};
+use crate::registry::networks::NetworkRules;
 use crate::registry::services::spiffe;
 
-/// Annotation of pods whose traffic the node proxy captures.
-const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Label with the tunnels that a workload accepts.
-const TUNNEL: &str = "networking.istio.io/tunnel";
-/// Label of the objects that a controller creates for a Gateway.
-const MANAGED: &str = "gateway.istio.io/managed";
-const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
-const WORKLOAD_NAME_LABEL: &str = "service.istio.io/workload-name";
 const REGISTRATION_GROUP: &str = "istio.io/autoRegistrationGroup";
 const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
-const REGION: &str = "topology.kubernetes.io/region";
-const ZONE: &str = "topology.kubernetes.io/zone";
-const SUBZONE: &str = "topology.istio.io/subzone";
-const CLUSTER: &str = "topology.istio.io/cluster";
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The object that declares a workload.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -124,7 +111,7 @@ pub(crate) fn derive_workload_instances<'s>(
 /// Name of the workload that a WorkloadEntry is a replica of.
 pub(crate) fn entry_workload_name(meta: &ObjectMeta) -> &Text {
     let group = meta.annotations.get(REGISTRATION_GROUP);
-    group.or_else(|| meta.labels.get(WORKLOAD_NAME_LABEL)).unwrap_or(&meta.name)
+    group.or_else(|| meta.labels.get(label::WORKLOAD_NAME)).unwrap_or(&meta.name)
 }
 
 /// The key for the workloads that a selector may select; the caller checks the whole selector against each.
@@ -171,7 +158,7 @@ pub(crate) fn pod_endpoint(
         weight: 0,
         hostname,
         subdomain: pod.subdomain.clone(),
-        hbone: takes_hbone(&pod.labels) || pod.annotations.get(REDIRECTION).is_some_and(|word| *word == *"enabled"),
+        hbone: accepts_hbone(&pod.labels) || label::is_redirected_to_ztunnel(&pod.annotations),
         cluster_local: false,
     }
 }
@@ -211,28 +198,25 @@ pub(crate) fn address_endpoint(
         weight: workload.weight,
         hostname: Text::default(),
         subdomain: Text::default(),
-        hbone: takes_hbone(&workload.labels),
+        hbone: accepts_hbone(&workload.labels),
         cluster_local: false,
     }
 }
 
 /// Whether a workload itself accepts HBONE: by its label, or because it is a waypoint.
-fn takes_hbone(labels: &Labels) -> bool {
-    has_tunnel(labels) || labels.get(MANAGED).is_some_and(|by| *by == *"istio.io-mesh-controller")
-}
-
-fn has_tunnel(labels: &Labels) -> bool {
-    labels.get(TUNNEL).is_some_and(|tunnels| tunnels.split(',').any(|tunnel| tunnel == "http"))
+fn accepts_hbone(labels: &Labels) -> bool {
+    label::accepts_http_tunnel(labels)
+        || labels.get(label::GATEWAY_MANAGED).is_some_and(|by| *by == *label::MANAGED_BY_MESH_CONTROLLER)
 }
 
 /// Whether an endpoint accepts HBONE only because it is a waypoint: metadata is exchanged with it nevertheless.
 pub(crate) fn is_waypoint(endpoint: &Endpoint) -> bool {
-    takes_hbone(&endpoint.labels) && !has_tunnel(&endpoint.labels)
+    accepts_hbone(&endpoint.labels) && !label::accepts_http_tunnel(&endpoint.labels)
 }
 
 /// By label; without one, by whether the workload has an identity, which implies a sidecar.
 fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
-    match labels.get(TLS_MODE_LABEL).map(Text::as_str) {
+    match labels.get(label::TLS_MODE).map(Text::as_str) {
         Some("istio") => TlsMode::Istio,
         None if has_identity => TlsMode::Istio,
         _ => TlsMode::Disabled,
@@ -254,17 +238,17 @@ pub(crate) fn pod_locality(labels: &Labels, node: Option<&Node>) -> Locality {
 pub(crate) fn with_topology(labels: &Labels, cluster: &str, locality: &Locality, node: &str, network: &str) -> Labels {
     let mut labels = labels.clone();
     let places = [
-        (REGION, locality.region.as_str()),
-        (ZONE, &locality.zone),
-        (SUBZONE, &locality.subzone),
-        (CLUSTER, cluster),
-        (HOSTNAME, node),
+        (label::REGION, locality.region.as_str()),
+        (label::ZONE, &locality.zone),
+        (label::SUBZONE, &locality.subzone),
+        (label::CLUSTER, cluster),
+        (label::HOSTNAME, node),
     ];
-    for (label, value) in places.into_iter().filter(|(_, value)| !value.is_empty()) {
-        labels.insert(label.into(), value.into());
+    for (name, value) in places.into_iter().filter(|(_, value)| !value.is_empty()) {
+        labels.insert(name.into(), value.into());
     }
-    if !network.is_empty() && labels.get(NETWORK_LABEL).is_none_or(|own| own.is_empty()) {
-        labels.insert(NETWORK_LABEL.into(), network.into());
+    if !network.is_empty() && labels.get(label::NETWORK).is_none_or(|own| own.is_empty()) {
+        labels.insert(label::NETWORK.into(), network.into());
     }
     labels
 }

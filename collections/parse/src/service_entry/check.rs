@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use sluice_model::{Protocol, Resolution, ServiceEntry};
+use sluice_model::{Protocol, Resolution, ServiceEntry, label};
 
 use crate::admission::is_subnet;
 use crate::workload_entry::check_workload;
 use crate::{Fields, is_admitted_host, is_any_case_label, is_fqdn, is_wildcard_domain};
-
-/// Label that names the waypoint of a service.
-const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 
 /// Checks a ServiceEntry after it is parsed.
 pub(super) fn check(fields: &Fields<'_>, entry: &ServiceEntry) {
@@ -157,7 +154,7 @@ fn check_dynamic(fields: &Fields<'_>, entry: &ServiceEntry) {
             );
         }
     }
-    let waypoint = entry.meta.labels.get(USE_WAYPOINT).filter(|name| !name.is_empty());
+    let waypoint = entry.meta.labels.get(label::USE_WAYPOINT).filter(|name| !name.is_empty());
     if !entry.mesh_external && waypoint.is_some_and(|name| !name.eq_ignore_ascii_case("none")) {
         fields.refuse("location", "resolution DYNAMIC_DNS with a waypoint requires location MESH_EXTERNAL");
     }

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use sluice_model::{LocalityDistribute, LocalityLb, Text, ZoneAwareLb};
+use sluice_model::{LocalityDistribute, LocalityLb, Text, ZoneAwareLb, label};
 
 use crate::Fields;
 
 /// Node labels of region, zone and subzone. Regional failover and zone-aware balancing already order endpoints by them.
-const TOPOLOGY: [&str; 3] =
-    ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
+const TOPOLOGY: [&str; 3] = [label::REGION, label::ZONE, label::SUBZONE];
 
 /// `LocalityLoadBalancerSetting`.
 pub(crate) fn locality_lb(fields: &Fields<'_>) -> LocalityLb {

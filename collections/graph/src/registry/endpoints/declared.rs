@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    Endpoint, Kind, MeshConfig, Resolution, Service, ServiceEntry, ServicePort, Text, TlsMode, match_labels,
+    Endpoint, Kind, MeshConfig, Resolution, Service, ServiceEntry, ServicePort, Text, TlsMode, label, match_labels,
 };
 
 use super::DeclaredEndpoints;
@@ -74,7 +74,7 @@ pub(crate) fn derive_declared_endpoints<'s>(
                                 .enumerate()
                                 .map(|(i, workload)| {
                                     let name = format!("{}-{i}", key.object.name).into();
-                                    let named = workload.labels.get("service.istio.io/workload-name").unwrap_or(&name);
+                                    let named = workload.labels.get(label::WORKLOAD_NAME).unwrap_or(&name);
                                     (
                                         address_endpoint(workload, &key.object, named, &trust_domain, &networks),
                                         &workload.ports,

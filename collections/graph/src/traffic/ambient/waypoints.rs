@@ -5,24 +5,21 @@ use std::net::IpAddr;
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_model::gateway_api::{AddressKind, Gateway, Listener, NamespaceSelection};
 use sluice_model::{
-    GATEWAY_NAME_LABEL, HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta,
-    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, is_true,
+    HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta, ServiceKey,
+    ServiceWaypoints, Text, Waypoint, WaypointClients, is_true, label,
 };
 
 use super::{AmbientInputs, namespace_labels, namespace_of};
 use crate::options::GraphOptions;
 
-const USE: &str = "istio.io/use-waypoint";
 const USE_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const CANARY: &str = "istio.io/use-waypoint-canary";
 const CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
 /// Annotation: share of the traffic for the other waypoint, in percent.
 const CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weight";
 const FOR_INGRESS: &str = "istio.io/ingress-use-waypoint";
-/// Label of the objects that a controller creates for a Gateway.
-const MANAGED: &str = "gateway.istio.io/managed";
 /// Its value for gateways without a waypoint: waypoints themselves, and east-west gateways.
-const WITHOUT_WAYPOINT: [&str; 2] = ["istio.io-mesh-controller", "istio.io-eastwest-controller"];
+const WITHOUT_WAYPOINT: [&str; 2] = [label::MANAGED_BY_MESH_CONTROLLER, "istio.io-eastwest-controller"];
 /// Label of a Gateway or its class: the traffic that it processes.
 const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 const SERVICES: &str = "service";
@@ -56,7 +53,7 @@ impl<'s> Waypoints<'s> {
         let declared = inputs.objects.namespaces.filter_map("namespace_waypoints", |_, namespace| {
             let mut labels = namespace.labels.clone();
             labels.retain(|label, _| {
-                [USE, USE_NAMESPACE, CANARY, CANARY_NAMESPACE, FOR_INGRESS].contains(&label.as_str())
+                [label::USE_WAYPOINT, USE_NAMESPACE, CANARY, CANARY_NAMESPACE, FOR_INGRESS].contains(&label.as_str())
             });
             let mut annotations = namespace.annotations.clone();
             annotations.retain(|name, _| *name == *CANARY_WEIGHT);
@@ -81,7 +78,7 @@ fn derive_waypoints<'s>(
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, Waypoint> {
     let instances = inputs.objects.pods.index("waypoints/accounts-by-pod", |key, pod| {
-        let gateway = pod.labels.get(GATEWAY_NAME_LABEL).filter(|name| !name.is_empty());
+        let gateway = pod.labels.get(label::GATEWAY_NAME).filter(|name| !name.is_empty());
         gateway.map(|name| ((ObjectKey { name: name.clone(), ..key.clone() }, pod.service_account.clone()), ()))
     });
     let accounts = instances
@@ -208,7 +205,7 @@ impl WaypointReads {
 
     /// How the workload with these labels is reached; `key` is the declaring object.
     pub(super) fn of_workload(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> WorkloadWaypoint {
-        let gateway = labels.get(GATEWAY_NAME_LABEL).filter(|name| !name.is_empty());
+        let gateway = labels.get(label::GATEWAY_NAME).filter(|name| !name.is_empty());
         let instance = gateway.map(|name| ObjectKey { name: name.clone(), ..key.clone() });
         if let Some(own) = instance.and_then(|instance| cx.get(&self.all, &instance)) {
             return WorkloadWaypoint { waypoint: None, binding: own.binding };
@@ -227,7 +224,7 @@ impl WaypointReads {
         annotations: &Labels,
         private: bool,
     ) -> ServiceWaypoints {
-        if labels.get(MANAGED).is_some_and(|by| WITHOUT_WAYPOINT.contains(&by.as_str())) {
+        if labels.get(label::GATEWAY_MANAGED).is_some_and(|by| WITHOUT_WAYPOINT.contains(&by.as_str())) {
             return ServiceWaypoints::default();
         }
         let near = |waypoint: &Waypoint| !private || waypoint.key.namespace == key.namespace;
@@ -255,8 +252,9 @@ impl WaypointReads {
         primary: &Waypoint,
     ) -> Vec<(HboneAddress, u32)> {
         // The share of the namespace counts only if its waypoint is used.
-        let inherited = of_namespace
-            .filter(|_| !matches!(waypoint_label(labels, key, USE, USE_NAMESPACE), WaypointLabel::Named(_)));
+        let inherited = of_namespace.filter(|_| {
+            !matches!(waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE), WaypointLabel::Named(_))
+        });
         let declaring = match inherited {
             Some((of_namespace, _)) if !labels.contains_key(CANARY) && of_namespace.contains_key(CANARY) => {
                 of_namespace
@@ -279,12 +277,13 @@ impl WaypointReads {
     /// The waypoint that an object refers to or, if it refers to none, that of its namespace. A reference to an absent
     /// or forbidden waypoint is not replaced by another.
     fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
-        let named = match waypoint_label(labels, key, USE, USE_NAMESPACE) {
+        let named = match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
             WaypointLabel::None => return None,
             WaypointLabel::Named(named) => named,
             WaypointLabel::Absent => {
                 let declared = cx.get(&self.declared, &namespace_of(key))?;
-                let WaypointLabel::Named(named) = waypoint_label(&declared.0, key, USE, USE_NAMESPACE) else {
+                let WaypointLabel::Named(named) = waypoint_label(&declared.0, key, label::USE_WAYPOINT, USE_NAMESPACE)
+                else {
                     return None;
                 };
                 named

@@ -9,7 +9,7 @@ use sluice_model::gateway_api::{
 };
 use sluice_model::{
     Gateway as IstioGateway, GatewayOwner, GatewayServer, Host, LabelSelector, Labels, Namespace, ObjectKey,
-    ObjectMeta, Protocol, Text,
+    ObjectMeta, Protocol, Text, label,
 };
 
 use super::classes::{GatewayController, find_controller};
@@ -24,8 +24,6 @@ use crate::registry::services::service_host;
 
 /// Annotation: the name of the deployed objects.
 const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
-/// Annotation: the ServiceAccount of the deployed objects.
-const SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
 /// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Port of HBONE.
@@ -347,6 +345,7 @@ fn service_account(gateway: &Gateway, controller: GatewayController, options: &G
     if !is_managed(gateway, options) {
         return Text::default();
     }
-    let annotated = gateway.meta.annotations.get(SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
+    let annotated =
+        gateway.meta.annotations.get(label::GATEWAY_SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
     annotated.unwrap_or_else(|| default_name(gateway, controller))
 }

@@ -4,7 +4,7 @@ use sluice_engine::Context;
 use sluice_model::gateway_api::{
     FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ListenerTlsMode, ObjectRef,
 };
-use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite};
+use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite, label};
 
 use super::credentials::CredentialLookup;
 use super::grants::GrantLookup;
@@ -15,10 +15,6 @@ const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
 /// Option: the TLS mode of a listener of an east-west gateway.
 const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
-/// Label of east-west gateways.
-const NETWORK_LABEL: &str = "topology.istio.io/network";
-/// Label with their port.
-const NETWORK_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 const NETWORK_PORT: &str = "15443";
 /// Name of the certificate that every workload has.
 const BUILTIN: &str = "builtin://";
@@ -88,9 +84,9 @@ fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
 }
 
 fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
-    let network_port = labels.get(NETWORK_PORT_LABEL).map_or(NETWORK_PORT, Text::as_str);
+    let network_port = labels.get(label::GATEWAY_PORT).map_or(NETWORK_PORT, Text::as_str);
     option(tls, LISTENER_PROTOCOL) == "auto-passthrough"
-        || (labels.contains_key(NETWORK_LABEL) && port.to_string() == network_port)
+        || (labels.contains_key(label::NETWORK) && port.to_string() == network_port)
 }
 
 fn cipher_suites(written: &str) -> Vec<Text> {

@@ -1,0 +1,57 @@
+//! Names of labels and annotations that several modules read.
+
+use crate::{Labels, Text};
+
+/// Label of nodes and endpoints: the region.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// Label of nodes and endpoints: the zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// Label of nodes and endpoints: the sub-zone.
+pub const SUBZONE: &str = "topology.istio.io/subzone";
+/// Label of endpoints: the cluster.
+pub const CLUSTER: &str = "topology.istio.io/cluster";
+/// Label of workloads, gateways and system namespaces: the network.
+pub const NETWORK: &str = "topology.istio.io/network";
+/// Label of nodes and endpoints: the name of the node.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Label of gateways to a network: their port for mutual TLS.
+pub const GATEWAY_PORT: &str = "networking.istio.io/gatewayPort";
+
+/// Label of gateway and waypoint proxies: the name of their Gateway (Gateway API).
+pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+/// Label of the objects that a controller creates for a Gateway: the controller.
+pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
+/// The value of [`GATEWAY_MANAGED`] for waypoints.
+pub const MANAGED_BY_MESH_CONTROLLER: &str = "istio.io-mesh-controller";
+/// Annotation of a Gateway: the service account of its proxies.
+pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
+
+/// Label of a workload: its name in telemetry, instead of that of its controller.
+pub const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
+/// Label of a workload: the name of its canonical service.
+pub const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+/// Label of a workload: the revision of its canonical service.
+pub const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+/// Label of a workload: `istio` if it accepts mutual TLS.
+pub const TLS_MODE: &str = "security.istio.io/tlsMode";
+/// Label of a workload: the tunnel protocols that it accepts itself.
+pub const TUNNEL: &str = "networking.istio.io/tunnel";
+/// Annotation of a pod: `enabled` if its traffic is redirected to ztunnel.
+pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Label of workloads, services and namespaces: the name of their waypoint, or `none`.
+pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+
+/// Annotation of an AuthorizationPolicy: whether it only reports what it would deny.
+pub const DRY_RUN: &str = "istio.io/dry-run";
+
+/// Whether a workload with these labels accepts HBONE without ztunnel.
+#[must_use]
+pub fn accepts_http_tunnel(labels: &Labels) -> bool {
+    labels.get(TUNNEL).is_some_and(|protocols| protocols.split(',').any(|protocol| protocol == "http"))
+}
+
+/// Whether the traffic of a pod with these annotations is redirected to ztunnel.
+#[must_use]
+pub fn is_redirected_to_ztunnel(annotations: &Labels) -> bool {
+    annotations.get(AMBIENT_REDIRECTION).map(Text::as_str) == Some("enabled")
+}
