@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::config::core::v3::envoy_internal_address::AddressNam
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::{Address, CidrRange, EnvoyInternalAddress, Pipe, SocketAddress};
 use ipnet::IpNet;
-use sluice_model::IpFamilies;
+use sluice_model::{IpFamilies, UNIX_PREFIX};
 
 use crate::wire::uint32;
 
@@ -24,7 +24,7 @@ pub fn socket_address(address: &str, port: u32) -> SocketAddress {
 #[must_use]
 pub fn address(address: &str, port: u32) -> Address {
     let kind = if port == 0 {
-        let path = address.strip_prefix("unix://").unwrap_or(address);
+        let path = address.strip_prefix(UNIX_PREFIX).unwrap_or(address);
         AddressKind::Pipe(Pipe { path: path.to_owned(), mode: 0 })
     } else {
         AddressKind::SocketAddress(socket_address(address, port))

@@ -47,6 +47,7 @@ mod text;
 mod text_map;
 mod traffic_extension;
 mod traffic_policy;
+mod unix_socket;
 mod view;
 mod virtual_service;
 mod workload;
@@ -125,6 +126,7 @@ pub use traffic_policy::{
     ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,
     OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
+pub use unix_socket::UNIX_PREFIX;
 pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
     AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, FaultAbort, FaultDelay, HeaderOperations,

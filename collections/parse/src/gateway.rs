@@ -5,15 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use sluice_model::{
     Gateway, GatewayServer, ObjectMeta, Protocol, ServerTls, ServerTlsMode, Text, TlsCertificateFiles, TlsProtocol,
-    is_cipher_suite,
+    UNIX_PREFIX, is_cipher_suite,
 };
 
 use crate::fields::{Fields, Findings};
-use crate::names::{is_admitted_host, is_dns_label, is_wildcard_domain};
+use crate::names::{is_admitted_host, is_dns_label, is_socket_path, is_wildcard_domain};
 use crate::protocol;
-
-/// Prefix of addresses that are the path of a Unix domain socket.
-const SOCKET: &str = "unix://";
 
 /// TLS modes by their names in the API.
 const TLS_MODES: [(&str, ServerTlsMode); 6] = [
@@ -76,7 +73,7 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         if protocol == Protocol::Unsupported {
             port.reject("protocol", format!("`{protocol_text}` is not a protocol: expected one of HTTP, HTTPS, GRPC, GRPC-WEB, HTTP2, MONGO, TCP, TLS"));
         }
-        let is_socket = number == 0 && bind.starts_with(SOCKET);
+        let is_socket = number == 0 && bind.starts_with(UNIX_PREFIX);
         if !is_socket && !(1..=65535).contains(&number) {
             port.reject("number", format!("expected a port from 1 to 65535, found {number}"));
         }
@@ -86,12 +83,12 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         if port.has("targetPort") {
             port.refuse("targetPort", "`targetPort` has no effect in a Gateway");
         }
-        if number != 0 && bind.starts_with(SOCKET) {
+        if number != 0 && bind.starts_with(UNIX_PREFIX) {
             port.reject("number", "a Unix domain socket requires port number 0");
         }
     }
-    let is_address = match bind.strip_prefix(SOCKET) {
-        Some(path) => path.starts_with('@') || (path.starts_with('/') && !path.ends_with('/')),
+    let is_address = match bind.strip_prefix(UNIX_PREFIX) {
+        Some(path) => is_socket_path(path),
         None => bind.is_empty() || bind.parse::<std::net::IpAddr>().is_ok(),
     };
     if !is_address {

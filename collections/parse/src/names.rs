@@ -102,6 +102,12 @@ pub(crate) fn is_label_value(value: &str) -> bool {
     value.bytes().all(inner) && outer(value.bytes().next()) && outer(value.bytes().last())
 }
 
+/// Whether the text after `unix://` is the absolute path of a file, or the name of an abstract socket (`@NAME`).
+#[must_use]
+pub(crate) fn is_socket_path(path: &str) -> bool {
+    path.starts_with('@') || (path.starts_with('/') && !path.ends_with('/'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

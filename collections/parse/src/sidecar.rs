@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use sluice_model::{
     CaptureMode, Destination, Host, LocalEndpoint, Object, OutboundPolicy, OutboundTraffic, Protocol, ServerTlsMode,
-    Sidecar, SidecarEgress, SidecarIngress, SidecarPort, Text,
+    Sidecar, SidecarEgress, SidecarIngress, SidecarPort, Text, UNIX_PREFIX,
 };
 
 use crate::destination_rule::checked_pool;
 use crate::gateway::server_tls;
+use crate::names::is_socket_path;
 use crate::{Fields, Findings, Item, is_dns_label, is_wildcard_domain, protocol};
-
-/// Prefix of addresses that are the path of a Unix domain socket.
-const SOCKET: &str = "unix://";
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
@@ -141,17 +139,13 @@ fn check_address(fields: &Fields<'_>, bind: &str) {
     }
 }
 
-fn is_socket_path(path: &str) -> bool {
-    path.starts_with('@') || (path.starts_with('/') && !path.ends_with('/'))
-}
-
 fn default_endpoint(fields: &Fields<'_>) -> LocalEndpoint {
     const NAME: &str = "defaultEndpoint";
     let text = fields.text(NAME);
     if text.is_empty() {
         return LocalEndpoint::Original;
     }
-    if let Some(path) = text.strip_prefix(SOCKET) {
+    if let Some(path) = text.strip_prefix(UNIX_PREFIX) {
         if !is_socket_path(path) {
             fields.reject(NAME, format!("`{path}` is not the absolute path of a file"));
         }
@@ -188,7 +182,7 @@ fn egress(fields: &Fields<'_>, namespace: &str) -> SidecarEgress {
     };
     match &listener.port {
         Some(port) if port.number == 0 => {
-            match listener.bind.strip_prefix(SOCKET) {
+            match listener.bind.strip_prefix(UNIX_PREFIX) {
                 None => fields.reject("bind", "port 0 requires a Unix domain socket: expected `unix://PATH`"),
                 Some(path) if !is_socket_path(path) => {
                     fields.refuse("bind", format!("`{path}` is not the absolute path of a file"));

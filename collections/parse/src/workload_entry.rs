@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use sluice_model::{Object, Text, WorkloadAddress, WorkloadEntry, is_true};
+use sluice_model::{Object, Text, UNIX_PREFIX, WorkloadAddress, WorkloadEntry, is_true};
 
 use crate::admission::{check_labels, is_port};
 use crate::{Fields, Findings, Item, is_any_case_label, is_fqdn};
@@ -15,7 +15,10 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let mut workload = workload_address(&fields);
     let address = workload.address.as_str();
-    if !address.is_empty() && !address.starts_with("unix://") && address.parse::<IpAddr>().is_err() && !is_fqdn(address)
+    if !address.is_empty()
+        && !address.starts_with(UNIX_PREFIX)
+        && address.parse::<IpAddr>().is_err()
+        && !is_fqdn(address)
     {
         fields.refuse("address", format!("`{address}` is not a host name or an IP address"));
     }
@@ -78,7 +81,7 @@ pub(crate) fn check_workload(fields: &Fields<'_>, path: &str, workload: &Workloa
 
 /// Checks an address that is a Unix domain socket.
 pub(crate) fn check_socket(fields: &Fields<'_>, path: &str, workload: &WorkloadAddress) {
-    if let Some(socket) = workload.address.strip_prefix("unix://") {
+    if let Some(socket) = workload.address.strip_prefix(UNIX_PREFIX) {
         if !socket.starts_with('/') && !socket.starts_with('@') {
             fields.reject(path, "the path of a Unix domain socket must be absolute");
         } else if socket.starts_with('/') && socket.ends_with('/') {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use sluice_model::{Protocol, Resolution, ServiceEntry, label};
+use sluice_model::{Protocol, Resolution, ServiceEntry, UNIX_PREFIX, label};
 
 use crate::admission::is_subnet;
 use crate::workload_entry::check_workload;
@@ -117,7 +117,7 @@ fn check_endpoints(fields: &Fields<'_>, entry: &ServiceEntry) {
     for (n, endpoint) in entry.endpoints.iter().enumerate() {
         let path = format!("endpoints[{n}].address");
         let address = endpoint.address.as_str();
-        let is_socket = address.starts_with("unix://");
+        let is_socket = address.starts_with(UNIX_PREFIX);
         let is_address = address.parse::<IpAddr>().is_ok();
         if is_static && !address.is_empty() && !is_socket && !is_address {
             fields.reject(&path, format!("`{address}` is not an IP address: resolution STATIC requires one"));

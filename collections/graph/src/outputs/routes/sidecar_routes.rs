@@ -11,7 +11,8 @@ use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
     DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution,
-    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, View, VirtualService,
+    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, UNIX_PREFIX, View,
+    VirtualService,
 };
 
 use super::RouteInputs;
@@ -221,7 +222,7 @@ fn derive_tables<'s>(
             let mut segments = vec![(segment_key(layer, table, &Text::default()), encoded(&header))];
             let Some(profile) = cx.get(&profiles, &layer.profile) else { return segments };
             // A table of one Service has no unknown hosts.
-            if !table.contains(':') || table.starts_with("unix://") {
+            if !table.contains(':') || table.starts_with(UNIX_PREFIX) {
                 let Some(defaults) = cx.get(&defaults, &()) else { return segments };
                 let headers = profile.headers.unwrap_or(defaults.headers);
                 let outbound = profile.outbound.as_ref();

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    Endpoint, Kind, MeshConfig, Resolution, Service, ServiceEntry, ServicePort, Text, TlsMode, label, match_labels,
+    Endpoint, Kind, MeshConfig, Resolution, Service, ServiceEntry, ServicePort, Text, TlsMode, UNIX_PREFIX, label,
+    match_labels,
 };
 
 use super::DeclaredEndpoints;
@@ -15,9 +16,6 @@ use crate::registry::services::DeclaredKey;
 use crate::registry::workloads::{
     WorkloadInstance, WorkloadInstanceKey, WorkloadInstances, address_endpoint, selector_key, trust_domain,
 };
-
-/// Prefix of an address that is a path.
-const UNIX: &str = "unix://";
 
 /// Endpoints of each declaration: those that a ServiceEntry lists or selects, its host if that is to be resolved, and
 /// the WorkloadEntries that a Service selects.
@@ -158,7 +156,7 @@ fn of_entry<'a>(
     for (endpoint, ports) in workloads {
         for port in &service.ports {
             let mut made = Endpoint { port_name: port.name.clone(), ..endpoint.clone() };
-            let path = endpoint.addresses.first().and_then(|address| address.strip_prefix(UNIX)).map(Text::from);
+            let path = endpoint.addresses.first().and_then(|address| address.strip_prefix(UNIX_PREFIX)).map(Text::from);
             // A path has no port; otherwise the port of the workload has precedence over that of the ServiceEntry.
             if let Some(path) = path {
                 made.addresses = vec![path];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_model::{
     CaptureMode, Host, OutboundTraffic, Protocol, RouteSemantics, Service, SidecarEgress, SidecarPort, SidecarScope,
-    Text, View, VirtualService,
+    Text, UNIX_PREFIX, View, VirtualService,
 };
 
 use crate::registry::services::{HostServices, preferred};
@@ -15,8 +15,6 @@ use crate::views::sidecar_view;
 
 /// The namespace of entries for all namespaces, and the host that matches all hosts.
 const ANY: &str = "*";
-/// Prefix of a bind address that is a socket in the file system.
-const SOCKET: &str = "unix://";
 
 /// The hosts that a listener lists for a namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -84,7 +82,7 @@ impl EgressListener {
         Self {
             port: declared.port.clone(),
             bind: declared.bind.clone(),
-            to_port: declared.capture == CaptureMode::None || declared.bind.starts_with(SOCKET),
+            to_port: declared.capture == CaptureMode::None || declared.bind.starts_with(UNIX_PREFIX),
             hosts,
             only_exact,
         }
