@@ -10,6 +10,9 @@ use crate::{
     TrafficDistribution,
 };
 
+/// Port that proxies accept HBONE on.
+pub const HBONE_PORT: u16 = 15008;
+
 /// Destination of HBONE connections.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum HboneDestination {

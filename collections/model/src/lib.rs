@@ -53,7 +53,7 @@ mod virtual_service;
 mod workload;
 
 pub use ambient::{
-    AmbientLoadBalancing, AmbientPort, AmbientService, HboneAddress, HboneDestination, InboundBinding,
+    AmbientLoadBalancing, AmbientPort, AmbientService, HBONE_PORT, HboneAddress, HboneDestination, InboundBinding,
     ServiceWaypoints, Waypoint, WaypointClients,
 };
 pub use any_object::{MeshSettings, Object, ParsedObject};

@@ -109,6 +109,14 @@ pub enum Resolution {
     Alias,
 }
 
+impl Resolution {
+    /// Whether clients resolve the host names of the endpoints by DNS.
+    #[must_use]
+    pub fn is_dns(self) -> bool {
+        matches!(self, Self::DnsLb | Self::DnsRoundRobinLb)
+    }
+}
+
 /// Kind of the declaring object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ServiceSource {
@@ -254,6 +262,12 @@ impl Service {
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|p| p.port == port)
+    }
+
+    /// Whether proxies resolve the host of each request by DNS.
+    #[must_use]
+    pub fn is_dynamic_dns(&self) -> bool {
+        self.resolution == Resolution::DynamicDns && self.host.is_wildcard()
     }
 
     /// Whether it is a Kubernetes Service without a virtual address.

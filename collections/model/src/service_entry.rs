@@ -90,3 +90,11 @@ pub struct ServiceEntry {
     /// Addresses allocated to its hosts (S10): `status.addresses` as declared, (host, address).
     pub allocated_addresses: Vec<(Host, Text)>,
 }
+
+impl ServiceEntry {
+    /// Whether clients resolve the host by DNS. They resolve a wildcard host only with resolution DYNAMIC_DNS, by its names.
+    #[must_use]
+    pub fn is_resolved(&self, host: &Host) -> bool {
+        !host.is_wildcard() || self.resolution == Resolution::DynamicDns
+    }
+}

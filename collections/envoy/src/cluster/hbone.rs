@@ -27,7 +27,7 @@ use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::path_segment::Se
 use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Cluster as OfCluster, Host as OfHost, Kind};
 use envoy_types::pb::envoy::r#type::metadata::v3::{MetadataKey, MetadataKind};
 use serde::Serialize;
-use sluice_model::{ClientTlsMode, MeshConfig, Text};
+use sluice_model::{ClientTlsMode, HBONE_PORT, MeshConfig, Text};
 
 use super::ClusterSettings;
 use super::draft::{Draft, explicit};
@@ -39,8 +39,6 @@ use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::string_match::prefix;
 use crate::wire::{any, duration, string_value, structure, uint32};
 
-/// HBONE port of the peer proxy.
-const HBONE_PORT: u32 = 15008;
 /// Metadata key of the original destination.
 pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
 /// Default idle timeout.
@@ -83,7 +81,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
             cleanup_interval: Some(duration(CLEANUP_INTERVAL)),
             circuit_breakers: Some(CircuitBreakers { thresholds: vec![unlimited()], ..CircuitBreakers::default() }),
             lb_config: Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
-                upstream_port_override: Some(uint32(HBONE_PORT)),
+                upstream_port_override: Some(uint32(u32::from(HBONE_PORT))),
                 metadata_key: Some(MetadataKey {
                     key: ORIGINAL_DST.to_owned(),
                     path: vec![PathSegment { segment: Some(Segment::Key("waypoint".to_owned())) }],

@@ -78,7 +78,7 @@ pub(crate) fn discovery_type(service: &Service, proxy_type: ProxyType) -> Discov
 /// Whether the endpoints of a service are part of its clusters, which resolve their names.
 #[must_use]
 pub fn uses_dns(service: &Service) -> bool {
-    matches!(service.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb)
+    service.resolution.is_dns()
 }
 
 /// Whether the endpoints of a cluster are served by EDS.
@@ -86,7 +86,7 @@ pub fn uses_dns(service: &Service) -> bool {
 pub fn uses_eds(service: &Service, proxy_type: ProxyType, policy: Option<&TrafficPolicy>) -> bool {
     discovery_type(service, proxy_type) == DiscoveryType::Eds
         && service.resolution != Resolution::Alias
-        && !(service.resolution == Resolution::DynamicDns && service.host.is_wildcard())
+        && !service.is_dynamic_dns()
         && !policy.is_some_and(TrafficPolicy::is_passthrough)
 }
 
@@ -97,7 +97,7 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     if service.resolution == Resolution::Alias || port.protocol == Protocol::Udp {
         return Vec::new();
     }
-    if service.resolution == Resolution::DynamicDns && service.host.is_wildcard() {
+    if service.is_dynamic_dns() {
         let draft = dynamic_dns::start(service, port, inputs.profile, inputs.settings);
         return draft.map(|draft| finish_whole(inputs, draft, String::new())).into_iter().collect();
     }

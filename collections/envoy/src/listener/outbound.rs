@@ -14,7 +14,7 @@ use sluice_model::{Protocol, Resolution, Service, ServicePort, ServiceSource, Te
 use super::address::{additional, wildcards};
 use super::bind::{BindAddress, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
-use super::outbound_port::{OutboundPort, is_dynamic_dns};
+use super::outbound_port::OutboundPort;
 use super::outbound_tcp::tcp_chains;
 use super::protocol_detection::{PortProtocol, plain_http, port_protocol};
 use super::service_address::{extra_addresses, service_address};
@@ -225,7 +225,7 @@ fn http_chain(
         RouteSource::Named(routes),
         prefix,
     );
-    if is_dynamic_dns(port.service) {
+    if port.service.is_dynamic_dns() {
         chain.forward_filters.push(dynamic_dns::http_filter(settings, port.service));
     }
     virtual_outbound::add_forward_filter(settings, &mut chain);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_model::{DestinationRule, Labels, Resolution, Service, ServicePort, Text, VirtualService};
+use sluice_model::{DestinationRule, Labels, Service, ServicePort, Text, VirtualService};
 
 use super::tcp_filters::Destinations;
 
@@ -30,9 +30,4 @@ pub struct ListenerClient {
     pub namespace: Text,
     /// Its labels.
     pub labels: Labels,
-}
-
-/// Whether the proxy resolves the host of each request to a service.
-pub(super) fn is_dynamic_dns(service: &Service) -> bool {
-    service.host.is_wildcard() && service.resolution == Resolution::DynamicDns
 }

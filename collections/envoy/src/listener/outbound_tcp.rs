@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::config::listener::v3::Filter;
 use sluice_model::{Labels, MESH_GATEWAY, Text, match_labels};
 
 use super::chain::{Action, Chain};
-use super::outbound_port::{OutboundPort, is_dynamic_dns};
+use super::outbound_port::OutboundPort;
 use super::service_address::service_address;
 use super::tcp_filters::TcpFilterInputs;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
@@ -84,7 +84,7 @@ fn default_server_names(
     let wildcard = if settings.ipv4() { "0.0.0.0" } else { "::" };
     let is_cidr = service_address(settings, service).is_some_and(|address| address.contains('/'));
     let at_wildcard = address.is_none() && bind == wildcard;
-    if by_network || is_cidr || at_wildcard || is_dynamic_dns(service) {
+    if by_network || is_cidr || at_wildcard || service.is_dynamic_dns() {
         vec![service.host.0.clone()]
     } else {
         Vec::new()
@@ -172,7 +172,8 @@ fn service_filters(settings: &ListenerSettings, port: &OutboundPort<'_>) -> Vec<
     } else {
         StatNameValues::outbound(service, "", u32::from(target), "").expand(pattern)
     };
-    let resolver = is_dynamic_dns(service).then(|| super::dynamic_dns::sni_filter(settings, service, port.listen.port));
+    let resolver =
+        service.is_dynamic_dns().then(|| super::dynamic_dns::sni_filter(settings, service, port.listen.port));
     let mut inputs = filter_inputs(port);
     inputs.before_proxy = resolver.as_slice();
     inputs.to_cluster(settings, stat_prefix, cluster, "", port.rule.map(Arc::as_ref))

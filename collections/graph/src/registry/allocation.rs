@@ -127,9 +127,7 @@ fn claim(entry: &ServiceEntry) -> Option<AddressClaim> {
         let block = || text.parse::<IpNet>().ok().filter(|it| it.prefix_len() == it.max_prefix_len());
         text.parse().ok().or_else(|| block().map(|block| block.addr()))
     });
-    // No client resolves a wildcard name, unless each of its names is resolved by itself.
-    let named = |host: &&Host| !host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
-    let hosts = distinct_hosts(entry).filter(|_| allocates(entry)).filter(named);
+    let hosts = distinct_hosts(entry).filter(|host| allocates(entry) && entry.is_resolved(host));
     let claim = AddressClaim {
         created: entry.meta.created,
         declared: declared.collect(),

@@ -4,18 +4,16 @@ use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node, ObjectKey,
-    ServiceType, Text, label, match_labels,
+    HBONE_PORT, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node,
+    ObjectKey, ServiceType, Text, label, match_labels,
 };
 
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Port for mutual TLS unless another is configured.
-const MTLS_PORT: u16 = 15443;
-/// Port for HBONE.
-const HBONE_PORT: u16 = 15008;
+/// Port of a gateway for mutual TLS unless its label has another one.
+pub(crate) const MTLS_PORT: u16 = 15443;
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 

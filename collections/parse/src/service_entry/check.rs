@@ -91,7 +91,7 @@ fn check_ports(fields: &Fields<'_>, entry: &ServiceEntry) {
 }
 
 fn check_endpoints(fields: &Fields<'_>, entry: &ServiceEntry) {
-    let dns = matches!(entry.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb);
+    let dns = entry.resolution.is_dns();
     let is_static = entry.resolution == Resolution::ClientSideLb;
     match entry.resolution {
         Resolution::Passthrough | Resolution::DynamicDns if !entry.endpoints.is_empty() => {

@@ -56,13 +56,15 @@ pub(crate) fn derive_declared_endpoints<'s>(
                     match &entry.workload_selector {
                         Some(selector) => {
                             let mut selected = select(selector);
-                            selected.retain(|(_, instance)| is_dns(service) || is_ip(&instance.endpoint));
+                            selected.retain(|(_, instance)| service.resolution.is_dns() || is_ip(&instance.endpoint));
                             of_entry(
                                 service,
                                 selected.iter().map(|(_, instance)| (&instance.endpoint, &instance.ports)),
                             )
                         }
-                        None if entry.endpoints.is_empty() && is_dns(service) => of_host(key, service, &entry),
+                        None if entry.endpoints.is_empty() && service.resolution.is_dns() => {
+                            of_host(key, service, &entry)
+                        }
                         None => {
                             let trust_domain = cx.get(&trust_domain, &())?;
                             let networks = cx.get(&networks, &())?;
@@ -105,10 +107,6 @@ pub(crate) fn derive_declared_endpoints<'s>(
         [(service, endpoints.clone())]
     });
     DeclaredEndpoints { endpoints, by_service }
-}
-
-fn is_dns(service: &Service) -> bool {
-    matches!(service.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb)
 }
 
 fn is_ip(endpoint: &Endpoint) -> bool {

@@ -65,8 +65,7 @@ pub(super) fn derive_service_entries<'s>(
     inputs.objects.service_entries.derive_many("ambient_workloads/addresses", |deps| {
         let (reads, by_entry) = (around.read(deps), deps.by(&by_entry));
         move |cx, key, entry: &ServiceEntry| {
-            let resolved =
-                matches!(entry.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb | Resolution::DynamicDns);
+            let resolved = entry.resolution.is_dns() || entry.resolution == Resolution::DynamicDns;
             let implied = entry.endpoints.is_empty() && entry.workload_selector.is_none() && resolved;
             if entry.endpoints.is_empty() && !implied {
                 return Vec::new();

@@ -163,9 +163,8 @@ fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -
 
 fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option<AmbientService> {
     let declares: Vec<IpNet> = entry.addresses.iter().map(|text| block(text)).collect::<Option<_>>()?;
-    // A wildcard is not resolved, unless each of its names is resolved by itself.
-    let looked_up = !declared.host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
-    let allocated = declared.auto_allocated_addresses.iter().filter(|_| looked_up).filter_map(|text| block(text));
+    let is_resolved = entry.is_resolved(&declared.host);
+    let allocated = declared.auto_allocated_addresses.iter().filter(|_| is_resolved).filter_map(|text| block(text));
     let ports = entry.ports.iter().map(|port| AmbientPort {
         port: u32::from(port.number),
         name: port.name.clone(),

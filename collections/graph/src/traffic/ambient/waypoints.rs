@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_model::gateway_api::{AddressKind, Gateway, Listener, NamespaceSelection};
 use sluice_model::{
-    HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta, ServiceKey,
-    ServiceWaypoints, Text, Waypoint, WaypointClients, is_true, label,
+    HBONE_PORT, HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta,
+    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, is_true, label,
 };
 
 use super::{AmbientInputs, namespace_labels, namespace_of};
@@ -27,7 +27,6 @@ const SERVICES: &str = "service";
 const BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
 /// Protocol of a listener that accepts the PROXY protocol.
 const PROXY_PROTOCOL: &str = "istio.io/PROXY";
-const HBONE_PORT: u16 = 15008;
 /// Name for "no waypoint".
 const NONE: &str = "none";
 

@@ -8,8 +8,8 @@ use sluice_model::gateway_api::{
     AddressKind, GROUP, Gateway, GatewayClass, GroupKind, Listener, ListenerSet, ListenerTlsMode, NamespaceSelection,
 };
 use sluice_model::{
-    Gateway as IstioGateway, GatewayOwner, GatewayServer, Host, LabelSelector, Labels, Namespace, ObjectKey,
-    ObjectMeta, Protocol, Text, label,
+    Gateway as IstioGateway, GatewayOwner, GatewayServer, HBONE_PORT, Host, LabelSelector, Labels, Namespace,
+    ObjectKey, ObjectMeta, Protocol, Text, label,
 };
 
 use super::classes::{GatewayController, find_controller};
@@ -26,8 +26,6 @@ use crate::registry::services::service_host;
 const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
 /// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-/// Port of HBONE.
-const HBONE_PORT: u16 = 15008;
 
 /// An object with listeners.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -8,6 +8,7 @@ use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_
 
 use super::credentials::CredentialLookup;
 use super::grants::GrantLookup;
+use crate::registry::network_gateways::MTLS_PORT;
 
 /// Option: how client certificates are requested.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
@@ -15,7 +16,6 @@ const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
 /// Option: the TLS mode of a listener of an east-west gateway.
 const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
-const NETWORK_PORT: &str = "15443";
 /// Name of the certificate that every workload has.
 const BUILTIN: &str = "builtin://";
 
@@ -84,9 +84,9 @@ fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
 }
 
 fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
-    let network_port = labels.get(label::GATEWAY_PORT).map_or(NETWORK_PORT, Text::as_str);
-    option(tls, LISTENER_PROTOCOL) == "auto-passthrough"
-        || (labels.contains_key(label::NETWORK) && port.to_string() == network_port)
+    let is_network_port =
+        || labels.get(label::GATEWAY_PORT).map_or(port == MTLS_PORT, |declared| **declared == *port.to_string());
+    option(tls, LISTENER_PROTOCOL) == "auto-passthrough" || (labels.contains_key(label::NETWORK) && is_network_port())
 }
 
 fn cipher_suites(written: &str) -> Vec<Text> {
