@@ -9,6 +9,7 @@ mod ambient;
 mod any_object;
 mod attachment;
 mod authorization_policy;
+mod claim_header;
 mod compliance;
 mod decimal;
 mod destination_rule;
@@ -62,6 +63,7 @@ pub use authorization_policy::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
     PolicyAction, PolicyValues,
 };
+pub use claim_header::{CLAIM_PREFIX, claim_path};
 pub use compliance::CompliancePolicy;
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};

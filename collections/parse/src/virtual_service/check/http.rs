@@ -2,8 +2,8 @@
 
 use regex::Regex;
 use sluice_model::{
-    AbortStatus, CorsPolicy, Decimal, DirectResponse, DirectResponseBody, HeaderOperations, Headers, HttpFault,
-    HttpMatch, HttpRedirect, HttpRewrite, HttpRoute, RedirectPort, StringMatch, VirtualService,
+    AbortStatus, CLAIM_PREFIX, CorsPolicy, Decimal, DirectResponse, DirectResponseBody, HeaderOperations, Headers,
+    HttpFault, HttpMatch, HttpRedirect, HttpRewrite, HttpRoute, RedirectPort, StringMatch, VirtualService, claim_path,
 };
 
 use super::{At, check_destination, check_weights};
@@ -89,13 +89,13 @@ fn check_match(at: &At<'_, '_>, matched: &HttpMatch, vs: &VirtualService) {
     for (field, headers) in [("headers", &matched.headers), ("withoutHeaders", &matched.without_headers)] {
         for (name, value) in headers {
             let path = format!("{field}[{name}]");
-            let claim = is_claim(name);
+            let claim = claim_path(name).is_some();
             if name.is_empty() {
                 at.reject(field, "the name of a header is required");
             } else if !claim && !PSEUDO_HEADERS.contains(&name.as_str()) && !is_header_name(name) {
                 at.refuse(&path, format!("`{name}` is not a valid header name"));
             }
-            if name.to_ascii_lowercase().starts_with(CLAIMS) && vs.is_mesh() {
+            if name.to_ascii_lowercase().starts_with(CLAIM_PREFIX) && vs.is_mesh() {
                 at.reject(field, "a match on token claims is supported only at gateways");
             }
             // `*` alone means that the header is present. Admission accepts it only in `withoutHeaders`.
@@ -130,15 +130,6 @@ fn check_match(at: &At<'_, '_>, matched: &HttpMatch, vs: &VirtualService) {
         );
     }
     check_labels(at.fields, &at.of("sourceLabels"), &matched.source_labels);
-}
-
-const CLAIMS: &str = "@request.auth.claims";
-
-/// Whether a name refers to a claim: `@request.auth.claims.a.b` or `@request.auth.claims[a][b]`, case-insensitive.
-fn is_claim(name: &str) -> bool {
-    let (start, rest) = name.split_at_checked(CLAIMS.len()).unwrap_or_default();
-    let path = rest.strip_prefix('.').or_else(|| rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')));
-    start.eq_ignore_ascii_case(CLAIMS) && path.is_some_and(|path| !path.is_empty())
 }
 
 fn check_string(at: &At<'_, '_>, name: &str, value: Option<&StringMatch>) {
