@@ -5,8 +5,10 @@
 mod compliance;
 mod filter;
 mod filter_config;
+mod metadata_exchange;
 mod object_metadata;
 mod slots;
+mod socket_match;
 mod stat_name;
 
 pub mod address;

@@ -1,23 +1,21 @@
 //! Names of clusters, listeners and routes (N01). Dashboards and EnvoyFilters depend on them.
 
+pub(crate) use sluice_model::{VIRTUAL_INBOUND, VIRTUAL_OUTBOUND};
+
 /// Cluster that blocks traffic.
 pub(crate) const BLACK_HOLE: &str = "BlackHoleCluster";
 /// Cluster for the original destination of outbound traffic.
 pub const PASSTHROUGH: &str = "PassthroughCluster";
 /// Cluster for the original destination of inbound traffic.
 pub(crate) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
-/// Cluster, route and virtual host of unknown hosts that are resolved by DNS.
-pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
+/// Route table, virtual host and route of unknown hosts that are resolved by DNS.
+pub(crate) const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
 /// Cluster of unknown hosts that are resolved by DNS.
 pub(crate) const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
 /// Cluster of the SDS server on the credential socket of a proxy.
 pub(crate) const SDS_EXTERNAL_CLUSTER: &str = "sds-external";
-/// Listener for redirected outbound traffic.
-pub(crate) const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
-/// Listener for redirected inbound traffic.
-pub(crate) const VIRTUAL_INBOUND: &str = "virtualInbound";
-/// Route table of the HTTP proxy listener.
-pub(crate) const HTTP_PROXY_ROUTE: &str = "http_proxy";
+/// Route table of the HTTP proxy listener, which has the hosts of all ports.
+pub const HTTP_PROXY_ROUTES: &str = "http_proxy";
 
 /// Cluster and internal listener that tunnel connections over HBONE.
 pub(crate) const CONNECT_ORIGINATE: &str = "connect_originate";

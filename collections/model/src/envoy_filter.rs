@@ -8,6 +8,13 @@ use serde::{Serialize, Serializer};
 
 use crate::{Attachment, Labels, ResourceType, Text, Timestamp};
 
+/// Name of the HTTP connection manager, in which patches change HTTP filters and routes.
+pub const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+/// Listener for redirected outbound traffic. A patch matches the port of its filter chains, not its own.
+pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
+/// Listener for redirected inbound traffic. A patch matches the port of its filter chains, not its own.
+pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+
 /// Parts of the configuration that patches apply to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the part of that name")]

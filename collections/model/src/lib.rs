@@ -69,9 +69,9 @@ pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, Health, TlsMode};
 pub use envoy_filter::{
-    ApplyTo, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch,
-    PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch, RouteTableMatch, VersionMatch,
-    VirtualHostMatch,
+    ApplyTo, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, HTTP_CONNECTION_MANAGER,
+    ListenerMatch, ObjectMatch, PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch,
+    RouteTableMatch, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND, VersionMatch, VirtualHostMatch,
 };
 pub use extension_provider::{
     DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtAuthzRequestBody, ExtensionProvider, GrpcExporter, HeaderValue,

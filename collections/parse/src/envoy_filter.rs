@@ -5,9 +5,9 @@ mod value;
 use regex::Regex;
 use serde_json::Value;
 use sluice_model::{
-    ApplyTo, Attachment, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, Object,
-    ObjectMatch, PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch, RouteTableMatch, Text,
-    VersionMatch, VirtualHostMatch,
+    ApplyTo, Attachment, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, HTTP_CONNECTION_MANAGER,
+    ListenerMatch, Object, ObjectMatch, PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch,
+    RouteTableMatch, Text, VersionMatch, VirtualHostMatch,
 };
 
 use crate::admission::check_selector;
@@ -16,7 +16,6 @@ use crate::{Fields, Findings, Item};
 
 /// Longer expressions for proxy versions are not compiled.
 const MAX_VERSION_PATTERN: usize = 1024;
-const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
 /// Annotation that names the services which patches refer to, so that gateways get their clusters.
 const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";

@@ -8,7 +8,6 @@ use crate::merge::merge_filter;
 use crate::route::{RouteTableContext, patch_table};
 use crate::{dynamic, patches_for, sequence, value};
 
-pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 const MANAGER_TYPE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
 /// Name of the HTTP filter that a patch matches.

@@ -1,12 +1,14 @@
 //! Matches of patches on listeners, filter chains and network filters.
 
 use prost_reflect::DynamicMessage;
-use sluice_model::{ApplyTo, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch};
+use sluice_model::{
+    ApplyTo, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch, VIRTUAL_INBOUND, VIRTUAL_OUTBOUND,
+};
 
 use crate::dynamic;
 
 /// Listeners whose filter chains match the ports, instead of the listener.
-const VIRTUAL_LISTENERS: [&str; 2] = ["virtualInbound", "virtualOutbound"];
+const VIRTUAL_LISTENERS: [&str; 2] = [VIRTUAL_INBOUND, VIRTUAL_OUTBOUND];
 
 /// Name and port of a listener, which patches match.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! Patches of the network filters of a filter chain.
 
 use prost_reflect::DynamicMessage;
-use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation};
+use sluice_model::{ApplyTo, EnvoyPatch, HTTP_CONNECTION_MANAGER, PatchContext, PatchOperation};
 
-use crate::http_filter::{HTTP_CONNECTION_MANAGER, patch_http_filters};
+use crate::http_filter::patch_http_filters;
 use crate::listener_match::{ListenerAddress, filter_match, filter_matches};
 use crate::merge::merge_filter;
 use crate::{dynamic, patches_for, sequence, value};

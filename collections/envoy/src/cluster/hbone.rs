@@ -36,8 +36,9 @@ use super::transport_socket::{RAW_BUFFER, by_tls_mode, plain_match, raw_buffer};
 use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
+use crate::socket_match::{MTLS_MATCH, by_hbone};
 use crate::string_match::prefix;
-use crate::wire::{any, duration, string_value, structure, uint32};
+use crate::wire::{any, duration, uint32};
 
 /// Metadata key of the original destination.
 pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
@@ -161,7 +162,7 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
     cluster.transport_socket_matches = match (cluster.transport_socket.take(), mode) {
         (Some(socket), _) if mutual => vec![over_hbone(plain()), by_tls_mode(socket), plain_match()],
         (Some(socket), Some(ClientTlsMode::IstioMutual)) => {
-            vec![over_hbone(plain()), otherwise("tlsMode-istio", socket)]
+            vec![over_hbone(plain()), otherwise(MTLS_MATCH, socket)]
         }
         // User-defined TLS is terminated by the application, so it is inside of the tunnel.
         (Some(socket), _) => vec![over_hbone(socket.clone()), otherwise("user", socket)],
@@ -184,7 +185,7 @@ fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
     };
     TransportSocketMatch {
         name: "hbone".to_owned(),
-        r#match: Some(structure([("tunnel", string_value("http"))])),
+        r#match: Some(by_hbone()),
         transport_socket: Some(TransportSocket {
             name: "envoy.transport_sockets.internal_upstream".to_owned(),
             config_type: Some(ConfigType::TypedConfig(any(&transport))),

@@ -4,13 +4,12 @@ use envoy_types::pb::envoy::config::cluster::v3::{Cluster, Filter};
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSource};
 
+use crate::metadata_exchange::{METADATA_EXCHANGE, metadata_exchange_config};
 use crate::object_metadata::{ConfigKind, object_path};
-use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
+use crate::wire::{bool_value, list_value, string_value, struct_value};
 
 /// Metadata namespace of all fields.
 const ISTIO: &str = "istio";
-/// Type URL of Istio's message for metadata exchange, which Envoy's API does not contain.
-const METADATA_EXCHANGE: &str = "type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange";
 
 /// The fields of namespace `istio`, which are added if absent.
 pub(super) fn istio(cluster: &mut Cluster) -> &mut Struct {
@@ -69,10 +68,5 @@ pub(super) fn add_alpn_override(cluster: &mut Cluster, tls: Option<&ClientTls>) 
 
 /// The network filter for metadata exchange.
 pub(super) fn metadata_exchange() -> Filter {
-    let config = serde_json::json!({ "enable_discovery": true, "protocol": "istio-peer-exchange" });
-    Filter {
-        name: "istio.metadata_exchange".to_owned(),
-        typed_config: Some(typed_struct(METADATA_EXCHANGE, config)),
-        ..Filter::default()
-    }
+    Filter { name: METADATA_EXCHANGE.to_owned(), typed_config: Some(metadata_exchange_config()), ..Filter::default() }
 }

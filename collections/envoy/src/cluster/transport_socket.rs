@@ -4,18 +4,15 @@ use envoy_types::pb::envoy::config::cluster::v3::cluster::TransportSocketMatch;
 use envoy_types::pb::envoy::config::core::v3::{TransportSocket, transport_socket::ConfigType};
 use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 
-use crate::wire::{any, string_value, structure};
+use crate::socket_match::{MTLS_MATCH, by_mtls};
+use crate::wire::{any, structure};
 
 /// Name of the transport socket for plain text in matches.
 pub(super) const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
 
 /// Match of endpoints that accept mutual TLS.
 pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
-    TransportSocketMatch {
-        name: "tlsMode-istio".to_owned(),
-        r#match: Some(structure([("tlsMode", string_value("istio"))])),
-        transport_socket: Some(socket),
-    }
+    TransportSocketMatch { name: MTLS_MATCH.to_owned(), r#match: Some(by_mtls()), transport_socket: Some(socket) }
 }
 
 /// Match of all other endpoints: plain text.

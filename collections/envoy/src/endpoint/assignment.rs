@@ -15,6 +15,7 @@ use super::{locality, metadata, networks};
 use crate::address::{address, internal_address};
 use crate::cluster::{ORIGINAL_DST, sends_unhealthy};
 use crate::name::CONNECT_ORIGINATE;
+use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone};
 use crate::wire::{string_value, structure, uint32};
 
 /// Label that marks an endpoint as draining.
@@ -142,11 +143,9 @@ fn over_hbone(endpoint: &Endpoint, status: HealthStatus) -> LbEndpoint {
     let target =
         if first.contains(':') { format!("[{first}]:{}", endpoint.port) } else { format!("{first}:{}", endpoint.port) };
     let mut metadata = metadata::metadata(endpoint, false);
-    let mut insert = |key: &str, field: &str, value: &str| {
-        metadata.filter_metadata.insert(key.to_owned(), structure([(field, string_value(value))]));
-    };
-    insert(ORIGINAL_DST, "local", &target);
-    insert("envoy.transport_socket_match", "tunnel", "http");
+    let original_dst = structure([("local", string_value(&target))]);
+    metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), original_dst);
+    metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), by_hbone());
     LbEndpoint {
         health_status: status as i32,
         load_balancing_weight: Some(uint32(endpoint.weight.max(1))),

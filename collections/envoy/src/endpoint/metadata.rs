@@ -4,6 +4,7 @@ use envoy_types::pb::envoy::config::core::v3::Metadata;
 use sluice_model::label::{CANONICAL_NAME, CANONICAL_REVISION, CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE};
 use sluice_model::{Endpoint, Labels};
 
+use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_mtls};
 use crate::wire::{string_value, structure};
 
 const CANONICAL_NAMES: [&str; 3] = [CANONICAL_NAME, "app.kubernetes.io/name", "app"];
@@ -34,8 +35,7 @@ pub(super) fn gateway_metadata(cluster: &str) -> Metadata {
 fn workload_metadata(workload: &str, mtls: bool) -> Metadata {
     let mut metadata = Metadata::default();
     if mtls {
-        let socket = structure([("tlsMode", string_value("istio"))]);
-        metadata.filter_metadata.insert("envoy.transport_socket_match".to_owned(), socket);
+        metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), by_mtls());
     }
     metadata.filter_metadata.insert("istio".to_owned(), structure([("workload", string_value(workload))]));
     metadata

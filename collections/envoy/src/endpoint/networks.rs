@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
-use envoy_types::pb::google::protobuf::value::Kind;
 use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
 use super::group::{EndpointOrigin, Group, weight_of};
 use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
 use crate::address::address;
+use crate::socket_match::selects_mtls;
 use crate::wire::uint32;
 
 /// Replaces endpoints of other networks by the gateways of these networks.
@@ -56,12 +56,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
 
 /// Whether the metadata of an endpoint selects mutual TLS.
 pub(super) fn takes_mtls(endpoint: &LbEndpoint) -> bool {
-    endpoint
-        .metadata
-        .as_ref()
-        .and_then(|metadata| metadata.filter_metadata.get("envoy.transport_socket_match"))
-        .and_then(|socket| socket.fields.get("tlsMode"))
-        .is_some_and(|mode| mode.kind == Some(Kind::StringValue("istio".to_owned())))
+    endpoint.metadata.as_ref().is_some_and(selects_mtls)
 }
 
 /// Whether two networks are equal. An unknown network is equal to any.

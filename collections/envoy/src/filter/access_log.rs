@@ -19,7 +19,6 @@ use envoy_types::pb::google::protobuf::{Any, Struct, value::Kind};
 use envoy_types::pb::opentelemetry::proto::common::v1::{AnyValue, KeyValue, KeyValueList, any_value};
 use sluice_model::{AccessLogEncoding, ExtensionProvider, LogFormat, ProviderKind, Text};
 
-use super::tracing::grpc;
 use crate::listener_settings::{Collector, ListenerClass, ListenerSettings, LogSpec};
 use crate::wire::{any, json_value, string_value, structure};
 
@@ -255,7 +254,7 @@ fn http_log(common: CommonGrpcAccessLogConfig) -> HttpGrpcAccessLogConfig {
 fn common_config(log_name: &str, collector: &Collector, filter_state: &[Text]) -> CommonGrpcAccessLogConfig {
     CommonGrpcAccessLogConfig {
         log_name: log_name.to_owned(),
-        grpc_service: Some(grpc(collector)),
+        grpc_service: Some(collector.grpc_service()),
         transport_api_version: ApiVersion::V3 as i32,
         filter_state_objects_to_log: filter_state.iter().map(Text::to_string).collect(),
         ..CommonGrpcAccessLogConfig::default()

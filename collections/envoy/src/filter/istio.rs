@@ -36,9 +36,3 @@ pub(super) fn peer_metadata(inbound: bool, skip_external: bool) -> Any {
     });
     wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
 }
-
-/// The filter for metadata exchange over TCP (N09).
-pub(super) fn metadata_exchange() -> Any {
-    let value = serde_json::json!({"protocol": "istio-peer-exchange", "enable_discovery": true});
-    wire::typed_struct("type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange", value)
-}

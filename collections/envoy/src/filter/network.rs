@@ -14,11 +14,11 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
-use sluice_model::Protocol;
+use sluice_model::{HTTP_CONNECTION_MANAGER, Protocol};
 
-use super::istio;
 use crate::filter_config::network_filter;
 use crate::listener_settings::ListenerSettings;
+use crate::metadata_exchange::{METADATA_EXCHANGE, metadata_exchange_config};
 use crate::wire::{any, duration};
 
 const MYSQL_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.mysql_proxy.v3.MySQLProxy";
@@ -38,13 +38,13 @@ pub(crate) fn tcp_proxy_filter(proxy: &TcpProxy) -> Filter {
 }
 
 pub(crate) fn hcm_filter(manager: &HttpConnectionManager) -> Filter {
-    network_filter("envoy.filters.network.http_connection_manager", any(manager))
+    network_filter(HTTP_CONNECTION_MANAGER, any(manager))
 }
 
 /// The filter for metadata exchange with the peer; `None` if the proxy does not have it.
 pub(crate) fn metadata_exchange(settings: &ListenerSettings) -> Option<Filter> {
     let has = settings.facts.has("istio.metadata_exchange.network");
-    has.then(|| network_filter("istio.metadata_exchange", istio::metadata_exchange()))
+    has.then(|| network_filter(METADATA_EXCHANGE, metadata_exchange_config()))
 }
 
 /// The last network filters: the TCP proxy, with the protocol's filter in front, or the Redis proxy to `cluster`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
-    GrpcService, HeaderValue, HeaderValueOption, HttpService, HttpUri, TypedExtensionConfig, grpc_service,
+    HeaderValue, HeaderValueOption, HttpService, HttpUri, TypedExtensionConfig,
     header_value_option::HeaderAppendAction, http_uri::HttpUpstreamType,
 };
 use envoy_types::pb::envoy::config::trace::v3::{
@@ -183,7 +183,7 @@ fn from_provider(settings: &ListenerSettings, provider: &ExtensionProvider) -> O
         ProviderKind::SkyWalking { service, .. } => {
             child_span = true;
             let config = SkyWalkingConfig {
-                grpc_service: Some(grpc(settings.collectors.get(service)?)),
+                grpc_service: Some(settings.collectors.get(service)?.grpc_service()),
                 ..SkyWalkingConfig::default()
             };
             ("envoy.tracers.skywalking", any(&config), 0)
@@ -239,7 +239,7 @@ fn open_telemetry(settings: &ListenerSettings, otel: &OpenTelemetryTracing) -> O
     if let Some(http) = &otel.http {
         config.http_service = Some(exporter_service(http, collector));
     } else {
-        let mut service = grpc(collector);
+        let mut service = collector.grpc_service();
         if let Some(exporter) = &otel.grpc {
             service.timeout = exporter.timeout.map(duration);
             service.initial_metadata = exporter.initial_metadata.iter().map(header_value).collect();
@@ -317,13 +317,4 @@ fn http_service(
 
 fn header_value(header: &ProviderHeader) -> HeaderValue {
     HeaderValue { key: header.name.to_string(), value: header.value.value().to_string(), ..HeaderValue::default() }
-}
-
-pub(super) fn grpc(collector: &Collector) -> GrpcService {
-    let envoy = grpc_service::EnvoyGrpc {
-        cluster_name: collector.cluster.to_string(),
-        authority: collector.host.to_string(),
-        ..grpc_service::EnvoyGrpc::default()
-    };
-    GrpcService { target_specifier: Some(grpc_service::TargetSpecifier::EnvoyGrpc(envoy)), ..GrpcService::default() }
 }

@@ -307,7 +307,7 @@ pub(super) fn exact_balance(wanted: bool) -> Option<ConnectionBalanceConfig> {
 /// The filter chain of the HTTP proxy listener.
 pub(super) fn proxy_listener(settings: &ListenerSettings, key: &ListenerKey) -> Listener {
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
-    let routes = RouteSource::Named(name::HTTP_PROXY_ROUTE.to_owned());
+    let routes = RouteSource::Named(name::HTTP_PROXY_ROUTES.to_owned());
     let mut chain = HttpChain::new(ListenerClass::Outbound, Protocol::HttpProxy, u32::from(key.port), routes, prefix);
     chain.forward_proxy = true;
     chain.mesh_headers_only_in_mesh = false;

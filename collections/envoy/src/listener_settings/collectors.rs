@@ -1,5 +1,7 @@
 //! Services of extension providers: telemetry collectors and authorization servers.
 
+use envoy_types::pb::envoy::config::core::v3::GrpcService;
+use envoy_types::pb::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use serde::Serialize;
 use sluice_model::{ProviderKind, ProviderService, Text};
 
@@ -10,6 +12,18 @@ pub struct Collector {
     pub host: Text,
     /// The cluster that reaches its port.
     pub cluster: Text,
+}
+
+impl Collector {
+    /// The service as the target of gRPC calls.
+    pub(crate) fn grpc_service(&self) -> GrpcService {
+        let target = EnvoyGrpc {
+            cluster_name: self.cluster.to_string(),
+            authority: self.host.to_string(),
+            ..EnvoyGrpc::default()
+        };
+        GrpcService { target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)), ..GrpcService::default() }
+    }
 }
 
 /// The services of a provider. [`ListenerSettings::collectors`](super::ListenerSettings::collectors) must contain those

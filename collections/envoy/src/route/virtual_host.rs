@@ -101,7 +101,7 @@ pub fn build_catch_all(
 ) -> VirtualHost {
     let (name, cluster) = match catch_all {
         CatchAll::Allow(cluster) => ("allow_any", Some(cluster.as_str())),
-        CatchAll::AllowDynamicDns => ("allow_any_dynamic_dns", Some("AllowAnyDynamicDNSCluster")),
+        CatchAll::AllowDynamicDns => (name::ALLOW_ANY_DYNAMIC_DNS, Some(name::ALLOW_ANY_DYNAMIC_DNS_CLUSTER)),
         CatchAll::Block => ("block_all", None),
     };
     let action = match cluster {

@@ -1,6 +1,5 @@
 //! External authorization filters of `CUSTOM` policies (P16).
 
-use envoy_types::pb::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use envoy_types::pb::envoy::config::core::v3::http_uri::HttpUpstreamType;
 use envoy_types::pb::envoy::config::core::v3::{ApiVersion, GrpcService, HeaderValue, HttpUri};
 use envoy_types::pb::envoy::extensions::filters::http::ext_authz::v3::{
@@ -65,15 +64,7 @@ pub(super) fn ext_authz(settings: &ListenerSettings, name: &str) -> Result<Provi
     };
     let timeout = duration(shared.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let Some(http) = http else {
-        let grpc = GrpcService {
-            target_specifier: Some(TargetSpecifier::EnvoyGrpc(EnvoyGrpc {
-                cluster_name: service.cluster.to_string(),
-                authority: service.host.to_string(),
-                ..EnvoyGrpc::default()
-            })),
-            timeout: Some(timeout),
-            ..GrpcService::default()
-        };
+        let grpc = GrpcService { timeout: Some(timeout), ..service.grpc_service() };
         filter.services = Some(Services::GrpcService(grpc.clone()));
         return Ok(ProviderFilters { http: filter, tcp: Some(over_tcp(shared, grpc, name)) });
     };

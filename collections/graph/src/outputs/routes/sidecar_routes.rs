@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener_settings::egress_cluster;
-use sluice_envoy::name::PASSTHROUGH;
+use sluice_envoy::name::{HTTP_PROXY_ROUTES, PASSTHROUGH};
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
     DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution,
@@ -17,8 +17,8 @@ use sluice_model::{
 
 use super::RouteInputs;
 use super::virtual_hosts::{
-    HTTP_PROXY_TABLE, RouteContext, RouteHeaders, RouteProfile, RouteScope, VirtualHosts, asks_for_hashing,
-    special_namespaces, uses_labels, virtual_hosts,
+    RouteContext, RouteHeaders, RouteProfile, RouteScope, VirtualHosts, asks_for_hashing, special_namespaces,
+    uses_labels, virtual_hosts,
 };
 use crate::content_names::profile_text;
 use crate::registry::services::{HostServiceLookup, HostServices};
@@ -250,7 +250,7 @@ fn derive_declared_tables<'s>(inputs: &RouteCollections<'s>) -> Collection<'s, (
             let proxied = cx.get(&defaults, &()).is_some_and(|defaults| defaults.http_proxy);
             let profiles = cx.all(&profiles).into_iter().filter(|(_, profile)| profile.outbound == scope.outbound);
             for (name, profile) in profiles {
-                let of_proxy = (proxied || profile.http_proxy).then(|| HTTP_PROXY_TABLE.into());
+                let of_proxy = (proxied || profile.http_proxy).then(|| HTTP_PROXY_ROUTES.into());
                 let layer = Layer { view: scope.view(), profile: name };
                 let declared = scope.listeners.iter().filter_map(EgressListener::table).chain(of_proxy);
                 tables.extend(declared.map(|table| (layer.clone(), table)));

@@ -32,9 +32,6 @@ use table_scope::TableScope;
 pub(crate) use addresses::{RouteHeaders, RouteProfile, addresses_for};
 pub(crate) use special::{special_namespaces, uses_labels};
 
-/// Route table of the HTTP proxy listener, which has the hosts of all ports.
-pub(crate) const HTTP_PROXY_TABLE: &str = "http_proxy";
-
 /// The client of routes; the empty namespace is any client without rules of its own.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct RouteScope {

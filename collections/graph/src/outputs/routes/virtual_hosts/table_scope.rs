@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use sluice_envoy::name::HTTP_PROXY_ROUTES;
 use sluice_model::{Host, Protocol, Service, ServicePort, Text, VirtualService};
 
-use super::{HTTP_PROXY_TABLE, RouteScope};
+use super::RouteScope;
 use crate::registry::services::HostServices;
 use crate::traffic::sidecars::{EgressListener, EgressScope};
 use crate::traffic::virtual_services::is_visible;
@@ -62,7 +63,7 @@ impl<'a> TableScope<'a> {
 
     /// The table that has the hosts of all ports, if there is one.
     pub(super) fn common_table(self, http_proxy: bool) -> Option<Text> {
-        let of_proxy = || http_proxy.then(|| HTTP_PROXY_TABLE.into());
+        let of_proxy = || http_proxy.then(|| HTTP_PROXY_ROUTES.into());
         match self {
             Self::Everywhere => of_proxy(),
             Self::Listener { listener, .. } if listener.port.is_none() => of_proxy(),
