@@ -2,7 +2,7 @@
 
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
-use sluice_model::StringMatch;
+use sluice_model::{SPIFFE_SCHEME, StringMatch};
 
 fn matcher(pattern: MatchPattern) -> StringMatcher {
     StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }
@@ -18,6 +18,11 @@ pub fn exact(text: &str) -> StringMatcher {
 #[must_use]
 pub fn prefix(text: &str) -> StringMatcher {
     matcher(MatchPattern::Prefix(text.to_owned()))
+}
+
+/// Matches the identities of a trust domain.
+pub(crate) fn in_trust_domain(domain: &str) -> StringMatcher {
+    prefix(&format!("{SPIFFE_SCHEME}{domain}/"))
 }
 
 /// Matches the end of the text.

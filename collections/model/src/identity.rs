@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::Text;
 
 /// Scheme of SPIFFE ids.
-const SCHEME: &str = "spiffe://";
+pub const SPIFFE_SCHEME: &str = "spiffe://";
 
 /// A service account of a trust domain, written `spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -49,7 +49,7 @@ impl FromStr for Identity {
     type Err = ParseIdentityError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdentityError> {
-        let path = text.strip_prefix(SCHEME).ok_or(ParseIdentityError)?;
+        let path = text.strip_prefix(SPIFFE_SCHEME).ok_or(ParseIdentityError)?;
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
             [trust_domain, "ns", namespace, "sa", account] if ![trust_domain, namespace, account].contains(&&"") => {
@@ -66,7 +66,7 @@ impl FromStr for Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}/ns/{}/sa/{}", self.trust_domain, self.namespace, self.service_account)
+        write!(f, "{SPIFFE_SCHEME}{}/ns/{}/sa/{}", self.trust_domain, self.namespace, self.service_account)
     }
 }
 

@@ -37,7 +37,7 @@ use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::socket_match::{MTLS_MATCH, by_hbone};
-use crate::string_match::prefix;
+use crate::string_match::in_trust_domain;
 use crate::wire::{any, duration, uint32};
 
 /// Metadata key of the original destination.
@@ -119,7 +119,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
 fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsContext {
     let identity = |domain: &Text| SubjectAltNameMatcher {
         san_type: SanType::Uri as i32,
-        matcher: Some(prefix(&format!("spiffe://{domain}/"))),
+        matcher: Some(in_trust_domain(domain)),
         ..SubjectAltNameMatcher::default()
     };
     let mut common = CommonTlsContext {

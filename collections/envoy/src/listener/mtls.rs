@@ -14,7 +14,7 @@ use sluice_model::{MeshConfig, Text, TlsVersion};
 use super::server_tls::{certificate, roots};
 use crate::compliance::enforce;
 use crate::listener_settings::ListenerSettings;
-use crate::string_match::prefix;
+use crate::string_match::in_trust_domain;
 use crate::wire::{any, boolean};
 
 /// Mutual TLS mode of a port.
@@ -70,7 +70,7 @@ pub(super) fn mesh_tls(settings: &ListenerSettings, http: bool) -> TransportSock
         TlsVersion::Auto | TlsVersion::V1_2 => TlsProtocol::TlSv12,
     };
     let domains = if settings.security.any_trust_domain { Vec::new() } else { trust_domains(&settings.mesh) };
-    let identities = domains.into_iter().map(|domain| prefix(&format!("spiffe://{domain}/")));
+    let identities = domains.into_iter().map(|domain| in_trust_domain(domain));
     #[expect(deprecated, reason = "the field proxies of every supported version read")]
     let validation = CertificateValidationContext {
         match_subject_alt_names: identities.collect(),

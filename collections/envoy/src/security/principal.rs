@@ -3,16 +3,14 @@
 use envoy_types::pb::envoy::config::rbac::v3::Principal;
 use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identifier, Set};
 use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher};
-use sluice_model::{AuthorizationSource, PolicyValues, StringMatch, Text};
+use sluice_model::{AuthorizationSource, PolicyValues, SPIFFE_SCHEME, StringMatch, Text};
 
 use super::Inexpressible;
 use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
 use crate::address::cidr;
-use crate::string_match::{exact, prefix, regex, suffix};
-
-const SPIFFE: &str = "spiffe://";
+use crate::string_match::{exact, in_trust_domain, prefix, regex, suffix};
 
 /// An attribute of a source.
 #[derive(Clone, Debug)]
@@ -108,7 +106,7 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
     let block =
         || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is not an IP address or a CIDR block")));
     Ok(match attribute {
-        Attribute::Principal => authenticated(text_after(SPIFFE, value)),
+        Attribute::Principal => authenticated(text_after(SPIFFE_SCHEME, value)),
         Attribute::Namespace => {
             let parts: Vec<String> = value.split('*').map(StringMatch::escape_regex).collect();
             authenticated(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
@@ -117,13 +115,13 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
             let (namespace, name) = value.split_once('/').unwrap_or((own, value));
             // Other parts of an identity are before or after, separated by slashes.
             let (namespace, name) = (StringMatch::escape_regex(namespace), StringMatch::escape_regex(name));
-            authenticated(regex(&format!("{SPIFFE}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
+            authenticated(regex(&format!("{SPIFFE_SCHEME}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
         }
         Attribute::TrustDomain => authenticated(match value.split_once('*') {
-            _ if value == "*" => prefix(SPIFFE),
-            None => prefix(&format!("{SPIFFE}{value}/")),
+            _ if value == "*" => prefix(SPIFFE_SCHEME),
+            None => in_trust_domain(value),
             Some((start, end)) => regex(&format!(
-                "{SPIFFE}{}[^/]*{}/.*",
+                "{SPIFFE_SCHEME}{}[^/]*{}/.*",
                 StringMatch::escape_regex(start),
                 StringMatch::escape_regex(end)
             )),

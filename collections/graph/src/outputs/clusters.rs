@@ -15,7 +15,7 @@ use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, bu
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
     DestinationRule, Endpoint, Host, InterceptionMode, Layer, MeshConfig, OutboundPolicy, Proxy, ProxyKey, ProxyType,
-    Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    Resource, ResourceKey, ResourceType, SPIFFE_SCHEME, Service, ServiceKey, Text, TlsMode, View,
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
@@ -355,11 +355,11 @@ impl ServiceFacts {
         let mut all: BTreeSet<Text> = identities.iter().cloned().collect();
         for identity in identities.iter() {
             // Only an identity of the usual form has aliases in other trust domains: spiffe://domain/ns/…/sa/….
-            let Some((_, path)) = identity.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')) else {
+            let Some((_, path)) = identity.strip_prefix(SPIFFE_SCHEME).and_then(|rest| rest.split_once('/')) else {
                 continue;
             };
             if path.starts_with("ns/") {
-                all.extend(aliases.iter().map(|alias| Text::from(format!("spiffe://{alias}/{path}"))));
+                all.extend(aliases.iter().map(|alias| Text::from(format!("{SPIFFE_SCHEME}{alias}/{path}"))));
             }
         }
         all.into_iter().collect()
