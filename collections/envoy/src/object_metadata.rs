@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
+use sluice_model::NETWORKING_GROUP;
 
 use crate::wire;
 
@@ -21,7 +22,7 @@ pub(crate) fn object_path(kind: ConfigKind, namespace: &str, name: &str) -> Stri
         ConfigKind::Sidecar => "sidecar",
         ConfigKind::VirtualService => "virtual-service",
     };
-    format!("/apis/networking.istio.io/v1/namespaces/{namespace}/{kind}/{name}")
+    format!("/apis/{NETWORKING_GROUP}/v1/namespaces/{namespace}/{kind}/{name}")
 }
 
 /// The metadata of a route or a filter chain.

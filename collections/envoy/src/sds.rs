@@ -11,6 +11,7 @@ use envoy_types::pb::envoy::config::core::v3::{
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::SdsSecretConfig;
 
 pub use sluice_model::ROOTS_SUFFIX;
+use sluice_model::{BUILTIN_CREDENTIAL, CredentialKind, INVALID_CREDENTIAL};
 
 use crate::name::SDS_EXTERNAL_CLUSTER;
 use crate::wire::duration;
@@ -24,14 +25,11 @@ pub(crate) const MESH_ROOTS: &str = "ROOTCA";
 const AGENT_CLUSTER: &str = "sds-grpc";
 /// Cluster of a custom SDS server for files, which the bootstrap declares.
 const FILES_CLUSTER: &str = "sds-files-grpc";
-/// Prefix of the resource name of a Secret that never exists.
-const INVALID: &str = "invalid://";
-/// Prefix of a credential that is the workload certificate.
-const BUILTIN: &str = "builtin://";
 /// Prefix of a credential from an external SDS server.
 pub(crate) const EXTERNAL: &str = "sds://";
 /// Prefixes of credentials that are resource names already.
-const TYPED: [&str; 3] = ["configmap://", "kubernetes://", "kubernetes-gateway://"];
+const TYPED: [&str; 3] =
+    [CredentialKind::ConfigMap.prefix(), CredentialKind::Secret.prefix(), CredentialKind::GatewaySecret.prefix()];
 
 /// The SDS configuration of a secret from the agent.
 #[must_use]
@@ -53,10 +51,10 @@ pub(crate) fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
 /// The SDS configuration of the credential of a rule.
 #[must_use]
 pub fn credential(name: &str, credential_socket: bool) -> SdsSecretConfig {
-    if name == BUILTIN {
+    if name == BUILTIN_CREDENTIAL {
         return agent_secret(WORKLOAD_CERTIFICATE);
     }
-    if name.strip_prefix(BUILTIN) == Some(ROOTS_SUFFIX) {
+    if name.strip_prefix(BUILTIN_CREDENTIAL) == Some(ROOTS_SUFFIX) {
         return agent_secret(MESH_ROOTS);
     }
     let name = match name.strip_prefix(EXTERNAL) {
@@ -82,14 +80,14 @@ pub(crate) fn external_secret(name: &str, cluster: &str, host: &str) -> SdsSecre
 /// The SDS resource name of a credential.
 #[must_use]
 pub fn credential_resource(name: &str) -> String {
-    if name.starts_with(BUILTIN) {
+    if name.starts_with(BUILTIN_CREDENTIAL) {
         WORKLOAD_CERTIFICATE.to_owned()
-    } else if name.starts_with(INVALID) {
-        INVALID.to_owned()
+    } else if name.starts_with(INVALID_CREDENTIAL) {
+        INVALID_CREDENTIAL.to_owned()
     } else if TYPED.iter().any(|prefix| name.starts_with(prefix)) {
         name.to_owned()
     } else {
-        format!("kubernetes://{name}")
+        format!("{}{name}", CredentialKind::Secret.prefix())
     }
 }
 

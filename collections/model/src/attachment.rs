@@ -4,10 +4,9 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
+use crate::gateway_api::GROUP;
 use crate::label::GATEWAY_NAME;
 use crate::{Labels, ObjectKey, Text, match_labels};
-
-const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// A target reference of a policy, in the namespace of the policy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -53,7 +52,7 @@ impl Attachment {
         gateway.is_some_and(|gateway| {
             here && self.targets.iter().any(|target| {
                 let near = target.namespace.is_empty() || *target.namespace == *namespace;
-                near && target.is_kind(GATEWAY_GROUP, "Gateway") && target.name == *gateway
+                near && target.is_kind(GROUP, "Gateway") && target.name == *gateway
             })
         })
     }
@@ -78,7 +77,7 @@ mod tests {
     fn targets_hold_for_gateways_of_the_same_namespace() {
         let policy = ObjectKey::new("c", "edge", "p");
         let target = |name: &str, namespace: &str| TargetRef {
-            group: GATEWAY_GROUP.into(),
+            group: GROUP.into(),
             kind: "Gateway".into(),
             name: name.into(),
             namespace: namespace.into(),
@@ -108,6 +107,6 @@ mod tests {
     fn the_core_group_has_two_names() {
         let target = TargetRef { group: "core".into(), kind: "Service".into(), ..TargetRef::default() };
         assert!(target.is_kind("", "Service"));
-        assert!(!target.is_kind(GATEWAY_GROUP, "Service"));
+        assert!(!target.is_kind(GROUP, "Service"));
     }
 }

@@ -92,7 +92,7 @@ pub use mesh_config::{
 };
 pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
-pub use object::{Kind, ObjectKey, ObjectMeta, Timestamp};
+pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};
@@ -106,7 +106,8 @@ pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthent
 pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
 pub use resource_type::ResourceType;
 pub use secret::{
-    CertificateKeyPair, CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader,
+    BUILTIN_CREDENTIAL, CertificateKeyPair, CredentialKind, CredentialName, INVALID_CREDENTIAL, ROOTS_SUFFIX, Redacted,
+    RootCertificates, Secret, SecretReader,
 };
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,

@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::{Labels, Text};
 
+/// API group of Istio's networking kinds.
+pub const NETWORKING_GROUP: &str = "networking.istio.io";
+
 /// Seconds since the Unix epoch, UTC. Creation times decide precedence: the older object wins.
 pub type Timestamp = i64;
 

@@ -58,6 +58,10 @@ pub struct Secret {
 
 /// Suffix of the name of a credential that contains root certificates.
 pub const ROOTS_SUFFIX: &str = "-cacert";
+/// Prefix of the credential that is the certificate of the workload.
+pub const BUILTIN_CREDENTIAL: &str = "builtin://";
+/// Prefix of a credential that never exists, so that connections fail.
+pub const INVALID_CREDENTIAL: &str = "invalid://";
 
 /// The kind of object that contains a credential.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -68,6 +72,20 @@ pub enum CredentialKind {
     GatewaySecret,
     /// A ConfigMap in the cluster of the proxy.
     ConfigMap,
+}
+
+impl CredentialKind {
+    const ALL: [Self; 3] = [Self::Secret, Self::GatewaySecret, Self::ConfigMap];
+
+    /// The prefix of the names of SDS resources that refer to such an object.
+    #[must_use]
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Secret => "kubernetes://",
+            Self::GatewaySecret => "kubernetes-gateway://",
+            Self::ConfigMap => "configmap://",
+        }
+    }
 }
 
 /// The object that the name of an SDS resource refers to.
@@ -85,13 +103,8 @@ impl CredentialName {
     /// Parses the name of an SDS resource. `None` if it does not refer to an object.
     #[must_use]
     pub fn parse(resource: &str) -> Option<Self> {
-        let (scheme, path) = resource.split_once("://")?;
-        let kind = match scheme {
-            "kubernetes" => CredentialKind::Secret,
-            "kubernetes-gateway" => CredentialKind::GatewaySecret,
-            "configmap" => CredentialKind::ConfigMap,
-            _ => return None,
-        };
+        let stripped = |kind: CredentialKind| Some((kind, resource.strip_prefix(kind.prefix())?));
+        let (kind, path) = CredentialKind::ALL.into_iter().find_map(stripped)?;
         let (namespace, name) = match path.split_once('/') {
             // The text after a second slash is ignored.
             Some((namespace, rest)) => (Some(namespace), rest.split('/').next().unwrap_or_default()),

@@ -1,18 +1,15 @@
 //! Attachment of a policy to workloads: `selector`, `targetRef` and `targetRefs`.
 
-use sluice_model::{Attachment, Labels, TargetRef};
+use sluice_model::gateway_api::GROUP;
+use sluice_model::{Attachment, Labels, NETWORKING_GROUP, TargetRef};
 
 use crate::Fields;
 use crate::admission::check_selector;
 use crate::fields::one_of;
 
 /// Group and kind of the objects that a policy can target.
-const TARGETS: [(&str, &str); 4] = [
-    ("", "Service"),
-    ("networking.istio.io", "ServiceEntry"),
-    ("gateway.networking.k8s.io", "Gateway"),
-    ("gateway.networking.k8s.io", "GatewayClass"),
-];
+const TARGETS: [(&str, &str); 4] =
+    [("", "Service"), (NETWORKING_GROUP, "ServiceEntry"), (GROUP, "Gateway"), (GROUP, "GatewayClass")];
 
 /// Reads the attachment of a policy from its `spec`.
 pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {

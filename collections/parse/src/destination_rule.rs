@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use sluice_model::{
-    ClientTls, ClientTlsMode, ConnectionPool, ConsistentHash, Decimal, DestinationRule, HashAlgorithm, HashKey, Host,
-    LoadBalancer, LocalityLb, Object, OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb, Subset, Text,
-    TrafficPolicy, Tunnel, Warmup,
+    ClientTls, ClientTlsMode, ConnectionPool, ConsistentHash, CredentialKind, Decimal, DestinationRule, HashAlgorithm,
+    HashKey, Host, LoadBalancer, LocalityLb, Object, OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb,
+    Subset, Text, TrafficPolicy, Tunnel, Warmup,
 };
 
 use crate::admission::{check_export_to, check_labels, check_selector, is_port};
@@ -294,7 +294,7 @@ fn checked_outlier(fields: &Fields<'_>) -> OutlierDetection {
 
 fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
     let tls = client_tls(fields);
-    if let Some(name) = tls.credential_name.strip_prefix("configmap://") {
+    if let Some(name) = tls.credential_name.strip_prefix(CredentialKind::ConfigMap.prefix()) {
         let own = match name.split_once('/') {
             Some((of, name)) => of == namespace.as_str() && !name.is_empty(),
             None => !name.is_empty(),

@@ -1,7 +1,7 @@
 //! The table of kinds (C01 to C03). Only `object.rs` and `validate.rs` import it; no parser does.
 
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
-use sluice_model::{Kind, Object};
+use sluice_model::{Kind, NETWORKING_GROUP, Object};
 
 use crate::{
     KindInfo, Parse, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
@@ -13,7 +13,6 @@ use crate::{
 /// Kinds for which a cluster creates pods. Sluice reads the pods and not these objects.
 pub const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
-const NETWORKING: &str = "networking.istio.io";
 const SECURITY: &str = "security.istio.io";
 const BETA: &[&str] = &["v1", "v1beta1"];
 const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
@@ -44,11 +43,11 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", Some(authorization_policy::parse)),
     custom(Kind::BackendTLSPolicy, GROUP, &["v1", "v1alpha3"], "BackendTLSPolicy", "backendtlspolicies", Some(gateway_api::backend_tls_policy::parse)),
     core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
-    custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
+    custom(Kind::DestinationRule, NETWORKING_GROUP, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
-    custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", Some(envoy_filter::parse)),
+    custom(Kind::EnvoyFilter, NETWORKING_GROUP, &["v1alpha3"], "EnvoyFilter", "envoyfilters", Some(envoy_filter::parse)),
     custom(Kind::GRPCRoute, GROUP, &["v1", "v1alpha2"], "GRPCRoute", "grpcroutes", Some(gateway_api::grpc_route::parse)),
-    custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {
+    custom(Kind::Gateway, NETWORKING_GROUP, STABLE, "Gateway", "gateways", Some(|item, findings| {
         parse_gateway(&item.meta(findings), item.spec(), findings).map(Object::Gateway)
     })),
     cluster_scoped(custom(Kind::GatewayClass, GROUP, BETA, "GatewayClass", "gatewayclasses", Some(gateway_api::gateway_class::parse))),
@@ -62,24 +61,24 @@ pub static KINDS: &[KindInfo] = &[
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
     custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
     core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
-    custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
+    custom(Kind::ProxyConfig, NETWORKING_GROUP, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
     custom(Kind::ReferenceGrant, GROUP, &["v1beta1", "v1"], "ReferenceGrant", "referencegrants", Some(gateway_api::reference_grant::parse)),
     custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", Some(request_authentication::parse)),
     core(Kind::Secret, "Secret", "secrets", Some(secret::parse)),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
-    custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
-    custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", Some(sidecar::parse)),
+    custom(Kind::ServiceEntry, NETWORKING_GROUP, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
+    custom(Kind::Sidecar, NETWORKING_GROUP, STABLE, "Sidecar", "sidecars", Some(sidecar::parse)),
     custom(Kind::TCPRoute, GROUP, ALPHA, "TCPRoute", "tcproutes", Some(gateway_api::tcp_route::parse)),
     custom(Kind::TLSRoute, GROUP, ALPHA, "TLSRoute", "tlsroutes", Some(gateway_api::tls_route::parse)),
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
-    custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
+    custom(Kind::VirtualService, NETWORKING_GROUP, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
         parse_virtual_service(&item.meta(findings), item.spec(), item.domain, findings).map(Object::VirtualService)
     })),
     custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", Some(traffic_extension::parse_wasm_plugin)),
-    custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
-    custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", Some(workload_group::parse)),
+    custom(Kind::WorkloadEntry, NETWORKING_GROUP, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
+    custom(Kind::WorkloadGroup, NETWORKING_GROUP, STABLE, "WorkloadGroup", "workloadgroups", Some(workload_group::parse)),
     custom(Kind::XBackend, EXPERIMENTAL_GROUP, &["v1alpha1"], "XBackend", "xbackends", Some(gateway_api::backend::parse)),
     custom(Kind::XBackendTrafficPolicy, EXPERIMENTAL_GROUP, &["v1alpha1"], "XBackendTrafficPolicy", "xbackendtrafficpolicies", Some(gateway_api::backend_traffic_policy::parse)),
 ];

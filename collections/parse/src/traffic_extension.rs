@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use sluice_model::{
-    ExtensionCode, ExtensionPhase, FailStrategy, Object, PullPolicy, Text, TrafficExtension, TrafficSelector,
-    WasmConfig, WasmSource, WorkloadMode,
+    CredentialKind, ExtensionCode, ExtensionPhase, FailStrategy, Object, PullPolicy, Text, TrafficExtension,
+    TrafficSelector, WasmConfig, WasmSource, WorkloadMode,
 };
 
 use crate::attachment::attachment;
@@ -177,7 +177,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(Text, Option<Text>)> {
 /// The name of a Secret, written as `name` or `namespace/name`, with an optional prefix `kubernetes://`. The namespace is
 /// ignored: the Secret is in the namespace of the extension.
 fn pull_secret(text: &str) -> Text {
-    let name = text.strip_prefix("kubernetes://").unwrap_or(text);
+    let name = text.strip_prefix(CredentialKind::Secret.prefix()).unwrap_or(text);
     let name = name.rsplit_once('/').map_or(name, |(_, name)| name);
     name.into()
 }

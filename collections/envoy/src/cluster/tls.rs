@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, CommonTlsContext, SdsSecretConfig, TlsParameters, UpstreamTlsContext,
 };
 use prost::Message;
-use sluice_model::{ClientTls, ClientTlsMode, ProxyType, Text};
+use sluice_model::{ClientTls, ClientTlsMode, CredentialKind, ProxyType, Text};
 
 use super::draft::Draft;
 use super::hbone::apply_hbone;
@@ -164,7 +164,8 @@ fn with_metadata_certificates(
 
 fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<UpstreamTlsContext> {
     // With a rule for all workloads, every sidecar would wait for a Secret that most of them must not read.
-    let secret = !tls.credential_name.is_empty() && !tls.credential_name.starts_with("configmap://");
+    let secret =
+        !tls.credential_name.is_empty() && !tls.credential_name.starts_with(CredentialKind::ConfigMap.prefix());
     let sidecar = inputs.profile.proxy_type == ProxyType::Sidecar;
     if secret
         && sidecar

@@ -4,8 +4,8 @@ use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::secret::{build_certificate, build_roots};
 use sluice_envoy::wire;
 use sluice_model::{
-    CertificateKeyPair, CredentialName, ObjectKey, ProxyKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType,
-    RootCertificates, Secret, Text,
+    CertificateKeyPair, CredentialKind, CredentialName, ObjectKey, ProxyKey, ROOTS_SUFFIX, Resource, ResourceKey,
+    ResourceType, RootCertificates, Secret, Text,
 };
 
 use super::Outputs;
@@ -84,9 +84,9 @@ fn derive_own<'s>(
         move |cx, (namespace, name), ()| {
             let mut rows = Vec::new();
             for (layer, _) in cx.by(&by_namespace, namespace) {
-                let names = |suffix: &str| {
-                    [format!("kubernetes://{name}{suffix}"), format!("kubernetes://{namespace}/{name}{suffix}")]
-                };
+                let prefix = CredentialKind::Secret.prefix();
+                let names =
+                    |suffix: &str| [format!("{prefix}{name}{suffix}"), format!("{prefix}{namespace}/{name}{suffix}")];
                 match &layer {
                     // A name with the suffix refers to root certificates.
                     SecretLayer::Certificates { .. } if name.ends_with(ROOTS_SUFFIX) => {}
@@ -130,7 +130,7 @@ fn derive_bundles<'s>(
             if cx.get(&layers, &SecretLayer::Bundles).is_none() {
                 return Vec::new();
             }
-            let name = format!("configmap://{}/{}", object.namespace, object.name);
+            let name = format!("{}{}/{}", CredentialKind::ConfigMap.prefix(), object.namespace, object.name);
             roots_rows(&SecretLayer::Bundles, [format!("{name}{ROOTS_SUFFIX}"), name], roots)
         }
     })

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::Text;
+use crate::{NETWORKING_GROUP, Text};
 
 /// A kind of any version.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -18,6 +18,18 @@ impl GroupKind {
     #[must_use]
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == *group && self.kind == *kind
+    }
+
+    /// Whether it is Istio's pseudo-kind of backends that are named by their host.
+    #[must_use]
+    pub fn is_hostname(&self) -> bool {
+        self.is(NETWORKING_GROUP, "Hostname")
+    }
+
+    /// Whether it is a ServiceImport of the Multi-Cluster Services API.
+    #[must_use]
+    pub fn is_service_import(&self) -> bool {
+        self.is("multicluster.x-k8s.io", "ServiceImport")
     }
 }
 

@@ -55,12 +55,10 @@ pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
     if counts && kind.is("", "Service") && backend.target.name.contains('.') {
         fields.reject("name", "expected the name of a Service, without dots");
     }
-    if counts && kind.is("networking.istio.io", "Hostname") && backend.target.namespace.is_some() {
+    if counts && kind.is_hostname() && backend.target.namespace.is_some() {
         fields.reject("namespace", "`namespace` is not supported for kind Hostname");
     }
-    let by_port = kind.is("", "Service")
-        || kind.is("networking.istio.io", "Hostname")
-        || kind.is("multicluster.x-k8s.io", "ServiceImport");
+    let by_port = kind.is("", "Service") || kind.is_hostname() || kind.is_service_import();
     if counts && by_port && backend.port.is_none() {
         fields.reject("port", "`port` is required");
     }

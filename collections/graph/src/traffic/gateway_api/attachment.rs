@@ -6,15 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
-use sluice_model::{Host, MESH_GATEWAY, ObjectKey, ServiceEntry, Text};
+use sluice_model::{Host, MESH_GATEWAY, NETWORKING_GROUP, ObjectKey, ServiceEntry, Text};
 
 use super::listeners::{BoundListener, ListenerKey, ParentKey};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
-
-/// API group of ServiceEntries.
-const ISTIO: &str = "networking.istio.io";
 
 /// The indexes of objects that routes can be attached to.
 pub(super) struct RouteParents<'s> {
@@ -131,7 +128,7 @@ impl ParentLookup {
             let found = if parent.kind.is("", "Service") {
                 let host = service_host(&parent.name, &parent.namespace, &self.domain);
                 cx.get(&self.services, &key).map(|_| vec![host]).ok_or("there is no such Service")
-            } else if parent.kind.is(ISTIO, "ServiceEntry") {
+            } else if parent.kind.is(NETWORKING_GROUP, "ServiceEntry") {
                 let hosts = cx.get(&self.entries, &key);
                 hosts.map(|hosts| (*hosts).clone()).ok_or("there is no such ServiceEntry")
             } else {

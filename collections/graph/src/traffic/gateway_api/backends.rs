@@ -86,18 +86,17 @@ impl BackendLookup {
             return (Destination::default(), Some("no ReferenceGrant allows it"));
         }
         let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
-        let (host, exists) =
-            if target.kind.is("", "Service") || target.kind.is("multicluster.x-k8s.io", "ServiceImport") {
-                (service_host(&target.name, &namespace, &self.domain), cx.get(&self.services, &key).is_some())
-            } else if target.kind.is("networking.istio.io", "Hostname") {
-                let host = Host::new(&target.name);
-                let exists = !cx.by(&self.by_host, &host).is_empty();
-                (host, exists)
-            } else if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") && self.experimental {
-                return self.resolve_external(cx, &key, backend.port);
-            } else {
-                return (Destination::default(), Some("this kind cannot be a backend"));
-            };
+        let (host, exists) = if target.kind.is("", "Service") || target.kind.is_service_import() {
+            (service_host(&target.name, &namespace, &self.domain), cx.get(&self.services, &key).is_some())
+        } else if target.kind.is_hostname() {
+            let host = Host::new(&target.name);
+            let exists = !cx.by(&self.by_host, &host).is_empty();
+            (host, exists)
+        } else if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") && self.experimental {
+            return self.resolve_external(cx, &key, backend.port);
+        } else {
+            return (Destination::default(), Some("this kind cannot be a backend"));
+        };
         let destination = Destination { host, port: backend.port.map(u32::from), ..Destination::default() };
         (destination, (!exists).then_some("there is no such backend"))
     }

@@ -10,8 +10,9 @@ use sluice_model::gateway_api::{
     Backend, BackendTlsMode, BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget,
 };
 use sluice_model::{
-    ClientTls, ClientTlsMode, Decimal, DestinationRule, Host, KubernetesService, LoadBalancer, ObjectKey, ObjectMeta,
-    PortTrafficPolicy, RetryBudget, ServiceEntry, Text, TrafficPolicy,
+    ClientTls, ClientTlsMode, CredentialKind, Decimal, DestinationRule, Host, INVALID_CREDENTIAL, KubernetesService,
+    LoadBalancer, NETWORKING_GROUP, ObjectKey, ObjectMeta, PortTrafficPolicy, RetryBudget, ServiceEntry, Text,
+    TrafficPolicy,
 };
 
 use super::{GENERATED, generated};
@@ -21,10 +22,6 @@ use crate::registry::services::service_host;
 
 /// Annotation of policies that belong to another controller.
 const IGNORED: &str = "istio.io/ignore-policy-attachment";
-/// API group of ServiceEntries.
-const ISTIO: &str = "networking.istio.io";
-/// Name of root certificates that do not exist: connections fail.
-const INVALID: &str = "invalid://";
 
 /// The target of a policy: an object and one of its hosts.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -116,7 +113,7 @@ fn derive_targets<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -
 fn target_of(policy: &ObjectKey, target: &PolicyTarget) -> Option<(TargetKind, ObjectKey)> {
     let kind = if target.kind.is("", "Service") {
         TargetKind::Service
-    } else if target.kind.is(ISTIO, "ServiceEntry") {
+    } else if target.kind.is(NETWORKING_GROUP, "ServiceEntry") {
         TargetKind::ServiceEntry
     } else {
         return None;
@@ -253,8 +250,10 @@ fn for_hosts(
 fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
     let credential_name = match (validation.roots.first(), &validation.well_known_roots) {
         (_, Some(_)) | (None, None) => Text::default(),
-        (Some(root), None) if root.kind.is("", "ConfigMap") => format!("configmap://{namespace}/{}", root.name).into(),
-        (Some(_), None) => INVALID.into(),
+        (Some(root), None) if root.kind.is("", "ConfigMap") => {
+            format!("{}{namespace}/{}", CredentialKind::ConfigMap.prefix(), root.name).into()
+        }
+        (Some(_), None) => INVALID_CREDENTIAL.into(),
     };
     ClientTls {
         mode: ClientTlsMode::Simple,

@@ -4,7 +4,10 @@ use sluice_engine::Context;
 use sluice_model::gateway_api::{
     FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ListenerTlsMode, ObjectRef,
 };
-use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite, label};
+use sluice_model::{
+    BUILTIN_CREDENTIAL, CredentialKind, Labels, ObjectKey, ROOTS_SUFFIX, ServerTls, ServerTlsMode, Text,
+    is_cipher_suite, label,
+};
 
 use super::credentials::CredentialLookup;
 use super::grants::GrantLookup;
@@ -16,8 +19,6 @@ const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
 /// Option: the TLS mode of a listener of an east-west gateway.
 const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
-/// Name of the certificate that every workload has.
-const BUILTIN: &str = "builtin://";
 
 /// The look-ups that TLS settings depend on.
 #[derive(Clone, Copy)]
@@ -63,7 +64,7 @@ pub(super) fn server_tls(
                 "OPTIONAL_MUTUAL" => ServerTlsMode::OptionalMutual,
                 "ISTIO_SIMPLE" => {
                     out.mode = ServerTlsMode::Simple;
-                    out.credential_name = BUILTIN.into();
+                    out.credential_name = BUILTIN_CREDENTIAL.into();
                     return (Some(out), true);
                 }
                 "ISTIO_MUTUAL" => {
@@ -125,7 +126,8 @@ fn terminate(
     });
     let mut names: Vec<Text> = usable
         .map(|reference| {
-            format!("kubernetes-gateway://{}/{}", reference.namespace_in(owner.namespace), reference.name).into()
+            let namespace = reference.namespace_in(owner.namespace);
+            format!("{}{namespace}/{}", CredentialKind::GatewaySecret.prefix(), reference.name).into()
         })
         .collect();
     match names.len() {
@@ -139,10 +141,10 @@ fn terminate(
     if !allowed(root) {
         return false;
     }
-    let (scheme, exists) = if root.kind == secret {
-        ("kubernetes-gateway", credentials.has_roots(cx, &object(root)))
+    let (kind, exists) = if root.kind == secret {
+        (CredentialKind::GatewaySecret, credentials.has_roots(cx, &object(root)))
     } else if root.kind.is("", "ConfigMap") {
-        ("configmap", credentials.has_bundle(cx, &object(root)))
+        (CredentialKind::ConfigMap, credentials.has_bundle(cx, &object(root)))
     } else {
         return false;
     };
@@ -150,7 +152,7 @@ fn terminate(
         return false;
     }
     out.ca_cert_credential_name =
-        format!("{scheme}://{}/{}-cacert", root.namespace_in(owner.namespace), root.name).into();
+        format!("{}{}/{}{ROOTS_SUFFIX}", kind.prefix(), root.namespace_in(owner.namespace), root.name).into();
     let (mode, skip) = match (option(tls, TERMINATE_MODE), validation.allows_insecure) {
         ("MUTUAL", _) => (ServerTlsMode::Mutual, false),
         ("OPTIONAL_MUTUAL", _) => (ServerTlsMode::OptionalMutual, false),
