@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sluice_model::{Decimal, Kind, Labels, ObjectKey, Reject, Severity, Text};
+use sluice_proto::json::parse_duration;
 
 /// An invalid or suspicious part of an object. It becomes a [`Reject`] when the object's kind and key are added.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -475,15 +476,6 @@ fn snake_case(name: &str) -> Option<String> {
         snake.push(c.to_ascii_lowercase());
     }
     Some(snake)
-}
-
-/// Parses a duration of zero or more in Go's syntax: decimal numbers, each with a unit, such as `1.5s`, `1h30m` or `250ms`.
-#[must_use]
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (seconds, nanos) = sluice_proto::json::parse_duration(text).ok().filter(|_| !text.starts_with('-'))?;
-    let duration = Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?);
-    // Go's durations are 64-bit nanoseconds. A longer one is invalid.
-    i64::try_from(duration.as_nanos()).is_ok().then_some(duration)
 }
 
 #[cfg(test)]

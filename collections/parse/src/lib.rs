@@ -63,7 +63,7 @@ mod workload_group;
 pub mod yaml;
 
 pub use address::{address_blocks, forbidden_address};
-pub use fields::{Fields, Finding, Findings, parse_duration};
+pub use fields::{Fields, Finding, Findings};
 pub(crate) use gateway::parse_gateway;
 pub use item::Item;
 pub use kind_info::{KindInfo, Parse};
@@ -79,5 +79,6 @@ pub(crate) use names::{
 pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::{NodeParseError, parse_proxy};
 pub(crate) use proxy_config::merge_proxy_config;
+pub use sluice_proto::json::parse_duration;
 pub use validate::{Problem, Validation, validate_text, validated_kinds};
 pub(crate) use virtual_service::parse_virtual_service;

@@ -92,7 +92,7 @@ impl JsonToWire {
                 Ok(())
             }
             "google.protobuf.Duration" => match value {
-                Value::String(text) => self.seconds(scalar::parse_duration(text), out),
+                Value::String(text) => self.seconds(scalar::parse_signed_duration(text), out),
                 _ => self.expected("a duration like \"1.5s\"", value),
             },
             "google.protobuf.Timestamp" => match value {

@@ -1,5 +1,7 @@
 //! Values that are strings in JSON: durations, timestamps, bytes.
 
+use std::time::Duration;
+
 use base64::{
     Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
@@ -18,7 +20,7 @@ const NANOS: i128 = 1_000_000_000;
 ///
 /// # Errors
 /// What is wrong, as a lower-case fragment.
-pub fn parse_duration(text: &str) -> Result<(i64, i32), String> {
+pub(super) fn parse_signed_duration(text: &str) -> Result<(i64, i32), String> {
     let bad = || format!("not a duration: {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -66,6 +68,15 @@ pub fn parse_duration(text: &str) -> Result<(i64, i32), String> {
     let total = if negative { -total } else { total };
     // Both casts fit: seconds are limited above, and the remainder is less than a billion.
     Ok(((total / NANOS) as i64, (total % NANOS) as i32))
+}
+
+/// Parses a duration of zero or more in Go's syntax: decimal numbers, each with a unit, such as `1.5s`, `1h30m` or `250ms`.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let (seconds, nanos) = parse_signed_duration(text).ok().filter(|_| !text.starts_with('-'))?;
+    let duration = Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?);
+    // Go's durations are 64-bit nanoseconds. A longer one is invalid.
+    i64::try_from(duration.as_nanos()).is_ok().then_some(duration)
 }
 
 /// Formats a duration as protobuf JSON: `1s`, `0.250s`, `-0.000001s`.

@@ -87,14 +87,31 @@ fn durations_are_accepted_in_both_syntaxes() {
         ("2µs", (0, 2_000)),
     ];
     for (text, wanted) in cases {
-        assert_eq!(parse_duration(text), Ok(wanted), "{text}");
+        assert_eq!(scalar::parse_signed_duration(text), Ok(wanted), "{text}");
     }
     for text in ["", "s", "1", "1d", "1..5s", "- 1s", "1s ", "99999999999999999999h", "é"] {
-        assert!(parse_duration(text).is_err(), "{text}");
+        assert!(scalar::parse_signed_duration(text).is_err(), "{text}");
     }
     assert_eq!(scalar::format_duration(1, 500_000_000), "1.500s");
     assert_eq!(scalar::format_duration(0, -1_000), "-0.000001s");
     assert_eq!(scalar::format_duration(36, 0), "36s");
+}
+
+#[test]
+fn durations_of_zero_or_more_are_parsed_in_go_syntax() {
+    use std::time::Duration;
+
+    let check = |text: &str, expect: Option<Duration>| assert_eq!(parse_duration(text), expect, "{text}");
+    check("10s", Some(Duration::from_secs(10)));
+    check("1500ms", Some(Duration::from_millis(1500)));
+    check("1.5s", Some(Duration::from_millis(1500)));
+    check("36h", Some(Duration::from_secs(129_600)));
+    check("1h30m", Some(Duration::from_secs(5400)));
+    check("0", Some(Duration::ZERO));
+    check("0.000001s", Some(Duration::from_micros(1)));
+    for bad in ["", "5", "s", "-1s", "1d", "1.2.3s", "9999999999h", "1s5", ".s"] {
+        check(bad, None);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text};
+use sluice_proto::json::parse_duration;
 
 use crate::proxy_metadata::{CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket};
 
@@ -88,7 +89,7 @@ impl ListenerProfile {
             missing,
             http10: proxy.http10,
             http_proxy_port: proxy.http_proxy_port,
-            idle_timeout: metadata("IDLE_TIMEOUT").and_then(parse_duration),
+            idle_timeout: metadata("IDLE_TIMEOUT").filter(|text| *text != "0").and_then(parse_duration),
             outbound_exact_balance: flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
             inbound_exact_balance: flag("INBOUND_LISTENER_EXACT_BALANCE"),
             unprivileged: flag("UNPRIVILEGED_POD"),
@@ -130,25 +131,9 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Parses a duration in Go's syntax that begins with a digit, such as `1h30m` or `1.5s`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let (seconds, nanos) = sluice_proto::json::parse_duration(text).ok().filter(|_| text != "0")?;
-    // A negative duration is not valid here.
-    Some(Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_parsed_in_go_syntax() {
-        assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
-        assert_eq!(parse_duration("1500ms"), Some(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("5"), None);
-        assert_eq!(parse_duration("s"), None);
-    }
 
     #[test]
     fn extensions_that_a_node_does_not_list_are_missing() {

@@ -3,21 +3,6 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn durations_are_parsed_in_go_syntax() {
-    let check = |text: &str, expect: Option<Duration>| assert_eq!(parse_duration(text), expect, "{text}");
-    check("10s", Some(Duration::from_secs(10)));
-    check("1500ms", Some(Duration::from_millis(1500)));
-    check("1.5s", Some(Duration::from_millis(1500)));
-    check("36h", Some(Duration::from_secs(129_600)));
-    check("1h30m", Some(Duration::from_secs(5400)));
-    check("0", Some(Duration::ZERO));
-    check("0.000001s", Some(Duration::from_micros(1)));
-    for bad in ["", "5", "s", "-1s", "1d", "1.2.3s", "9999999999h", "1s5", ".s"] {
-        check(bad, None);
-    }
-}
-
-#[test]
 fn invalid_fields_are_recorded_with_their_path() {
     let value = json!({"list": [{"n": 1}, 2, {"n": "x", "m": 1}], "flag": "yes", "left_over": null, "outOfRange": -1});
     let findings = Findings::default();
