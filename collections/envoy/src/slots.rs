@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use envoy_types::pb::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use prost::Message;
-use sluice_model::label::{CANONICAL_NAME, CANONICAL_REVISION};
+use sluice_model::label::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 use sluice_model::{Proxy, Resource, SlotValues, Template, TemplatePart, Text};
 
 /// First and last byte of a marker. No name, address or pattern contains it.
@@ -98,7 +98,7 @@ pub fn identity_slots(proxy: &Proxy) -> SlotValues {
 /// `service.name` by OpenTelemetry's rules for Kubernetes workloads.
 fn semantic_service_name(proxy: &Proxy) -> Text {
     let annotation = proxy.annotations.get("resource.opentelemetry.io/service.name");
-    let labels = ["app.kubernetes.io/instance", "app.kubernetes.io/name"].map(|label| proxy.labels.get(label));
+    let labels = ["app.kubernetes.io/instance", APP_NAME].map(|label| proxy.labels.get(label));
     std::iter::once(annotation)
         .chain(labels)
         .chain([Some(&proxy.workload_name), Some(&proxy.name)])

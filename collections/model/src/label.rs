@@ -32,6 +32,12 @@ pub const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 pub const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 /// Label of a workload: the revision of its canonical service.
 pub const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+/// Label of a workload: the name of its application.
+pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Label of the pods of a Deployment: the hash in the name of their ReplicaSet.
+pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+/// The same label for a Rollout of Argo.
+pub const ROLLOUTS_POD_TEMPLATE_HASH: &str = "rollouts-pod-template-hash";
 /// Label of a workload: `istio` if it accepts mutual TLS.
 pub const TLS_MODE: &str = "security.istio.io/tlsMode";
 /// Label of a workload: the tunnel protocols that it accepts itself.

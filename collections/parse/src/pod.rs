@@ -135,10 +135,10 @@ fn workload(key: &ObjectKey, metadata: &Metadata, labels: &Labels) -> (Text, Tex
     };
     match owner.kind.as_str() {
         "ReplicaSet" => {
-            if let Some(name) = without_hash("pod-template-hash") {
+            if let Some(name) = without_hash(label::POD_TEMPLATE_HASH) {
                 return ("Deployment".into(), name);
             }
-            if let Some(name) = without_hash("rollouts-pod-template-hash") {
+            if let Some(name) = without_hash(label::ROLLOUTS_POD_TEMPLATE_HASH) {
                 return ("Rollout".into(), name);
             }
         }

@@ -1,13 +1,15 @@
 //! Metadata and labels of endpoints.
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
-use sluice_model::label::{CANONICAL_NAME, CANONICAL_REVISION, CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE};
+use sluice_model::label::{
+    APP_NAME, CANONICAL_NAME, CANONICAL_REVISION, CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE,
+};
 use sluice_model::{Endpoint, Labels};
 
 use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_mtls};
 use crate::wire::{string_value, structure};
 
-const CANONICAL_NAMES: [&str; 3] = [CANONICAL_NAME, "app.kubernetes.io/name", "app"];
+const CANONICAL_NAMES: [&str; 3] = [CANONICAL_NAME, APP_NAME, "app"];
 const CANONICAL_REVISIONS: [&str; 3] = [CANONICAL_REVISION, "app.kubernetes.io/version", "version"];
 
 const DEFAULT_REVISION: &str = "latest";

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{
-    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View,
+    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, label,
     match_labels,
 };
 
@@ -19,9 +19,9 @@ const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-tr
 const REPLICA_LABELS: [&str; 6] = [
     "apps.kubernetes.io/pod-index",
     "controller-revision-hash",
-    "kubernetes.io/hostname",
-    "pod-template-hash",
-    "rollouts-pod-template-hash",
+    label::HOSTNAME,
+    label::POD_TEMPLATE_HASH,
+    label::ROLLOUTS_POD_TEMPLATE_HASH,
     "statefulset.kubernetes.io/pod-name",
 ];
 
@@ -38,9 +38,9 @@ impl Router {
     /// The router that a proxy is a replica of.
     #[must_use]
     pub(crate) fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
-        let tells_replicas_apart =
+        let differs_between_replicas =
             |label: &str| REPLICA_LABELS.contains(&label) || label.starts_with("topology.kubernetes.io/");
-        let labels = proxy.labels.iter().filter(|(label, _)| !tells_replicas_apart(label));
+        let labels = proxy.labels.iter().filter(|(label, _)| !differs_between_replicas(label));
         Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
     }
 
