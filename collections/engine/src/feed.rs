@@ -41,7 +41,7 @@ impl SnapshotPublisher {
         self.current.load_full()
     }
 
-    /// Replaces the snapshot. `wake` tells whether subscribers can see a difference.
+    /// Replaces the snapshot. `wake` is whether subscribers can see a difference.
     pub(crate) fn publish(&self, mut snapshot: Snapshot, wake: bool) {
         if !wake {
             // The revision stays the same, so a subscriber that has not read it yet must still find its changes.

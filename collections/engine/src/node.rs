@@ -68,7 +68,7 @@ impl CollectionNode {
     }
 }
 
-/// What a record-by-record operator reads.
+/// The input of a record-by-record operator.
 #[derive(Clone)]
 pub(crate) enum OperatorSource {
     /// The records of its only parent.

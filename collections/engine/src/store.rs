@@ -26,7 +26,7 @@ impl ValueConflicts {
         if !self.0.contains_key(key) {
             match (current, changes) {
                 (None, [((_, new), _, 1)]) => return Some(new.clone()),
-                (Some(old), [((_, gone), _, -1)]) if old == gone => return None,
+                (Some(old), [((_, removed), _, -1)]) if old == removed => return None,
                 (Some(old), [((_, a), _, -1), ((_, b), _, 1)]) if old == a => return Some(b.clone()),
                 (Some(old), [((_, b), _, 1), ((_, a), _, -1)]) if old == a => return Some(b.clone()),
                 _ => {}

@@ -224,7 +224,7 @@ impl DataflowThread {
         } else {
             Vec::new()
         };
-        self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
+        self.add_to_history(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
         self.publish(Epoch(epoch), changes, EpochTiming { received, took });
         self.count(took, weight);
         Epoch(epoch)
@@ -271,7 +271,7 @@ impl DataflowThread {
         synced
     }
 
-    fn remember(&mut self, record: EpochRecord) {
+    fn add_to_history(&mut self, record: EpochRecord) {
         if self.options.history == 0 {
             return;
         }

@@ -66,9 +66,9 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) rare_tiers: RareTiers<'s>,
     /// The workload of each proxy.
     pub(crate) workload_names: Collection<'s, ProxyKey, WorkloadName>,
-    /// Distinct workloads of connected proxies: what their inbound sides depend on.
+    /// Distinct workloads of connected proxies: the inputs of their inbound resources.
     pub(crate) workloads: Collection<'s, WorkloadName, Workload>,
-    /// What Telemetries and extensions attach to proxies, and the facts that listeners are built from.
+    /// Telemetry and extensions of proxies, and the profiles that listeners are built from.
     pub(crate) attached: Attachments<'s>,
     /// Combinations of selected labels in use, with their namespace: each is a `View::Selected`.
     pub(crate) selections: Collection<'s, (Text, Labels), ()>,
@@ -76,7 +76,7 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) virtual_services: Collection<'s, ObjectKey, VirtualService>,
     /// VirtualServices of sidecars by host as declared, wildcards included.
     pub(crate) virtual_services_by_host: Index<'s, Host, ObjectKey, ()>,
-    /// Sidecars in use, and the hosts that concern them.
+    /// Sidecars in use, and the hosts that they list or reach through a route.
     pub(crate) sidecars: Sidecars<'s>,
     /// DestinationRules by host as declared, wildcards included.
     pub(crate) destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,

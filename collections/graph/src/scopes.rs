@@ -12,7 +12,7 @@ use crate::traffic::secrets::{SecretAccess, SecretLayer};
 pub(crate) struct ScopeInputs<'a, 's> {
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
-    /// What decides the layers of a proxy.
+    /// Inputs of the layers of proxies.
     pub(crate) layers: LayerInputs<'a, 's>,
     /// The patch set of each proxy that has one.
     pub(crate) proxy_patches: &'a Collection<'s, ProxyKey, PatchSet>,
@@ -25,9 +25,9 @@ pub(crate) struct ScopeInputs<'a, 's> {
 /// The scope of each proxy: the layers of each type in order, and the values of the slots of templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
 /// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
-/// Changes when: the facts of the proxy change, or its services, what is attached to it, the labels that rules select,
-/// the rare tiers that are needed, or its patches; for a router also when its first server of TLS mode AUTO_PASSTHROUGH
-/// is added or its last one removed.
+/// Changes when: the facts of the proxy change, or its services, its telemetry or extensions, the labels that rules
+/// select, the rare tiers that are needed, or its patches; for a router also when its first server of TLS mode
+/// AUTO_PASSTHROUGH is added or its last one removed.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, ProxyKey, Scope> {
     inputs.proxies.derive("scopes", |deps| {

@@ -5,8 +5,8 @@ use sluice_model::{EnvoyPatch, PatchOperation};
 
 use crate::value;
 
-/// Applies a patch that inserts, removes or replaces elements of a list. `is_match` tells whether the patch matches an
-/// element; `None` if the patch has no match on elements. Returns whether the list changed.
+/// Applies a patch that inserts, removes or replaces elements of a list. `is_match` returns whether the patch matches
+/// an element; `None` if the patch has no match on elements. Returns whether the list changed.
 pub(crate) fn apply(
     list: &mut Vec<DynamicMessage>,
     patch: &EnvoyPatch,

@@ -50,8 +50,8 @@ fn chain(
         port_name: &port.name,
         destinations: &Destinations::new(),
         exchanges_metadata: false,
-        // The destination proxy authorizes the connection. The gateway does not see an identity.
         tunnels: false,
+        // The destination proxy authorizes the connection. The gateway does not see an identity.
         policies: None,
         before_proxy: &[],
     };

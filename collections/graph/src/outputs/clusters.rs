@@ -281,7 +281,7 @@ struct ServiceView<'a> {
     root: &'a Text,
 }
 
-/// What clusters of a service depend on besides the service and the rule.
+/// Inputs of the clusters of a service besides the service and the rule.
 #[derive(Clone, Copy)]
 struct ServiceFacts {
     identities: Dep<ServiceKey, Vec<Text>>,

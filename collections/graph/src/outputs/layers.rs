@@ -12,7 +12,7 @@ use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::workloads::WorkloadName;
 use crate::views::sidecar_view;
 
-/// What the layers of a proxy depend on.
+/// Facts of a proxy that its layers depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerFacts<'a> {
     /// The proxy.

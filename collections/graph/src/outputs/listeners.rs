@@ -77,11 +77,11 @@ pub(crate) struct ListenerInputs<'a, 's> {
 
 /// Inputs of the derivation of the settings of listeners.
 pub(crate) struct SettingInputs<'a, 's> {
-    /// ListenerSettings fixed at start-up.
+    /// Settings fixed at start-up.
     pub(crate) options: &'a GraphOptions,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
-    /// What Telemetries and extensions attach to proxies.
+    /// Telemetry and extensions of proxies.
     pub(crate) attached: &'a Attachments<'s>,
     /// Services of each host.
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,

@@ -127,7 +127,7 @@ pub(crate) fn derive_name_tables<'s>(inputs: &NameTableInputs<'_, 's>, outputs: 
                 }
                 let text = profile_text(&profile);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
-                    // What is only the destination of a route has no name.
+                    // A service that is only the destination of a route has no name.
                     let seen = destinations.seen_from(view).filter(|_| destinations.is_named_in(view));
                     let Some((service, _)) = seen else { return BTreeMap::new() };
                     let addresses = profile.addresses(&service, dual_stack);

@@ -30,7 +30,7 @@ pub(crate) type PatchedLayers<'s> = Collection<'s, (ResourceType, Layer), Vec<Pa
 /// The patches of each set that apply to a resource type.
 type Programs<'s> = Collection<'s, (PatchSetName, ResourceType), PatchProgram>;
 
-/// What patched resources are derived from, besides the resources and `patched_layers`.
+/// Inputs of the derivation of patched resources, besides the resources and `patched_layers`.
 pub(crate) struct PatchedInputs<'a, 's> {
     /// The patches of each set that apply to a resource type.
     pub(crate) programs: &'a Programs<'s>,

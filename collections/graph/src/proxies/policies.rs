@@ -66,7 +66,7 @@ impl<'s> PolicyIndex<'s> {
     }
 }
 
-/// What the look-ups of policies read.
+/// Inputs of the look-ups of policies.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyInputs<'a, 's> {
     /// AuthorizationPolicies and RequestAuthentications.

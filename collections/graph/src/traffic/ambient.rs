@@ -115,7 +115,7 @@ fn derive_settings<'s>(inputs: &AmbientInputs<'_, 's>, options: &GraphOptions) -
     })
 }
 
-/// What all workloads look up.
+/// The collections that all workloads look up.
 struct WorkloadContext<'s> {
     settings: Collection<'s, (), AmbientSettings>,
     services: SelectingServices<'s>,

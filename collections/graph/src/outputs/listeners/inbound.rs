@@ -27,7 +27,7 @@ struct ProfiledWorkload {
     profile: Text,
 }
 
-/// What the listeners of a workload depend on, except the names of its services: many workloads have the same shape.
+/// The inputs of the listeners of a workload, except the names of its services: many workloads have the same shape.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct ListenerShape {
     profile: Text,

@@ -199,7 +199,7 @@ fn derive_shares<'s>(
     })
 }
 
-/// What listeners are built from, inside a `derive`.
+/// Builds listeners from look-ups, inside a `derive`.
 struct ListenerBuilder {
     settings: Dep<Text, ListenerSettings>,
     services: Dep<ServiceKey, Service>,

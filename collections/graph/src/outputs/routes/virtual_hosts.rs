@@ -39,7 +39,7 @@ pub(crate) struct RouteScope {
     pub(crate) namespace: Text,
     /// Its labels that rules select.
     pub(crate) labels: Labels,
-    /// What it reaches, if a Sidecar limits it.
+    /// The egress listeners of its Sidecar, if it has one.
     pub(crate) scope: Option<Arc<EgressScope>>,
 }
 

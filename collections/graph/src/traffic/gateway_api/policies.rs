@@ -65,11 +65,11 @@ pub(super) fn derive_destination_rules<'s>(
     let [tls, traffic, external] = by_target;
     let all = tls.union("gateway_api/policies", &[traffic, external]);
     let by_target: Index<'s, TargetHost, TargetSettingKey, TargetSetting> =
-        all.index("gateway_api/policies-by-target", |key, said| [(key.target.clone(), said.clone())]);
+        all.index("gateway_api/policies-by-target", |key, setting| [(key.target.clone(), setting.clone())]);
     let rules =
         by_target.group("gateway_api/destination_rules", |target, rows: &[(&TargetSettingKey, &TargetSetting)]| {
-            let mut rows: Vec<&TargetSetting> = rows.iter().map(|(_, said)| *said).collect();
-            rows.sort_by_key(|said| (said.created, &said.namespace, &said.name));
+            let mut rows: Vec<&TargetSetting> = rows.iter().map(|(_, setting)| *setting).collect();
+            rows.sort_by_key(|setting| (setting.created, &setting.namespace, &setting.name));
             Some(rule(target, &rows))
         });
     rules.flat_map("destination_rules/of-gateway-api", |target, rule| {
@@ -158,12 +158,12 @@ fn derive_tls<'s>(
                 if older {
                     continue;
                 }
-                let said = TargetSetting {
+                let setting = TargetSetting {
                     port,
                     tls: Some(client_tls(&policy.validation, &key.namespace)),
-                    ..said_by(key, &policy.meta)
+                    ..setting_of(key, &policy.meta)
                 };
-                rows.extend(for_hosts("BackendTLSPolicy", key, place, &of, &object.hosts, &said));
+                rows.extend(for_hosts("BackendTLSPolicy", key, place, &of, &object.hosts, &setting));
             }
             rows
         }
@@ -189,12 +189,12 @@ fn derive_traffic<'s>(
                     min_retry_concurrency: constraint.minimum.unwrap_or(10),
                     budget_interval: Some(constraint.interval.unwrap_or(Duration::from_secs(10))),
                 });
-                let said = TargetSetting {
+                let setting = TargetSetting {
                     retry_budget: budget,
                     load_balancer: Some(LoadBalancer::default()),
-                    ..said_by(key, &policy.meta)
+                    ..setting_of(key, &policy.meta)
                 };
-                rows.extend(for_hosts("XBackendTrafficPolicy", key, place, &of, &object.hosts, &said));
+                rows.extend(for_hosts("XBackendTrafficPolicy", key, place, &of, &object.hosts, &setting));
             }
             rows
         }
@@ -210,19 +210,20 @@ fn derive_external<'s>(
     objects.backends.flat_map("gateway_api/external-backends", move |key, backend: &Backend| {
         let hostname = backend.hostname.as_ref().filter(|_| experimental);
         let tls = backend.tls.as_ref().filter(|tls| tls.mode == BackendTlsMode::ServerOnly);
-        let said = hostname.zip(tls).map(|(hostname, tls)| {
-            let mut settings = client_tls(&tls.validation, &key.namespace);
-            if settings.sni.is_empty() {
-                settings.sni = hostname.clone();
+        let rows = hostname.zip(tls).map(|(hostname, tls)| {
+            let mut client = client_tls(&tls.validation, &key.namespace);
+            if client.sni.is_empty() {
+                client.sni = hostname.clone();
             }
-            let said = TargetSetting { port: backend.port, tls: Some(settings), ..said_by(key, &backend.meta) };
-            for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &said)
+            let setting = TargetSetting { port: backend.port, tls: Some(client), ..setting_of(key, &backend.meta) };
+            for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &setting)
         });
-        said.unwrap_or_default()
+        rows.unwrap_or_default()
     })
 }
 
-fn said_by(key: &ObjectKey, meta: &ObjectMeta) -> TargetSetting {
+/// A setting of an object, without values.
+fn setting_of(key: &ObjectKey, meta: &ObjectMeta) -> TargetSetting {
     TargetSetting {
         created: meta.created,
         namespace: key.namespace.clone(),
@@ -231,17 +232,18 @@ fn said_by(key: &ObjectKey, meta: &ObjectMeta) -> TargetSetting {
     }
 }
 
+/// The rows of a setting, one for each host of the target.
 fn for_hosts(
     kind: &'static str,
     policy: &ObjectKey,
     place: usize,
     (target_kind, object): &(TargetKind, ObjectKey),
     hosts: &[Host],
-    said: &TargetSetting,
+    setting: &TargetSetting,
 ) -> Vec<(TargetSettingKey, TargetSetting)> {
     let row = |host: &Host| {
         let target = TargetHost { kind: *target_kind, object: object.clone(), host: host.clone() };
-        (TargetSettingKey { kind, policy: policy.clone(), place, target }, said.clone())
+        (TargetSettingKey { kind, policy: policy.clone(), place, target }, setting.clone())
     };
     hosts.iter().map(row).collect()
 }
@@ -268,18 +270,18 @@ fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
 fn rule(target: &TargetHost, rows: &[&TargetSetting]) -> DestinationRule {
     let mut policy = TrafficPolicy::default();
     let mut ports: BTreeMap<u16, ClientTls> = BTreeMap::new();
-    for said in rows {
-        if let Some(tls) = &said.tls {
-            if said.port == 0 {
+    for setting in rows {
+        if let Some(tls) = &setting.tls {
+            if setting.port == 0 {
                 policy.tls.get_or_insert_with(|| tls.clone());
             } else {
-                ports.entry(said.port).or_insert_with(|| tls.clone());
+                ports.entry(setting.port).or_insert_with(|| tls.clone());
             }
         }
-        if let Some(load_balancer) = &said.load_balancer {
+        if let Some(load_balancer) = &setting.load_balancer {
             policy.load_balancer.get_or_insert_with(|| load_balancer.clone());
         }
-        if let Some(budget) = &said.retry_budget {
+        if let Some(budget) = &setting.retry_budget {
             policy.retry_budget.get_or_insert_with(|| budget.clone());
         }
     }
