@@ -32,7 +32,7 @@ pub struct ListenerSettings {
     /// Configuration of the mesh.
     pub mesh: Arc<MeshConfig>,
     /// Profile of the proxy.
-    pub facts: ListenerProfile,
+    pub profile: ListenerProfile,
     /// Services of extension providers. A service that does not exist has no entry.
     pub collectors: BTreeMap<ProviderService, Collector>,
     /// Telemetry and extensions of the proxy.
@@ -49,37 +49,37 @@ impl ListenerSettings {
     /// The `ProxyConfig` of the proxy, or the default of the mesh.
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
-        self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
+        self.profile.config.as_deref().unwrap_or(&self.mesh.default_config)
     }
 
     /// Whether HTTP/1.0 is accepted.
     #[must_use]
     pub(crate) fn accepts_http10(&self) -> bool {
-        self.switches.http10 || self.facts.http10
+        self.switches.http10 || self.profile.http10
     }
 
     /// Outbound traffic policy for unknown hosts.
     #[must_use]
     pub fn outbound_policy(&self) -> OutboundPolicy {
-        self.facts.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
+        self.profile.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
     }
 
     /// The cluster of unknown hosts that replaces the original destination.
     #[must_use]
     pub fn egress_proxy(&self) -> Option<String> {
-        self.facts.outbound.as_ref().and_then(egress_cluster)
+        self.profile.outbound.as_ref().and_then(egress_cluster)
     }
 
     /// Whether the proxy uses IPv4.
     #[must_use]
     pub(crate) fn ipv4(&self) -> bool {
-        self.facts.families != IpFamilies::V6
+        self.profile.families != IpFamilies::V6
     }
 
     /// Whether the proxy uses IPv6.
     #[must_use]
     pub(crate) fn ipv6(&self) -> bool {
-        self.facts.families != IpFamilies::V4
+        self.profile.families != IpFamilies::V4
     }
 
     /// The provider with this name, case-insensitive.

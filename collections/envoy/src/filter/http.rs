@@ -43,7 +43,7 @@ pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain)
         proxy_100_continue: true,
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..UpgradeConfig::default() }],
         request_id_extension: Some(request_id(sample_by_request_id)),
-        common_http_protocol_options: settings.facts.idle_timeout.map(|timeout| HttpProtocolOptions {
+        common_http_protocol_options: settings.profile.idle_timeout.map(|timeout| HttpProtocolOptions {
             idle_timeout: Some(duration(timeout)),
             ..HttpProtocolOptions::default()
         }),
@@ -199,7 +199,7 @@ fn apply_path_normalization(manager: &mut HttpConnectionManager, settings: &List
 pub(crate) fn connection_settings(settings: &ListenerSettings) -> Option<ConnectionSettings> {
     let configured = settings.config().connection_settings.as_ref();
     let mut limits = configured.or(settings.mesh.default_config.connection_settings.as_ref())?.clone();
-    if limits.edge && settings.facts.proxy_type == ProxyType::Router {
+    if limits.edge && settings.profile.proxy_type == ProxyType::Router {
         let minutes = |count: u64| Some(Duration::from_secs(60 * count));
         limits.listener_buffer_limit_bytes = limits.listener_buffer_limit_bytes.or(Some(32 * 1024));
         limits.http_idle_timeout = limits.http_idle_timeout.or(minutes(60));

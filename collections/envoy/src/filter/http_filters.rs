@@ -19,10 +19,10 @@ use crate::wire::{any, boolean};
 
 /// Builds the filters of an HTTP connection manager. The router is the last one.
 pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Vec<HttpFilter> {
-    let facts = &settings.facts;
+    let profile = &settings.profile;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
-    if facts.has("istio.metadata_exchange.http") {
+    if profile.has("istio.metadata_exchange.http") {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
         let config = istio::peer_metadata(chain.class == ListenerClass::Inbound, skip);
@@ -40,7 +40,7 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }
     filters.push(grpc_stats());
-    if chain.class != ListenerClass::Inbound && facts.has("istio.alpn") {
+    if chain.class != ListenerClass::Inbound && profile.has("istio.alpn") {
         filters.push(http_filter("istio.alpn", istio::alpn()));
     }
     filters.push(http_filter("envoy.filters.http.fault", any(&HttpFault::default())));

@@ -22,7 +22,7 @@ pub(crate) fn tcp_stats(settings: &ListenerSettings, class: ListenerClass) -> Ve
 
 /// The configurations of the stats filter: one per Prometheus provider in use, in the order of their names.
 fn configs(settings: &ListenerSettings, class: ListenerClass) -> Vec<Any> {
-    if !settings.facts.has(NAME) {
+    if !settings.profile.has(NAME) {
         return Vec::new();
     }
     let known =
@@ -33,7 +33,7 @@ fn configs(settings: &ListenerSettings, class: ListenerClass) -> Vec<Any> {
 }
 
 fn config(settings: &ListenerSettings, class: ListenerClass, spec: &MetricsSpec) -> PluginConfig {
-    let waypoint = settings.facts.proxy_type == ProxyType::Waypoint;
+    let waypoint = settings.profile.proxy_type == ProxyType::Waypoint;
     PluginConfig {
         disable_host_header_fallback: class != ListenerClass::Outbound,
         tcp_reporting_duration: spec.reporting_interval.map(wire::duration),

@@ -62,7 +62,7 @@ pub(super) fn tracing(settings: &ListenerSettings, class: ListenerClass) -> (Opt
     if tracing.max_path_tag_length.is_none() {
         tracing.max_path_tag_length = configured_tag_length(settings);
     }
-    tracing.no_context_propagation = spec.no_context_propagation && settings.facts.at_least(1, 30);
+    tracing.no_context_propagation = spec.no_context_propagation && settings.profile.at_least(1, 30);
     (Some(tracing), spec.sample_by_request_id)
 }
 
@@ -117,7 +117,7 @@ fn tags(settings: &ListenerSettings, istio: bool, custom: Option<&BTreeMap<Text,
             for (name, tag) in custom {
                 match tag {
                     TraceTag::Plain(tag) => add(name, Some(tag_kind(tag))),
-                    TraceTag::Format(text) if settings.facts.at_least(1, 29) => {
+                    TraceTag::Format(text) if settings.profile.at_least(1, 29) => {
                         add(name, Some(custom_tag::Type::Value(text.to_string())));
                     }
                     TraceTag::Format(_) => {}
@@ -164,7 +164,7 @@ fn dry_run_tag(name: &str, key: &str) -> CustomTag {
 /// The tracer of a provider, and whether it has its own sampler; `None` if it is not a tracer or its service does not exist.
 fn from_provider(settings: &ListenerSettings, provider: &ExtensionProvider) -> Option<(Tracing, bool)> {
     let mut samples = false;
-    let mut child_span = settings.facts.proxy_type == ProxyType::Router;
+    let mut child_span = settings.profile.proxy_type == ProxyType::Router;
     let (name, config, tag_length) = match &provider.kind {
         ProviderKind::Zipkin { service, max_tag_length, .. } => {
             let collector = settings.collectors.get(service)?;
@@ -217,7 +217,7 @@ fn zipkin(settings: &ListenerSettings, kind: &ProviderKind, collector: &Collecto
         shared_span_context: Some(boolean(false)),
         ..ZipkinConfig::default()
     };
-    if settings.facts.at_least(1, 29) {
+    if settings.profile.at_least(1, 29) {
         let timeout = timeout.unwrap_or(Duration::from_secs(5));
         let uri = format!("http://{}{path}", collector.host);
         config.collector_service = Some(http_service(uri, collector, Some(timeout), headers));
@@ -226,7 +226,7 @@ fn zipkin(settings: &ListenerSettings, kind: &ProviderKind, collector: &Collecto
         config.collector_endpoint = path.to_owned();
         config.collector_hostname = collector.host.to_string();
     }
-    if *with_w3c && settings.facts.at_least(1, 28) {
+    if *with_w3c && settings.profile.at_least(1, 28) {
         config.trace_context_option = TraceContextOption::UseB3WithW3cPropagation as i32;
     }
     any(&config)

@@ -38,16 +38,16 @@ pub fn can_bind(
     protocol: Protocol,
     outbound: bool,
 ) -> bool {
-    if to_port && (1..1024).contains(&port) && settings.facts.unprivileged {
+    if to_port && (1..1024).contains(&port) && settings.profile.unprivileged {
         return false;
     }
-    let wildcard = super::wildcards(settings.facts.families);
+    let wildcard = super::wildcards(settings.profile.families);
     let takes_wildcard =
         if bind.is_empty() { protocol.is_http() } else { wildcard.first().is_some_and(|address| *address == *bind) };
     if !takes_wildcard {
         return true;
     }
-    let own = settings.facts.reserved_ports.iter().any(|reserved| u32::from(*reserved) == port);
+    let own = settings.profile.reserved_ports.iter().any(|reserved| u32::from(*reserved) == port);
     let redirected = [settings.mesh.proxy_listen_port, settings.mesh.proxy_inbound_listen_port];
     let taken = outbound && redirected.iter().any(|redirected| u32::from(*redirected) == port);
     !own && !taken

@@ -19,7 +19,7 @@ use crate::wire::boolean;
 #[must_use]
 pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
     let class =
-        if settings.facts.proxy_type == ProxyType::Router { ListenerClass::Gateway } else { ListenerClass::Outbound };
+        if settings.profile.proxy_type == ProxyType::Router { ListenerClass::Gateway } else { ListenerClass::Outbound };
     let mut logs = tcp_access_logs(settings, class);
     for log in &mut logs {
         // Only connection failures are logged here. The originating listener logs the rest.

@@ -37,8 +37,8 @@ pub(super) fn http_filter(settings: &ListenerSettings, service: &Service) -> Htt
 /// The filter that resolves the host of requests to unknown hosts.
 pub(super) fn allow_any_filter(settings: &ListenerSettings) -> HttpFilter {
     let profile = ClusterProfile {
-        ip_families: settings.facts.families,
-        dns_proxy: settings.facts.dns_proxy.clone(),
+        ip_families: settings.profile.families,
+        dns_proxy: settings.profile.dns_proxy.clone(),
         ..ClusterProfile::default()
     };
     filter(allow_any_dns_cache(&profile, settings.dual_stack))
@@ -59,7 +59,7 @@ fn filter(cache: DnsCacheConfig) -> HttpFilter {
 fn cache(settings: &ListenerSettings, service: &Service) -> DnsCacheConfig {
     DnsCacheConfig {
         name: dns_cache(service.host.as_str()),
-        dns_lookup_family: dns_family(settings.facts.families, settings.dual_stack) as i32,
+        dns_lookup_family: dns_family(settings.profile.families, settings.dual_stack) as i32,
         ..DnsCacheConfig::default()
     }
 }

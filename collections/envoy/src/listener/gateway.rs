@@ -94,13 +94,13 @@ pub enum GatewayAction {
 /// The primary and additional addresses of a gateway listener; `None` if the gateway may not bind to the port.
 #[must_use]
 pub fn gateway_addresses(settings: &ListenerSettings, port: u32, bind: &Text) -> Option<Vec<Text>> {
-    if settings.facts.unprivileged && port < 1024 {
+    if settings.profile.unprivileged && port < 1024 {
         return None;
     }
     if !bind.is_empty() {
         return Some(vec![bind.clone()]);
     }
-    let mut addresses = wildcards(settings.facts.families);
+    let mut addresses = wildcards(settings.profile.families);
     addresses.truncate(if settings.dual_stack { addresses.len() } else { 1 });
     Some(addresses)
 }
@@ -135,7 +135,7 @@ pub fn build_gateway(
         over_udp(&mut listener);
         return Some(listener);
     }
-    listener.connection_balance_config = exact_balance(settings.facts.outbound_exact_balance);
+    listener.connection_balance_config = exact_balance(settings.profile.outbound_exact_balance);
     if settings.config().gateway_topology.proxy_protocol {
         listener.listener_filters.push(proxy_protocol_filter());
     }

@@ -119,12 +119,12 @@ pub fn build_inbound(inputs: &InboundInputs<'_>) -> Vec<Listener> {
             redirected.extend(chains);
         }
     }
-    if settings.facts.interception != InterceptionMode::None {
+    if settings.profile.interception != InterceptionMode::None {
         let mut chains = vec![black_hole(settings)];
         chains.extend(passthrough_chains(inputs));
         chains.extend(redirected);
         let port = u32::from(settings.mesh.proxy_inbound_listen_port);
-        let addresses = wildcards(settings.facts.families);
+        let addresses = wildcards(settings.profile.families);
         listeners.insert(0, listener(settings, name::VIRTUAL_INBOUND, &addresses, port, false, chains));
     }
     listeners
@@ -139,7 +139,7 @@ fn listener(
     chains: Vec<FilterChain>,
 ) -> Listener {
     let primary = addresses.first().map_or("", Text::as_str);
-    let transparent = !to_port && settings.facts.interception == InterceptionMode::Tproxy;
+    let transparent = !to_port && settings.profile.interception == InterceptionMode::Tproxy;
     Listener {
         name: name.to_owned(),
         address: Some(address(primary, port)),
@@ -150,7 +150,7 @@ fn listener(
         traffic_direction: TrafficDirection::Inbound as i32,
         continue_on_listener_filters_timeout: true,
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
-        connection_balance_config: exact_balance(settings.facts.inbound_exact_balance),
+        connection_balance_config: exact_balance(settings.profile.inbound_exact_balance),
         transparent: transparent.then(|| boolean(true)),
         access_log: listener_access_log(settings, ListenerClass::Inbound),
         listener_filters: inbound_filters(settings, &chains, to_port),
@@ -305,7 +305,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     let settings = inputs.settings;
     let proxy = TcpProxy {
         stat_prefix: port.tcp_stat_prefix.clone(),
-        idle_timeout: settings.facts.idle_timeout.map(duration),
+        idle_timeout: settings.profile.idle_timeout.map(duration),
         access_log: tcp_access_logs(settings, ListenerClass::Inbound),
         ..to_cluster(&port.cluster)
     };

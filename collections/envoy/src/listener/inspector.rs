@@ -61,7 +61,7 @@ pub(super) fn inbound_filters(
     let mut filters = Vec::new();
     if !to_port {
         filters.push(original_dst());
-        if settings.facts.interception == InterceptionMode::Tproxy {
+        if settings.profile.interception == InterceptionMode::Tproxy {
             let config = OriginalSrc { mark: TPROXY_MARK, ..OriginalSrc::default() };
             filters.push(listener_filter("original_src", any(&config)));
         }

@@ -76,7 +76,7 @@ pub(super) fn mesh_tls(settings: &ListenerSettings, http: bool) -> TransportSock
         match_subject_alt_names: identities.collect(),
         ..CertificateValidationContext::default()
     };
-    let files = settings.facts.server_certificates.clone().unwrap_or_default();
+    let files = settings.profile.server_certificates.clone().unwrap_or_default();
     let mut common = CommonTlsContext {
         tls_params: Some(TlsParameters {
             tls_minimum_protocol_version: lowest as i32,

@@ -65,7 +65,7 @@ pub fn listener_keys(
     if !bind.addresses.is_empty() {
         return vec![key(bind.addresses.clone())];
     }
-    let wildcard = || wildcards(settings.facts.families);
+    let wildcard = || wildcards(settings.profile.families);
     if kind == PortProtocol::Http {
         return vec![key(wildcard())];
     }
@@ -85,7 +85,7 @@ pub fn listener_keys(
         }
     }
     // Each address of a ServiceEntry has a listener. CIDR blocks share one.
-    let declared = service.addresses_for(&settings.facts.cluster);
+    let declared = service.addresses_for(&settings.profile.cluster);
     if service.source == ServiceSource::ServiceEntry && declared.len() > 1 {
         let keys = declared.iter().map(|address| match address.contains('/') {
             true => key(wildcard()),
@@ -108,7 +108,7 @@ pub fn listener_keys(
 
 /// The CIDR blocks that the chains of a service match.
 fn blocks(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
-    let declared = service.addresses_for(&settings.facts.cluster).iter();
+    let declared = service.addresses_for(&settings.profile.cluster).iter();
     declared.filter(|address| address.contains('/')).cloned().collect()
 }
 
@@ -134,7 +134,7 @@ pub fn build_outbound(settings: &ListenerSettings, key: &ListenerKey, ports: &[O
 fn add(settings: &ListenerSettings, key: &ListenerKey, entry: &mut Option<Entry>, port: &OutboundPort<'_>) {
     let Some(kind) = port_protocol(port.listen.protocol) else { return };
     let bind = key.bind.primary();
-    let wildcard = wildcards(settings.facts.families).first().is_some_and(|wildcard| *wildcard == *bind);
+    let wildcard = wildcards(settings.profile.families).first().is_some_and(|wildcard| *wildcard == *bind);
     let blocks = if bind == "0.0.0.0" || wildcard { blocks(settings, port.service) } else { Vec::new() };
     let tcp = || -> Vec<Chain> {
         let of_block = |blocks: &[Text]| tcp_chains(settings, port, bind, blocks);
@@ -241,7 +241,7 @@ fn finish(settings: &ListenerSettings, key: &ListenerKey, entry: &Entry) -> List
         traffic_direction: TrafficDirection::Outbound as i32,
         continue_on_listener_filters_timeout: true,
         listener_filters_timeout: Some(duration(Duration::ZERO)),
-        connection_balance_config: exact_balance(settings.facts.outbound_exact_balance),
+        connection_balance_config: exact_balance(settings.profile.outbound_exact_balance),
         ..Listener::default()
     };
     if key.bind.to_port {

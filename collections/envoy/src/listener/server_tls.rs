@@ -49,7 +49,7 @@ pub(super) fn server_tls(settings: &ListenerSettings, tls: &ServerTls, carries: 
         ..CommonTlsContext::default()
     };
     if tls.mode == ServerTlsMode::IstioMutual {
-        let files = settings.facts.server_certificates.clone().unwrap_or_default();
+        let files = settings.profile.server_certificates.clone().unwrap_or_default();
         by_file(settings, tls, &files, &[], validates, &mut common);
     } else if !tls.credential_names.is_empty() || !tls.credential_name.is_empty() {
         by_credential(settings, tls, &mut common);
@@ -100,7 +100,7 @@ pub(super) fn certificate(settings: &ListenerSettings, files: &CertificateFiles)
         return agent_secret(WORKLOAD_CERTIFICATE);
     }
     let name = format!("file-cert:{}~{}", files.chain, files.key);
-    file_secret(&name, settings.facts.file_credential_socket)
+    file_secret(&name, settings.profile.file_credential_socket)
 }
 
 /// The root certificates for clients: those of the mesh unless a file is configured.
@@ -108,7 +108,7 @@ pub(super) fn roots(settings: &ListenerSettings, files: &CertificateFiles) -> Sd
     if files.root.is_empty() {
         return agent_secret(MESH_ROOTS);
     }
-    file_secret(&format!("file-root:{}", files.root), settings.facts.file_credential_socket)
+    file_secret(&format!("file-root:{}", files.root), settings.profile.file_credential_socket)
 }
 
 /// Certificates from Secrets of the cluster or from an external SDS server.
@@ -136,7 +136,7 @@ fn by_credential(settings: &ListenerSettings, tls: &ServerTls, common: &mut Comm
 
 /// The SDS configuration of a server's credential. It may refer to an SDS provider of `MeshConfig`, unlike in rules.
 fn server_credential(settings: &ListenerSettings, name: &str) -> Option<SdsSecretConfig> {
-    if let Some(resource) = name.strip_prefix(EXTERNAL).filter(|_| !settings.facts.credential_socket) {
+    if let Some(resource) = name.strip_prefix(EXTERNAL).filter(|_| !settings.profile.credential_socket) {
         let declared = settings.mesh.extension_providers.iter().find_map(|provider| match &provider.kind {
             ProviderKind::Sds { service, .. } => Some(service),
             _ => None,
@@ -147,7 +147,7 @@ fn server_credential(settings: &ListenerSettings, name: &str) -> Option<SdsSecre
             return Some(external_secret(resource, &found.cluster, &found.host));
         }
     }
-    Some(credential(name, settings.facts.credential_socket))
+    Some(credential(name, settings.profile.credential_socket))
 }
 
 #[expect(deprecated, reason = "the reference uses the untyped matchers, which match every kind of name")]

@@ -6,12 +6,12 @@ use crate::listener_settings::ListenerSettings;
 
 /// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
 pub(super) fn service_address(settings: &ListenerSettings, service: &Service) -> Option<Text> {
-    let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
+    let own = service.addresses.get(&settings.profile.cluster).map_or(&[][..], Vec::as_slice);
     if let Some(address) = own.iter().find(|address| has_family(settings, address)) {
         return Some(address.clone());
     }
-    let declared = service.addresses_for(&settings.facts.cluster).first();
-    if declared.is_none() && settings.facts.auto_allocated {
+    let declared = service.addresses_for(&settings.profile.cluster).first();
+    if declared.is_none() && settings.profile.auto_allocated {
         return service.auto_allocated_addresses.iter().find(|address| has_family(settings, address)).cloned();
     }
     declared.cloned()
@@ -19,8 +19,8 @@ pub(super) fn service_address(settings: &ListenerSettings, service: &Service) ->
 
 /// The other addresses of a service for the client, of the address families of the client.
 pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
-    let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
-    if addresses.is_empty() && settings.facts.auto_allocated {
+    let mut addresses = service.addresses.get(&settings.profile.cluster).cloned().unwrap_or_default();
+    if addresses.is_empty() && settings.profile.auto_allocated {
         addresses.clone_from(&service.auto_allocated_addresses);
     }
     addresses.retain(|address| has_family(settings, address));

@@ -35,7 +35,7 @@ pub type Destinations = BTreeMap<Host, DestinationFacts>;
 /// Inputs of the network filters of a port.
 #[derive(Clone, Copy)]
 pub(super) struct TcpFilterInputs<'a> {
-    /// Side of the proxy.
+    /// Traffic direction of the listener.
     pub(super) class: ListenerClass,
     /// Protocol of the port.
     pub(super) protocol: Protocol,
@@ -150,7 +150,7 @@ impl TcpFilterInputs<'_> {
         TcpProxy {
             stat_prefix,
             cluster_specifier: Some(specifier),
-            idle_timeout: tcp.and_then(|tcp| tcp.idle_timeout).or(settings.facts.idle_timeout).map(duration),
+            idle_timeout: tcp.and_then(|tcp| tcp.idle_timeout).or(settings.profile.idle_timeout).map(duration),
             max_downstream_connection_duration: tcp.and_then(|tcp| tcp.max_connection_duration).map(duration),
             hash_policy: if hashes_by_source(rule, subset) { vec![source_hash()] } else { Vec::new() },
             tunneling_config: rule.filter(|_| self.tunnels).and_then(|rule| tunnel(rule, subset)),

@@ -32,7 +32,7 @@ fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Serv
 
 fn settings() -> ListenerSettings {
     ListenerSettings {
-        facts: ListenerProfile { cluster: "c".into(), ..ListenerProfile::default() },
+        profile: ListenerProfile { cluster: "c".into(), ..ListenerProfile::default() },
         ..ListenerSettings::default()
     }
 }
@@ -89,9 +89,9 @@ fn http_services_share_the_listener_of_a_port() {
 #[test]
 fn proxy_gets_no_filter_that_it_does_not_have() {
     let extensions = sluice_model::EnvoyExtensions(Some(["envoy.filters.http.router".into()].into()));
-    let facts =
+    let profile =
         ListenerProfile::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
-    let mut settings = ListenerSettings { facts, ..ListenerSettings::default() };
+    let mut settings = ListenerSettings { profile, ..ListenerSettings::default() };
     let mut mesh = sluice_model::MeshConfig::default();
     mesh.default_providers.metrics = vec!["prometheus".into()];
     settings.mesh = Arc::new(mesh);
@@ -142,7 +142,7 @@ fn headless_service_has_a_listener_per_pod() {
 #[test]
 fn ports_of_the_proxy_itself_have_no_listener() {
     let mut settings = settings();
-    settings.facts.reserved_ports = vec![15021];
+    settings.profile.reserved_ports = vec![15021];
     let web = service("a", Some("10.0.0.1"), &[(15021, Protocol::Http)]);
     assert!(listener_keys(&settings, &web, &web.ports[0], &BindAddress::default(), Some(&[])).is_empty());
     let tcp = service("a", Some("10.0.0.1"), &[(15021, Protocol::Tcp)]);
@@ -220,7 +220,7 @@ fn http10_is_detected_if_it_is_accepted() {
     let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     assert_eq!(names(&settings()), (text(&["http/1.1", "h2c"]), false));
     assert_eq!(names(&ListenerSettings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
-    let own = ListenerSettings { facts: ListenerProfile { http10: true, ..settings().facts }, ..settings() };
+    let own = ListenerSettings { profile: ListenerProfile { http10: true, ..settings().profile }, ..settings() };
     assert_eq!(names(&own), (text(&["http/1.1", "h2c"]), true), "what is HTTP is the same for all");
     let sniffed = inbound_chain::transport_matches(MtlsMode::Disable, PortProtocol::Auto, switches);
     assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);

@@ -26,12 +26,12 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The listener for redirected outbound traffic; `None` if traffic is not redirected.
 #[must_use]
 pub fn build_virtual_outbound(settings: &ListenerSettings) -> Option<Listener> {
-    let interception = settings.facts.interception;
+    let interception = settings.profile.interception;
     if interception == InterceptionMode::None || settings.mesh.proxy_listen_port == 0 {
         return None;
     }
     let port = u32::from(settings.mesh.proxy_listen_port);
-    let addresses = wildcards(settings.facts.families);
+    let addresses = wildcards(settings.profile.families);
     let mut chains = vec![black_hole(settings, port)];
     let dynamic = settings.outbound_policy() == OutboundPolicy::AllowAnyDynamicDns;
     if dynamic {
@@ -89,7 +89,7 @@ pub(super) fn catch_all_filters(settings: &ListenerSettings) -> Vec<Filter> {
         (_, None) => name::PASSTHROUGH,
     };
     let proxy = TcpProxy {
-        idle_timeout: settings.facts.idle_timeout.map(duration),
+        idle_timeout: settings.profile.idle_timeout.map(duration),
         access_log: tcp_access_logs(settings, ListenerClass::Outbound),
         ..to_cluster(cluster)
     };

@@ -19,8 +19,8 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) proxy: &'a Proxy,
     /// The workload it is a replica of.
     pub(crate) workload: &'a WorkloadName,
-    /// The facts that its listeners are built from.
-    pub(crate) facts: &'a ListenerProfile,
+    /// Its profile for listeners.
+    pub(crate) listener_profile: &'a ListenerProfile,
     /// Its labels that rules for clients select.
     pub(crate) labels: &'a Labels,
     /// The tiers of clients that services need.
@@ -103,7 +103,7 @@ impl LayerReader {
         proxy: &Proxy,
     ) -> Option<BTreeMap<ResourceType, Vec<Layer>>> {
         let workload = cx.get(&self.workloads, key)?;
-        let facts = cx.get(&self.facts, key)?;
+        let profile = cx.get(&self.facts, key)?;
         let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
         let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
         let reach = self.reach.as_ref().and_then(|reach| cx.get(reach, key));
@@ -111,8 +111,15 @@ impl LayerReader {
         let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
         let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
         let tiers = &tiers;
-        let client =
-            LayerFacts { proxy, workload: &workload, facts: &facts, labels: &labels, tiers, auto_passthrough, reach };
+        let client = LayerFacts {
+            proxy,
+            workload: &workload,
+            listener_profile: &profile,
+            labels: &labels,
+            tiers,
+            auto_passthrough,
+            reach,
+        };
         Some(super::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
     }
 }

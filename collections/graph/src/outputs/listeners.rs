@@ -38,7 +38,7 @@ const FIXED: &str = "fixed";
 /// The layer that hides listeners for the pod itself, the inbound listeners, those that every proxy has, then the
 /// outbound listeners.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
-    let profile = client.facts.profile();
+    let profile = client.listener_profile.profile();
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
         ProxyType::Router => {
@@ -122,25 +122,25 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, L
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
         let (default, attached) = (deps.on(&inputs.attached.default), deps.on(&inputs.attached.by_name));
-        move |cx, facts: &ListenerProfile, ()| {
+        move |cx, profile: &ListenerProfile, ()| {
             let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
                 return Vec::new();
             };
-            let attached = match facts.attached.as_str() {
+            let attached = match profile.attached.as_str() {
                 "" => cx.get(&default, &()),
-                _ => cx.get(&attached, &facts.attached),
+                _ => cx.get(&attached, &profile.attached),
             };
             let Some(attached) = attached else { return Vec::new() };
             let settings = ListenerSettings {
                 mesh: (*mesh).clone(),
                 attached: (*attached).clone(),
-                facts: facts.clone(),
+                profile: profile.clone(),
                 collectors: (*collectors).clone(),
                 switches,
                 security,
                 dual_stack,
             };
-            vec![(facts.profile(), settings)]
+            vec![(profile.profile(), settings)]
         }
     })
 }
@@ -152,7 +152,7 @@ fn derive_fixed<'s>(
     sends_hbone: bool,
 ) -> Collection<'s, ResourceKey, Resource> {
     settings.flat_map("listeners/fixed", move |profile, settings| {
-        let kind = settings.facts.proxy_type;
+        let kind = settings.profile.proxy_type;
         let mut built: Vec<(View, Listener)> = Vec::new();
         if kind == ProxyType::Sidecar {
             let own = [build_virtual_outbound(settings), build_http_proxy(settings)];

@@ -72,7 +72,7 @@ fn server_certificates_come_from_the_declared_source() {
     let mesh = of(ServerTlsMode::IstioMutual, |_| {});
     assert_eq!(secrets(&settings, &mesh), (one("default"), Some("ROOTCA".into())));
     let mut with_files = ListenerSettings::default();
-    with_files.facts.server_certificates =
+    with_files.profile.server_certificates =
         Some(CertificateFiles { chain: "/c".into(), key: "/k".into(), root: "/r".into() });
     assert_eq!(secrets(&with_files, &mesh), (one("file-cert:/c~/k"), Some("file-root:/r".into())));
 }
@@ -94,7 +94,7 @@ fn external_secret_uses_socket_then_provider_then_ads() {
     let found = Collector { host: service.service.clone(), cluster: "outbound|8080||sds".into() };
     settings.collectors.insert(service, found);
     assert_eq!(sources(&settings), ["web of outbound|8080||sds/sds.ops.svc.cluster.local"]);
-    settings.facts.credential_socket = true;
+    settings.profile.credential_socket = true;
     assert_eq!(sources(&settings), ["sds://web of sds-external/"]);
 }
 

@@ -160,11 +160,11 @@ fn derive_workload_policies<'s>(inputs: &InboundListenerInputs<'_, 's>) -> Colle
 /// The ports of a workload, each number once: of several services of one port the oldest counts.
 fn inbound_ports(settings: &ListenerSettings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
     // Without interception the application itself listens on its ports; only a Sidecar can declare listeners.
-    if settings.facts.interception == InterceptionMode::None {
+    if settings.profile.interception == InterceptionMode::None {
         return Vec::new();
     }
     targets.sort_by(|a, b| (a.1.created, &a.1.host).cmp(&(b.1.created, &b.1.host)));
-    let addresses = wildcards(settings.facts.families);
+    let addresses = wildcards(settings.profile.families);
     let wildcard = addresses.first().map_or("", Text::as_str);
     let mut ports: Vec<InboundPort> = Vec::new();
     for (target, service) in targets {
@@ -196,7 +196,7 @@ fn declared_ports(settings: &ListenerSettings, own: &WorkloadSidecar, declared: 
     let mut ports: Vec<InboundPort> = Vec::new();
     for listener in declared {
         let (number, protocol) = (u32::from(listener.port.number), listener.port.protocol);
-        let to_port = has_socket(listener, settings.facts.interception);
+        let to_port = has_socket(listener, settings.profile.interception);
         let known = ports.iter().any(|port| port.target_port == number);
         if known || !can_bind(settings, to_port, &listener.bind, number, protocol, false) {
             continue;
@@ -204,7 +204,7 @@ fn declared_ports(settings: &ListenerSettings, own: &WorkloadSidecar, declared: 
         let tls = listener.tls.clone().filter(|_| settings.switches.sidecar_ingress_tls).map(Box::new);
         let addresses = match ingress_address(listener, own) {
             Some(address) => vec![address],
-            None => wildcards(settings.facts.families),
+            None => wildcards(settings.profile.families),
         };
         let host = synthetic_host(&own.scope);
         ports.push(InboundPort {

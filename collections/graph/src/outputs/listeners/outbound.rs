@@ -138,7 +138,7 @@ fn derive_shares<'s>(
             }
             let mut rows = Vec::new();
             for (profile, settings) in cx.all(&settings) {
-                if settings.facts.proxy_type != ProxyType::Sidecar {
+                if settings.profile.proxy_type != ProxyType::Sidecar {
                     continue;
                 }
                 let shares_of_service = |service: &Arc<Service>,
@@ -177,7 +177,7 @@ fn derive_shares<'s>(
                 rows.extend(
                     base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), SlotContent::Share(share))),
                 );
-                for scope in scopes.iter().filter(|scope| scope.outbound == settings.facts.outbound) {
+                for scope in scopes.iter().filter(|scope| scope.outbound == settings.profile.outbound) {
                     let mut own: BTreeMap<(Text, u16), Share> = BTreeMap::new();
                     for (at, listener) in scope.listeners.iter().enumerate() {
                         let Some(service) = listener.service(&services, scope.namespace()) else { continue };

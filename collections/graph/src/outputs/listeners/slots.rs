@@ -88,12 +88,12 @@ pub(super) struct EgressBinding<'a> {
 impl EgressBinding<'_> {
     fn bind(&self, settings: &ListenerSettings) -> BindAddress {
         // Without interception clients connect to the proxy itself.
-        let to_port = settings.facts.interception == InterceptionMode::None
+        let to_port = settings.profile.interception == InterceptionMode::None
             || self.listener.is_some_and(|listener| listener.to_port);
         let declared = self.listener.map(|listener| &listener.bind).filter(|bind| !bind.is_empty());
         let addresses = match declared {
             Some(bind) => vec![bind.clone()],
-            None if to_port => localhosts(settings.facts.families),
+            None if to_port => localhosts(settings.profile.families),
             None => Vec::new(),
         };
         BindAddress { addresses, to_port }
