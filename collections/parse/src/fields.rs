@@ -426,7 +426,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// `one of `A`, `B`, `C``, for messages.
+/// `one of A, B, C` with each word in backticks, for messages.
 pub(crate) fn one_of<'w>(words: impl Iterator<Item = &'w str>) -> String {
     format!(
         "one of {}",

@@ -2,27 +2,37 @@
 
 use sluice_model::Protocol;
 
+use crate::fields::one_of;
+
 /// Ports of protocols in which the server sends first, so that protocol detection would time out. They are TCP unless the
 /// port declares another protocol.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
+/// The protocols by name.
+const NAMES: [(&str, Protocol); 12] = [
+    ("HTTP", Protocol::Http),
+    ("HTTPS", Protocol::Https),
+    ("HTTP2", Protocol::Http2),
+    ("HTTP_PROXY", Protocol::HttpProxy),
+    ("GRPC", Protocol::Grpc),
+    ("GRPC-WEB", Protocol::GrpcWeb),
+    ("TCP", Protocol::Tcp),
+    ("TLS", Protocol::Tls),
+    ("UDP", Protocol::Udp),
+    ("MONGO", Protocol::Mongo),
+    ("REDIS", Protocol::Redis),
+    ("MYSQL", Protocol::Mysql),
+];
+
 /// The protocol with this name, case-insensitive.
 pub(crate) fn named(name: &str) -> Protocol {
-    match name.to_ascii_lowercase().as_str() {
-        "tcp" => Protocol::Tcp,
-        "udp" => Protocol::Udp,
-        "grpc" => Protocol::Grpc,
-        "grpc-web" => Protocol::GrpcWeb,
-        "http" => Protocol::Http,
-        "http_proxy" => Protocol::HttpProxy,
-        "http2" => Protocol::Http2,
-        "https" => Protocol::Https,
-        "tls" => Protocol::Tls,
-        "mongo" => Protocol::Mongo,
-        "redis" => Protocol::Redis,
-        "mysql" => Protocol::Mysql,
-        _ => Protocol::Unsupported,
-    }
+    let found = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    found.map_or(Protocol::Unsupported, |(_, protocol)| *protocol)
+}
+
+/// The reason why a name without a protocol is invalid.
+pub(crate) fn unknown(name: &str) -> String {
+    format!("`{name}` is not a protocol: expected {}", one_of(NAMES.iter().map(|(known, _)| *known)))
 }
 
 /// The protocol of a Kubernetes Service port: from the transport, then `appProtocol`, then the name up to its first `-`.

@@ -51,7 +51,7 @@ fn protocol_of(port: &Fields<'_>) -> Protocol {
     let word = port.text("protocol");
     let protocol = protocol::named(&word);
     if protocol == Protocol::Unsupported && !word.is_empty() {
-        port.reject("protocol", format!("`{word}` is not a known protocol"));
+        port.reject("protocol", protocol::unknown(&word));
     }
     protocol
 }

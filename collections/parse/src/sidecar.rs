@@ -85,7 +85,7 @@ fn port(fields: &Fields<'_>) -> SidecarPort {
     let word = fields.text("protocol");
     let protocol = protocol::named(&word);
     if !word.is_empty() && protocol == Protocol::Unsupported {
-        fields.refuse("protocol", format!("`{word}` is not a known protocol"));
+        fields.refuse("protocol", protocol::unknown(&word));
     }
     if fields.has("targetPort") {
         fields.refuse("targetPort", "`targetPort` is not supported in a Sidecar");
@@ -147,7 +147,7 @@ fn default_endpoint(fields: &Fields<'_>) -> LocalEndpoint {
     }
     if let Some(path) = text.strip_prefix(UNIX_PREFIX) {
         if !is_socket_path(path) {
-            fields.reject(NAME, format!("`{path}` is not the absolute path of a file"));
+            fields.reject(NAME, format!("`{path}` is not the absolute path of a file: expected `unix:///PATH`"));
         }
         return LocalEndpoint::Socket(text);
     }
@@ -185,7 +185,8 @@ fn egress(fields: &Fields<'_>, namespace: &str) -> SidecarEgress {
             match listener.bind.strip_prefix(UNIX_PREFIX) {
                 None => fields.reject("bind", "port 0 requires a Unix domain socket: expected `unix://PATH`"),
                 Some(path) if !is_socket_path(path) => {
-                    fields.refuse("bind", format!("`{path}` is not the absolute path of a file"));
+                    let reason = format!("`{path}` is not the absolute path of a file: expected `unix:///PATH`");
+                    fields.refuse("bind", reason);
                 }
                 Some(_) => {}
             }

@@ -20,7 +20,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         && address.parse::<IpAddr>().is_err()
         && !is_fqdn(address)
     {
-        fields.refuse("address", format!("`{address}` is not a host name or an IP address"));
+        fields.refuse("address", format!("`{address}` is not a host name, an IP address or `unix://PATH`"));
     }
     workload.labels.extend(meta.labels.iter().map(|(name, value)| (name.clone(), value.clone())));
     check_workload(&fields, "address", &workload);

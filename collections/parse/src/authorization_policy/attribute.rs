@@ -69,7 +69,9 @@ pub(super) enum ConditionKeyError {
     DestinationNamespace,
     #[error("`destination.labels` is not supported: use `selector`")]
     DestinationLabels,
-    #[error("unknown attribute `{0}`")]
+    #[error(
+        "unknown attribute `{0}`: expected one such as `source.ip`, `request.headers[NAME]` or `request.auth.claims[NAME]`"
+    )]
     Unknown(String),
 }
 

@@ -26,7 +26,7 @@ fn weights(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
     let weights = fields.entries("to").into_iter().filter_map(|(locality, value, path)| {
         let weight = value.as_u64().and_then(|weight| u32::try_from(weight).ok());
         if weight.is_none() {
-            fields.reject("to", format!("{path} is not a weight"));
+            fields.findings().error(&path, "expected a weight from 1 to 100");
         }
         Some((locality, weight?))
     });
