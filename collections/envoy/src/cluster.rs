@@ -29,8 +29,7 @@ pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, 
 pub(crate) use hbone::ORIGINAL_DST;
 pub use hbone::{HboneSettings, build_connect_originate};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
-pub use load_balancer::LocalityMode;
-pub(crate) use load_balancer::{locality_mode, near_first};
+pub(crate) use load_balancer::{LocalityMode, locality_mode, near_first};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;

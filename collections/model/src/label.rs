@@ -41,7 +41,7 @@ pub const ROLLOUTS_POD_TEMPLATE_HASH: &str = "rollouts-pod-template-hash";
 /// Label of a workload: `istio` if it accepts mutual TLS.
 pub const TLS_MODE: &str = "security.istio.io/tlsMode";
 /// Label of a workload: the tunnel protocols that it accepts itself.
-pub const TUNNEL: &str = "networking.istio.io/tunnel";
+const TUNNEL: &str = "networking.istio.io/tunnel";
 /// Annotation of a pod: `enabled` if its traffic is redirected to ztunnel.
 pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
 /// Label of workloads, services and namespaces: the name of their waypoint, or `none`.

@@ -24,7 +24,7 @@ const MINIMUM_RING_SIZE: u64 = 1024;
 
 /// Locality load balancing of a service.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum LocalityMode {
+pub(crate) enum LocalityMode {
     /// None.
     Off,
     /// Locality weights or failover.
@@ -64,22 +64,22 @@ pub(crate) fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settin
     on(&settings.locality_lb, false)
 }
 
-/// The mode of a service's traffic distribution.
+/// The failover order of a service's traffic distribution; `None` without a preference.
 pub(crate) fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb> {
-    const PLACES: [&str; 5] = [label::NETWORK, label::REGION, label::ZONE, label::SUBZONE, label::HOSTNAME];
-    let places = match distribution {
+    const LABELS: [&str; 5] = [label::NETWORK, label::REGION, label::ZONE, label::SUBZONE, label::HOSTNAME];
+    let labels = match distribution {
         TrafficDistribution::Any => return None,
-        TrafficDistribution::PreferSameZone => &PLACES[..3],
-        TrafficDistribution::PreferSameNode => &PLACES[..],
+        TrafficDistribution::PreferSameZone => &LABELS[..3],
+        TrafficDistribution::PreferSameNode => &LABELS[..],
     };
-    let failover_priority = places.iter().copied().map(Text::from).collect();
+    let failover_priority = labels.iter().copied().map(Text::from).collect();
     Some(LocalityLb { failover_priority, enabled: Some(true), ..LocalityLb::default() })
 }
 
 impl LocalityMode {
     /// Whether endpoints have priorities.
     #[must_use]
-    pub fn fails_over(&self, outlier_detection: bool) -> bool {
+    pub(crate) fn fails_over(&self, outlier_detection: bool) -> bool {
         match self {
             Self::Off => false,
             Self::Locality { forced, .. } => *forced || outlier_detection,
