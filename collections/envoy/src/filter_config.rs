@@ -4,6 +4,11 @@ use envoy_types::pb::envoy::config::listener::v3::{Filter, filter};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter, http_filter};
 use envoy_types::pb::google::protobuf::Any;
 
+/// Name of the CORS filter, and of its configuration in routes.
+pub(crate) const CORS: &str = "envoy.filters.http.cors";
+/// Name of the fault filter, and of its configuration in routes.
+pub(crate) const FAULT: &str = "envoy.filters.http.fault";
+
 /// An HTTP filter with this name and configuration.
 pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     HttpFilter {

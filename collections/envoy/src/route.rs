@@ -37,6 +37,7 @@ pub use virtual_host::{
 };
 
 use crate::filter::add_session;
+use crate::filter_config::{CORS, FAULT};
 use crate::object_metadata::{ConfigKind, object_metadata};
 
 /// Name of the route of a service without a VirtualService.
@@ -163,10 +164,10 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     }
     out.decorator = Some(Decorator { operation: operation(&out, virtual_service, inputs.port), propagate: None });
     if let Some(fault) = &route.fault {
-        out.typed_per_filter_config.insert("envoy.filters.http.fault".into(), fault::build_fault(fault));
+        out.typed_per_filter_config.insert(FAULT.into(), fault::build_fault(fault));
     }
     if let Some(cors) = &route.cors {
-        out.typed_per_filter_config.insert("envoy.filters.http.cors".into(), cors::build_cors(cors));
+        out.typed_per_filter_config.insert(CORS.into(), cors::build_cors(cors));
     }
     out
 }

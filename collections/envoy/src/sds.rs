@@ -42,9 +42,20 @@ pub(crate) fn agent_secret(name: &str) -> SdsSecretConfig {
     secret
 }
 
-/// The SDS configuration of a secret from files, served by the agent or by a custom server.
+/// The SDS configuration of a certificate from files.
 #[must_use]
-pub(crate) fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
+pub(crate) fn file_certificate(chain: &str, key: &str, custom_server: bool) -> SdsSecretConfig {
+    file_secret(&format!("file-cert:{chain}~{key}"), custom_server)
+}
+
+/// The SDS configuration of root certificates from a file; the file `system` is that of the operating system.
+#[must_use]
+pub(crate) fn file_roots(file: &str, custom_server: bool) -> SdsSecretConfig {
+    file_secret(&format!("file-root:{file}"), custom_server)
+}
+
+/// The SDS configuration of a secret from files, served by the agent or by a custom server.
+fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
     if custom_server { grpc_secret(name, FILES_CLUSTER) } else { agent_secret(name) }
 }
 

@@ -17,6 +17,7 @@ use sluice_model::{AuthorizationPolicy, JwtRule, Text};
 
 use crate::listener_settings::ListenerSettings;
 
+pub(crate) use filter_names::RBAC_HTTP;
 pub use jwt::KeySource;
 pub(crate) use matchers::claim;
 pub use policy_filters::{PolicyFilters, PolicySteps};

@@ -10,6 +10,9 @@ use crate::Text;
 /// Scheme of SPIFFE ids.
 pub const SPIFFE_SCHEME: &str = "spiffe://";
 
+/// Trust domain of a mesh whose mesh config names none.
+pub const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
+
 /// A service account of a trust domain, written `spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Identity {

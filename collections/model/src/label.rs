@@ -8,6 +8,8 @@ pub const REGION: &str = "topology.kubernetes.io/region";
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 /// Label of nodes and endpoints: the sub-zone.
 pub const SUBZONE: &str = "topology.istio.io/subzone";
+/// Label of proxies and workloads: the locality, instead of that of the node.
+pub const LOCALITY: &str = "istio-locality";
 /// Label of endpoints: the cluster.
 pub const CLUSTER: &str = "topology.istio.io/cluster";
 /// Label of workloads, gateways and system namespaces: the network.

@@ -81,7 +81,7 @@ pub use gateway::{
     Gateway, GatewayOwner, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
 };
 pub use host::{Host, match_labels};
-pub use identity::{Identity, ParseIdentityError, SPIFFE_SCHEME};
+pub use identity::{DEFAULT_TRUST_DOMAIN, Identity, ParseIdentityError, SPIFFE_SCHEME};
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    ClientTls, ConnectionPool, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb, OutlierDetection,
-    ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
+    ClientTls, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb,
+    OutlierDetection, ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
 };
 
 /// Policy for traffic to unknown hosts.
@@ -307,7 +307,7 @@ impl Default for MeshConfig {
             outbound_tls: None,
             inbound_policy: InboundPolicy::Passthrough,
             enable_auto_mtls: true,
-            trust_domain: "cluster.local".into(),
+            trust_domain: DEFAULT_TRUST_DOMAIN.into(),
             trust_domain_aliases: Vec::new(),
             ca_certificates: Vec::new(),
             default_service_export_to: everywhere(),

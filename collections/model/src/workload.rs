@@ -24,6 +24,12 @@ impl Locality {
         Self { region: next(), zone: next(), subzone: next() }
     }
 
+    /// Parses the value of a locality label. Label values have no slashes, so dots replace them.
+    #[must_use]
+    pub fn parse_label(value: &str) -> Self {
+        if value.contains('/') { Self::parse(value) } else { Self::parse(&value.replace('.', "/")) }
+    }
+
     /// Whether all parts are unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 use sluice_model::{
-    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text,
+    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text, label,
 };
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
@@ -165,10 +165,8 @@ fn families(ips: &[Text]) -> IpFamilies {
 
 /// The value of the internal label that overrides it, otherwise the value in the metadata.
 fn locality(node: &Node, labels: &Labels) -> Locality {
-    if let Some(label) = labels.get("istio-locality").filter(|label| !label.is_empty()) {
-        // Labels do not allow slashes, so dots replace them.
-        let text = if label.contains('/') { label.to_string() } else { label.replace('.', "/") };
-        return Locality::parse(&text);
+    if let Some(value) = labels.get(label::LOCALITY).filter(|value| !value.is_empty()) {
+        return Locality::parse_label(value);
     }
     node.locality.as_ref().map_or_else(Locality::default, |locality| Locality {
         region: locality.region.as_str().into(),

@@ -23,7 +23,9 @@ use super::hbone::apply_hbone;
 use super::transport_socket::{by_tls_mode, plain_match, raw_buffer};
 use super::{ClusterProfile, ClusterSettings};
 use crate::compliance::enforce;
-use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_secret};
+use crate::sds::{
+    MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_certificate, file_roots,
+};
 use crate::string_match::exact;
 use crate::wire::any;
 
@@ -224,14 +226,14 @@ fn own(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool)
             if tls.client_certificate.is_empty() || tls.private_key.is_empty() {
                 return None;
             }
-            let name = format!("file-cert:{}~{}", tls.client_certificate, tls.private_key);
-            common.tls_certificate_sds_secret_configs.push(file_secret(&name, custom));
+            let certificate = file_certificate(&tls.client_certificate, &tls.private_key, custom);
+            common.tls_certificate_sds_secret_configs.push(certificate);
         }
         common.validation_context_type = Some(if unverified {
             ValidationContextType::ValidationContext(CertificateValidationContext::default())
         } else {
             let roots = if tls.ca_certificates.is_empty() { "system" } else { tls.ca_certificates.as_str() };
-            verified_by(file_secret(&format!("file-root:{roots}"), custom), names, &tls.ca_crl)
+            verified_by(file_roots(roots, custom), names, &tls.ca_crl)
         });
     }
     if let (Some(defaults), Some(params)) = (&inputs.settings.tls_defaults, common.tls_params.as_mut()) {

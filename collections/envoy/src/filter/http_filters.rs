@@ -13,7 +13,7 @@ use sluice_model::{ExtensionPhase, Protocol};
 use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
-use crate::filter_config::http_filter;
+use crate::filter_config::{CORS, FAULT, http_filter};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::wire::{any, boolean};
 
@@ -43,8 +43,8 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     if chain.class != ListenerClass::Inbound && profile.has("istio.alpn") {
         filters.push(http_filter("istio.alpn", istio::alpn()));
     }
-    filters.push(http_filter("envoy.filters.http.fault", any(&HttpFault::default())));
-    filters.push(http_filter("envoy.filters.http.cors", any(&Cors::default())));
+    filters.push(http_filter(FAULT, any(&HttpFault::default())));
+    filters.push(http_filter(CORS, any(&Cors::default())));
     filters.extend(stats::http_stats(settings, chain.class));
     if settings.switches.persistent_sessions && chain.class != ListenerClass::Inbound {
         filters.push(session::session_filter());

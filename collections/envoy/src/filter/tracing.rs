@@ -30,6 +30,7 @@ use sluice_model::{
 };
 
 use crate::listener_settings::{Collector, ListenerClass, ListenerSettings};
+use crate::security::RBAC_HTTP;
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 
@@ -153,7 +154,7 @@ fn dry_run_tag(name: &str, key: &str) -> CustomTag {
     let metadata = custom_tag::Metadata {
         kind: Some(MetadataKind { kind: Some(metadata_kind::Kind::Request(metadata_kind::Request::default())) }),
         metadata_key: Some(MetadataKey {
-            key: "envoy.filters.http.rbac".to_owned(),
+            key: RBAC_HTTP.to_owned(),
             path: vec![PathSegment { segment: Some(Segment::Key(key.to_owned())) }],
         }),
         default_value: String::new(),

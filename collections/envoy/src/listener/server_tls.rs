@@ -16,7 +16,8 @@ use crate::compliance::enforce;
 use crate::listener_settings::ListenerSettings;
 use crate::proxy_metadata::CertificateFiles;
 use crate::sds::{
-    EXTERNAL, MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, external_secret, file_secret,
+    EXTERNAL, MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, external_secret,
+    file_certificate, file_roots,
 };
 use crate::string_match::exact;
 use crate::wire::boolean;
@@ -99,8 +100,7 @@ pub(super) fn certificate(settings: &ListenerSettings, files: &CertificateFiles)
     if files.chain.is_empty() || files.key.is_empty() {
         return agent_secret(WORKLOAD_CERTIFICATE);
     }
-    let name = format!("file-cert:{}~{}", files.chain, files.key);
-    file_secret(&name, settings.profile.file_credential_socket)
+    file_certificate(&files.chain, &files.key, settings.profile.file_credential_socket)
 }
 
 /// The root certificates for clients: those of the mesh unless a file is configured.
@@ -108,7 +108,7 @@ pub(super) fn roots(settings: &ListenerSettings, files: &CertificateFiles) -> Sd
     if files.root.is_empty() {
         return agent_secret(MESH_ROOTS);
     }
-    file_secret(&format!("file-root:{}", files.root), settings.profile.file_credential_socket)
+    file_roots(&files.root, settings.profile.file_credential_socket)
 }
 
 /// Certificates from Secrets of the cluster or from an external SDS server.

@@ -1,7 +1,7 @@
 //! Names of RBAC filters, and of the metadata by which external authorization filters select requests.
 
 /// Name of the HTTP RBAC filter and of its metadata.
-pub(super) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
+pub(crate) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
 /// Name of the network RBAC filter and of its metadata.
 pub(super) const RBAC_TCP: &str = "envoy.filters.network.rbac";
 /// Prefix of the names of `CUSTOM` policies.

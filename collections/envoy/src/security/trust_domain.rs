@@ -1,9 +1,6 @@
 //! Trust domain aliases (P13).
 
-use sluice_model::{MeshConfig, Text};
-
-/// Trust domain that stands for the mesh's trust domain in policies.
-const LOCAL: &str = "cluster.local";
+use sluice_model::{DEFAULT_TRUST_DOMAIN, MeshConfig, Text};
 
 /// The trust domain of the mesh, then its aliases.
 #[derive(Clone, Debug)]
@@ -22,7 +19,9 @@ impl<'a> TrustDomains<'a> {
         for principal in principals {
             let parts: Vec<&str> = principal.split('/').collect();
             let [domain, rest @ ..] = parts.as_slice() else { continue };
-            if rest.len() != 4 || *domain == "*" || !(self.has(domain) || *domain == LOCAL) {
+            // In policies, the default trust domain stands for that of the mesh.
+            let is_own = self.has(domain) || *domain == DEFAULT_TRUST_DOMAIN;
+            if rest.len() != 4 || *domain == "*" || !is_own {
                 all.push(principal.clone());
                 continue;
             }

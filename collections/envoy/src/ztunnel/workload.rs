@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use sluice_model::{HboneAddress, InboundBinding, Labels, Locality, Text, label};
+use sluice_model::{DEFAULT_TRUST_DOMAIN, HboneAddress, InboundBinding, Labels, Locality, Text, label};
 use sluice_proto::istio::workload::application_tunnel::Protocol;
 use sluice_proto::istio::workload::{
     ApplicationTunnel, Locality as WorkloadLocality, NetworkMode, Port, PortList, TunnelProtocol, Workload,
@@ -13,9 +13,6 @@ use sluice_proto::istio::workload::{
 use super::{PortPair, WorkloadAddress, gateway, octets, workload_address};
 use crate::endpoint::canonical_service;
 use crate::wire::uint32;
-
-/// Default trust domain, which is omitted.
-const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
 
 /// Inputs of a workload. Unknown fields are empty.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +73,7 @@ pub struct WorkloadDetails<'a> {
 /// The `Address` of a workload.
 #[must_use]
 pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
+    // The default is omitted.
     let trust_domain = if inputs.trust_domain == DEFAULT_TRUST_DOMAIN { "" } else { inputs.trust_domain };
     let ports = |pairs: Vec<PortPair>| {
         let port = |(service_port, target_port)| Port { service_port, target_port, app_protocol: 0 };

@@ -15,7 +15,7 @@ use crate::registry::networks::NetworkRules;
 use crate::registry::services::spiffe;
 
 const REGISTRATION_GROUP: &str = "istio.io/autoRegistrationGroup";
-const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
+const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", label::LOCALITY];
 
 /// The object that declares a workload.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -223,10 +223,10 @@ fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
     }
 }
 
-/// The locality in a label. Label values have no slashes, so dots replace them.
+/// The locality in a label.
 fn locality_label(labels: &Labels) -> Option<Locality> {
     let text = LOCALITY_LABELS.iter().find_map(|name| labels.get(name)).filter(|text| !text.is_empty())?;
-    Some(if text.contains('/') { Locality::parse(text) } else { Locality::parse(&text.replace('.', "/")) })
+    Some(Locality::parse_label(text))
 }
 
 /// A pod's locality: that of its label, else that of its node (S06).

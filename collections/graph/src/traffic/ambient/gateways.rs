@@ -6,14 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload};
-use sluice_model::gateway_api::{AddressKind, Gateway};
+use sluice_model::gateway_api::{AddressKind, Gateway, REMOTE_CLASS};
 use sluice_model::{HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text, label};
 
 use super::{AmbientInputs, AmbientSettings, AmbientWorkload};
 use crate::options::GraphOptions;
-
-/// Class of Gateways of another network.
-const REMOTE: &str = "istio-remote";
 
 /// An address of a gateway to another network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -99,9 +96,11 @@ pub(super) fn derive_gateways<'s>(
 fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
     let network = gateway.meta.labels.get(label::NETWORK).filter(|network| !network.is_empty());
     let hbone = gateway.listeners.iter().find(|listener| *listener.protocol == *"HBONE");
-    let (true, Some(network), Some(hbone)) = (*gateway.class == *REMOTE, network, hbone) else { return Vec::new() };
+    let (true, Some(network), Some(hbone)) = (*gateway.class == *REMOTE_CLASS, network, hbone) else {
+        return Vec::new();
+    };
     let named = gateway.meta.annotations.get(label::GATEWAY_SERVICE_ACCOUNT).filter(|name| !name.is_empty());
-    let account = named.cloned().unwrap_or_else(|| format!("{}-{REMOTE}", gateway.meta.name).into());
+    let account = named.cloned().unwrap_or_else(|| format!("{}-{REMOTE_CLASS}", gateway.meta.name).into());
     let all = gateway.assigned_addresses.iter();
     let usable = all.filter(|address| matches!(address.kind, AddressKind::Ip | AddressKind::Hostname));
     let made = usable.map(|address| RemoteGateway {

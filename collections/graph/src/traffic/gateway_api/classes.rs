@@ -1,7 +1,7 @@
 //! GatewayClasses: the Gateways of our controllers (G01).
 
 use sluice_engine::{Context, Dep};
-use sluice_model::gateway_api::GatewayClass;
+use sluice_model::gateway_api::{GatewayClass, REMOTE_CLASS};
 use sluice_model::{ObjectKey, Text};
 
 use crate::options::GatewayApiOptions;
@@ -38,7 +38,7 @@ impl GatewayApiOptions {
     fn known(&self) -> [(&str, &str, GatewayController, bool); 4] {
         [
             (&self.default_class, &self.controller, GatewayController::Router, true),
-            ("istio-remote", "istio.io/unmanaged-gateway", GatewayController::Remote, self.remote),
+            (REMOTE_CLASS, "istio.io/unmanaged-gateway", GatewayController::Remote, self.remote),
             ("istio-waypoint", "istio.io/mesh-controller", GatewayController::Waypoint, self.waypoints),
             ("istio-east-west", "istio.io/eastwest-controller", GatewayController::EastWest, self.east_west),
         ]
