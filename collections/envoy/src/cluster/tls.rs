@@ -22,6 +22,7 @@ use super::draft::Draft;
 use super::hbone::apply_hbone;
 use super::transport_socket::{by_tls_mode, plain_match, raw_buffer};
 use super::{ClusterProfile, ClusterSettings};
+use crate::alpn::{ISTIO, PEER_EXCHANGE};
 use crate::compliance::enforce;
 use crate::sds::{
     MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_certificate, file_roots,
@@ -192,7 +193,7 @@ fn istio_mutual(draft: &mut Draft, tls: &ClientTls) -> UpstreamTlsContext {
     let mut common = common_context();
     common.tls_certificate_sds_secret_configs.push(agent_secret(WORKLOAD_CERTIFICATE));
     common.validation_context_type = Some(verified_by(agent_secret(MESH_ROOTS), &tls.subject_alt_names, ""));
-    common.alpn_protocols = vec!["istio-peer-exchange".to_owned(), "istio".to_owned()];
+    common.alpn_protocols = vec![PEER_EXCHANGE.to_owned(), ISTIO.to_owned()];
     if draft.speaks_http2() {
         common.alpn_protocols.push("h2".to_owned());
     }

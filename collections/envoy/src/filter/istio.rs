@@ -4,19 +4,20 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::FilterConfig;
 use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::filter_config::{AlpnOverride, Protocol};
 
+use crate::alpn::{ISTIO, ISTIO_H2, ISTIO_HTTP_1_0, ISTIO_HTTP_1_1};
 use crate::wire;
 
 /// The ALPN filter, which replaces the upstream ALPN with values that identify mesh traffic (N11).
 pub(super) fn alpn() -> Any {
     let names = |protocol: Protocol, mesh: &str, plain: &str| AlpnOverride {
         upstream_protocol: protocol.into(),
-        alpn_override: vec![mesh.to_owned(), "istio".to_owned(), plain.to_owned()],
+        alpn_override: vec![mesh.to_owned(), ISTIO.to_owned(), plain.to_owned()],
     };
     wire::any(&FilterConfig {
         alpn_override: vec![
-            names(Protocol::Http10, "istio-http/1.0", "http/1.0"),
-            names(Protocol::Http11, "istio-http/1.1", "http/1.1"),
-            names(Protocol::Http2, "istio-h2", "h2"),
+            names(Protocol::Http10, ISTIO_HTTP_1_0, "http/1.0"),
+            names(Protocol::Http11, ISTIO_HTTP_1_1, "http/1.1"),
+            names(Protocol::Http2, ISTIO_H2, "h2"),
         ],
     })
 }

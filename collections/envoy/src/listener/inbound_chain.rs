@@ -3,6 +3,7 @@
 use super::chain::{RAW_BUFFER, TLS};
 use super::mtls::MtlsMode;
 use super::protocol_detection::{PortProtocol, plain_http};
+use crate::alpn::{ISTIO, ISTIO_H2, ISTIO_HTTP_1_0, ISTIO_HTTP_1_1, PEER_EXCHANGE};
 use crate::listener_settings::ListenerSwitches;
 
 /// Match of a filter chain for a kind of inbound traffic.
@@ -18,10 +19,10 @@ pub(super) struct TransportMatch {
     pub(super) terminate: bool,
 }
 
-const MESH_HTTP: &[&str] = &["istio-http/1.0", "istio-http/1.1", "istio-h2"];
-const MESH_TCP: &[&str] = &["istio-peer-exchange", "istio"];
+const MESH_HTTP: &[&str] = &[ISTIO_HTTP_1_0, ISTIO_HTTP_1_1, ISTIO_H2];
+const MESH_TCP: &[&str] = &[PEER_EXCHANGE, ISTIO];
 /// All ALPN names of clients in the mesh.
-pub(super) const MESH_ALL: &[&str] = &["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+pub(super) const MESH_ALL: &[&str] = &[ISTIO, PEER_EXCHANGE, ISTIO_HTTP_1_0, ISTIO_HTTP_1_1, ISTIO_H2];
 const ANY: &[&str] = &[];
 
 const fn mesh(names: &'static [&'static str], http: bool) -> TransportMatch {
