@@ -34,6 +34,7 @@ pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 
+use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::proxy_metadata::{
     CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket, sends_no_hbone,
 };
@@ -177,7 +178,7 @@ impl ClusterProfile {
             credential_socket: has_credential_socket(proxy),
             file_credential_socket: has_file_credential_socket(proxy),
             dns_proxy: captured_dns(proxy),
-            no_metadata_exchange: !proxy.extensions.has("istio.metadata_exchange"),
+            no_metadata_exchange: !proxy.extensions.has(METADATA_EXCHANGE),
             no_hbone: sends_no_hbone(proxy),
         }
     }

@@ -21,6 +21,7 @@ pub use collectors::{Collector, collector_services};
 pub use extension::ListenerExtension;
 pub(crate) use listener_class::ListenerClass;
 pub use profile::ListenerProfile;
+pub(crate) use profile::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ISTIO_STATS, NETWORK_METADATA_EXCHANGE};
 pub(crate) use telemetry::METRICS;
 pub use telemetry::{LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec};
 

@@ -14,7 +14,8 @@ use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
 use crate::filter_config::{CORS, FAULT, http_filter};
-use crate::listener_settings::{ListenerClass, ListenerSettings};
+use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ListenerClass, ListenerSettings};
+use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::wire::{any, boolean};
 
 /// Builds the filters of an HTTP connection manager. The router is the last one.
@@ -22,11 +23,11 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     let profile = &settings.profile;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
-    if profile.has("istio.metadata_exchange.http") {
+    if profile.has(HTTP_METADATA_EXCHANGE) {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
         let config = istio::peer_metadata(chain.class == ListenerClass::Inbound, skip);
-        filters.push(http_filter("istio.metadata_exchange", config));
+        filters.push(http_filter(METADATA_EXCHANGE, config));
     }
     let extensions = Extensions::on(settings, chain.class, chain.port);
     filters.extend(chain.policies.custom.iter().cloned());
@@ -40,8 +41,8 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }
     filters.push(grpc_stats());
-    if chain.class != ListenerClass::Inbound && profile.has("istio.alpn") {
-        filters.push(http_filter("istio.alpn", istio::alpn()));
+    if chain.class != ListenerClass::Inbound && profile.has(ISTIO_ALPN) {
+        filters.push(http_filter(ISTIO_ALPN, istio::alpn()));
     }
     filters.push(http_filter(FAULT, any(&HttpFault::default())));
     filters.push(http_filter(CORS, any(&Cors::default())));

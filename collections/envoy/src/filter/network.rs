@@ -17,7 +17,7 @@ use prost::Message;
 use sluice_model::{HTTP_CONNECTION_MANAGER, Protocol};
 
 use crate::filter_config::network_filter;
-use crate::listener_settings::ListenerSettings;
+use crate::listener_settings::{ListenerSettings, NETWORK_METADATA_EXCHANGE};
 use crate::metadata_exchange::{METADATA_EXCHANGE, metadata_exchange_config};
 use crate::wire::{any, duration};
 
@@ -43,7 +43,7 @@ pub(crate) fn hcm_filter(manager: &HttpConnectionManager) -> Filter {
 
 /// The filter for metadata exchange with the peer; `None` if the proxy does not have it.
 pub(crate) fn metadata_exchange(settings: &ListenerSettings) -> Option<Filter> {
-    let has = settings.profile.has("istio.metadata_exchange.network");
+    let has = settings.profile.has(NETWORK_METADATA_EXCHANGE);
     has.then(|| network_filter(METADATA_EXCHANGE, metadata_exchange_config()))
 }
 

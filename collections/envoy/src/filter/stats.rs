@@ -7,22 +7,20 @@ use sluice_model::{ProviderKind, ProxyType, Text};
 use sluice_proto::stats::{MetricConfig, PluginConfig, Reporter};
 
 use crate::filter_config::{http_filter, network_filter};
-use crate::listener_settings::{ListenerClass, ListenerSettings, METRICS, MetricSpec, MetricsSpec};
+use crate::listener_settings::{ISTIO_STATS, ListenerClass, ListenerSettings, METRICS, MetricSpec, MetricsSpec};
 use crate::wire;
 
-const NAME: &str = "istio.stats";
-
 pub(super) fn http_stats(settings: &ListenerSettings, class: ListenerClass) -> Vec<HttpFilter> {
-    configs(settings, class).into_iter().map(|config| http_filter(NAME, config)).collect()
+    configs(settings, class).into_iter().map(|config| http_filter(ISTIO_STATS, config)).collect()
 }
 
 pub(crate) fn tcp_stats(settings: &ListenerSettings, class: ListenerClass) -> Vec<Filter> {
-    configs(settings, class).into_iter().map(|config| network_filter(NAME, config)).collect()
+    configs(settings, class).into_iter().map(|config| network_filter(ISTIO_STATS, config)).collect()
 }
 
 /// The configurations of the stats filter: one per Prometheus provider in use, in the order of their names.
 fn configs(settings: &ListenerSettings, class: ListenerClass) -> Vec<Any> {
-    if !settings.profile.has(NAME) {
+    if !settings.profile.has(ISTIO_STATS) {
         return Vec::new();
     }
     let known =

@@ -8,14 +8,24 @@ use serde::Serialize;
 use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text};
 use sluice_proto::json::parse_duration;
 
+use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::proxy_metadata::{CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket};
+
+/// The ALPN filter of istio-proxy.
+pub(crate) const ISTIO_ALPN: &str = "istio.alpn";
+/// The statistics filter of istio-proxy.
+pub(crate) const ISTIO_STATS: &str = "istio.stats";
+/// The HTTP filter of istio-proxy for metadata exchange, in [`ListenerProfile::has`].
+pub(crate) const HTTP_METADATA_EXCHANGE: &str = "istio.metadata_exchange.http";
+/// The network filter of istio-proxy for metadata exchange, in [`ListenerProfile::has`].
+pub(crate) const NETWORK_METADATA_EXCHANGE: &str = "istio.metadata_exchange.network";
 
 /// Extensions that only istio-proxy has: the names under which a node may list each of them. The first one is used here.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
-    &["istio.alpn"],
-    &["istio.stats"],
-    &["istio.metadata_exchange.http", "envoy.filters.http.peer_metadata", "istio.metadata_exchange"],
-    &["istio.metadata_exchange.network", "envoy.filters.network.metadata_exchange", "istio.metadata_exchange"],
+    &[ISTIO_ALPN],
+    &[ISTIO_STATS],
+    &[HTTP_METADATA_EXCHANGE, "envoy.filters.http.peer_metadata", METADATA_EXCHANGE],
+    &[NETWORK_METADATA_EXCHANGE, "envoy.filters.network.metadata_exchange", METADATA_EXCHANGE],
 ];
 
 /// Properties of a proxy that change its listeners, except its identity: its profile.
