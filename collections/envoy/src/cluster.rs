@@ -189,7 +189,7 @@ impl ClusterProfile {
     }
 
     /// Whether it may use the protocol of the downstream client upstream.
-    fn sniffs(&self) -> bool {
+    fn follows_downstream_protocol(&self) -> bool {
         matches!(self.proxy_type, ProxyType::Sidecar | ProxyType::Waypoint)
     }
 }

@@ -121,7 +121,7 @@ impl TrafficPolicy {
 
     /// These settings, with `other` for those that are unset. Port-level settings are merged in the same way.
     #[must_use]
-    pub fn over(&self, other: &Self) -> Self {
+    pub fn merged_over(&self, other: &Self) -> Self {
         let mut port_level = self.port_level.clone();
         for below in &other.port_level {
             match port_level.iter_mut().find(|level| level.port == below.port) {
@@ -241,11 +241,11 @@ impl DestinationRule {
         }
         match (&self.traffic_policy, &younger.traffic_policy) {
             (Some(own), Some(other)) if self.of_backend_policy && !younger.of_backend_policy => {
-                self.traffic_policy = Some(other.over(own));
+                self.traffic_policy = Some(other.merged_over(own));
                 self.of_backend_policy = false;
             }
             (Some(own), Some(other)) if younger.of_backend_policy && !self.of_backend_policy => {
-                self.traffic_policy = Some(own.over(other));
+                self.traffic_policy = Some(own.merged_over(other));
             }
             (Some(_), _) => {}
             (None, _) => self.traffic_policy.clone_from(&younger.traffic_policy),

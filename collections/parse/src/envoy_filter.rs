@@ -37,7 +37,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         Some(Value::Array(patches)) => {
             let path = fields.path_of("configPatches");
             let read = patches.iter().enumerate();
-            read.map(|(number, patch)| apart(patch, &format!("{path}[{number}]"), findings)).collect()
+            read.map(|(number, patch)| read_separately(patch, &format!("{path}[{number}]"), findings)).collect()
         }
         Some(_) => {
             fields.reject("configPatches", "expected a list");
@@ -59,7 +59,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 }
 
 /// Reads one patch with its own findings: an error in it does not affect the other patches.
-fn apart(patch: &Value, path: &str, findings: &Findings) -> Option<EnvoyPatch> {
+fn read_separately(patch: &Value, path: &str, findings: &Findings) -> Option<EnvoyPatch> {
     let own = Findings::default();
     let read = Fields::new(patch, path, &own).and_then(|fields| read_patch(&fields));
     let usable = !own.has_errors();

@@ -37,7 +37,7 @@ pub(super) fn apply_protocol(
         draft.http().upstream_protocol_options = Some(explicit(ProtocolConfig::HttpProtocolOptions(preserve_case())));
     }
     // A gateway does not use the downstream protocol: its clients negotiate HTTP/2, which the server may not support.
-    if profile.sniffs() && protocol.is_unsupported() {
+    if profile.follows_downstream_protocol() && protocol.is_unsupported() {
         use_client_protocol(draft);
     }
 }

@@ -180,8 +180,8 @@ fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option
     let mut context = match tls.mode {
         ClientTlsMode::Disable => None,
         ClientTlsMode::IstioMutual => Some(istio_mutual(draft, tls)),
-        ClientTlsMode::Simple => own(draft, inputs, tls, false),
-        ClientTlsMode::Mutual => own(draft, inputs, tls, true),
+        ClientTlsMode::Simple => user_tls(draft, inputs, tls, false),
+        ClientTlsMode::Mutual => user_tls(draft, inputs, tls, true),
     };
     if let Some(common) = context.as_mut().and_then(|context| context.common_tls_context.as_mut()) {
         enforce(inputs.settings.compliance, common);
@@ -204,7 +204,8 @@ fn istio_mutual(draft: &mut Draft, tls: &ClientTls) -> UpstreamTlsContext {
     UpstreamTlsContext { common_tls_context: Some(common), sni, ..UpstreamTlsContext::default() }
 }
 
-fn own(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool) -> Option<UpstreamTlsContext> {
+/// The TLS context of modes SIMPLE and MUTUAL; `None` without a client certificate in mode MUTUAL.
+fn user_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool) -> Option<UpstreamTlsContext> {
     set_auto_sni(draft, tls);
     let names = match inputs.declared_names {
         Some(declared) if tls.subject_alt_names.is_empty() => declared,

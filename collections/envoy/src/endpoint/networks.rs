@@ -35,7 +35,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
                 continue;
             }
             let reachable: Vec<_> =
-                gateways.into_iter().filter(|gateway| reaches(inputs.client.ip_families, gateway)).collect();
+                gateways.into_iter().filter(|gateway| is_reachable(inputs.client.ip_families, gateway)).collect();
             let Some(share) = u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) else {
                 continue;
             };
@@ -73,7 +73,8 @@ fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint) -> Vec<&'a
     chosen.into_iter().filter(|gateway| gateway.port != 0).collect()
 }
 
-fn reaches(families: IpFamilies, gateway: &NetworkGateway) -> bool {
+/// Whether a client with these address families can connect to a gateway; only dual-stack clients get host names.
+fn is_reachable(families: IpFamilies, gateway: &NetworkGateway) -> bool {
     let Ok(address) = gateway.address.parse::<IpAddr>() else { return families == IpFamilies::Dual };
     match families {
         IpFamilies::Dual => true,

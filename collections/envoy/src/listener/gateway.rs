@@ -201,7 +201,7 @@ fn filter_chain(
                 policies: Some(&policies.tcp),
                 before_proxy: &[],
             };
-            carrier.along(settings, virtual_service, route)
+            carrier.for_route(settings, virtual_service, route)
         }
     };
     let transport_socket = chain.tls.as_ref().map(|tls| {

@@ -45,14 +45,14 @@ fn tls_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, bind: &str, 
                 labels: &condition.source_labels,
                 namespace: &condition.source_namespace,
             };
-            if !applies.holds(port) {
+            if !applies.matches(port) {
                 continue;
             }
             if !condition.destination_subnets.is_empty() && port.listen.port > 0 {
                 destinations.clone_from(&condition.destination_subnets);
             }
             if handled.insert((&condition.sni_hosts, &condition.destination_subnets)) {
-                let filters = filter_inputs(port).along(settings, service, &route.route);
+                let filters = filter_inputs(port).for_route(settings, service, &route.route);
                 chains.push(Chain {
                     server_names: condition.sni_hosts.clone(),
                     destinations: destinations.clone(),
@@ -101,7 +101,7 @@ fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[
         let chain = |destinations: Vec<Text>, named: bool| Chain {
             destinations,
             metadata: named.then(|| object_metadata(ConfigKind::VirtualService, &service.namespace, &service.name)),
-            ..Chain::new(Action::Network(filter_inputs(port).along(settings, service, &route.route)))
+            ..Chain::new(Action::Network(filter_inputs(port).for_route(settings, service, &route.route)))
         };
         if route.matches.is_empty() {
             chains.push(chain(cidrs.to_vec(), true));
@@ -115,7 +115,7 @@ fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[
                 labels: &condition.source_labels,
                 namespace: &condition.source_namespace,
             };
-            if !applies.holds(port) {
+            if !applies.matches(port) {
                 continue;
             }
             // A chain without addresses matches everything, so later chains would never match.
@@ -149,7 +149,7 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    fn holds(&self, port: &OutboundPort<'_>) -> bool {
+    fn matches(&self, port: &OutboundPort<'_>) -> bool {
         (self.gateways.is_empty() || self.gateways.iter().any(|gateway| *gateway == *MESH_GATEWAY))
             && (self.port == 0 || self.port == u32::from(port.listen.port))
             && match_labels(self.labels, &port.client.labels)

@@ -57,7 +57,7 @@ pub(super) struct TcpFilterInputs<'a> {
 
 impl TcpFilterInputs<'_> {
     /// The filters for a route of a VirtualService.
-    pub(super) fn along(
+    pub(super) fn for_route(
         &self,
         settings: &ListenerSettings,
         virtual_service: &VirtualService,

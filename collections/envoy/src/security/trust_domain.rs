@@ -28,7 +28,7 @@ impl<'a> TrustDomains<'a> {
             let mut renamed: Vec<Text> = Vec::new();
             for name in &self.0 {
                 // A wildcard already matches every alias.
-                let pattern = ends_as(name, domain);
+                let pattern = matches_suffix(name, domain);
                 let one = if pattern { principal.clone() } else { format!("{name}/{}", rest.join("/")).into() };
                 if !renamed.contains(&one) {
                     renamed.push(one);
@@ -61,19 +61,19 @@ impl<'a> TrustDomains<'a> {
         self.0.iter().any(|name| {
             domain == *name
                 || *name == "*"
-                || begins_as(domain, name)
-                || begins_as(name, domain)
-                || ends_as(domain, name)
-                || ends_as(name, domain)
+                || matches_prefix(domain, name)
+                || matches_prefix(name, domain)
+                || matches_suffix(domain, name)
+                || matches_suffix(name, domain)
         })
     }
 }
 
-fn begins_as(text: &str, pattern: &str) -> bool {
+fn matches_prefix(text: &str, pattern: &str) -> bool {
     pattern.strip_suffix('*').is_some_and(|start| text.starts_with(start))
 }
 
-fn ends_as(text: &str, pattern: &str) -> bool {
+fn matches_suffix(text: &str, pattern: &str) -> bool {
     pattern.strip_prefix('*').is_some_and(|end| text.ends_with(end))
 }
 

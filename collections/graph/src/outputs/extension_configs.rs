@@ -117,7 +117,7 @@ fn derive_patched<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, 
                 added.entry(config.name.into()).or_insert_with(|| Resource::Encoded(patch.value.0.clone()));
             }
         }
-        let layer = set.added();
+        let layer = set.added_layer();
         let key = move |name| ResourceKey { resource_type: ResourceType::ExtensionConfig, layer: layer.clone(), name };
         added.into_iter().map(|(name, config)| (key(name), config)).collect::<Vec<_>>()
     })

@@ -76,7 +76,7 @@ fn derive_patched_resources<'s>(
             let patched = |set: &PatchSetName| {
                 let program = cx.get(&programs, &(set.clone(), key.resource_type))?;
                 let patched = patch_resource(key, resource, &program, &markers)?;
-                Some((ResourceKey { layer: set.over(&key.layer), ..key.clone() }, patched))
+                Some((ResourceKey { layer: set.patched_layer(&key.layer), ..key.clone() }, patched))
             };
             sets.iter().filter_map(patched).collect()
         }
@@ -122,7 +122,7 @@ fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, B
 /// Size: resources that EnvoyFilters add, for each set. Rejects: none.
 fn derive_added<'s>(programs: &Programs<'s>) -> Collection<'s, ResourceKey, Resource> {
     programs.flat_map("patches/added", |(set, resource_type), program| {
-        let (resource_type, layer) = (*resource_type, set.added());
+        let (resource_type, layer) = (*resource_type, set.added_layer());
         let key = move |name| ResourceKey { resource_type, layer: layer.clone(), name };
         added_by(program, resource_type)
             .into_iter()
@@ -180,7 +180,7 @@ fn derive_patched_segments<'s>(
                 };
                 let facts = RouteTableContext { name: &key.name, context, service_ports };
                 let patched = patch_segment(key, segment, &program, &facts)?;
-                Some((SegmentKey { layer: set.over(&key.layer), ..key.clone() }, patched))
+                Some((SegmentKey { layer: set.patched_layer(&key.layer), ..key.clone() }, patched))
             };
             sets.iter().filter_map(patched).collect()
         }
@@ -222,8 +222,8 @@ pub(crate) fn derive_patched_layers<'s>(
         move |cx, key, set| {
             let proxy = cx.get(&proxies, key)?;
             let layers = clients.layers(cx, key, &proxy)?.into_iter();
-            let concerned: BTreeMap<ResourceType, Vec<Layer>> = layers.filter(|(of, _)| set.concerns(*of)).collect();
-            Some((set.name(), concerned))
+            let changed: BTreeMap<ResourceType, Vec<Layer>> = layers.filter(|(of, _)| set.changes_type(*of)).collect();
+            Some((set.name(), changed))
         }
     });
     let distinct = of_proxies.index("patched_layers/by-content", |_, (set, layers)| {

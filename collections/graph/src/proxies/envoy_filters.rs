@@ -40,12 +40,12 @@ pub(crate) struct PatchSetName(Text);
 
 impl PatchSetName {
     /// The layer of the resources of `layer` that the set changes.
-    pub(crate) fn over(&self, layer: &Layer) -> Layer {
+    pub(crate) fn patched_layer(&self, layer: &Layer) -> Layer {
         Layer { view: layer.view.clone(), profile: format!("{}+{}", layer.profile, self.0).into() }
     }
 
     /// The layer of the resources that the set adds.
-    pub(crate) fn added(&self) -> Layer {
+    pub(crate) fn added_layer(&self) -> Layer {
         Layer { view: View::Workload(self.0.clone()), profile: Text::default() }
     }
 }
@@ -62,24 +62,24 @@ impl PatchSet {
     }
 
     /// Whether a patch changes resources of that type.
-    pub(crate) fn concerns(&self, resource_type: ResourceType) -> bool {
+    pub(crate) fn changes_type(&self, resource_type: ResourceType) -> bool {
         self.patches.iter().any(|patch| patch.apply_to.resource_types().contains(&resource_type))
     }
 
     /// Puts the layers of changed resources before the layers they overlay, and the layer of added resources last.
     pub(crate) fn add_layers(&self, layers: &mut BTreeMap<ResourceType, Vec<Layer>>) {
         let name = self.name();
-        for (resource_type, layers) in layers.iter_mut().filter(|(of, _)| self.concerns(**of)) {
+        for (resource_type, layers) in layers.iter_mut().filter(|(of, _)| self.changes_type(**of)) {
             let below = std::mem::take(layers);
             if *resource_type == ResourceType::ExtensionConfig {
-                layers.push(name.added());
+                layers.push(name.added_layer());
                 layers.extend(below);
                 continue;
             }
             for layer in below {
-                layers.extend([name.over(&layer), layer]);
+                layers.extend([name.patched_layer(&layer), layer]);
             }
-            layers.push(name.added());
+            layers.push(name.added_layer());
         }
     }
 }
@@ -281,7 +281,7 @@ fn derive_programs<'s>(
             let patches: Vec<EnvoyPatch> = (set.patches.iter())
                 .filter_map(|key| cx.get(&filters, &key.filter)?.patches.get(key.place)?.clone())
                 .collect();
-            let types = ResourceType::ALL.into_iter().filter(|resource_type| set.concerns(*resource_type));
+            let types = ResourceType::ALL.into_iter().filter(|resource_type| set.changes_type(*resource_type));
             let program = |resource_type: ResourceType| {
                 let of_type = patches.iter().filter(|patch| patch.apply_to.resource_types().contains(&resource_type));
                 let program = PatchProgram { proxy_type: set.proxy_type, patches: of_type.cloned().collect() };

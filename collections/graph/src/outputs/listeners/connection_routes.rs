@@ -25,7 +25,7 @@ pub(crate) type TakenNames = BTreeSet<(Text, Text)>;
 /// The route of a server of opaque TCP, or of TLS that it terminates: the first TCP route that matches.
 #[must_use]
 pub(crate) fn tcp_route(bound: &BoundServer, virtual_services: &[Arc<VirtualService>]) -> Option<ConnectionRoute> {
-    over(&bound.server, virtual_services).find_map(|virtual_service| {
+    with_common_hosts(&bound.server, virtual_services).find_map(|virtual_service| {
         let opaque = virtual_service.tcp.iter().find(|route| {
             let any = route.matches.iter().any(|on| is_for(bound, on.port, &on.gateways));
             (route.matches.is_empty() || any) && !route.route.is_empty()
@@ -56,7 +56,7 @@ pub(crate) fn tls_routes(
     taken: &mut TakenNames,
 ) -> Vec<ConnectionRoute> {
     let mut routes = Vec::new();
-    for virtual_service in over(&bound.server, virtual_services) {
+    for virtual_service in with_common_hosts(&bound.server, virtual_services) {
         for route in virtual_service.tls.iter().filter(|route| !route.route.is_empty()) {
             for on in route.matches.iter().filter(|on| is_for(bound, on.port, &on.gateways)) {
                 let names: Vec<_> = on.sni_hosts.iter().map(|name| (name.clone(), bound.server.bind.clone())).collect();
@@ -76,7 +76,7 @@ pub(crate) fn tls_routes(
 }
 
 /// The VirtualServices that have a host in common with a server.
-fn over<'a>(
+fn with_common_hosts<'a>(
     server: &'a GatewayServer,
     virtual_services: &'a [Arc<VirtualService>],
 ) -> impl Iterator<Item = &'a Arc<VirtualService>> {

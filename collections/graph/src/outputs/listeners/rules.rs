@@ -55,7 +55,7 @@ impl ConnectionRules {
     }
 
     /// VirtualServices of sidecars that route connections to the host, for all clients.
-    fn over(&self, cx: &Context, host: &Host) -> Vec<Arc<VirtualService>> {
+    fn routing_to(&self, cx: &Context, host: &Host) -> Vec<Arc<VirtualService>> {
         let mut keys: BTreeSet<ObjectKey> = BTreeSet::new();
         for covering in covering_hosts(host) {
             keys.extend(cx.by(&self.by_host, &covering).into_iter().map(|(key, _)| key));
@@ -65,7 +65,7 @@ impl ConnectionRules {
 
     /// Those that a client in `namespace` follows, in order of precedence.
     pub(super) fn virtual_services(&self, cx: &Context, host: &Host, namespace: &str) -> Vec<Arc<VirtualService>> {
-        let mut found = self.over(cx, host);
+        let mut found = self.routing_to(cx, host);
         found.retain(|service| is_visible(service, namespace));
         found.sort_by(|a, b| precedence(a, namespace).cmp(&precedence(b, namespace)));
         found
@@ -102,7 +102,7 @@ impl ConnectionRules {
 
     /// Namespaces whose clients may follow other rules than the base, and whether labels of clients matter.
     pub(super) fn special(&self, cx: &Context, host: &Host) -> (BTreeSet<Text>, bool) {
-        let virtual_services = self.over(cx, host);
+        let virtual_services = self.routing_to(cx, host);
         let mut namespaces = BTreeSet::new();
         let mut labelled = false;
         for service in &virtual_services {

@@ -21,10 +21,10 @@ pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> 
     for other in rows {
         match (merged.source, other.source) {
             (ServiceSource::Kubernetes, ServiceSource::Kubernetes) => add_cluster(&mut merged, other),
-            (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if alike(&merged, other) => {
+            (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if has_equal_settings(&merged, other) => {
                 add_entry(&mut merged, other);
             }
-            (ServiceSource::Kubernetes, ServiceSource::ServiceEntry) => cover(&mut merged, other),
+            (ServiceSource::Kubernetes, ServiceSource::ServiceEntry) => set_covering_entry(&mut merged, other),
             _ => {}
         }
     }
@@ -43,8 +43,8 @@ fn add_cluster(merged: &mut Service, other: &Service) {
     merged.subject_alt_names.dedup();
 }
 
-/// Routes are built from the youngest declaration.
-fn cover(merged: &mut Service, other: &Service) {
+/// Sets the ServiceEntry that replaces the Service in routes: these are built from the youngest declaration.
+fn set_covering_entry(merged: &mut Service, other: &Service) {
     let age = |service: &Service| (service.created, service.name.clone());
     let youngest = merged.covered_by.as_deref().map_or_else(|| age(merged), age);
     if age(other) > youngest {
@@ -52,7 +52,8 @@ fn cover(merged: &mut Service, other: &Service) {
     }
 }
 
-fn alike(a: &Service, b: &Service) -> bool {
+/// Whether two services of one host differ only in ports, addresses and age.
+fn has_equal_settings(a: &Service, b: &Service) -> bool {
     a.resolution == b.resolution && a.labels == b.labels && a.selector == b.selector && a.export_to == b.export_to
 }
 

@@ -22,12 +22,12 @@ use crate::registry::workloads::entry_workload_name;
 /// Size: WorkloadEntries. Rejects: none.
 pub(super) fn derive_workload_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &WorkloadContext<'s>,
+    context: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
     let services_select_entries = options.services_select_entries;
     inputs.objects.workload_entries.derive_many("ambient_workloads/entries", |deps| {
-        let reads = around.read(deps);
+        let reads = context.read(deps);
         move |cx, key, entry| {
             let Some(settings) = cx.get(&reads.settings, &()) else { return Vec::new() };
             let labels = &entry.workload.labels;
@@ -55,15 +55,15 @@ pub(super) fn derive_workload_entries<'s>(
 /// Size: such addresses. Rejects: none.
 pub(super) fn derive_service_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &WorkloadContext<'s>,
+    context: &WorkloadContext<'s>,
     _: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
-    let by_entry = around.services.all.index("ambient_services/by-entry", |_, service| {
+    let by_entry = context.services.all.index("ambient_services/by-entry", |_, service| {
         let entry = service.source == ServiceSource::ServiceEntry;
         entry.then(|| (service.object.clone(), service.clone()))
     });
     inputs.objects.service_entries.derive_many("ambient_workloads/addresses", |deps| {
-        let (reads, by_entry) = (around.read(deps), deps.by(&by_entry));
+        let (reads, by_entry) = (context.read(deps), deps.by(&by_entry));
         move |cx, key, entry: &ServiceEntry| {
             let resolved = entry.resolution.is_dns() || entry.resolution == Resolution::DynamicDns;
             let implied = entry.endpoints.is_empty() && entry.workload_selector.is_none() && resolved;

@@ -18,7 +18,7 @@ use crate::registry::services::service_host;
 /// Size: pods. Rejects: none.
 pub(super) fn derive_pods<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &WorkloadContext<'s>,
+    context: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
     // Only the pods in a slice, so that no other edit of the slice recomputes them.
@@ -34,7 +34,7 @@ pub(super) fn derive_pods<'s>(
     let places = inputs.objects.nodes.map("ambient_pods/places", |_, node| node.locality.clone());
     let GraphOptions { cluster, domain, entries_select_pods, .. } = options.clone();
     inputs.objects.pods.derive_many("ambient_workloads/pods", |deps| {
-        let reads = around.read(deps);
+        let reads = context.read(deps);
         let (slices, places, discovery) = (deps.by(&slices), deps.on(&places), deps.on(inputs.discovery));
         move |cx, key, pod: &Pod| {
             let exists = key.cluster == cluster && cx.get(&discovery, &()).is_none_or(|found| found.allows(key));

@@ -17,7 +17,7 @@ use crate::registry::services::service_host;
 /// Size: such addresses. Rejects: none.
 pub(super) fn derive_slices<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    around: &WorkloadContext<'s>,
+    context: &WorkloadContext<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, Text, AmbientWorkload> {
     // Most slices hold only pods, and change often.
@@ -29,7 +29,7 @@ pub(super) fn derive_slices<'s>(
     });
     let (cluster, domain) = (options.cluster.clone(), options.domain.clone());
     bare.derive_many("ambient_workloads/slices", |deps| {
-        let reads = around.read(deps);
+        let reads = context.read(deps);
         let discovery = deps.on(inputs.discovery);
         move |cx, key, slice: &EndpointSlice| {
             let exists = key.cluster == cluster && cx.get(&discovery, &()).is_none_or(|found| found.allows(key));
