@@ -21,7 +21,7 @@ pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> 
     for other in rows {
         match (merged.source, other.source) {
             (ServiceSource::Kubernetes, ServiceSource::Kubernetes) => add_cluster(&mut merged, other),
-            (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if has_equal_settings(&merged, other) => {
+            (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if are_mergeable(&merged, other) => {
                 add_entry(&mut merged, other);
             }
             (ServiceSource::Kubernetes, ServiceSource::ServiceEntry) => set_covering_entry(&mut merged, other),
@@ -52,8 +52,8 @@ fn set_covering_entry(merged: &mut Service, other: &Service) {
     }
 }
 
-/// Whether two services of one host differ only in ports, addresses and age.
-fn has_equal_settings(a: &Service, b: &Service) -> bool {
+/// Whether two services of one host are merged: their resolution, labels, selector and visibility are equal.
+fn are_mergeable(a: &Service, b: &Service) -> bool {
     a.resolution == b.resolution && a.labels == b.labels && a.selector == b.selector && a.export_to == b.export_to
 }
 
