@@ -1,9 +1,10 @@
-//! The test kit: an ADS client, canonical dumps, a fake API server, pods with real Envoys.
+//! The test kit: an ADS client, canonical dumps, a fake API server, a faulty TCP proxy, pods with real Envoys.
 
 pub mod ads;
 pub mod api_server;
 pub mod binary;
 pub mod canonical;
+pub mod fault_proxy;
 pub mod handshake;
 pub mod parity;
 pub mod pods;
