@@ -69,6 +69,14 @@ bench-full: bench ## measure further mesh sizes, both drivers and further storms
 soak: bench-build ## apply random changes for an hour (SOAK=10m): memory stays constant, and the state equals that of a new server
 	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json
 
+# Duration of each fault.
+HOLD ?= 10s
+
+.PHONY: faults
+faults: envoy bench-build ## inject faults while 200 proxies are connected and objects change (minutes; FAULTS=api-frozen,… HOLD=10s)
+	target/release/sluice-bench faults --sluiced target/release/sluiced --services 200 --hold $(HOLD) \
+	  $(if $(FAULTS),--faults $(FAULTS)) --json $(RESULTS)/faults.json
+
 .PHONY: fuzz
 fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
 	$(BIN)/sluice-fuzz $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)

@@ -1,6 +1,7 @@
 //! Objects through a Kubernetes API: a server in this process, or a given cluster.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -79,6 +80,19 @@ impl Api {
     fn new(client: Client, server: Option<ApiServer>, kubeconfig: PathBuf) -> Self {
         let (written, initial_load) = (Mutex::default(), Mutex::default());
         Self { client, server, kubeconfig, runtime: Handle::current(), written, initial_load }
+    }
+
+    /// The address of the server, if it is in this process.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.server.as_ref().map(ApiServer::address)
+    }
+
+    /// Compacts the history of the server, and ends all watches.
+    pub(crate) fn compact(&self) {
+        if let Some(server) = &self.server {
+            server.compact();
+            server.disconnect();
+        }
     }
 
     /// The kubeconfig for a control plane.

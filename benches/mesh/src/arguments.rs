@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::change::ChangeKind;
+use crate::faults::FaultKind;
 use crate::shape::{Layout, Shape};
 
 /// Simulates the proxies of a mesh against an ADS server and measures how changes reach them.
@@ -36,6 +37,9 @@ pub(crate) enum Command {
     /// Change the mesh at random for a long time. Memory must stay flat, and at the end every proxy must hold, byte for
     /// byte, what a fresh server sends to it. Exit code 1 otherwise.
     Soak(Box<SoakArguments>),
+    /// Inject faults while proxies are connected and objects change. After each fault, every change must arrive in time, and
+    /// every proxy must hold what a fresh server sends to it. Exit code 1 otherwise.
+    Faults(Box<FaultArguments>),
     /// Send bytes through loopback sockets to many readers: no server on this machine can be faster.
     Loopback {
         /// Bytes for each reader: in the table of a run, MB divided by affected.
@@ -365,6 +369,44 @@ pub(crate) struct SoakArguments {
     /// Largest growth of the server's memory between the second and the last quarter of the time, as a share.
     #[arg(long, default_value_t = 0.1)]
     pub(crate) growth: f64,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FaultArguments {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArguments,
+    #[command(flatten)]
+    pub(crate) measure: MeasureOptions,
+    /// Binary to start as the server, and as the fresh server after each fault.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sluiced: PathBuf,
+    /// Connected proxies.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) proxies: usize,
+    /// Faults to inject, comma separated; all if not given.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "FAULT")]
+    pub(crate) faults: Vec<FaultKind>,
+    /// Duration of each fault, such as 10s or 1m.
+    #[arg(long, value_parser = duration, default_value = "10s")]
+    pub(crate) hold: Duration,
+    /// Changes per second while a fault lasts.
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) rate: f64,
+    /// Longest time from the end of a fault until all proxies hold the changes made during it.
+    #[arg(long, value_parser = duration, default_value = "5s")]
+    pub(crate) recovery: Duration,
+    /// Largest growth of the server's memory by a fault, in MiB.
+    #[arg(long, default_value_t = 64.0)]
+    pub(crate) growth: f64,
+    /// Restarts of the fault `server-terminated`, at random moments.
+    #[arg(long, default_value_t = 20)]
+    pub(crate) terminations: usize,
+    /// Seed: the same number gives the same changes.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -8,8 +8,10 @@ mod background;
 mod budgets;
 mod change;
 mod change_tracker;
+mod churn;
 mod client;
 mod connect;
+mod faults;
 mod fleet;
 mod gateway;
 mod held_versions;
@@ -31,6 +33,7 @@ mod server;
 mod shape;
 mod shared;
 mod soak;
+mod state_comparison;
 mod statistics;
 mod storm;
 mod versus;
@@ -60,6 +63,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Scale(arguments) => runtime.block_on(scale::run(&arguments)).map(|()| true)?,
         Command::Versus(arguments) => runtime.block_on(versus::run(&arguments))?,
         Command::Soak(arguments) => runtime.block_on(soak::run(&arguments))?,
+        Command::Faults(arguments) => runtime.block_on(faults::run(&arguments))?,
         Command::Loopback { bytes, readers, repeat } => {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use sluice_testkit::fault_proxy::FaultProxy;
 
 use crate::api::Api;
 use crate::arguments::{AdsProtocol, Driver, MeasureOptions};
@@ -28,6 +29,8 @@ pub(crate) struct Setup {
     /// Directory that objects are written to; a temporary one if none.
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// The server reads the API of this process through a proxy that can fail.
+    pub(crate) api_proxy: bool,
     /// Number of starts of the server.
     pub(crate) starts: usize,
     /// Proxies keep digests of the content they hold.
@@ -51,6 +54,8 @@ pub(crate) struct MeasuredMesh {
     pub(crate) group: ProxyGroup,
     /// How the server was started, if it was.
     pub(crate) server_options: Option<ServerOptions>,
+    /// The proxy between the server and the API, if one was requested.
+    pub(crate) api_proxy: Option<FaultProxy>,
     measure: MeasureOptions,
     machine: Machine,
     starts: Vec<f64>,
@@ -73,6 +78,10 @@ impl MeasuredMesh {
         let (target, source) = target_and_source(setup, measure, directory.path()).await?;
         eprintln!("writing {shape}");
         let objects = MeshObjects::create(target, shape)?;
+        let (api_proxy, source) = match setup.api_proxy {
+            true => proxied(&objects, directory.path()).await.map(|(proxy, source)| (Some(proxy), source))?,
+            false => (None, source),
+        };
         let mut starts = Vec::new();
         let (server, server_options) = match &setup.server {
             ServerChoice::Running(address, pid) => (Server::running(*address, *pid)?, None),
@@ -83,6 +92,8 @@ impl MeasuredMesh {
                     directory: directory.path().to_owned(),
                     arguments: measure.server_arguments.clone(),
                     virtual_hosts: measure.virtual_hosts,
+                    log: None,
+                    environment: Vec::new(),
                 };
                 for _ in 1..setup.starts {
                     starts.push(Server::start(&server_options).await?.1);
@@ -124,6 +135,7 @@ impl MeasuredMesh {
             fleet,
             group,
             server_options,
+            api_proxy,
             measure,
             machine,
             starts,
@@ -285,6 +297,18 @@ async fn target_and_source(
             Ok((ObjectTarget::Api(api), source))
         }
     }
+}
+
+/// A proxy before the API of this process, and the source of a server that reads through it.
+async fn proxied(objects: &MeshObjects, directory: &Path) -> Result<(FaultProxy, ObjectSource)> {
+    let api = objects.api().context("a proxy needs --driver kube")?;
+    let address = api.address().context("a proxy needs an API server of this process")?;
+    let proxy = FaultProxy::start(address).await?;
+    let kubeconfig = directory.join("proxied-kubeconfig");
+    let direct = std::fs::read_to_string(api.kubeconfig()).context("read the kubeconfig")?;
+    let text = direct.replace(&address.to_string(), &proxy.address().to_string());
+    std::fs::write(&kubeconfig, text).context("write the kubeconfig of the proxy")?;
+    Ok((proxy, ObjectSource::Kubeconfig(kubeconfig)))
 }
 
 impl ChangeResult {

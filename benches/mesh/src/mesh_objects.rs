@@ -91,6 +91,14 @@ impl MeshObjects {
         Ok(mesh)
     }
 
+    /// The Kubernetes API that objects are written to, if they are.
+    pub(crate) fn api(&self) -> Option<&Api> {
+        match &self.target {
+            ObjectTarget::Directory { .. } => None,
+            ObjectTarget::Api(api) => Some(api),
+        }
+    }
+
     /// Prints where the objects are and their shape.
     pub(crate) fn print_summary(&self) {
         if let ObjectTarget::Directory { root, .. } = &self.target {

@@ -26,6 +26,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         server,
         config_dir: arguments.config_dir.clone(),
         kubeconfig: arguments.kubeconfig.clone(),
+        api_proxy: false,
         starts: arguments.starts,
         digests: false,
     };

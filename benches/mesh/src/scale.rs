@@ -45,6 +45,7 @@ async fn one(shape: Shape, proxies: usize, arguments: &ScaleArguments, path: &Pa
         server: ServerChoice::Start(arguments.sluiced.clone()),
         config_dir: None,
         kubeconfig: None,
+        api_proxy: false,
         starts: 1,
         digests: false,
     };

