@@ -53,6 +53,11 @@ impl NameList {
         self.ranges.len()
     }
 
+    /// Size of the names together, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes().map(<[u8]>::len).sum()
+    }
+
     /// Whether the list has no name.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -97,6 +102,14 @@ impl HeldList {
         Ok(())
     }
 
+    /// The same list. If the names are a small part of their message, they are copied, and the message is not kept.
+    pub(crate) fn compact(self) -> Self {
+        if self.names.size() * 2 >= self.names.message.len() {
+            return self;
+        }
+        Self { names: self.names.iter().collect(), versions: self.versions }
+    }
+
     /// The names of the resources.
     #[must_use]
     pub fn names(&self) -> &NameList {
@@ -123,5 +136,37 @@ impl HeldList {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+
+    use super::*;
+    use crate::request::{Interest, Request, XdsProtocol};
+
+    fn held(resources: impl Iterator<Item = (String, String)>) -> HeldList {
+        let request = DeltaDiscoveryRequest {
+            initial_resource_versions: resources.collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let request = Request::decode(XdsProtocol::Delta, &request.encode_to_vec().into()).expect("a request");
+        let Interest::Change { holds, .. } = request.interest else { panic!("a delta interest") };
+        holds
+    }
+
+    #[test]
+    fn versions_of_any_length_are_not_kept() {
+        let list = held([("a".to_owned(), "1".repeat(100_000)), ("b".to_owned(), "x".repeat(16))].into_iter());
+        let before = list.iter().map(|(name, version)| (name.to_owned(), version)).collect::<Vec<_>>();
+        let list = list.compact();
+        assert!(list.iter().eq(before.iter().map(|(name, version)| (name.as_str(), *version))));
+        assert_eq!((list.names.message.len(), list.len()), (2, 2));
+        let list =
+            held((0..100).map(|name| (format!("outbound|80||service-{name:030}"), "0123456789abcdef".to_owned())));
+        let message = list.names.message.as_ptr();
+        assert_eq!(list.compact().names.message.as_ptr(), message, "a list that is most of its message is not copied");
     }
 }

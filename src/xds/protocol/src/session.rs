@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use sluice_model::{ProxyKey, ResourceType, Text};
 
-use crate::limits::{MAX_ERROR_MESSAGE_BYTES, MAX_RESOURCE_NAME_BYTES, MAX_UNKNOWN_TYPES};
+use crate::limits::{MAX_ERROR_MESSAGE_BYTES, MAX_TYPE_URL_BYTES, MAX_UNKNOWN_TYPES};
 use crate::name_set::NameInterner;
 use crate::request::{Interest, Request, StreamError, XdsProtocol};
 use crate::resource_types::ResourceTypeSet;
@@ -120,6 +120,12 @@ impl Session {
         (waiting().next().is_some(), waiting().any(|subscription| subscription.sent.is_none()))
     }
 
+    /// Whether parts of requests are kept until they are answered: the list of the resources that the client holds.
+    #[must_use]
+    pub fn keeps_requests(&self) -> bool {
+        self.subscriptions.iter().any(|subscription| !subscription.holds.is_empty())
+    }
+
     /// The proxy of the stream.
     #[must_use]
     pub fn proxy(&self) -> &ProxyKey {
@@ -163,6 +169,18 @@ impl Session {
             self.subscriptions.remove(kind);
             return Ok(RequestOutcome::Subscribed);
         }
+        let outcome = self.request_type(kind, request, now)?;
+        self.subscriptions.check_size()?;
+        Ok(outcome)
+    }
+
+    /// Handles a request for resources of a type.
+    fn request_type(
+        &mut self,
+        kind: ResourceType,
+        request: Request,
+        now: Instant,
+    ) -> Result<RequestOutcome, StreamError> {
         let nonce = self.nonce_number(&request.nonce);
         let sotw = matches!(request.interest, Interest::Exactly(_));
         let subscription = match self.subscriptions.get_mut(kind) {
@@ -212,8 +230,8 @@ impl Session {
     }
 
     fn request_unknown(&mut self, request: &Request) -> Result<(), StreamError> {
-        if request.type_url.len() > MAX_RESOURCE_NAME_BYTES {
-            return Err(StreamError::Invalid(format!("the type URL is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
+        if request.type_url.len() > MAX_TYPE_URL_BYTES {
+            return Err(StreamError::Invalid(format!("the type URL is longer than {MAX_TYPE_URL_BYTES} bytes")));
         }
         match self.unknown.get(request.type_url.as_str()) {
             Some(_) => {}

@@ -18,7 +18,12 @@ impl HeldResources {
         for (name, version) in list.bytes() {
             digest.add(name, version.unwrap_or_default());
         }
-        Self { list, digest }
+        Self { list: list.compact(), digest }
+    }
+
+    /// Size of the names together, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.list.names().size()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sluice_model::{ResourceType, Text};
 
 use super::held_resources::HeldResources;
-use crate::limits::{MAX_RESOURCE_NAME_BYTES, MAX_SUBSCRIBED_NAME_BYTES, MAX_SUBSCRIBED_NAMES};
+use crate::limits::MAX_RESOURCE_NAME_BYTES;
 use crate::name_list::NameList;
 use crate::name_set::{NameInterner, NameSet};
 use crate::request::{Interest, StreamError};
@@ -211,28 +211,16 @@ impl Subscription {
                 self.deferred_removals.remove(name);
             }
         }
-        if self.names.len() > MAX_SUBSCRIBED_NAMES || self.names.bytes() > MAX_SUBSCRIBED_NAME_BYTES {
-            return Err(too_many());
-        }
         Ok(())
     }
 }
 
-/// Checks the limits of one request.
+/// Checks the length of the names in a request.
 fn check(names: &NameList) -> Result<(), StreamError> {
-    if names.len() > MAX_SUBSCRIBED_NAMES {
-        return Err(too_many());
-    }
     if names.bytes().any(|name| name.len() > MAX_RESOURCE_NAME_BYTES) {
         return Err(StreamError::Invalid(format!("a resource name is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
     }
     Ok(())
-}
-
-fn too_many() -> StreamError {
-    StreamError::Exhausted(format!(
-        "more than {MAX_SUBSCRIBED_NAMES} resource names of one type, or {MAX_SUBSCRIBED_NAME_BYTES} bytes of them"
-    ))
 }
 
 fn texts(names: &NameList) -> BTreeSet<Text> {

@@ -1,0 +1,130 @@
+//! Large requests are read in turns, because each client that reconnects states all that it holds.
+//!
+//! A client may send a window's worth of bytes; the rest of a large request is read when the server has room for it. The
+//! room is taken until the request is answered. It is counted for [`TURN_LEASE`] at most, so clients that send slowly or do
+//! not read do not block others.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tokio_util::sync::PollSemaphore;
+
+/// A larger request waits for its turn.
+const LARGE_REQUEST_BYTES: usize = 64 << 10;
+/// Size of all large requests that are read and answered at a time, in KiB.
+const LARGE_REQUESTS_KIB: u32 = 32 << 10;
+/// A turn is counted for this time at most.
+const TURN_LEASE: Duration = Duration::from_secs(1);
+
+/// The room for large requests of all streams.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestTurns(Arc<Semaphore>);
+
+impl Default for RequestTurns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LARGE_REQUESTS_KIB as usize)))
+    }
+}
+
+/// The turn of one stream.
+#[derive(Debug)]
+pub(crate) struct RequestTurn {
+    turns: RequestTurns,
+    /// Waits for room.
+    waiting: Option<PollSemaphore>,
+    taken: Option<Box<TakenRoom>>,
+    /// The request that is being read has its room.
+    is_ready: bool,
+}
+
+#[derive(Debug)]
+struct TakenRoom {
+    permit: OwnedSemaphorePermit,
+    lease: Pin<Box<Sleep>>,
+}
+
+impl RequestTurn {
+    pub(crate) fn new(turns: &RequestTurns) -> Self {
+        Self { turns: turns.clone(), waiting: None, taken: None, is_ready: false }
+    }
+
+    /// Waits until a request of this size may be read.
+    pub(crate) fn poll_ready(&mut self, bytes: usize, cx: &mut Context<'_>) -> Poll<()> {
+        if bytes <= LARGE_REQUEST_BYTES || self.is_ready {
+            return Poll::Ready(());
+        }
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_REQUESTS_KIB);
+        let waiting = self.waiting.get_or_insert_with(|| PollSemaphore::new(self.turns.0.clone()));
+        // The semaphore is never closed.
+        if let Some(permit) = ready!(waiting.poll_acquire_many(cx, kib)) {
+            match &mut self.taken {
+                Some(taken) => taken.permit.merge(permit),
+                None => {
+                    let lease = Box::pin(tokio::time::sleep(TURN_LEASE));
+                    self.taken = Some(Box::new(TakenRoom { permit, lease }));
+                }
+            }
+        }
+        self.waiting = None;
+        self.is_ready = true;
+        Poll::Ready(())
+    }
+
+    /// The request is read. The next one waits for a turn of its own.
+    pub(crate) fn finish_request(&mut self) {
+        self.is_ready = false;
+    }
+
+    /// Whether room is taken that [`Self::release`] frees. Frees it if the lease has expired; else the task is woken then.
+    pub(crate) fn is_taken(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.taken.as_mut().is_some_and(|taken| taken.lease.as_mut().poll(cx).is_ready()) {
+            self.release();
+        }
+        self.taken.is_some()
+    }
+
+    /// Frees the room: nothing of the requests is kept any more.
+    pub(crate) fn release(&mut self) {
+        self.taken = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::poll_fn;
+    use futures::task::noop_waker_ref;
+
+    use super::*;
+
+    fn is_ready(turn: &mut RequestTurn, bytes: usize) -> bool {
+        turn.poll_ready(bytes, &mut Context::from_waker(noop_waker_ref())).is_ready()
+    }
+
+    #[tokio::test]
+    async fn large_requests_wait_for_room_and_small_ones_do_not() {
+        let turns = RequestTurns::default();
+        let [mut first, mut second, mut third] = [0; 3].map(|_| RequestTurn::new(&turns));
+        assert!(is_ready(&mut first, 20 << 20));
+        assert!(is_ready(&mut first, 20 << 20), "the same request");
+        assert!(!is_ready(&mut second, 20 << 20));
+        assert!(is_ready(&mut third, LARGE_REQUEST_BYTES));
+        first.finish_request();
+        assert!(!is_ready(&mut third, 1 << 20), "the second stream is first");
+        first.release();
+        poll_fn(|cx| second.poll_ready(20 << 20, cx)).await;
+        poll_fn(|cx| third.poll_ready(1 << 20, cx)).await;
+        drop(second);
+        // Larger than all room: it has its turn when no other has one.
+        assert!(!is_ready(&mut first, 100 << 20));
+        third.release();
+        poll_fn(|cx| first.poll_ready(100 << 20, cx)).await;
+        assert!(!is_ready(&mut RequestTurn::new(&turns), 1 << 20));
+        // The lease expires.
+        poll_fn(|cx| if first.is_taken(cx) { Poll::Pending } else { Poll::Ready(()) }).await;
+        assert!(is_ready(&mut RequestTurn::new(&turns), 1 << 20));
+    }
+}
