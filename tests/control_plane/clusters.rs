@@ -457,7 +457,10 @@ async fn tokens_are_reviewed_by_remote_clusters() {
         headers.insert("authorization", HeaderValue::from_str(&format!("Bearer {token}")).expect("a header"));
         headers.insert("clusterid", HeaderValue::from_str(cluster).expect("a header"));
         match tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await {
-            Verdict::Identified(identities) => identities[0].to_string(),
+            Verdict::Account(identity, proven) => {
+                assert_eq!(proven.as_str(), cluster, "the cluster that reviewed the token");
+                identity.to_string()
+            }
             Verdict::Rejected(reason) => reason,
             other => panic!("{other:?}"),
         }

@@ -27,6 +27,8 @@ pub struct Caller {
     pub authenticator: Option<&'static str>,
     /// The authenticated identities; empty for an anonymous caller.
     pub identities: Vec<Identity>,
+    /// The cluster that has authenticated it, if its credentials are those of one cluster.
+    pub cluster: Option<Text>,
     /// Its pod, if its credentials name one.
     pub pod: Option<PodName>,
     /// Why the caller is anonymous; empty for an authenticated caller.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
-use sluice_model::Identity;
+use sluice_model::{Identity, Text};
 
 pub use caller::{Caller, IdentityMismatch, PodName};
 pub use certificate::ClientCertificates;
@@ -50,6 +50,8 @@ pub enum Verdict {
     Identified(Vec<Identity>),
     /// The caller is a pod of this service account.
     Pod(Identity, PodName),
+    /// The caller is this service account, authenticated by this cluster.
+    Account(Identity, Text),
 }
 
 /// One kind of credentials.
@@ -96,9 +98,15 @@ impl Authenticators {
                         peer: call.peer,
                         authenticator,
                         identities,
+                        cluster: Some(pod.cluster.clone()),
                         pod: Some(pod),
                         ..Caller::default()
                     });
+                }
+                Verdict::Account(identity, cluster) => {
+                    let (authenticator, identities) = (Some(authenticator.name()), vec![identity]);
+                    let cluster = Some(cluster);
+                    return Ok(Caller { peer: call.peer, authenticator, identities, cluster, ..Caller::default() });
                 }
             }
         }

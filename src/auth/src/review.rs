@@ -15,6 +15,8 @@ use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+/// A name that a caller chose is quoted up to this length.
+const MAX_QUOTED_BYTES: usize = 128;
 
 /// Authenticates a caller by a TokenReview of the API server of the cluster that the caller names.
 pub struct ReviewedTokens {
@@ -101,6 +103,7 @@ impl ReviewedTokens {
         let id = cluster(call.headers);
         let Some((cluster, client)) = self.client(id) else {
             let known = self.clusters.ids();
+            let id = &id[..id.floor_char_boundary(MAX_QUOTED_BYTES)];
             return Verdict::Rejected(format!("the caller names cluster {id:?}; known clusters are {known:?}"));
         };
         let review = json!({
@@ -127,7 +130,7 @@ impl ReviewedTokens {
                         let pod = PodName { cluster, namespace: identity.namespace.clone(), name, uid };
                         Verdict::Pod(identity, pod)
                     }
-                    None => Verdict::Identified(vec![identity]),
+                    None => Verdict::Account(identity, cluster),
                 }
             }
             Err(error) => Verdict::Rejected(error.to_string()),
