@@ -163,18 +163,14 @@ impl ClusterProfile {
     /// The profile of a proxy.
     #[must_use]
     pub fn of(proxy: &Proxy) -> Self {
-        let config = proxy.metadata.get("PROXY_CONFIG").and_then(|json| serde_json::from_str(json).ok());
+        let headers = proxy.config.as_deref().map(|config| config.proxy_headers.as_ref());
         Self {
             proxy_type: proxy.proxy_type,
             ip_families: proxy.ip_families,
             certificates: CertificateFiles::of(proxy, "TLS_CLIENT").filter(|files| !files.chain.is_empty()),
             // The ProxyConfig that a proxy sends already includes the defaults of the mesh.
-            preserve_header_case: config.map(|config: serde_json::Value| {
-                config
-                    .pointer("/proxyHeaders/preserveHttp1HeaderCase")
-                    .and_then(serde_json::Value::as_bool)
-                    .unwrap_or_default()
-            }),
+            preserve_header_case: headers
+                .map(|headers| headers.is_some_and(|headers| headers.preserve_http1_header_case == Some(true))),
             credential_socket: has_credential_socket(proxy),
             file_credential_socket: has_file_credential_socket(proxy),
             dns_proxy: captured_dns(proxy),

@@ -20,8 +20,8 @@ pub(crate) use collectors::authorizer_service;
 pub use collectors::{Collector, collector_services};
 pub use extension::ListenerExtension;
 pub(crate) use listener_class::ListenerClass;
-pub use profile::ListenerProfile;
 pub(crate) use profile::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ISTIO_STATS, NETWORK_METADATA_EXCHANGE};
+pub use profile::{ListenerProfile, config_of_listeners};
 pub(crate) use telemetry::METRICS;
 pub use telemetry::{LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec};
 

@@ -18,7 +18,12 @@ pub(crate) fn content_hash<T: Serialize>(content: &T) -> String {
     format!("{high:016x}{low:016x}")
 }
 
+/// A longer text of a profile is replaced by its hash, because the key of each resource contains it.
+const MAX_PROFILE_TEXT_BYTES: usize = 1024;
+
 /// The canonical text of a profile, which is part of the key of its layers.
 pub(crate) fn profile_text<P: Serialize>(profile: &P) -> Text {
-    serde_json::to_string(profile).unwrap_or_default().into()
+    // Serialization of a struct of plain values cannot fail.
+    let text = serde_json::to_string(profile).unwrap_or_default();
+    if text.len() > MAX_PROFILE_TEXT_BYTES { content_hash(profile).into() } else { text.into() }
 }

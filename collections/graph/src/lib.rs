@@ -7,7 +7,7 @@
 //!
 //! - `options`, `content_names`, `host_patterns`, `views`: settings and types that all other modules share.
 //! - `inputs`: the collections that sources write, and the mesh config; which namespaces are read.
-//! - `registry`: networks, services, workloads, endpoints, and the addresses that are allocated to ServiceEntries.
+//! - `registry`: networks, clusters, services, workloads, endpoints, and the addresses that are allocated to ServiceEntries.
 //! - `proxies`: connected proxies and what selects them: Sidecars, policies, Telemetries, extensions, EnvoyFilters.
 //! - `traffic`: VirtualServices, DestinationRules, Sidecar scopes, Gateways, the Gateway API, Ingresses, ambient mode,
 //!   and access to Secrets.
@@ -35,6 +35,7 @@ pub use inputs::{Inputs, RejectKey};
 pub use options::{
     AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches, SecurityOptions,
 };
+pub use outputs::client_profile;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
 
@@ -81,8 +82,9 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let endpoints = endpoints::derive_endpoints(&services, &slices, &entries);
         let identities = endpoints::derive_identities(&services, &endpoints);
 
+        let locations = registry::locations::derive_locations(&services, &endpoints, options);
         let sidecar_heads = SidecarHeads::new(&objects.sidecars, &mesh);
-        let proxies = connected::derive_proxies(&raw.proxies, &objects, &sidecar_heads, options);
+        let proxies = connected::derive_proxies(&raw.proxies, &objects, &sidecar_heads, &locations, options);
         let registry = TargetInputs {
             objects: &objects,
             declared: &declared,

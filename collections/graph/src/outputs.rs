@@ -21,9 +21,15 @@ pub(crate) mod trust_bundle;
 pub(crate) mod vhds;
 
 use sluice_engine::{Collection, Key};
-use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+use sluice_envoy::cluster::ClusterProfile;
+use sluice_envoy::endpoint::{EndpointClient, Tier};
+use sluice_envoy::listener_settings::ListenerProfile;
+use sluice_model::{Layer, Proxy, ProxyConfig, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
+use crate::content_names::content_hashes;
 use crate::outputs::layers::LayerFacts;
+use crate::outputs::name_tables::NameProfile;
+use crate::outputs::routes::virtual_hosts::RouteProfile;
 
 /// The layers of a type that a proxy gets: the first layer that has or hides a name decides.
 pub(crate) type Layers = fn(&LayerFacts<'_>) -> Vec<Layer>;
@@ -48,6 +54,21 @@ pub(crate) struct Outputs<'s> {
     pub(crate) resources: Vec<Collection<'s, ResourceKey, Resource>>,
     /// Segments of assembled resources.
     pub(crate) segments: Vec<Collection<'s, SegmentKey, Segment>>,
+}
+
+/// A hash of everything that a client states about itself and that the resources it shares with others are built for: its
+/// profiles of all types. Each distinct client may add a copy of what it sees of the mesh.
+#[must_use]
+pub fn client_profile(proxy: &Proxy) -> [u64; 2] {
+    let config = proxy.config.as_ref();
+    content_hashes(&(
+        ClusterProfile::of(proxy),
+        EndpointClient::of(proxy, Tier::Locality),
+        ListenerProfile::of(proxy, &ProxyConfig::default()),
+        RouteProfile::of(proxy),
+        NameProfile::of(proxy),
+        config.and_then(|config| config.private_key_provider.as_ref()),
+    ))
 }
 
 /// The profiles in use: distinct over connected proxies.

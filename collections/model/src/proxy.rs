@@ -50,16 +50,41 @@ pub enum IpFamilies {
     Dual,
 }
 
-/// The Envoy extensions that a node lists. A node without a list is assumed to have all extensions.
+/// The Envoy extensions that a node lists, of those in [`EnvoyExtensions::READ`]. A node without a list is assumed to have
+/// all extensions.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EnvoyExtensions(pub Option<BTreeSet<Text>>);
 
 impl EnvoyExtensions {
-    /// Whether the proxy has the extension of that name, such as `istio.stats`.
+    /// The extensions that configuration depends on. An Envoy lists hundreds of others, which are not kept.
+    pub const READ: [&str; 7] = [
+        "istio.alpn",
+        "istio.stats",
+        "istio.metadata_exchange",
+        "istio.metadata_exchange.http",
+        "istio.metadata_exchange.network",
+        "envoy.filters.http.peer_metadata",
+        "envoy.filters.network.metadata_exchange",
+    ];
+
+    /// Whether the proxy has the extension of that name, one of [`EnvoyExtensions::READ`].
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
+        debug_assert!(Self::READ.contains(&name), "{name} is not kept");
         self.0.as_ref().is_none_or(|names| names.contains(name))
     }
+}
+
+/// The cluster or network of a proxy without endpoints and services. All such proxies are sent the same.
+pub const UNKNOWN_LOCATION: &str = "\u{0}unknown";
+
+/// The cluster and network that the shared resources of a proxy are built for.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ClientLocation {
+    /// Its cluster, or [`UNKNOWN_LOCATION`].
+    pub cluster: Text,
+    /// Its network, or [`UNKNOWN_LOCATION`].
+    pub network: Text,
 }
 
 /// The effect of the Sidecar of a proxy, without the hosts it imports.
@@ -100,10 +125,12 @@ pub struct Proxy {
     pub dns_domain: Text,
     /// Labels of its workload.
     pub labels: Labels,
-    /// Annotations of its workload.
+    /// Those annotations of its workload that builders read.
     pub annotations: Labels,
-    /// Cluster it runs in.
+    /// Cluster it runs in, as its node states.
     pub cluster: Text,
+    /// Cluster that has authenticated it, if its credentials prove that.
+    pub proven_cluster: Option<Text>,
     /// Network it is on.
     pub network: Text,
     /// Networks whose endpoints it is sent; empty is all.
@@ -141,16 +168,31 @@ pub struct Proxy {
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).
     pub pod_ports: Vec<(Text, u16, Text)>,
-    /// Its own configuration (`PROXY_CONFIG`), which its agent has merged over the defaults; `None` uses the mesh's
-    /// default.
+    /// The fields of its own configuration (`PROXY_CONFIG`) that resources depend on. Its agent has merged it over the
+    /// defaults; `None` uses the mesh's default.
     pub config: Option<Arc<ProxyConfig>>,
     /// Its Sidecar, set by the registry.
     pub sidecar: Option<ProxySidecar>,
-    /// All other metadata that builders read, as the canonical JSON text of each top-level key.
+    /// The cluster and network that its shared resources are built for, set by the registry; `None` is its own.
+    pub location: Option<ClientLocation>,
+    /// Strings, numbers and booleans of its metadata, as JSON text.
     pub metadata: Labels,
 }
 
 impl Proxy {
+    /// Its cluster: the one that has authenticated it, else the one that its node states, which may be empty.
+    #[must_use]
+    pub fn home_cluster(&self) -> &Text {
+        self.proven_cluster.as_ref().unwrap_or(&self.cluster)
+    }
+
+    /// The cluster and network that its shared resources are built for.
+    #[must_use]
+    pub fn shared_place(&self) -> ClientLocation {
+        let own = || ClientLocation { cluster: self.home_cluster().clone(), network: self.network.clone() };
+        self.location.clone().unwrap_or_else(own)
+    }
+
     /// Whether it uses automatically allocated addresses for services without an address.
     #[must_use]
     pub fn uses_allocated_addresses(&self) -> bool {

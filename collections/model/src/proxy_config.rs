@@ -77,6 +77,28 @@ impl Default for ProxyConfig {
     }
 }
 
+impl ProxyConfig {
+    /// Only the fields that the resources of a proxy depend on. The others have their defaults.
+    #[must_use]
+    pub fn of_resources(&self) -> Self {
+        let tracing = self.tracing.as_ref().map(|tracing| Tracing {
+            custom_tags: tracing.custom_tags.clone(),
+            max_path_tag_length: tracing.max_path_tag_length,
+            sampling: tracing.sampling,
+            enable_istio_tags: tracing.enable_istio_tags,
+            ..Tracing::default()
+        });
+        Self {
+            tracing: tracing.filter(|tracing| *tracing != Tracing::default()),
+            gateway_topology: self.gateway_topology.clone(),
+            proxy_headers: self.proxy_headers.clone().filter(|headers| *headers != ProxyHeaders::default()),
+            private_key_provider: self.private_key_provider.clone(),
+            connection_settings: self.connection_settings.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 /// Format of the service name in traces.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum TracingServiceName {

@@ -16,6 +16,20 @@ use crate::{Findings, merge_proxy_config};
 
 /// Maximum nesting of node metadata. Deeper metadata is ignored.
 const MAX_DEPTH: usize = 32;
+/// Maximum length of a name or address in a node.
+const MAX_NAME_BYTES: usize = 512;
+/// Maximum length of a list in a node.
+const MAX_LIST_BYTES: usize = 16 << 10;
+/// Maximum size of the labels of a node.
+const MAX_LABEL_BYTES: usize = 32 << 10;
+/// Maximum size of the fields of `PROXY_CONFIG` that resources depend on.
+const MAX_CONFIG_BYTES: usize = 16 << 10;
+/// A longer value of other metadata is not kept.
+const MAX_KEPT_VALUE_BYTES: usize = 1024;
+/// Maximum size of other metadata. Further values are not kept.
+const MAX_KEPT_METADATA_BYTES: usize = 16 << 10;
+/// The annotations that builders read.
+const READ_ANNOTATIONS: [&str; 1] = ["resource.opentelemetry.io/service.name"];
 
 /// Why a node cannot be served; displayed as a lower-case fragment.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -29,12 +43,24 @@ pub enum NodeParseError {
     /// Neither the node ID nor the metadata has a valid IP address.
     #[error("no valid IP address in the service node id or metadata")]
     NoAddress,
+    /// A part of the node is longer than a proxy needs.
+    #[error("{field} of the node is longer than {limit} bytes")]
+    TooLong {
+        /// The part.
+        field: &'static str,
+        /// Its maximum length.
+        limit: usize,
+    },
+}
+
+fn limited(field: &'static str, length: usize, limit: usize) -> Result<(), NodeParseError> {
+    if length > limit { Err(NodeParseError::TooLong { field, limit }) } else { Ok(()) }
 }
 
 /// Parses the node of a proxy. `aliases` maps other names of clusters to their IDs.
 ///
 /// # Errors
-/// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, or there is no valid IP address.
+/// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, there is no valid IP address, or a part is too long.
 pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, NodeParseError> {
     let parts: Vec<&str> = node.id.split('~').collect();
     let &[kind, ip, name, domain] = parts.as_slice() else {
@@ -48,6 +74,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         _ => return Err(NodeParseError::InvalidType(node.id.clone())),
     };
     let metadata = Metadata(node.metadata.as_ref().map(struct_fields).unwrap_or_default());
+    check_lengths(node, &metadata)?;
     let addresses = metadata.list("INSTANCE_IPS");
     let ips = if !addresses.is_empty() && addresses.iter().all(|ip| ip.parse::<IpAddr>().is_ok()) {
         addresses
@@ -63,8 +90,10 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         namespace = first.into();
     }
     let cluster = metadata.text("CLUSTER_ID");
-    let config = metadata.0.get("PROXY_CONFIG").filter(|value| value.is_object());
+    let config = metadata.proxy_config()?;
     let labels = metadata.labels("LABELS");
+    let mut annotations = metadata.labels("ANNOTATIONS");
+    annotations.retain(|name, value| READ_ANNOTATIONS.contains(&name.as_str()) && value.len() <= MAX_NAME_BYTES);
     let locality = locality(node, &labels);
     Ok(Proxy {
         id: node.id.as_str().into(),
@@ -80,10 +109,12 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         namespace,
         dns_domain: domain.into(),
         labels,
-        annotations: metadata.labels("ANNOTATIONS"),
+        annotations,
         cluster: aliases.get(&cluster).cloned().unwrap_or(cluster),
+        // Like identities, this comes from the authentication of the caller.
+        proven_cluster: None,
         network: metadata.text("NETWORK"),
-        network_view: metadata.list("REQUESTED_NETWORK_VIEW"),
+        network_view: metadata.set("REQUESTED_NETWORK_VIEW"),
         node_name: metadata.text("NODE_NAME"),
         workload_name: metadata.text("WORKLOAD_NAME"),
         service_account: metadata.text("SERVICE_ACCOUNT"),
@@ -105,12 +136,46 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         virtual_hosts: metadata.flag("VHDS"),
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
-        config: config
-            .map(|value| merge_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default()))
-            .map(Arc::new),
+        config,
         sidecar: None,
-        metadata: metadata.0.iter().map(|(name, value)| (name.as_str().into(), value.to_string().into())).collect(),
+        location: None,
+        metadata: metadata.kept(),
     })
+}
+
+/// Checks the parts of a node that are kept as they are.
+fn check_lengths(node: &Node, metadata: &Metadata) -> Result<(), NodeParseError> {
+    const NAMES: [&str; 12] = [
+        "NAMESPACE",
+        "CLUSTER_ID",
+        "NETWORK",
+        "NODE_NAME",
+        "WORKLOAD_NAME",
+        "SERVICE_ACCOUNT",
+        "MESH_ID",
+        "ISTIO_REVISION",
+        "ISTIO_VERSION",
+        "INTERCEPTION_MODE",
+        "HTTP10",
+        "HTTP_PROXY_PORT",
+    ];
+    limited("the id", node.id.len(), MAX_NAME_BYTES * 4)?;
+    limited("the cluster", node.cluster.len(), MAX_NAME_BYTES)?;
+    for name in NAMES {
+        limited(name, metadata.text(name).len(), MAX_NAME_BYTES)?;
+    }
+    for name in ["INSTANCE_IPS", "REQUESTED_NETWORK_VIEW", "POD_PORTS"] {
+        limited(name, metadata.text(name).len(), MAX_LIST_BYTES)?;
+    }
+    let locality = node.locality.as_ref();
+    let places = locality.map(|locality| [&locality.region, &locality.zone, &locality.sub_zone]);
+    for place in places.iter().flatten() {
+        limited("the locality", place.len(), MAX_NAME_BYTES)?;
+    }
+    // Labels decide which policies apply, so none is dropped.
+    let labels = metadata.0.get("LABELS").and_then(Value::as_object).into_iter().flatten();
+    let size = labels.map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
+    limited("LABELS", size, MAX_LABEL_BYTES)
 }
 
 /// Metadata of a node, as JSON.
@@ -129,6 +194,33 @@ impl Metadata {
     /// A list in one string, separated by commas.
     fn list(&self, name: &str) -> Vec<Text> {
         self.text(name).split(',').filter(|part| !part.is_empty()).map(Text::from).collect()
+    }
+
+    /// The elements of a list whose order has no meaning.
+    fn set(&self, name: &str) -> Vec<Text> {
+        self.list(name).into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The fields of `PROXY_CONFIG` that resources depend on.
+    fn proxy_config(&self) -> Result<Option<Arc<ProxyConfig>>, NodeParseError> {
+        const NAME: &str = "PROXY_CONFIG";
+        let Some(value) = self.0.get(NAME).filter(|value| value.is_object()) else { return Ok(None) };
+        let config = merge_proxy_config(ProxyConfig::default(), value, NAME, &Findings::default()).of_resources();
+        limited(NAME, serde_json::to_string(&config).map_or(0, |text| text.len()), MAX_CONFIG_BYTES)?;
+        Ok(Some(Arc::new(config)))
+    }
+
+    /// Strings, numbers and booleans as JSON text, within limits. Builders read some, and EnvoyFilters may match on any.
+    fn kept(&self) -> Labels {
+        let mut left = MAX_KEPT_METADATA_BYTES;
+        let scalars = self.0.iter().filter(|(_, value)| !(value.is_object() || value.is_array() || value.is_null()));
+        let texts = scalars.map(|(name, value)| (Text::from(name.as_str()), Text::from(value.to_string())));
+        let short = texts.filter(|(name, value)| name.len() + value.len() <= MAX_KEPT_VALUE_BYTES);
+        let fits = short.take_while(|(name, value)| {
+            let size = name.len() + value.len();
+            left.checked_sub(size).inspect(|rest| left = *rest).is_some()
+        });
+        fits.collect()
     }
 
     /// A boolean in a string, by the rules of Go's `strconv.ParseBool`.
@@ -177,7 +269,8 @@ fn locality(node: &Node, labels: &Labels) -> Locality {
 
 fn extensions(node: &Node) -> EnvoyExtensions {
     let enabled = node.extensions.iter().filter(|extension| !extension.disabled);
-    let names: BTreeSet<Text> = enabled.map(|extension| extension.name.as_str().into()).collect();
+    let read = enabled.map(|extension| extension.name.as_str()).filter(|name| EnvoyExtensions::READ.contains(name));
+    let names: BTreeSet<Text> = read.map(Text::from).collect();
     EnvoyExtensions((!node.extensions.is_empty()).then_some(names))
 }
 
@@ -215,10 +308,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::json;
-    use sluice_model::{InterceptionMode, IpFamilies, ProxyType};
+    use sluice_model::{EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyType};
     use sluice_proto::envoy::config::core::v3::Node;
 
-    use super::parse_proxy;
+    use super::{MAX_NAME_BYTES, NodeParseError, parse_proxy};
 
     fn node(json: &serde_json::Value) -> Node {
         sluice_proto::json::decode::<Node>(json).expect("a node").message
@@ -236,7 +329,7 @@ mod tests {
                 "PROXY_CONFIG": {"concurrency": 3}, "ENVOY_STATUS_PORT": 15021,
             },
             "locality": {"region": "r", "zone": "z"},
-            "extensions": [{"name": "a"}, {"name": "b", "disabled": true}],
+            "extensions": [{"name": "istio.alpn"}, {"name": "istio.stats", "disabled": true}, {"name": "other"}],
         }));
         let aliases = BTreeMap::from([("alias".into(), "east".into())]);
         let proxy = parse_proxy(&node, &aliases).expect("a proxy");
@@ -250,7 +343,7 @@ mod tests {
         assert!(proxy.dns_capture && proxy.http10 && proxy.config.is_some());
         assert_eq!(proxy.http_proxy_port, 15080);
         assert_eq!(proxy.metadata.get("ENVOY_STATUS_PORT").map(|json| json.as_str()), Some("15021"));
-        assert!(proxy.extensions.has("a") && !proxy.extensions.has("b"));
+        assert_eq!(proxy.extensions, EnvoyExtensions(Some(["istio.alpn".into()].into())));
         assert_eq!(proxy.locality.zone, "z");
     }
 
@@ -271,6 +364,39 @@ mod tests {
         let node = Node { id: "router~10.0.0.1~gw.infra~infra.svc.cluster.local".to_owned(), ..Node::default() };
         let proxy = parse_proxy(&node, &BTreeMap::new()).expect("a proxy");
         assert_eq!((proxy.namespace.as_str(), proxy.name.as_str()), ("infra", "gw"));
-        assert!(proxy.extensions.has("anything") && proxy.config.is_none());
+        assert!(proxy.extensions.has("istio.stats") && proxy.config.is_none());
+    }
+
+    fn with_metadata(metadata: serde_json::Value) -> Result<Proxy, NodeParseError> {
+        let id = "sidecar~10.1.0.1~web.shop~shop.svc.cluster.local";
+        parse_proxy(&node(&json!({"id": id, "metadata": metadata})), &BTreeMap::new())
+    }
+
+    #[test]
+    fn nodes_with_long_parts_are_refused() {
+        let long = |bytes: usize| "x".repeat(bytes);
+        let refused = |metadata| with_metadata(metadata).expect_err("refused").to_string();
+        for name in ["NAMESPACE", "CLUSTER_ID", "NETWORK", "ISTIO_VERSION"] {
+            assert!(with_metadata(json!({name: long(MAX_NAME_BYTES)})).is_ok());
+            assert_eq!(refused(json!({name: long(513)})), format!("{name} of the node is longer than 512 bytes"));
+        }
+        assert!(refused(json!({"LABELS": {"a": long(40_000)}})).contains("LABELS"));
+        let tag = json!({"literal": {"value": long(20_000)}});
+        assert!(refused(json!({"PROXY_CONFIG": {"tracing": {"customTags": {"a": tag}}}})).contains("PROXY_CONFIG"));
+    }
+
+    #[test]
+    fn only_metadata_that_is_read_is_kept() {
+        let plain = with_metadata(json!({"PROXY_CONFIG": {}})).expect("a proxy");
+        let made_up = json!({
+            "PROXY_CONFIG": {"proxyMetadata": {"A": "x".repeat(100_000)}, "caCertificatesPem": ["x"], "concurrency": 7},
+            "ANNOTATIONS": {"made-up": "x".repeat(100_000)},
+            "MADE_UP": "x".repeat(100_000),
+            "NESTED": {"a": ["x"]},
+        });
+        assert_eq!(with_metadata(made_up).expect("a proxy"), plain);
+        let many: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("K{n}"), json!("x".repeat(100)))).collect();
+        let kept = with_metadata(many.into()).expect("a proxy").metadata;
+        assert!(!kept.is_empty() && kept.iter().map(|(name, json)| name.len() + json.len()).sum::<usize>() <= 16 << 10);
     }
 }

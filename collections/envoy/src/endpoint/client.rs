@@ -67,16 +67,17 @@ impl EndpointClient {
     /// The properties of a proxy in a tier.
     #[must_use]
     pub fn of(proxy: &Proxy, tier: Tier) -> Self {
+        let location = proxy.shared_location();
         let mut client = Self {
             tier,
             ip_families: proxy.ip_families,
-            network: proxy.network.clone(),
+            network: location.network,
             network_view: proxy.network_view.clone(),
             no_hbone: sends_no_hbone(proxy),
             ..Self::default()
         };
         if tier >= Tier::Cluster {
-            client.cluster.clone_from(&proxy.cluster);
+            client.cluster = location.cluster;
         }
         if tier >= Tier::Locality {
             client.locality.clone_from(&proxy.locality);

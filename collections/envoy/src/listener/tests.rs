@@ -89,8 +89,8 @@ fn http_services_share_the_listener_of_a_port() {
 #[test]
 fn proxy_gets_no_filter_that_it_does_not_have() {
     let extensions = sluice_model::EnvoyExtensions(Some(["envoy.filters.http.router".into()].into()));
-    let profile =
-        ListenerProfile::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
+    let proxy = sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() };
+    let profile = ListenerProfile::of(&proxy, &sluice_model::ProxyConfig::default());
     let mut settings = ListenerSettings { profile, ..ListenerSettings::default() };
     let mut mesh = sluice_model::MeshConfig::default();
     mesh.default_providers.metrics = vec!["prometheus".into()];

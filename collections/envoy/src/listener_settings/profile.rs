@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text};
+use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text, Topology};
 use sluice_proto::json::parse_duration;
 
 use crate::metadata_exchange::METADATA_EXCHANGE;
@@ -27,6 +27,9 @@ const ISTIO_EXTENSIONS: [&[&str]; 4] = [
     &[HTTP_METADATA_EXCHANGE, "envoy.filters.http.peer_metadata", METADATA_EXCHANGE],
     &[NETWORK_METADATA_EXCHANGE, "envoy.filters.network.metadata_exchange", METADATA_EXCHANGE],
 ];
+
+/// The versions of istio-proxy from which on listeners differ. Others are not distinguished.
+const VERSIONS: [(u32, u32); 4] = [(0, 0), (1, 28), (1, 29), (1, 30)];
 
 /// Properties of a proxy that change its listeners, except its identity: its profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -55,7 +58,7 @@ pub struct ListenerProfile {
     pub unprivileged: bool,
     /// Ports of its own static listeners.
     pub reserved_ports: Vec<u16>,
-    /// Version of istio-proxy: (major, minor); `None` counts as the newest.
+    /// The highest of [`VERSIONS`] that its istio-proxy has; `None` if it has all of them or its version is unknown.
     pub version: Option<(u32, u32)>,
     /// Address of the agent's DNS server if DNS is captured.
     pub dns_proxy: Option<(Text, u16)>,
@@ -69,16 +72,16 @@ pub struct ListenerProfile {
     pub file_credential_socket: bool,
     /// Name of its telemetry and extensions; empty for those that all proxies share by default.
     pub attached: Text,
-    /// Its `ProxyConfig`, if it sent one.
+    /// The fields of its `ProxyConfig` that listeners depend on, if it sent one that differs from that of the mesh in them.
     pub config: Option<Arc<ProxyConfig>>,
     /// Outbound traffic policy of its Sidecar, if that overrides the mesh.
     pub outbound: Option<OutboundTraffic>,
 }
 
 impl ListenerProfile {
-    /// The profile of a proxy.
+    /// The profile of a proxy. `mesh` is the default `ProxyConfig` of the mesh.
     #[must_use]
-    pub fn of(proxy: &Proxy) -> Self {
+    pub fn of(proxy: &Proxy, mesh: &ProxyConfig) -> Self {
         let metadata = |name: &str| proxy.metadata.get(name).map(|json| json.trim_matches('"'));
         let flag = |name: &str| metadata(name).is_some_and(|value| value == "true" || value == "1");
         let port = |name: &str| metadata(name).and_then(|value| value.parse::<u16>().ok());
@@ -86,6 +89,8 @@ impl ListenerProfile {
         let mut reserved_ports: Vec<u16> =
             reserved.iter().chain(["ENVOY_SECURE_MERGED_METRICS_PORT"].iter()).filter_map(|name| port(name)).collect();
         reserved_ports.retain(|port| *port != 0);
+        reserved_ports.sort_unstable();
+        reserved_ports.dedup();
         let missing = ISTIO_EXTENSIONS
             .iter()
             .filter(|names| !names.iter().any(|name| proxy.extensions.has(name)))
@@ -95,7 +100,7 @@ impl ListenerProfile {
             proxy_type: proxy.proxy_type,
             families: proxy.ip_families,
             interception: proxy.interception_mode,
-            cluster: proxy.cluster.clone(),
+            cluster: proxy.shared_location().cluster,
             missing,
             http10: proxy.http10,
             http_proxy_port: proxy.http_proxy_port,
@@ -111,7 +116,7 @@ impl ListenerProfile {
             credential_socket: has_credential_socket(proxy),
             file_credential_socket: has_file_credential_socket(proxy),
             attached: Text::default(),
-            config: proxy.config.clone(),
+            config: proxy.config.as_deref().and_then(|config| own_config(config, mesh, proxy.proxy_type)),
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
         }
     }
@@ -122,37 +127,92 @@ impl ListenerProfile {
         !self.missing.contains(extension)
     }
 
-    /// Whether its version is at least this one. An unknown version is newer.
+    /// Whether its version is at least this one of [`VERSIONS`]. An unknown version is newer.
     #[must_use]
     pub(crate) fn at_least(&self, major: u32, minor: u32) -> bool {
+        debug_assert!(VERSIONS.contains(&(major, minor)), "{major}.{minor} is not distinguished");
         self.version.is_none_or(|version| version >= (major, minor))
     }
+}
 
-    /// Canonical text of the profile.
-    #[must_use]
-    pub fn profile(&self) -> Text {
-        // Serialization of a struct of plain values cannot fail.
-        serde_json::to_string(self).unwrap_or_default().into()
-    }
+/// The fields of a `ProxyConfig` that the listeners of a type of proxy depend on. The others have their defaults.
+#[must_use]
+pub fn config_of_listeners(config: &ProxyConfig, proxy_type: ProxyType) -> ProxyConfig {
+    let topology = if proxy_type == ProxyType::Router { config.gateway_topology.clone() } else { Topology::default() };
+    ProxyConfig { gateway_topology: topology, private_key_provider: None, ..config.of_resources() }
+}
+
+/// The fields that listeners depend on, if they differ from those of the mesh.
+fn own_config(config: &ProxyConfig, mesh: &ProxyConfig, proxy_type: ProxyType) -> Option<Arc<ProxyConfig>> {
+    let mesh = config_of_listeners(mesh, proxy_type);
+    let mut own = config_of_listeners(config, proxy_type);
+    own.connection_settings = own.connection_settings.or_else(|| mesh.connection_settings.clone());
+    (own != mesh).then(|| Arc::new(own))
 }
 
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split(['.', '-']);
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    let version = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let known = VERSIONS.iter().rfind(|known| version >= **known).copied();
+    known.filter(|known| VERSIONS.last() != Some(known))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use sluice_model::{ConnectionSettings, EnvoyExtensions, ProxyHeaders, Tracing};
+
     use super::*;
+
+    fn profile(proxy: &Proxy) -> ListenerProfile {
+        ListenerProfile::of(proxy, &ProxyConfig::default())
+    }
 
     #[test]
     fn extensions_that_a_node_does_not_list_are_missing() {
-        let listed =
-            |names: &[&str]| sluice_model::EnvoyExtensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
+        let listed = |names: &[&str]| EnvoyExtensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
         let proxy = Proxy { extensions: listed(&["envoy.filters.http.router"]), ..Proxy::default() };
-        assert_eq!(ListenerProfile::of(&proxy).missing.len(), 4);
+        assert_eq!(profile(&proxy).missing.len(), 4);
         let proxy = Proxy { extensions: listed(&["istio.alpn", "istio.metadata_exchange"]), ..Proxy::default() };
-        assert_eq!(ListenerProfile::of(&proxy).missing, ["istio.stats".into()].into());
-        assert!(ListenerProfile::of(&Proxy::default()).missing.is_empty());
+        assert_eq!(profile(&proxy).missing, ["istio.stats".into()].into());
+        assert!(profile(&Proxy::default()).missing.is_empty());
+    }
+
+    #[test]
+    fn versions_without_a_difference_share_a_profile() {
+        let version = |text: &str| profile(&Proxy { istio_version: text.into(), ..Proxy::default() }).version;
+        assert_eq!(["1.2.3", "1.27-dev", "0.1"].map(version), [Some((0, 0)); 3]);
+        assert_eq!(["1.28.0", "1.28.7-x", "1.29.1"].map(version), [Some((1, 28)), Some((1, 28)), Some((1, 29))]);
+        assert_eq!(["1.30", "1.31.0", "99.4", "", "made up", "1"].map(version), [None; 6]);
+    }
+
+    #[test]
+    fn configs_without_a_difference_share_a_profile() {
+        let mesh = ProxyConfig { stat_name_length: 7, ..ProxyConfig::default() };
+        let of = |config: ProxyConfig| {
+            ListenerProfile::of(&Proxy { config: Some(Arc::new(config)), ..Proxy::default() }, &mesh).config
+        };
+        let gateway = Topology { num_trusted_proxies: 2, ..Topology::default() };
+        for same in [
+            mesh.clone(),
+            ProxyConfig { proxy_metadata: BTreeMap::from([("A".into(), "made up".into())]), ..mesh.clone() },
+            ProxyConfig { concurrency: Some(9), discovery_address: "made.up".into(), ..ProxyConfig::default() },
+            ProxyConfig {
+                proxy_headers: Some(ProxyHeaders::default()),
+                tracing: Some(Tracing::default()),
+                ..mesh.clone()
+            },
+            // Sidecars do not read it.
+            ProxyConfig { gateway_topology: gateway.clone(), ..mesh.clone() },
+        ] {
+            assert_eq!(of(same), None);
+        }
+        let edge = ConnectionSettings { edge: true, ..ConnectionSettings::default() };
+        let own = of(ProxyConfig { connection_settings: Some(edge), ..mesh.clone() });
+        assert!(own.is_some_and(|own| own.connection_settings.as_ref().is_some_and(|settings| settings.edge)));
+        let config = Some(Arc::new(ProxyConfig { gateway_topology: gateway, ..mesh.clone() }));
+        let router = Proxy { proxy_type: ProxyType::Router, config, ..Proxy::default() };
+        assert!(ListenerProfile::of(&router, &mesh).config.is_some(), "gateways read the topology");
     }
 }

@@ -26,6 +26,7 @@ pub(crate) use inbound::InboundListenerInputs;
 pub(crate) use outbound::OutboundListenerInputs;
 
 use super::Outputs;
+use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::attached::Attachments;
@@ -38,7 +39,7 @@ const FIXED: &str = "fixed";
 /// The layer that hides listeners for the pod itself, the inbound listeners, those that every proxy has, then the
 /// outbound listeners.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
-    let profile = client.listener_profile.profile();
+    let profile = profile_text(client.listener_profile);
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
         ProxyType::Router => {
@@ -140,7 +141,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, L
                 security,
                 dual_stack,
             };
-            vec![(profile.profile(), settings)]
+            vec![(profile_text(profile), settings)]
         }
     })
 }

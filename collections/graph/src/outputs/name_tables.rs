@@ -6,8 +6,8 @@ use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_envoy::name_table::{NameInputs, build_names};
 use sluice_model::{
-    Endpoint, Host, IpFamilies, Layer, Proxy, ProxyKey, ProxyType, Resolution, Resource, ResourceType, Segment,
-    SegmentKey, Service, ServiceKey, ServiceSource, Text, View,
+    ClientLocation, Endpoint, Host, IpFamilies, Layer, Proxy, ProxyKey, ProxyType, Resolution, Resource, ResourceType,
+    Segment, SegmentKey, Service, ServiceKey, ServiceSource, Text, View,
 };
 
 use super::{Outputs, derive_profiles};
@@ -22,7 +22,7 @@ const TABLE: &str = "table";
 
 /// The facts of a proxy that change its name table.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct NameProfile {
+pub(super) struct NameProfile {
     cluster: Text,
     network: Text,
     ip_families: IpFamilies,
@@ -31,7 +31,7 @@ struct NameProfile {
 }
 
 impl NameProfile {
-    fn of(proxy: &Proxy) -> Self {
+    pub(super) fn of(proxy: &Proxy) -> Self {
         if proxy.proxy_type != ProxyType::Sidecar {
             return Self {
                 cluster: Text::default(),
@@ -41,9 +41,10 @@ impl NameProfile {
                 proxy_type: proxy.proxy_type,
             };
         }
+        let ClientLocation { cluster, network } = proxy.shared_location();
         Self {
-            cluster: proxy.cluster.clone(),
-            network: proxy.network.clone(),
+            cluster,
+            network,
             ip_families: proxy.ip_families,
             auto_allocated: proxy.uses_allocated_addresses(),
             proxy_type: proxy.proxy_type,

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener_settings::{ListenerAttachments, ListenerExtension, ListenerProfile, Observation};
+use sluice_envoy::listener_settings::{
+    ListenerAttachments, ListenerExtension, ListenerProfile, Observation, config_of_listeners,
+};
 use sluice_model::{
-    Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
+    Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyConfig, ProxyKey, ProxyType, Telemetry,
+    Text, TrafficExtension,
 };
 
 use crate::content_names::content_hash;
@@ -84,7 +87,11 @@ pub(crate) fn derive_attached<'s>(
         Arc::new(ListenerAttachments { observation, extensions: Vec::new() })
     });
     let root = defaults.map("attached/root-namespace", |(), defaults| defaults.root.clone());
-    Attachments { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
+    // Gateways read the most fields.
+    let config = mesh
+        .map("listener_facts/default-config", |(), mesh| config_of_listeners(&mesh.default_config, ProxyType::Router));
+    let facts = derive_facts(proxies, &subjects, &contents, &config);
+    Attachments { default, by_name, facts, extensions, root }
 }
 
 /// TrafficExtensions, and WasmPlugins converted to extensions.
@@ -168,20 +175,22 @@ fn attached_name(attached: &ListenerAttachments) -> Text {
 }
 
 /// The facts that listeners of each proxy are built from: its own facts, and the name of its attachments.
-/// Key: `ProxyKey`. From: `proxies`, `proxy_subjects`, `attached/contents`.
+/// Key: `ProxyKey`. From: `proxies`, `proxy_subjects`, `attached/contents`, `mesh_config` (the default ProxyConfig).
 /// Changes when: any of these does. Size: connected proxies. Rejects: none.
 fn derive_facts<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     subjects: &Collection<'s, ProxyKey, Subject>,
     contents: &Collection<'s, Subject, Arc<ListenerAttachments>>,
+    config: &Collection<'s, (), ProxyConfig>,
 ) -> Collection<'s, ProxyKey, ListenerProfile> {
     let names = contents.map("attached/names", |_, attached| attached_name(attached));
     proxies.derive("listener_facts", |deps| {
-        let (subjects, names) = (deps.on(subjects), deps.on(&names));
+        let (subjects, names, config) = (deps.on(subjects), deps.on(&names), deps.on(config));
         move |cx, key, proxy| {
             let subject = cx.get(&subjects, key)?;
             let attached = cx.get(&names, &subject).map(|name| (*name).clone()).unwrap_or_default();
-            Some(ListenerProfile { attached, ..ListenerProfile::of(proxy) })
+            let config = cx.get(&config, &())?;
+            Some(ListenerProfile { attached, ..ListenerProfile::of(proxy, &config) })
         }
     })
 }

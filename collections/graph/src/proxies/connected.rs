@@ -8,11 +8,14 @@ use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text};
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
+use crate::registry::locations::{KnownLocation, LocationLookup};
 use crate::registry::workloads::{pod_locality, with_topology};
 
-/// The cluster of a proxy: the cluster that it names, else the cluster of the control plane.
+/// The cluster of a proxy: the cluster that has authenticated it, else the cluster that it names, else the cluster of the
+/// control plane.
 pub(crate) fn cluster_of<'a>(proxy: &'a Proxy, own: &'a Text) -> &'a Text {
-    if proxy.cluster.is_empty() { own } else { &proxy.cluster }
+    let home = proxy.home_cluster();
+    if home.is_empty() { own } else { home }
 }
 
 /// The pod of a proxy.
@@ -31,20 +34,22 @@ impl ProxyPods {
 }
 
 /// Connected proxies, with the labels of their pod and the locality of its node, else those of their own node metadata;
-/// and with their Sidecar.
-/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`.
+/// with their Sidecar, and the location that their shared resources are built for.
+/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`, `locations`.
 /// Changes when: a proxy connects, leaves or sends other node metadata; the labels of its pod or the locality of its
-/// node change; its Sidecar changes in a field that proxies depend on.
+/// node change; its Sidecar changes in a field that proxies depend on; its cluster or network becomes known.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxies<'s>(
     connected: &Collection<'s, ProxyKey, Proxy>,
     objects: &ObjectCollections<'s>,
     sidecars: &SidecarHeads<'s>,
+    locations: &Collection<'s, KnownLocation, ()>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, Proxy> {
     let options = options.clone();
     connected.derive("proxies", |deps| {
         let sidecars = SidecarChoice::on(deps, sidecars);
+        let locations = LocationLookup::on(deps, locations, &options);
         let pods = ProxyPods { pods: deps.on(&objects.pods) };
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
@@ -69,6 +74,7 @@ pub(crate) fn derive_proxies<'s>(
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
             proxy.virtual_hosts &= options.virtual_hosts;
             proxy.sidecar = sidecars.get(cx, &proxy);
+            proxy.location = Some(locations.of(cx, &proxy));
             Some(proxy)
         }
     })

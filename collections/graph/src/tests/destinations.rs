@@ -1,3 +1,5 @@
+use sluice_model::{Proxy, ProxyKey, ResourceType};
+
 use super::{TestGraph, sidecar};
 
 const SHOP: &str = "
@@ -206,4 +208,37 @@ status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'Tr
         changed.contains(&"~endpoint_assignments base outbound|80||cart.shop.svc.cluster.local".to_owned()),
         "{changed:?}"
     );
+}
+
+#[test]
+fn clients_in_unknown_networks_and_clusters_are_alike_until_an_endpoint_is_there() {
+    let mesh = shop();
+    let connect = |name: &str, ip: &str, location: &str| {
+        let proxy = sidecar("shop", name, ip, &[]);
+        mesh.connect(Proxy { network: location.into(), cluster: location.into(), ..proxy })
+    };
+    let (far, farther) = (connect("a", "10.9.1.1", "far"), connect("b", "10.9.1.2", "farther"));
+    let layers = |key: &ProxyKey| {
+        mesh.engine.flush();
+        let scope = mesh.get(&mesh.handles.scopes, key).expect("a scope");
+        let kinds = [ResourceType::Cluster, ResourceType::Endpoint, ResourceType::Route, ResourceType::NameTable];
+        kinds.map(|kind| scope.layers.get(&kind).cloned())
+    };
+    assert_eq!(layers(&far), layers(&farther));
+    let own = mesh.connect(sidecar("shop", "c", "10.9.1.3", &[]));
+    assert_ne!(layers(&far), layers(&own), "the cluster of the control plane is known");
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: cart-1, namespace: shop, labels: {app: cart, version: v1, topology.istio.io/network: far}}
+spec: {serviceAccountName: cart}
+status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}
+",
+    );
+    let (now_known, unknown) = (layers(&far), layers(&farther));
+    assert_ne!(now_known, unknown);
+    let [_, endpoints, ..] = now_known;
+    let profile = endpoints.and_then(|layers| layers.first().map(|layer| layer.profile.clone())).expect("a layer");
+    assert!(profile.contains(r#""network":"far""#), "{profile}");
 }

@@ -117,8 +117,13 @@ fn endpoints_touch_names_of_headless_services_only() {
     assert_eq!(mesh.changed_names(), Vec::<String>::new());
     twin.id = "other".into();
     twin.network = "far".into();
-    mesh.connect(twin);
+    mesh.connect(twin.clone());
     assert_eq!(mesh.changed_names().len(), 3);
+    // All networks without endpoints are alike.
+    twin.id = "third".into();
+    twin.network = "farther".into();
+    mesh.connect(twin);
+    assert_eq!(mesh.changed_names(), Vec::<String>::new());
 }
 
 fn entry(name: &str, created: &str, more: &str) -> String {

@@ -151,6 +151,34 @@ fn a_proxy_gets_only_secrets_of_its_own_namespace() {
 }
 
 #[test]
+fn the_cluster_that_authenticated_a_proxy_decides_and_not_the_one_that_it_claims() {
+    let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
+    let mesh = TestGraph::with(options, &format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
+    let proxy = |name: &str, proven: &str, claimed: &str| Proxy {
+        proven_cluster: Some(proven.into()),
+        cluster: claimed.into(),
+        ..router(name, true)
+    };
+    mesh.subscribe(proxy("a", "east", "Kubernetes"));
+    mesh.subscribe(proxy("b", "Kubernetes", "east"));
+    mesh.engine.flush();
+    let wanted: Vec<Text> =
+        mesh.engine.snapshot().iter(&mesh.handles.wanted_secret_reviews).map(|(key, _)| key.cluster.clone()).collect();
+    assert_eq!(wanted, ["Kubernetes", "east"], "each is reviewed by its own cluster");
+    let reader = |cluster: &str| SecretReader {
+        cluster: cluster.into(),
+        namespace: "edge".into(),
+        service_account: "gateway".into(),
+    };
+    mesh.engine.transaction(|tx| {
+        tx.set(&mesh.handles.inputs.secret_reviews, reader("Kubernetes"), false);
+        tx.set(&mesh.handles.inputs.secret_reviews, reader("east"), true);
+    });
+    let layers = |name: &str| mesh.secret_layers(&ProxyKey(router(name, true).id)).expect("reviewed").len();
+    assert!(layers("a") > layers("b"), "a review by the claimed cluster gives no access");
+}
+
+#[test]
 fn access_reviews_decide_which_proxies_may_read_secrets() {
     let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
     let text = object("Secret", "edge", "shop", &["tls.crt", "tls.key", "ca.crt"], 0);

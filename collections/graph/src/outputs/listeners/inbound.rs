@@ -14,6 +14,7 @@ use sluice_model::{
 };
 
 use super::{key, resource};
+use crate::content_names::profile_text;
 use crate::proxies::peer_authentications::PeerLookup;
 use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyInputs, PolicyKeys};
 use crate::proxies::targets::ServiceTarget;
@@ -114,7 +115,7 @@ fn derive_shaped_workloads<'s>(
         move |cx, proxy, workload| {
             let facts = cx.get(&facts, proxy)?;
             let sidecar = facts.proxy_type == ProxyType::Sidecar;
-            sidecar.then(|| ProfiledWorkload { workload: workload.clone(), profile: facts.profile() })
+            sidecar.then(|| ProfiledWorkload { workload: workload.clone(), profile: profile_text(&*facts) })
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");

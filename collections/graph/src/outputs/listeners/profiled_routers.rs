@@ -5,6 +5,7 @@ use sluice_engine::Collection;
 use sluice_envoy::listener_settings::ListenerProfile;
 use sluice_model::{ProxyKey, Text};
 
+use crate::content_names::profile_text;
 use crate::traffic::gateways::routers::Router;
 
 /// A router whose proxies have one profile.
@@ -22,7 +23,9 @@ pub(super) fn derive_profiled_routers<'s>(
 ) -> Collection<'s, ProfiledRouter, ()> {
     let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {
         let facts = deps.on(listener_facts);
-        move |cx, key, router| Some(ProfiledRouter { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
+        move |cx, key, router| {
+            Some(ProfiledRouter { router: router.clone(), profile: profile_text(&*cx.get(&facts, key)?) })
+        }
     });
     sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
 }

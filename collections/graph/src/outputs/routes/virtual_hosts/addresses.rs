@@ -50,7 +50,7 @@ impl RouteProfile {
     #[must_use]
     pub(crate) fn of(proxy: &Proxy) -> Self {
         Self {
-            cluster: proxy.cluster.clone(),
+            cluster: proxy.shared_location().cluster,
             ip_families: proxy.ip_families,
             auto_allocated: proxy.uses_allocated_addresses(),
             headers: proxy.config.as_deref().map(RouteHeaders::of),
