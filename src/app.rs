@@ -110,15 +110,17 @@ impl App {
             inputs.secret_clients.clone(),
             config.identity.cluster_aliases.clone(),
             config.features.ambient,
+            sluice_graph::client_profile,
         ));
         let features = &config.features;
         let admission = Admission::new(features.push_throttle, features.max_streams_a_second);
-        let discovery = DiscoveryServer::with_admission(
+        let discovery = DiscoveryServer::with_limits(
             store.clone(),
             proxies,
             graph.metrics.xds.clone(),
             features.xds_identity_check,
             admission,
+            options::proxy_limits(&config),
         );
         let readiness = Arc::new(Readiness::default());
         let pending = Pending::new(&readiness);

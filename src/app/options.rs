@@ -14,7 +14,7 @@ use sluice_kube::{Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
 use sluice_sources::kube::RemoteOptions;
-use sluice_xds::ServerOptions;
+use sluice_xds::{ProxyLimits, ServerOptions};
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
     GraphOptions {
@@ -58,6 +58,18 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
         virtual_hosts: config.features.virtual_hosts,
+    }
+}
+
+/// In settings, 0 is no limit.
+pub(super) fn proxy_limits(config: &Config) -> ProxyLimits {
+    let or_none = |limit: usize| if limit == 0 { usize::MAX } else { limit };
+    let limits = &config.proxy_limits;
+    ProxyLimits {
+        identity_profiles: or_none(limits.max_profiles_per_identity),
+        anonymous_profiles: or_none(limits.max_anonymous_profiles),
+        identity_proxies: or_none(limits.max_proxies_per_identity),
+        anonymous_proxies: or_none(limits.max_anonymous_proxies),
     }
 }
 

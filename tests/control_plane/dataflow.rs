@@ -86,6 +86,7 @@ async fn a_virtual_service_changes() {
         handles.inputs.secret_clients.clone(),
         BTreeMap::new(),
         false,
+        sluice_graph::client_profile,
     ));
     let server = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {

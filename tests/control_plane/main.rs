@@ -12,6 +12,7 @@ mod hostile;
 mod identity;
 mod kube;
 mod kube_faults;
+mod made_up_nodes;
 mod mesh_files;
 mod secrets;
 mod session;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::proxy_limit_args::ProxyLimitArgs;
 use crate::security_args::SecurityArgs;
 use crate::{unknown, variables};
 
@@ -274,6 +275,10 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_max_server_connection_age: Option<String>,
+
+    /// Limits of the proxies that callers may connect.
+    #[command(flatten)]
+    pub proxy_limits: ProxyLimitArgs,
 
     /// Certificates, tokens and TLS.
     #[command(flatten)]

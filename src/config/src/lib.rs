@@ -3,6 +3,7 @@
 mod address;
 mod args;
 mod environment;
+mod proxy_limit_args;
 mod security;
 mod security_args;
 mod unknown;
@@ -24,6 +25,7 @@ use crate::values::Variables;
 pub use address::{AddressError, ListenAddress};
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
+pub use proxy_limit_args::ProxyLimitArgs;
 pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
 
 /// All settings, passed down by value.
@@ -37,6 +39,8 @@ pub struct Config {
     pub ports: Ports,
     /// Connections.
     pub serving: ServingConfig,
+    /// Limits of the proxies that callers may connect.
+    pub proxy_limits: ProxyLimitArgs,
     /// The log.
     pub log: LogConfig,
     /// The certificate authority, the secure port, and authentication.
@@ -200,10 +204,11 @@ impl Config {
             cluster: args.cluster_id.into(),
             cluster_aliases,
         };
+        let proxy_limits = args.proxy_limits;
         let mut variables = Variables::new(&variable, &mut warnings);
         let security = SecurityConfig::new(&security_args, &mut variables)?;
         let features = Features::read(&mut variables);
-        Ok(Self { sources, identity, ports, serving, log, security, features, warnings, notices })
+        Ok(Self { sources, identity, ports, serving, proxy_limits, log, security, features, warnings, notices })
     }
 }
 

@@ -9,7 +9,9 @@ use sluice_model::{
     Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_xds::{Admission, DiscoveryServer, Metrics, NodeError, ProxyInput, StatusReader};
+use sluice_xds::{
+    Admission, ClientProfile, DiscoveryServer, Metrics, NodeError, ProxyInput, ProxyLimits, StatusReader,
+};
 use sluice_xds_protocol::{EpochChanges, Store};
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
@@ -38,6 +40,10 @@ impl ProxyInput for RecordedProxies {
         })
     }
 
+    fn profile(&self, proxy: &Proxy) -> ClientProfile {
+        [proxy.istio_version.len() as u64, 0]
+    }
+
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
         self.0.lock().unwrap().push((key.0, Some(proxy.istio_version.clone())));
         self.1.lock().unwrap().push(proxy.virtual_hosts);
@@ -63,14 +69,14 @@ pub(crate) struct SessionFixture {
 impl SessionFixture {
     /// A ready store, and one sidecar whose scope is the layer `base` for every type.
     pub(crate) fn new() -> Self {
-        Self::with(Admission::default())
+        Self::with(Admission::default(), ProxyLimits::default())
     }
 
-    /// The same with limits for new streams.
-    pub(crate) fn with(admission: Admission) -> Self {
+    /// The same with limits for new streams and for the proxies of callers.
+    pub(crate) fn with(admission: Admission, limits: ProxyLimits) -> Self {
         let proxies = Arc::new(RecordedProxies::default());
         let store = Arc::new(Store::default());
-        let server = DiscoveryServer::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
+        let server = DiscoveryServer::with_limits(store, proxies.clone(), Metrics::default(), true, admission, limits);
         let mesh = Self { status: StatusReader::new(server.clone()), server, proxies, changes: Mutex::default() };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();

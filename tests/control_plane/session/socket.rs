@@ -15,7 +15,7 @@ use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_cl
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use sluice_xds::{Admission, ListenerEnded, ServerOptions, serve};
+use sluice_xds::{Admission, ListenerEnded, ProxyLimits, ServerOptions, serve};
 use sluice_xds_protocol::XdsProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -288,7 +288,7 @@ async fn invalid_bytes_end_only_their_stream() {
 
 #[tokio::test]
 async fn client_that_does_not_read_blocks_no_other_stream() {
-    let mesh = SessionFixture::with(Admission::new(NonZeroUsize::new(1), None));
+    let mesh = SessionFixture::with(Admission::new(NonZeroUsize::new(1), None), ProxyLimits::default());
     for n in 0..10_000 {
         mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
     }
@@ -308,7 +308,7 @@ async fn client_that_does_not_read_blocks_no_other_stream() {
 
 #[tokio::test]
 async fn streams_over_the_admission_limit_are_rejected_with_resource_exhausted() {
-    let mesh = SessionFixture::with(Admission::new(None, NonZeroU32::new(1)));
+    let mesh = SessionFixture::with(Admission::new(None, NonZeroU32::new(1)), ProxyLimits::default());
     let server = Server::start(&mesh, ServerOptions::default()).await;
     let begin = || async {
         let (requests, outgoing) = mpsc::channel(16);

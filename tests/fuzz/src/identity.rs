@@ -16,7 +16,7 @@ use sluice_auth::{
 };
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_xds::{DiscoveryServer, Metrics, NodeError, ProxyInput};
+use sluice_xds::{ClientProfile, DiscoveryServer, Metrics, NodeError, ProxyInput};
 use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
@@ -38,6 +38,10 @@ struct Recorded(Mutex<Vec<Arc<Proxy>>>);
 impl ProxyInput for Recorded {
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         sluice_parse::parse_proxy(node, &BTreeMap::new()).map_err(|error| NodeError::Invalid(error.to_string()))
+    }
+
+    fn profile(&self, _: &Proxy) -> ClientProfile {
+        ClientProfile::default()
     }
 
     fn set(&self, _: ProxyKey, proxy: Arc<Proxy>) {

@@ -147,6 +147,9 @@ impl AdsBody {
                 return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
             }
             self.read_requests(cx)?;
+            if self.requests.turn().is_taken(cx) && !self.stream.keeps_requests() {
+                self.requests.turn().release();
+            }
             self.stream.register(cx);
             if let Poll::Ready(response) = self.stream.poll_debug(cx) {
                 self.start(response.map_err(status_of)?)?;

@@ -8,6 +8,8 @@ use sluice_model::{Proxy, ProxyKey};
 use sluice_xds_protocol::{ChangeSignal, Session};
 use tracing::Span;
 
+use crate::version_counts::CountedStream;
+
 /// An identified ADS stream: its first request carried a node.
 pub(crate) struct Connection {
     /// Number of the stream, in order of connecting.
@@ -21,6 +23,8 @@ pub(crate) struct Connection {
     pub(crate) session: Mutex<Session>,
     pub(crate) signal: Arc<ChangeSignal>,
     pub(crate) span: Span,
+    /// Counts the stream in metrics.
+    pub(crate) _counted: CountedStream,
 }
 
 impl Connection {

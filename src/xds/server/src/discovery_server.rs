@@ -19,7 +19,9 @@ use crate::admission::Admission;
 use crate::connection::Connection;
 use crate::debug::DebugPages;
 use crate::metrics::Metrics;
+use crate::proxy_limits::ProxyLimits;
 use crate::proxy_registry::{PROXY_LINGER, ProxyInput, ProxyRegistry};
+use crate::request_turns::RequestTurns;
 
 /// Maximum number of proxies that are recorded as warming. Further ones take longer to warm.
 const MAX_WARMING_PROXIES: usize = 10_000;
@@ -45,6 +47,7 @@ pub struct DiscoveryServer {
     /// Answers requests for debug pages.
     debug_pages: OnceLock<Arc<dyn DebugPages>>,
     admission: Arc<Admission>,
+    request_turns: RequestTurns,
 }
 
 impl DiscoveryServer {
@@ -52,17 +55,19 @@ impl DiscoveryServer {
     /// proxy must be those of an identity of its authenticated caller (X20).
     #[must_use]
     pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics, checks_identity: bool) -> Arc<Self> {
-        Self::with_admission(store, proxies, metrics, checks_identity, Admission::default())
+        let (admission, limits) = (Admission::default(), ProxyLimits::default());
+        Self::with_limits(store, proxies, metrics, checks_identity, admission, limits)
     }
 
-    /// A server with limits for new streams.
+    /// A server with limits for new streams and for the proxies that callers describe.
     #[must_use]
-    pub fn with_admission(
+    pub fn with_limits(
         store: Arc<Store>,
         proxies: Arc<dyn ProxyInput>,
         metrics: Metrics,
         checks_identity: bool,
         admission: Admission,
+        limits: ProxyLimits,
     ) -> Arc<Self> {
         let triggers = metrics.clone();
         store.observe_triggers(move |trigger| {
@@ -76,7 +81,7 @@ impl DiscoveryServer {
         Arc::new(Self {
             store,
             names: Arc::new(NameInterner::with_seeds(random.random(), random.random())),
-            proxies: ProxyRegistry::new(proxies),
+            proxies: ProxyRegistry::new(proxies, limits),
             metrics,
             checks_identity,
             draining: CancellationToken::new(),
@@ -87,11 +92,16 @@ impl DiscoveryServer {
             warming: DashSet::new(),
             debug_pages: OnceLock::new(),
             admission: Arc::new(admission),
+            request_turns: RequestTurns::default(),
         })
     }
 
     pub(crate) fn admission(&self) -> &Arc<Admission> {
         &self.admission
+    }
+
+    pub(crate) fn request_turns(&self) -> &RequestTurns {
+        &self.request_turns
     }
 
     /// The store that the streams are served from.
@@ -162,6 +172,7 @@ impl DiscoveryServer {
         }
         let mut proxy = self.proxies.parse(node).map_err(|error| StreamError::Invalid(error.to_string()))?;
         proxy.identity = self.verified_identity(caller, &proxy)?;
+        proxy.proven_cluster = caller.cluster.clone();
         Ok(proxy)
     }
 
@@ -189,9 +200,24 @@ impl DiscoveryServer {
     }
 
     /// Adds an identified stream.
-    pub(crate) fn connect(&self, protocol: XdsProtocol, caller: &Caller, proxy: Arc<Proxy>) -> Arc<Connection> {
+    ///
+    /// # Errors
+    /// The caller has connected too many different proxies.
+    pub(crate) fn connect(
+        &self,
+        protocol: XdsProtocol,
+        caller: &Caller,
+        proxy: Arc<Proxy>,
+    ) -> Result<Arc<Connection>, StreamError> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
-        let key = self.proxies.add_stream(id, &proxy);
+        let owner = proxy.identity.clone().or_else(|| caller.identities.first().cloned());
+        let key = self.proxies.add_stream(id, &proxy, owner).map_err(|limit| {
+            self.metrics.refused(limit.reason());
+            tracing::warn!(
+                target: "ads", node = %proxy.id, peer = %caller.address(), authenticator = caller.authenticator, "refused a stream: {limit}"
+            );
+            StreamError::Exhausted(limit.to_string())
+        })?;
         let mut session = Session::new(protocol, key.clone(), self.nonce_offset.wrapping_add(id), self.names.clone());
         if self.warming.remove(&key).is_some() {
             session.resend_endpoints();
@@ -202,6 +228,7 @@ impl DiscoveryServer {
             target: "ads", parent: &span, node = %key.0, peer = %caller.address(), identity,
             proxy_type = ?proxy.proxy_type, protocol = ?protocol, stream = id, "proxy connected"
         );
+        let counted = self.metrics.connected(&proxy.istio_version);
         let connection = Arc::new(Connection {
             id,
             key,
@@ -212,12 +239,12 @@ impl DiscoveryServer {
             session: Mutex::new(session),
             signal: Arc::new(ChangeSignal::new(self.admission.clone())),
             span,
+            _counted: counted,
         });
         self.connections.insert(id, connection.clone());
         self.store.watch_proxy(&connection.key, id, &connection.signal);
-        self.metrics.connected(&connection.proxy.istio_version, 1);
         self.proxies.announce(&connection.key);
-        connection
+        Ok(connection)
     }
 
     /// Removes an identified stream that has ended.
@@ -228,7 +255,6 @@ impl DiscoveryServer {
             self.warming.insert(connection.key.clone());
         }
         self.proxies.remove_stream(&connection.key, connection.id, now);
-        self.metrics.connected(&connection.proxy.istio_version, -1);
         let identity = connection.proxy.identity.as_ref().map(tracing::field::display);
         tracing::info!(
             target: "ads", parent: &connection.span, node = %connection.key.0, peer = %connection.caller.address(),

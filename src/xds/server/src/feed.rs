@@ -11,6 +11,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
 use tokio::sync::oneshot;
 
+use crate::proxy_limits::ClientProfile;
 use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// The published collections that are served.
@@ -79,21 +80,23 @@ pub struct EngineProxies {
     aliases: BTreeMap<Text, Text>,
     /// Ztunnels are served (`PILOT_ENABLE_AMBIENT`).
     ambient: bool,
+    profile: fn(&Proxy) -> ClientProfile,
 }
 
 impl EngineProxies {
     /// Writes proxies, and those of them that subscribe to secrets, to these inputs. The inputs are marked as synced, because no
-    /// proxy is connected yet.
+    /// proxy is connected yet. `profile` hashes what a proxy states and that shared resources are built for.
     #[must_use]
     pub fn new(
         input: Input<ProxyKey, Proxy>,
         secret_clients: Input<ProxyKey, ()>,
         aliases: BTreeMap<Text, Text>,
         ambient: bool,
+        profile: fn(&Proxy) -> ClientProfile,
     ) -> Self {
         input.mark_synced();
         secret_clients.mark_synced();
-        Self { input, secret_clients, aliases, ambient }
+        Self { input, secret_clients, aliases, ambient, profile }
     }
 }
 
@@ -104,6 +107,10 @@ impl ProxyInput for EngineProxies {
             return Err(NodeError::AmbientDisabled);
         }
         Ok(proxy)
+    }
+
+    fn profile(&self, proxy: &Proxy) -> ClientProfile {
+        (self.profile)(proxy)
     }
 
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
@@ -147,7 +154,7 @@ mod tests {
             })
         };
         let (engine, (resources, proxies, secret_clients, outputs)) = Engine::start(EngineOptions::default(), build);
-        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false);
+        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, |_| [0; 2]);
         let node = |id: &str| Node { id: id.into(), ..Node::default() };
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());

@@ -26,12 +26,14 @@ use crate::discovery_server::DiscoveryServer;
 use crate::frames::SmallFrames;
 use crate::grpc_messages::GrpcMessages;
 use crate::reflection::{ADS_PROTO, REFLECTION_PATHS, ReflectionService};
+use crate::request_turns::RequestTurn;
 
 /// Bytes of a response that the transport buffers before the client reads them.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Bytes that a client may send before they are read, for a stream and for a connection.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Bytes that a client may send before they are read, for a stream and for a connection. Large requests wait for their
+/// turn, so thousands of clients have sent as much.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Interval of the checks for unused encoded rows. A row is dropped after several checks without a use.
 const ENCODED_ROWS_SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -266,7 +268,8 @@ impl AdsService {
             Status::unauthenticated("authentication failure")
         })?;
         let stream = self.server.open(protocol, caller).map_err(status_of)?;
-        let requests = GrpcMessages::new(request.into_body(), self.max_request_bytes);
+        let turn = RequestTurn::new(self.server.request_turns());
+        let requests = GrpcMessages::new(request.into_body(), self.max_request_bytes, turn);
         Ok(AdsBody::new(stream, protocol, requests))
     }
 }

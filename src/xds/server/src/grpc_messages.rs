@@ -8,6 +8,8 @@ use http_body::Body;
 use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
 use tonic::Status;
 
+use crate::request_turns::RequestTurn;
+
 /// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes. The parts of
 /// other messages are copied into one buffer.
 pub(crate) struct GrpcMessages<B> {
@@ -18,18 +20,29 @@ pub(crate) struct GrpcMessages<B> {
     parts: BytesMut,
     max_bytes: usize,
     ended: bool,
+    turn: RequestTurn,
 }
 
 impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B> {
-    /// Reads messages of at most this size.
-    pub(crate) fn new(body: B, max_bytes: usize) -> Self {
-        Self { body, frame: Bytes::new(), parts: BytesMut::new(), max_bytes, ended: false }
+    /// Reads messages of at most this size, large ones in turns.
+    pub(crate) fn new(body: B, max_bytes: usize, turn: RequestTurn) -> Self {
+        Self { body, frame: Bytes::new(), parts: BytesMut::new(), max_bytes, ended: false, turn }
+    }
+
+    /// The turn of the stream.
+    pub(crate) fn turn(&mut self) -> &mut RequestTurn {
+        &mut self.turn
     }
 
     /// The next message; `None` at the end of the body.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
+            let begun = if self.parts.is_empty() { &self.frame[..] } else { &self.parts[..] };
+            if let Some(size) = self.size_of(begun)? {
+                ready!(self.turn.poll_ready(size, cx));
+            }
             if let Some(message) = self.take_message()? {
+                self.turn.finish_request();
                 return Poll::Ready(Ok(Some(message)));
             }
             if self.ended {
@@ -93,11 +106,13 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
+    use crate::request_turns::RequestTurns;
 
     fn messages(frames: &[&[u8]], max_bytes: usize) -> Vec<Result<Bytes, tonic::Code>> {
         let frames: Vec<Result<_, Status>> =
             frames.iter().map(|frame| Ok(http_body::Frame::data(Bytes::copy_from_slice(frame)))).collect();
-        let mut messages = GrpcMessages::new(StreamBody::new(futures::stream::iter(frames)), max_bytes);
+        let body = StreamBody::new(futures::stream::iter(frames));
+        let mut messages = GrpcMessages::new(body, max_bytes, RequestTurn::new(&RequestTurns::default()));
         let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         let mut all = Vec::new();
         loop {
@@ -128,8 +143,8 @@ mod tests {
     fn message_in_one_frame_shares_its_bytes() {
         let frame = Bytes::from_static(b"\0\0\0\0\x03abc\0\0\0\0\x01d");
         let body = http_body_util::Full::new(frame.clone());
-        let (mut messages, mut cx) =
-            (GrpcMessages::new(body, 10), Context::from_waker(futures::task::noop_waker_ref()));
+        let mut messages = GrpcMessages::new(body, 10, RequestTurn::new(&RequestTurns::default()));
+        let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         for at in [5, 13] {
             let Poll::Ready(Ok(Some(message))) = messages.poll_next(&mut cx) else { panic!("the message is complete") };
             assert_eq!(message.as_ptr(), frame[at..].as_ptr());

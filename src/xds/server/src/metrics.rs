@@ -12,19 +12,17 @@ use sluice_model::{ResourceType, Text};
 use sluice_telemetry::Count;
 use sluice_xds_protocol::ChangeTimes;
 
+use crate::version_counts::{CountedStream, VersionCounts};
+
 /// Maximum number of proxies named in a label; rejections by further ones are counted under `other`.
 const MAX_NODE_LABELS: usize = 1000;
+/// Maximum length of a node id in a label; rejections by proxies with longer ones are counted under `other`.
+const MAX_NODE_LABEL_BYTES: usize = 512;
 
 /// Label `type`: the resource type (`cds`, `eds` …), or the reason of a push trigger.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct TypeLabel {
     r#type: &'static str,
-}
-
-/// Label `version` of `pilot_xds`: the version of the proxy.
-#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
-struct VersionLabel {
-    version: String,
 }
 
 /// Labels of `pilot_xds_*_reject`.
@@ -49,7 +47,7 @@ struct StageLabel {
 /// Metrics of the ADS server. A clone is another handle to the same metrics.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    clients: Family<VersionLabel, Gauge>,
+    clients: VersionCounts,
     pushes: Family<TypeLabel, Count>,
     push_time: Family<TypeLabel, Histogram>,
     size: Family<TypeLabel, Histogram>,
@@ -101,7 +99,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let reject = |kind, name| (kind, name, Family::default());
         Self {
-            clients: Family::default(),
+            clients: VersionCounts::default(),
             pushes: Family::default(),
             push_time: Family::new_with_constructor(|| Histogram::new([0.01, 0.1, 0.5, 1., 3., 5., 10., 20., 30.])),
             size: Family::new_with_constructor(|| {
@@ -135,7 +133,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("pilot_xds", "Number of connected proxies, by version", self.clients.clone());
+        registry.register("pilot_xds", "Number of connected proxies, by version", self.clients.family());
         registry.register("pilot_xds_pushes", "Responses sent, by type", self.pushes.clone());
         registry.register("pilot_xds_push_time", "Seconds to build a response, by type", self.push_time.clone());
         registry.register("pilot_xds_config_size_bytes", "Sizes of responses, by type", self.size.clone());
@@ -160,7 +158,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused, by reason: unauthenticated, identity, rate, load, debug",
+            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, proxies, debug",
             self.refused.clone(),
         );
         registry.register(
@@ -195,8 +193,9 @@ impl Metrics {
         );
     }
 
-    pub(crate) fn connected(&self, version: &str, by: i64) {
-        self.clients.get_or_create(&VersionLabel { version: version.to_owned() }).inc_by(by);
+    /// Counts a connected proxy until the result is dropped.
+    pub(crate) fn connected(&self, version: &str) -> CountedStream {
+        self.clients.count(version)
     }
 
     /// Counts a push trigger with istiod's reason: `endpoint`, `config`, `proxy`, `proxyrequest`.
@@ -208,7 +207,8 @@ impl Metrics {
         self.rejects.get_or_create(&label(kind)).inc();
         let Some((_, _, family)) = self.rejects_by_node.iter().find(|(have, ..)| *have == kind) else { return };
         let mut nodes = self.nodes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let named = nodes.contains(node) || (nodes.len() < MAX_NODE_LABELS && nodes.insert(node.clone()));
+        let fits = node.len() <= MAX_NODE_LABEL_BYTES;
+        let named = fits && (nodes.contains(node) || (nodes.len() < MAX_NODE_LABELS && nodes.insert(node.clone())));
         let node = if named { node.to_string() } else { "other".to_owned() };
         family.get_or_create(&RejectLabel { node, err: code_name(code).to_owned() }).inc();
     }
@@ -222,8 +222,8 @@ impl Metrics {
     }
 
     /// Counts a refusal. Reasons: `unauthenticated` (no valid credentials), `identity` (the node does not match the caller's
-    /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `debug` (a
-    /// debug page that the caller may not see).
+    /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `profiles`
+    /// and `proxies` (the caller's proxies exceed a limit), `debug` (a debug page that the caller may not see).
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }
@@ -338,7 +338,7 @@ mod tests {
         metrics.register(&mut registry);
         metrics.built(ResourceType::Cluster, 2_000_000, Duration::from_millis(20));
         metrics.rejected(ResourceType::Route, &"node".into(), 13);
-        metrics.connected("1.30.1", 1);
+        let _stream = metrics.connected("1.30.1");
         metrics.expired(ResourceType::Endpoint);
         metrics.triggered("config");
         let mut text = String::new();
@@ -365,7 +365,8 @@ mod tests {
     #[test]
     fn node_labels_of_rejections_are_bounded() {
         let metrics = Metrics::default();
-        for node in 0..MAX_NODE_LABELS + 10 {
+        metrics.rejected(ResourceType::Cluster, &Text::from("n".repeat(MAX_NODE_LABEL_BYTES + 1)), 3);
+        for node in 1..MAX_NODE_LABELS + 10 {
             metrics.rejected(ResourceType::Cluster, &Text::from(format!("n{node}")), 3);
         }
         let other = RejectLabel { node: "other".into(), err: "InvalidArgument".into() };

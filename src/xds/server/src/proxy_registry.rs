@@ -9,6 +9,8 @@ use dashmap::mapref::entry::Entry;
 use sluice_model::{Proxy, ProxyKey};
 use sluice_proto::envoy::config::core::v3::Node;
 
+use crate::proxy_limits::{ClientProfile, ProxyLimitError, ProxyLimits, ProxyOwner, ProxyUsage};
+
 /// A node whose proxy is not served.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeError {
@@ -27,6 +29,9 @@ pub trait ProxyInput: Send + Sync + 'static {
     /// # Errors
     /// An error in the node. The stream is refused with it.
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError>;
+
+    /// A hash of what the proxy states about itself and that the resources it shares with others are built for.
+    fn profile(&self, proxy: &Proxy) -> ClientProfile;
 
     /// Adds or replaces a connected proxy. Must not block.
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
@@ -47,11 +52,15 @@ pub(crate) const PROXY_LINGER: Duration = Duration::from_secs(30);
 pub(crate) struct ProxyRegistry {
     input: Arc<dyn ProxyInput>,
     proxies: DashMap<ProxyKey, RegisteredProxy>,
+    /// What the proxies count towards the limits of their owners. It is locked while an entry of `proxies` is, never before.
+    usage: ProxyUsage,
 }
 
 /// A proxy and its streams.
 struct RegisteredProxy {
     proxy: Arc<Proxy>,
+    owner: ProxyOwner,
+    profile: ClientProfile,
     streams: BTreeSet<u64>,
     /// When the last stream ended.
     disconnected: Option<Instant>,
@@ -60,14 +69,14 @@ struct RegisteredProxy {
 }
 
 impl RegisteredProxy {
-    fn with_stream(proxy: &Arc<Proxy>, stream: u64) -> Self {
-        Self { proxy: proxy.clone(), streams: [stream].into(), disconnected: None, announced: false }
+    fn with_stream(proxy: &Arc<Proxy>, owner: ProxyOwner, profile: ClientProfile, stream: u64) -> Self {
+        Self { proxy: proxy.clone(), owner, profile, streams: [stream].into(), disconnected: None, announced: false }
     }
 }
 
 impl ProxyRegistry {
-    pub(crate) fn new(input: Arc<dyn ProxyInput>) -> Self {
-        Self { input, proxies: DashMap::new() }
+    pub(crate) fn new(input: Arc<dyn ProxyInput>, limits: ProxyLimits) -> Self {
+        Self { input, proxies: DashMap::new(), usage: ProxyUsage::new(limits) }
     }
 
     pub(crate) fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
@@ -75,7 +84,16 @@ impl ProxyRegistry {
     }
 
     /// Adds a stream and returns the key of its proxy. The dataflow has the proxy after [`Self::announce`].
-    pub(crate) fn add_stream(&self, stream: u64, proxy: &Arc<Proxy>) -> ProxyKey {
+    ///
+    /// # Errors
+    /// The proxy is new, and its owner has too many.
+    pub(crate) fn add_stream(
+        &self,
+        stream: u64,
+        proxy: &Arc<Proxy>,
+        owner: ProxyOwner,
+    ) -> Result<ProxyKey, ProxyLimitError> {
+        let profile = self.input.profile(proxy);
         let mut key = ProxyKey(proxy.id.clone());
         for number in 2.. {
             match self.proxies.entry(key.clone()) {
@@ -86,17 +104,20 @@ impl ProxyRegistry {
                     break;
                 }
                 Entry::Occupied(mut entry) if entry.get().streams.is_empty() => {
-                    entry.insert(RegisteredProxy::with_stream(proxy, stream));
+                    let known = entry.get();
+                    self.usage.add(&owner, profile, Some((&known.owner, known.profile)))?;
+                    entry.insert(RegisteredProxy::with_stream(proxy, owner, profile, stream));
                     break;
                 }
                 Entry::Occupied(_) => key = ProxyKey(format!("{}#{number}", proxy.id).into()),
                 Entry::Vacant(entry) => {
-                    entry.insert(RegisteredProxy::with_stream(proxy, stream));
+                    self.usage.add(&owner, profile, None)?;
+                    entry.insert(RegisteredProxy::with_stream(proxy, owner, profile, stream));
                     break;
                 }
             }
         }
-        key
+        Ok(key)
     }
 
     /// Writes the proxy to the dataflow, unless the dataflow has it already.
@@ -141,6 +162,7 @@ impl ProxyRegistry {
                 let expired = is_expired(known);
                 if expired {
                     self.input.remove(key.clone());
+                    self.usage.remove(&known.owner, known.profile);
                 }
                 expired
             });
@@ -162,6 +184,10 @@ mod tests {
             Err(NodeError::Invalid("this test parses no node".into()))
         }
 
+        fn profile(&self, proxy: &Proxy) -> ClientProfile {
+            [proxy.istio_version.len() as u64, 0]
+        }
+
         fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
             self.0.lock().expect("no panic").push((key, Some(proxy)));
         }
@@ -176,13 +202,13 @@ mod tests {
     #[test]
     fn proxy_that_reconnects_within_the_linger_time_stays_in_the_dataflow() {
         let input = Arc::new(RecordingInput::default());
-        let registry = ProxyRegistry::new(input.clone());
+        let registry = ProxyRegistry::new(input.clone(), ProxyLimits::default());
         let take_events = || std::mem::take(&mut *input.0.lock().expect("no panic"));
         let proxy =
             |version: &str| Arc::new(Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() });
         let start = Instant::now();
         let connect = |stream: u64, proxy: &Arc<Proxy>| {
-            let key = registry.add_stream(stream, proxy);
+            let key = registry.add_stream(stream, proxy, None).expect("below the limits");
             registry.announce(&key);
             key
         };
@@ -202,5 +228,29 @@ mod tests {
         registry.remove_stream(&key, 3, start);
         registry.remove_expired(start + PROXY_LINGER);
         assert_eq!(take_events(), [(key, None)]);
+    }
+    #[test]
+    fn known_profile_is_never_refused_and_is_free_again_after_the_linger_time() {
+        let limits = ProxyLimits { anonymous_profiles: 1, ..ProxyLimits::default() };
+        let registry = ProxyRegistry::new(Arc::new(RecordingInput::default()), limits);
+        let proxy = |id: &str, version: &str| {
+            Arc::new(Proxy { id: id.into(), istio_version: version.into(), ..Proxy::default() })
+        };
+        let start = Instant::now();
+        let key = registry.add_stream(1, &proxy("a", "1.2"), None).expect("the first profile");
+        assert!(registry.add_stream(2, &proxy("b", "1.2.3"), None).is_err(), "a second profile");
+        assert!(registry.add_stream(2, &proxy("a", "1.2.3"), None).is_err(), "under the same id");
+        registry.remove_stream(&key, 1, start);
+        assert!(registry.add_stream(2, &proxy("b", "1.2.3"), None).is_err(), "the first proxy is in the dataflow");
+        registry.add_stream(3, &proxy("a", "1.2"), None).expect("a proxy that reconnects");
+        registry.add_stream(4, &proxy("c", "1.2"), None).expect("another proxy with this profile");
+        for (key, stream) in [("a", 3), ("c", 4)] {
+            registry.remove_stream(&ProxyKey(key.into()), stream, start);
+        }
+        registry.remove_expired(start + PROXY_LINGER);
+        registry.add_stream(5, &proxy("b", "1.2.3"), None).expect("no proxy has another profile");
+        assert!(registry.add_stream(6, &proxy("b", "1.2"), None).is_err());
+        registry.remove_stream(&ProxyKey("b".into()), 5, start);
+        registry.add_stream(7, &proxy("b", "1.2"), None).expect("it replaces the only proxy");
     }
 }

@@ -129,7 +129,7 @@ impl AdsStream {
                 let mut proxy = self.server.identify(&self.caller, &request)?;
                 // Envoy accepts VHDS over delta streams only, and rejects route tables with VHDS otherwise.
                 proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
-                let connection = self.server.connect(self.protocol, &self.caller, proxy.into());
+                let connection = self.server.connect(self.protocol, &self.caller, proxy.into())?;
                 self.connection.insert(connection).clone()
             }
         };
@@ -336,6 +336,11 @@ impl AdsStream {
     /// When to poll again without an event.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.connection.as_ref()?.session().retry_at()
+    }
+
+    /// Whether parts of requests are kept until they are answered: the list of the resources that the client holds.
+    pub(crate) fn keeps_requests(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.session().keeps_requests())
     }
 
     pub(crate) fn server(&self) -> &Arc<DiscoveryServer> {

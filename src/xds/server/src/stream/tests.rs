@@ -9,6 +9,7 @@ use sluice_xds_protocol::{EpochChanges, Store};
 
 use super::*;
 use crate::metrics::Metrics;
+use crate::proxy_limits::ClientProfile;
 use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// Accepts any node.
@@ -17,6 +18,10 @@ struct AnyProxyInput;
 impl ProxyInput for AnyProxyInput {
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         Ok(Proxy { id: node.id.as_str().into(), ..Proxy::default() })
+    }
+
+    fn profile(&self, _: &Proxy) -> ClientProfile {
+        ClientProfile::default()
     }
 
     fn set(&self, _: ProxyKey, _: Arc<Proxy>) {}
