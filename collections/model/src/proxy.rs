@@ -188,7 +188,7 @@ impl Proxy {
 
     /// The cluster and network that its shared resources are built for.
     #[must_use]
-    pub fn shared_place(&self) -> ClientLocation {
+    pub fn shared_location(&self) -> ClientLocation {
         let own = || ClientLocation { cluster: self.home_cluster().clone(), network: self.network.clone() };
         self.location.clone().unwrap_or_else(own)
     }
