@@ -77,7 +77,7 @@ impl LargeMesh {
 
     fn check_growth(&self, what: &str) -> Result<()> {
         let growth = self.server.resident_kib()?.saturating_sub(self.before_kib);
-        println!("{what}: the server grew by {growth} KiB");
+        eprintln!("{what}: the server grew by {growth} KiB");
         ensure!(growth < MAX_GROWTH_KIB, "{what}: memory grew by {growth} KiB");
         Ok(())
     }
