@@ -6,6 +6,7 @@ mod cases;
 mod changes;
 mod destinations;
 mod envoy_filters;
+mod fail_closed;
 mod gateway_api;
 mod gateways;
 mod names;

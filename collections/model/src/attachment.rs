@@ -37,6 +37,8 @@ pub struct Attachment {
     pub selector: Labels,
     /// Target references; if there are any, the selector is ignored.
     pub targets: Vec<TargetRef>,
+    /// A target reference cannot be read: the target is every gateway of the policy's namespace.
+    pub any_gateway: bool,
 }
 
 impl Attachment {
@@ -45,16 +47,25 @@ impl Attachment {
     #[must_use]
     pub fn is_for(&self, policy: &ObjectKey, namespace: &str, labels: &Labels) -> bool {
         let gateway = labels.get(GATEWAY_NAME);
-        if self.targets.is_empty() {
+        if !self.has_targets() {
             return match_labels(&self.selector, labels);
         }
         let here = *policy.namespace == *namespace;
+        if self.any_gateway {
+            return here && gateway.is_some();
+        }
         gateway.is_some_and(|gateway| {
             here && self.targets.iter().any(|target| {
                 let near = target.namespace.is_empty() || *target.namespace == *namespace;
                 near && target.is_kind(GROUP, "Gateway") && target.name == *gateway
             })
         })
+    }
+
+    /// Whether it names its targets, so that the selector is ignored.
+    #[must_use]
+    pub fn has_targets(&self) -> bool {
+        self.any_gateway || !self.targets.is_empty()
     }
 
     /// The labels that decide whether it applies: it does not apply to a workload without all of them. Several targets
@@ -91,6 +102,16 @@ mod tests {
         assert!(!far.is_for(&policy, "edge", &door));
         let labels: Vec<_> = far.labels().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(labels, [(GATEWAY_NAME, "door")]);
+    }
+
+    #[test]
+    fn unreadable_target_is_every_gateway_of_the_namespace() {
+        let policy = ObjectKey::new("c", "edge", "p");
+        let attached = Attachment { any_gateway: true, ..Attachment::default() };
+        let door = labels(&[(GATEWAY_NAME, "door")]);
+        assert!(attached.is_for(&policy, "edge", &door));
+        assert!(!attached.is_for(&policy, "elsewhere", &door));
+        assert!(!attached.is_for(&policy, "edge", &labels(&[("app", "door")])));
     }
 
     #[test]

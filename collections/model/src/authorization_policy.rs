@@ -16,6 +16,8 @@ pub enum PolicyAction {
     Audit,
     /// An extension provider decides.
     Custom,
+    /// The action cannot be read, and may be any of these: what a rule matches is denied, and nothing is allowed.
+    Unreadable,
 }
 
 /// An AuthorizationPolicy.
@@ -84,6 +86,8 @@ pub struct AuthorizationSource {
     pub ip_blocks: PolicyValues,
     /// Source addresses of the request, as reported by trusted proxies.
     pub remote_ip_blocks: PolicyValues,
+    /// A part cannot be read and is left out, so that more sources match.
+    pub unreadable: bool,
 }
 
 /// The operation of a request: all fields must match.
@@ -97,6 +101,8 @@ pub struct AuthorizationOperation {
     pub methods: PolicyValues,
     /// Paths.
     pub paths: PolicyValues,
+    /// A part cannot be read and is left out, so that more operations match.
+    pub unreadable: bool,
 }
 
 /// A condition on one attribute.

@@ -35,4 +35,7 @@ pub struct PeerAuthentication {
     pub mtls: PeerMtls,
     /// Modes by port of the workload; ignored without a selector.
     pub ports: BTreeMap<u32, PeerMtls>,
+    /// The selector cannot be read and holds only the labels that could. The policy requires mutual TLS of all workloads
+    /// that it may select, and permits nothing.
+    pub selector_unreadable: bool,
 }

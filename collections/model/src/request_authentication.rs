@@ -47,6 +47,9 @@ pub struct JwtRule {
     pub timeout: Option<Duration>,
     /// Additional claims that are lists separated by spaces.
     pub space_delimited_claims: Vec<Text>,
+    /// Where tokens are in requests, or where they are copied to, cannot be read: a request is accepted only with a valid
+    /// token of another rule.
+    pub location_unreadable: bool,
 }
 
 /// Source of the keys of an issuer.
@@ -64,7 +67,7 @@ pub enum JwtKeys {
     /// At the URL in the OpenID configuration of the issuer.
     #[default]
     OpenId,
-    /// Invalid keys: no token is accepted.
+    /// Invalid keys, or another part that decides which tokens are valid cannot be read: no token is accepted.
     Unusable,
 }
 

@@ -11,18 +11,43 @@ use crate::fields::one_of;
 const TARGETS: [(&str, &str); 4] =
     [("", "Service"), (NETWORKING_GROUP, "ServiceEntry"), (GROUP, "Gateway"), (GROUP, "GatewayClass")];
 
+/// Kinds of targets whose policies waypoints enforce, which are not served.
+const WAYPOINT_TARGETS: [&str; 3] = ["Service", "ServiceEntry", "GatewayClass"];
+
 /// Reads the attachment of a policy from its `spec`.
 pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
     let selector = workload_selector(fields);
+    let before = fields.findings().unreadable_count();
     let single = fields.read("targetRef", target_ref);
     let mut targets = fields.list("targetRefs", target_ref);
+    let any_gateway = fields.findings().unreadable_count() != before;
     if [selector.is_some(), single.is_some(), !targets.is_empty()].into_iter().filter(|set| *set).count() > 1 {
         fields.refuse("", "only one of `selector`, `targetRef` and `targetRefs` may be set");
     }
     if targets.is_empty() {
         targets.extend(single);
     }
-    Attachment { selector: selector.unwrap_or_default(), targets }
+    Attachment { selector: selector.unwrap_or_default(), targets, any_gateway }
+}
+
+/// Reads the attachment of a security policy, and whether all of it is readable. Otherwise it holds for everything that
+/// the policy may be attached to, so the policy must not allow anything by it.
+pub(crate) fn security_attachment(fields: &Fields<'_>) -> (Attachment, bool) {
+    let before = fields.findings().unreadable_count();
+    let attachment = attachment(fields);
+    let readable = fields.findings().unreadable_count() == before;
+    let single = fields.has("targetRef");
+    for (n, target) in attachment.targets.iter().enumerate() {
+        if WAYPOINT_TARGETS.contains(&target.kind.as_str()) {
+            let name = if single { "targetRef.kind".to_owned() } else { format!("targetRefs[{n}].kind") };
+            let kind = &target.kind;
+            fields.warn(
+                &name,
+                format!("waypoints enforce policies for `{kind}` and are not served yet: no proxy enforces this policy; use `selector`"),
+            );
+        }
+    }
+    (attachment, readable)
 }
 
 /// The labels of `selector`, if there is one.
@@ -67,7 +92,7 @@ mod tests {
     use serde_json::{Value, json};
     use sluice_model::Attachment;
 
-    use super::attachment;
+    use super::{attachment, security_attachment};
     use crate::{Fields, Findings};
 
     fn read(spec: &Value) -> (Attachment, Vec<String>) {
@@ -95,5 +120,43 @@ mod tests {
         assert_eq!(path(&far), ["spec.targetRef.namespace"]);
         assert_eq!(path(&json!({"selector": {"matchLabels": {"a": "b*"}}})), ["spec.selector.matchLabels[a]"]);
         assert_eq!(path(&json!({"selector": {}})), ["spec.selector.matchLabels"]);
+    }
+
+    #[test]
+    fn unreadable_attachment_is_what_it_may_be() {
+        let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
+        let read = |spec: Value| {
+            let findings = Findings::default();
+            security_attachment(&Fields::new(&spec, "spec", &findings).expect("an object"))
+        };
+        for spec in [
+            json!({"targetRef": 5}),
+            json!({"targetRefs": "door"}),
+            json!({"targetRefs": [5, gateway]}),
+            json!({"targetRefs": [gateway, {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": 5}]}),
+        ] {
+            let (attachment, readable) = read(spec.clone());
+            assert!(attachment.any_gateway && !readable, "{spec}");
+        }
+        let (attachment, readable) = read(json!({"selector": {"matchLabels": {"app": "a", "version": 1}}}));
+        assert_eq!((attachment.selector, readable), ([("app".into(), "a".into())].into(), false));
+        for spec in [json!({"selector": 5}), json!({"selector": {"matchExpressions": []}})] {
+            assert_eq!(read(spec.clone()), (Attachment::default(), false), "{spec}");
+        }
+        assert_eq!(read(json!({})), (Attachment::default(), true));
+    }
+
+    #[test]
+    fn target_that_only_waypoints_serve_is_a_finding() {
+        let findings = Findings::default();
+        let spec = json!({"targetRefs": [
+            {"kind": "Service", "name": "s"},
+            {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"},
+            {"group": "gateway.networking.k8s.io", "kind": "GatewayClass", "name": "istio-waypoint"},
+        ]});
+        let (_, readable) = security_attachment(&Fields::new(&spec, "spec", &findings).expect("an object"));
+        assert!(readable);
+        let paths: Vec<String> = findings.into_vec().iter().map(|finding| finding.field_path.to_string()).collect();
+        assert_eq!(paths, ["spec.targetRefs[0].kind", "spec.targetRefs[2].kind"]);
     }
 }

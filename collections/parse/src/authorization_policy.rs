@@ -1,7 +1,8 @@
 //! AuthorizationPolicies (P16).
 //!
-//! Unlike other kinds, an invalid policy still applies: otherwise one invalid value could allow every request. Values are
-//! kept as written, and the builder leaves out or widens the rule that has an invalid one.
+//! Unlike other kinds, an invalid policy still applies, and denies all that it may deny: otherwise one invalid value could
+//! allow every request. A part that cannot be read is left out of a rule, so that the rule matches more, and an ALLOW rule
+//! with such a part is left out. Invalid values are kept as written, and the builder does the same with them.
 
 mod attribute;
 mod check;
@@ -11,64 +12,115 @@ use sluice_model::{
     Object, PolicyAction, PolicyValues, label,
 };
 
-use crate::attachment::attachment;
+use crate::attachment::security_attachment;
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
-    let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
+    let mut policy = match Fields::new(item.spec(), "spec", findings) {
+        Some(fields) => spec(&fields),
+        None => AuthorizationPolicy {
+            action: PolicyAction::Unreadable,
+            rules: vec![AuthorizationRule::default()],
+            ..AuthorizationPolicy::default()
+        },
+    };
+    policy.dry_run = meta.annotations.get(label::DRY_RUN).is_some_and(|value| check::dry_run(value));
+    (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
+    Some(Object::AuthorizationPolicy(Box::new(policy)))
+}
+
+fn spec(fields: &Fields<'_>) -> AuthorizationPolicy {
     let actions = [
         ("ALLOW", PolicyAction::Allow),
         ("DENY", PolicyAction::Deny),
         ("AUDIT", PolicyAction::Audit),
         ("CUSTOM", PolicyAction::Custom),
     ];
-    let action = fields.choice("action", &actions);
-    if action.is_none() && fields.has("action") {
-        fields.ignore_rest();
-        return None;
-    }
-    let action = action.unwrap_or_default();
-    let attachment = attachment(&fields);
-    let provider = fields.object("provider").map(|provider| provider.text("name"));
-    let rules = fields.objects("rules");
-    check::action(&fields, action, provider.as_ref(), rules.len());
-    let rules = rules.iter().filter_map(|fields| {
-        let before = findings.error_count();
-        let rule = rule(fields);
-        let readable = findings.error_count() == before;
-        check::rule(fields, action, &rule);
-        // A rule with an unreadable part would match more requests. It must not allow more.
-        (readable || action != PolicyAction::Allow).then_some(rule)
+    let action = fields.choice("action", &actions).unwrap_or_else(|| {
+        if !fields.has("action") {
+            return PolicyAction::Allow;
+        }
+        fields.warn("action", "the action cannot be read: what a rule matches is denied, and nothing is allowed");
+        PolicyAction::Unreadable
     });
-    let rules = rules.collect();
-    let dry_run = meta.annotations.get(label::DRY_RUN).is_some_and(|value| check::dry_run(value));
-    drop(fields);
-    Some(Object::AuthorizationPolicy(Box::new(AuthorizationPolicy {
-        namespace: meta.namespace,
-        name: meta.name,
-        created: meta.created,
+    let (attachment, attachment_readable) = security_attachment(fields);
+    let provider = fields.object("provider").map(|provider| provider.text("name"));
+    let before = fields.findings().error_count();
+    let elements = fields.objects("rules");
+    let elements_readable = fields.findings().error_count() == before;
+    if elements_readable {
+        check::action(fields, action, provider.as_ref(), elements.len());
+    }
+    let mut rules: Vec<AuthorizationRule> =
+        elements.iter().filter_map(|fields| applicable_rule(fields, action)).collect();
+    if action == PolicyAction::Allow {
+        if !attachment_readable {
+            fields.warn("", "what the policy applies to cannot be read: it allows nothing wherever it may apply");
+            rules.clear();
+        }
+    } else if !elements_readable {
+        // A rule that cannot be read may match anything.
+        rules.push(AuthorizationRule::default());
+    }
+    AuthorizationPolicy {
         attachment,
         action,
         provider: provider.unwrap_or_default(),
-        dry_run,
         rules,
-    })))
+        ..AuthorizationPolicy::default()
+    }
+}
+
+/// The rule without what cannot be read; `None` if it would allow more because of that.
+fn applicable_rule(fields: &Fields<'_>, action: PolicyAction) -> Option<AuthorizationRule> {
+    let before = fields.findings().unreadable_count();
+    let mut rule = rule(fields);
+    let readable = fields.findings().unreadable_count() == before && !fields.has_unread();
+    check::rule(fields, action, &rule);
+    if action != PolicyAction::Allow {
+        // A condition that is not known may be true.
+        rule.when.retain(|when| attribute::of_key(&when.key).is_ok() && !when.values.is_empty());
+        return Some(rule);
+    }
+    if !readable {
+        fields.warn("", "a part of the rule cannot be read: the rule allows nothing");
+    }
+    readable.then_some(rule)
 }
 
 fn rule(fields: &Fields<'_>) -> AuthorizationRule {
     AuthorizationRule {
-        from: fields.list("from", |from| from.read("source", source).unwrap_or_default()),
-        to: fields.list("to", |to| to.read("operation", operation).unwrap_or_default()),
+        from: alternatives(fields, "from", "source", source),
+        to: alternatives(fields, "to", "operation", operation),
         when: fields.list("when", |when| AuthorizationCondition {
             key: when.text("key"),
-            values: PolicyValues { any: when.texts("values"), none: when.texts("notValues") },
+            values: values(when, "values", "notValues"),
         }),
     }
 }
 
+/// The alternatives of a rule. If one cannot be read, any source or operation may match it: the list is empty.
+fn alternatives<T: Default>(fields: &Fields<'_>, list: &str, name: &str, read: impl Fn(&Fields<'_>) -> T) -> Vec<T> {
+    let before = fields.findings().error_count();
+    let elements = fields.objects(list);
+    let mut readable = fields.findings().error_count() == before;
+    let alternatives: Vec<T> = elements
+        .iter()
+        .map(|element| match element.object(name) {
+            Some(alternative) => read(&alternative),
+            None => {
+                readable &= !element.has(name);
+                T::default()
+            }
+        })
+        .collect();
+    if readable { alternatives } else { Vec::new() }
+}
+
 fn source(fields: &Fields<'_>) -> AuthorizationSource {
-    AuthorizationSource {
+    let before = fields.findings().error_count();
+    let mut source = AuthorizationSource {
         principals: values(fields, "principals", "notPrincipals"),
         request_principals: values(fields, "requestPrincipals", "notRequestPrincipals"),
         namespaces: values(fields, "namespaces", "notNamespaces"),
@@ -76,20 +128,33 @@ fn source(fields: &Fields<'_>) -> AuthorizationSource {
         trust_domains: values(fields, "trustDomains", "notTrustDomains"),
         ip_blocks: values(fields, "ipBlocks", "notIpBlocks"),
         remote_ip_blocks: values(fields, "remoteIpBlocks", "notRemoteIpBlocks"),
-    }
+        unreadable: false,
+    };
+    source.unreadable = fields.findings().error_count() != before || fields.has_unread();
+    source
 }
 
 fn operation(fields: &Fields<'_>) -> AuthorizationOperation {
-    AuthorizationOperation {
+    let before = fields.findings().error_count();
+    let mut operation = AuthorizationOperation {
         hosts: values(fields, "hosts", "notHosts"),
         ports: values(fields, "ports", "notPorts"),
         methods: values(fields, "methods", "notMethods"),
         paths: values(fields, "paths", "notPaths"),
-    }
+        unreadable: false,
+    };
+    operation.unreadable = fields.findings().error_count() != before || fields.has_unread();
+    operation
 }
 
+/// Values of an attribute. If one of the accepted values cannot be read, any value may be accepted.
 fn values(fields: &Fields<'_>, any: &str, none: &str) -> PolicyValues {
-    PolicyValues { any: fields.texts(any), none: fields.texts(none) }
+    let before = fields.findings().error_count();
+    let mut accepted = fields.texts(any);
+    if fields.findings().error_count() != before {
+        accepted.clear();
+    }
+    PolicyValues { any: accepted, none: fields.texts(none) }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         labels
     });
     let targets = fields.list("targetRefs", target_ref);
-    let attachment = Attachment { selector: selector.unwrap_or_default(), targets };
+    let attachment = Attachment { selector: selector.unwrap_or_default(), targets, any_gateway: false };
     let priority = fields.integer("priority");
     let usable = !findings.has_errors();
     let patches = match fields.value("configPatches") {

@@ -85,6 +85,12 @@ impl Findings {
         self.0.borrow().iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 
+    /// Number of errors and unknown fields: what cannot be read.
+    pub(crate) fn unreadable_count(&self) -> usize {
+        let findings = self.0.borrow();
+        findings.iter().filter(|finding| finding.severity == Severity::Error || finding.is_unknown_field()).count()
+    }
+
     /// Whether admission refuses the object.
     #[must_use]
     pub(crate) fn has_refusals(&self) -> bool {
@@ -204,6 +210,11 @@ impl<'a> Fields<'a> {
     /// Whether the field is present and not null.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
+    }
+
+    /// Whether the field is a list with elements.
+    pub(crate) fn has_any(&self, name: &str) -> bool {
+        self.value(name).and_then(Value::as_array).is_some_and(|elements| !elements.is_empty())
     }
 
     fn typed<T>(&self, name: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
@@ -369,6 +380,12 @@ impl<'a> Fields<'a> {
     /// A map of labels, empty if absent.
     pub fn labels(&self, name: &str) -> Labels {
         self.text_map(name).into()
+    }
+
+    /// Whether there is a field that no accessor has read so far.
+    pub(crate) fn has_unread(&self) -> bool {
+        let read = self.read.borrow();
+        self.object.keys().any(|name| !read.contains(name))
     }
 
     /// Marks every field as read, so that none is reported as unknown.

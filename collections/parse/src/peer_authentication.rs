@@ -1,60 +1,93 @@
 //! PeerAuthentication (P14).
 //!
-//! An invalid policy still applies as far as its modes can be read: an invalid value must not make the mesh more permissive.
+//! An invalid policy still applies: an invalid value must not make the mesh more permissive. A mode that cannot be read
+//! counts as `STRICT`, as does the mode of every port if the ports cannot be read.
 
 use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
 use crate::{Fields, Findings, Item, attachment};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
-    let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
-    let selector = attachment::workload_selector(&fields).unwrap_or_default();
-    let before = findings.error_count();
-    let mtls = fields.object("mtls").map(|mtls| mode(&mtls)).unwrap_or_default();
-    let entries = fields.entries("portLevelMtls");
-    let declared: Vec<_> = entries
-        .into_iter()
-        .map(|(port, value, path)| {
-            (port, Fields::new(value, path, findings).map(|mtls| mode(&mtls)).unwrap_or_default())
-        })
-        .collect();
-    let readable = findings.error_count() == before;
-    if declared.is_empty() && fields.has("portLevelMtls") {
-        fields.refuse("portLevelMtls", "at least one port is required");
+    let mut policy = match Fields::new(item.spec(), "spec", findings) {
+        Some(fields) => spec(&fields),
+        None => {
+            PeerAuthentication { mtls: PeerMtls::Strict, selector_unreadable: true, ..PeerAuthentication::default() }
+        }
+    };
+    (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
+    Some(Object::PeerAuthentication(policy))
+}
+
+fn spec(fields: &Fields<'_>) -> PeerAuthentication {
+    let findings = fields.findings();
+    let before = findings.unreadable_count();
+    let selector = attachment::workload_selector(fields).unwrap_or_default();
+    let selector_unreadable = findings.unreadable_count() != before;
+    let mut policy = PeerAuthentication { selector, selector_unreadable, ..PeerAuthentication::default() };
+    if fields.has("mtls") {
+        policy.mtls = mode(fields.object("mtls").as_ref());
     }
-    let mut ports = std::collections::BTreeMap::new();
-    for (port, mode) in declared {
-        match port.parse::<u32>().ok().filter(|port| (1..=65535).contains(port)) {
-            Some(number) => drop(ports.insert(number, mode)),
-            None => fields.refuse(
+    ports(fields, &mut policy);
+    if findings.error_count() != before {
+        fields.warn("", "a mode that cannot be read counts as STRICT");
+    }
+    if selector_unreadable {
+        fields.warn(
+            "selector",
+            "the selector cannot be read: the policy requires mutual TLS wherever it may apply, and permits nothing",
+        );
+        if policy.mtls != PeerMtls::Strict {
+            policy.mtls = PeerMtls::Unset;
+        }
+    }
+    policy
+}
+
+/// Reads the modes by port.
+fn ports(fields: &Fields<'_>, policy: &mut PeerAuthentication) {
+    let entries = fields.entries("portLevelMtls");
+    if entries.is_empty() && fields.has("portLevelMtls") {
+        if fields.value("portLevelMtls").is_some_and(serde_json::Value::is_object) {
+            fields.refuse("portLevelMtls", "at least one port is required");
+        } else {
+            policy.mtls = PeerMtls::Strict;
+        }
+    }
+    for (port, value, path) in entries {
+        let mode = mode(Fields::new(value, path, fields.findings()).as_ref());
+        let number = port.parse::<u32>();
+        match number {
+            Ok(number @ 1..=65535) => drop(policy.ports.insert(number, mode)),
+            _ => fields.refuse(
                 &format!("portLevelMtls[{port}]"),
                 format!("`{port}` is not a port number: expected 1 to 65535"),
             ),
         }
+        if number.is_err() && mode == PeerMtls::Strict {
+            // It may be any port that is not listed.
+            policy.mtls = PeerMtls::Strict;
+        }
     }
-    if selector.is_empty() && !ports.is_empty() {
+    if policy.selector.is_empty() && !policy.selector_unreadable && !policy.ports.is_empty() {
         fields.refuse("portLevelMtls", "`portLevelMtls` requires a selector");
     }
-    drop(fields);
-    readable.then_some(Object::PeerAuthentication(PeerAuthentication {
-        namespace: meta.namespace,
-        name: meta.name,
-        created: meta.created,
-        selector,
-        mtls,
-        ports,
-    }))
 }
 
-fn mode(fields: &Fields<'_>) -> PeerMtls {
+/// Reads a mode; `None` is a value that is not an object.
+fn mode(fields: Option<&Fields<'_>>) -> PeerMtls {
     let modes = [
         ("UNSET", PeerMtls::Unset),
         ("DISABLE", PeerMtls::Disable),
         ("PERMISSIVE", PeerMtls::Permissive),
         ("STRICT", PeerMtls::Strict),
     ];
-    fields.choice("mode", &modes).unwrap_or_default()
+    let Some(fields) = fields else { return PeerMtls::Strict };
+    match fields.choice("mode", &modes) {
+        Some(mode) => mode,
+        None if fields.has("mode") || fields.has_unread() => PeerMtls::Strict,
+        None => PeerMtls::Unset,
+    }
 }
 
 #[cfg(test)]
@@ -103,7 +136,50 @@ mod tests {
             assert_eq!(rejects, 1, "{spec}");
             assert_eq!(policy.expect("it counts all the same").mtls, PeerMtls::Strict, "{spec}");
         }
-        assert_eq!(parse(json!({"mtls": {"mode": "SOMETIMES"}})), (None, 1));
         assert_eq!(parse(json!({})).1, 0);
+    }
+
+    #[test]
+    fn unreadable_mode_is_strict_and_its_neighbours_are_kept() {
+        use PeerMtls::{Disable, Permissive, Strict, Unset};
+        let selector = json!({"matchLabels": {"app": "a"}});
+        let read = |mut spec: serde_json::Value| {
+            spec["selector"] = selector.clone();
+            let policy = parse(spec).0.expect("it applies");
+            (policy.mtls, policy.ports.into_iter().collect::<Vec<_>>())
+        };
+        for bad in [json!({"mode": "SOMETIMES"}), json!({"mode": ["STRICT"]}), json!(5), json!({"mood": "STRICT"})] {
+            let permissive = json!({"mode": "PERMISSIVE"});
+            assert_eq!(
+                read(json!({"mtls": bad, "portLevelMtls": {"80": permissive}})),
+                (Strict, vec![(80, Permissive)])
+            );
+            assert_eq!(
+                read(json!({"mtls": permissive, "portLevelMtls": {"80": bad, "81": {"mode": "DISABLE"}}})),
+                (Permissive, vec![(80, Strict), (81, Disable)])
+            );
+        }
+        let permissive = json!({"mode": "PERMISSIVE"});
+        assert_eq!(read(json!({"mtls": permissive, "portLevelMtls": 5})), (Strict, vec![]));
+        let named = |mode: &str| read(json!({"mtls": permissive, "portLevelMtls": {"http": {"mode": mode}}}));
+        assert_eq!((named("STRICT").0, named("DISABLE").0), (Strict, Permissive));
+        assert_eq!(read(json!({"mtls": null})), (Unset, vec![]));
+        assert_eq!(parse(json!("STRICT")).0.map(|policy| policy.mtls), Some(Strict));
+    }
+
+    #[test]
+    fn policy_with_an_unreadable_selector_permits_nothing() {
+        use PeerMtls::{Disable, Strict, Unset};
+        let read = |mode: &str| {
+            let ports = json!({"80": {"mode": "DISABLE"}, "81": {"mode": "STRICT"}});
+            let selector = json!({"matchLabels": {"app": "a", "version": 1}});
+            let spec = json!({"selector": selector, "mtls": {"mode": mode}, "portLevelMtls": ports});
+            let policy = parse(spec).0.expect("it applies");
+            assert!(policy.selector_unreadable && policy.selector.len() == 1);
+            (policy.mtls, policy.ports.into_iter().collect::<Vec<_>>())
+        };
+        let ports = vec![(80, Disable), (81, Strict)];
+        assert_eq!(read("PERMISSIVE"), (Unset, ports.clone()));
+        assert_eq!(read("STRICT"), (Strict, ports));
     }
 }

@@ -1,56 +1,94 @@
 //! RequestAuthentications (P15).
 //!
-//! An invalid policy still applies, so that tokens are still verified: an issuer with invalid keys has no keys.
+//! An invalid policy still applies, so that tokens are still verified. If a part that decides which tokens are valid cannot
+//! be read, no token of the rule is valid. If the place of the tokens cannot be read, a request may have an invalid one, and
+//! is accepted only with a valid token of another rule.
 
 mod jwks;
 mod uri;
 
 use sluice_model::{JwtKeys, JwtRule, Object, RequestAuthentication, Text};
 
-use crate::attachment::attachment;
+use crate::attachment::security_attachment;
 use crate::{Fields, Findings, Item};
 
 use uri::parse_jwks_uri;
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
-    let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
-    Some(Object::RequestAuthentication(Box::new(RequestAuthentication {
-        namespace: meta.namespace,
-        name: meta.name,
-        created: meta.created,
-        attachment: attachment(&fields),
-        rules: fields.list("jwtRules", rule),
-    })))
+    let mut policy = match Fields::new(item.spec(), "spec", findings) {
+        Some(fields) => spec(&fields),
+        None => RequestAuthentication { rules: vec![unreadable_rule()], ..RequestAuthentication::default() },
+    };
+    (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
+    Some(Object::RequestAuthentication(Box::new(policy)))
+}
+
+fn spec(fields: &Fields<'_>) -> RequestAuthentication {
+    let (attachment, attachment_readable) = security_attachment(fields);
+    let before = fields.findings().error_count();
+    let elements = fields.objects("jwtRules");
+    let elements_readable = fields.findings().error_count() == before;
+    let mut rules: Vec<JwtRule> = elements.iter().map(rule).collect();
+    if !elements_readable {
+        rules.push(unreadable_rule());
+    }
+    if !attachment_readable {
+        fields.warn("", "what the policy applies to cannot be read: it accepts no token wherever it may apply");
+        rules.iter_mut().for_each(|rule| rule.keys = JwtKeys::Unusable);
+    }
+    RequestAuthentication { attachment, rules, ..RequestAuthentication::default() }
+}
+
+/// A rule that cannot be read.
+fn unreadable_rule() -> JwtRule {
+    JwtRule { keys: JwtKeys::Unusable, location_unreadable: true, ..JwtRule::default() }
 }
 
 fn rule(fields: &Fields<'_>) -> JwtRule {
+    let findings = fields.findings();
     let timeout = fields.opt_timeout("timeout");
-    let rule = JwtRule {
+    let before = findings.error_count();
+    let mut rule = JwtRule {
         issuer: fields.text("issuer"),
         audiences: named(fields, "audiences"),
         keys: keys(fields),
-        from_headers: fields
-            .list("fromHeaders", |header| {
-                let name = header.text("name");
-                if name.is_empty() {
-                    header.refuse("name", "the name of a header is required");
-                }
-                (name, header.text("prefix"))
-            })
-            .into_iter()
-            .filter(|(name, _)| !name.is_empty())
-            .collect(),
-        from_params: named(fields, "fromParams"),
-        from_cookies: named(fields, "fromCookies"),
-        output_payload_to_header: fields.text("outputPayloadToHeader"),
-        output_claim_to_headers: fields.list("outputClaimToHeaders", claim_to_header).into_iter().flatten().collect(),
-        forward_original_token: fields.bool("forwardOriginalToken"),
-        timeout: timeout.filter(|timeout| !timeout.is_zero()),
         space_delimited_claims: fields.texts("spaceDelimitedClaims"),
+        timeout: timeout.filter(|timeout| !timeout.is_zero()),
+        ..JwtRule::default()
     };
+    let tokens_readable =
+        findings.error_count() == before && (rule.audiences.is_empty() != fields.has_any("audiences"));
+    let before = findings.error_count();
+    rule.from_headers = fields
+        .list("fromHeaders", |header| {
+            let name = header.text("name");
+            if name.is_empty() {
+                header.refuse("name", "the name of a header is required");
+            }
+            (name, header.text("prefix"))
+        })
+        .into_iter()
+        .filter(|(name, _)| !name.is_empty())
+        .collect();
+    rule.from_params = named(fields, "fromParams");
+    rule.from_cookies = named(fields, "fromCookies");
+    // Envoy removes these headers from requests, so that a client cannot set them.
+    rule.output_payload_to_header = fields.text("outputPayloadToHeader");
+    rule.output_claim_to_headers = fields.list("outputClaimToHeaders", claim_to_header).into_iter().flatten().collect();
+    rule.location_unreadable = findings.error_count() != before;
+    rule.forward_original_token = fields.bool("forwardOriginalToken");
     if rule.issuer.is_empty() && !fields.has("jwksUri") {
         fields.refuse("issuer", "`issuer` or `jwksUri` is required");
+    }
+    if !tokens_readable || rule.location_unreadable {
+        rule.keys = JwtKeys::Unusable;
+        let effect = if rule.location_unreadable {
+            "requests without a valid token of another rule are denied"
+        } else {
+            "its tokens are denied"
+        };
+        fields.warn("", format!("a part of the rule cannot be read: {effect}"));
     }
     rule
 }

@@ -66,9 +66,10 @@ pub(super) fn build_jwt(tokens: &[(&JwtRule, KeySource)], clear_route_cache: boo
         (format!("origins-{n}"), provider)
     });
     let providers: HashMap<String, JwtProvider> = named.collect();
-    let each: Vec<JwtRequirement> =
-        (0..tokens.len()).map(|n| requirement(RequiresType::ProviderName(format!("origins-{n}")))).collect();
-    let requires = requirements(each)?;
+    let each = tokens.iter().enumerate().map(|(n, (rule, _))| {
+        (requirement(RequiresType::ProviderName(format!("origins-{n}"))), !rule.location_unreadable)
+    });
+    let requires = requirements(each.collect())?;
     Some(http_filter(
         JWT_FILTER,
         any(&JwtAuthentication {
@@ -86,17 +87,19 @@ pub(super) fn build_jwt(tokens: &[(&JwtRule, KeySource)], clear_route_cache: boo
     ))
 }
 
-/// The requirement: one token is valid, or no token is present. Issuers may share a token location.
-fn requirements(each: Vec<JwtRequirement>) -> Option<JwtRequirement> {
-    let or_missing = |provider: &JwtRequirement| {
-        any_of(vec![provider.clone(), requirement(RequiresType::AllowMissing(Empty::default()))])
+/// The requirement: one token is valid, or no token is present. Issuers may share a token location. Each issuer has a flag
+/// whether its token may be missing: it cannot be known to be missing in an unknown location.
+fn requirements(each: Vec<(JwtRequirement, bool)>) -> Option<JwtRequirement> {
+    let or_missing = |(provider, optional): &(JwtRequirement, bool)| {
+        let missing = requirement(RequiresType::AllowMissing(Empty::default()));
+        if *optional { any_of(vec![provider.clone(), missing]) } else { provider.clone() }
     };
     let mut every: Vec<JwtRequirement> = each.iter().map(or_missing).collect();
     if every.len() <= 1 {
         return every.pop();
     }
     let all = requirement(RequiresType::RequiresAll(JwtRequirementAndList { requirements: every }));
-    Some(any_of(each.into_iter().chain([all]).collect()))
+    Some(any_of(each.into_iter().map(|(provider, _)| provider).chain([all]).collect()))
 }
 
 fn requirement(requires: RequiresType) -> JwtRequirement {

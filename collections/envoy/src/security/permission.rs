@@ -46,8 +46,8 @@ pub(super) fn permission(
     all.extend(conditions.iter().copied());
     let mut rules = Vec::new();
     for (attribute, values) in all {
-        rules.extend(of_values(attribute, &values.any, purpose)?);
-        rules.extend(of_values(attribute, &values.none, purpose)?.map(not));
+        rules.extend(of_values(attribute, &values.any, true, purpose)?);
+        rules.extend(of_values(attribute, &values.none, false, purpose)?.map(not));
     }
     if rules.is_empty() {
         rules.push(rule(Rule::Any(true)));
@@ -55,8 +55,13 @@ pub(super) fn permission(
     Ok(rule(Rule::AndRules(Set { rules })))
 }
 
-/// The permission that matches one of the values; `None` without valid values.
-fn of_values(attribute: Attribute<'_>, values: &[Text], purpose: Purpose) -> Result<Option<Permission>, Inexpressible> {
+/// The permission that matches one of the values; `None` without valid values, or with an invalid one that may be `accepted`.
+fn of_values(
+    attribute: Attribute<'_>,
+    values: &[Text],
+    accepted: bool,
+    purpose: Purpose,
+) -> Result<Option<Permission>, Inexpressible> {
     if let Attribute::Metadata(filter, key) = attribute {
         let values = values.iter().map(|text| element(text)).collect::<Vec<_>>();
         #[expect(deprecated, reason = "the field proxies of every supported version read")]
@@ -65,7 +70,11 @@ fn of_values(attribute: Attribute<'_>, values: &[Text], purpose: Purpose) -> Res
     }
     let mut rules = Vec::new();
     for value in values {
-        rules.extend(purpose.tolerate(of_value(attribute, value, purpose))?);
+        match purpose.tolerate(of_value(attribute, value, purpose))? {
+            Some(permission) => rules.push(permission),
+            None if accepted => return Ok(None),
+            None => {}
+        }
     }
     Ok((!rules.is_empty()).then(|| rule(Rule::OrRules(Set { rules }))))
 }

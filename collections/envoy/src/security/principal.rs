@@ -54,8 +54,8 @@ pub(super) fn principal(
     all.extend(conditions.iter().cloned());
     let mut ids = Vec::new();
     for (attribute, values) in all {
-        ids.extend(of_values(&attribute, &values.any, domains, purpose)?);
-        ids.extend(of_values(&attribute, &values.none, domains, purpose)?.map(not));
+        ids.extend(of_values(&attribute, &values.any, true, domains, purpose)?);
+        ids.extend(of_values(&attribute, &values.none, false, domains, purpose)?.map(not));
     }
     if ids.is_empty() {
         ids.push(id(Identifier::Any(true)));
@@ -63,10 +63,11 @@ pub(super) fn principal(
     Ok(and(ids))
 }
 
-/// The principal that matches one of the values; `None` without valid values.
+/// The principal that matches one of the values; `None` without valid values, or with an invalid one that may be `accepted`.
 fn of_values(
     attribute: &Attribute<'_>,
     values: &[Text],
+    accepted: bool,
     domains: &TrustDomains<'_>,
     purpose: Purpose,
 ) -> Result<Option<Principal>, Inexpressible> {
@@ -97,7 +98,11 @@ fn of_values(
     };
     let mut ids = Vec::new();
     for value in values {
-        ids.extend(purpose.tolerate(of_value(attribute, value, purpose))?);
+        match purpose.tolerate(of_value(attribute, value, purpose))? {
+            Some(id) => ids.push(id),
+            None if accepted => return Ok(None),
+            None => {}
+        }
     }
     Ok((!ids.is_empty()).then(|| or(ids)))
 }

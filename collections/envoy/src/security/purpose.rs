@@ -19,8 +19,8 @@ impl Purpose {
         if self.tcp { Err("the attribute is supported only for HTTP".into()) } else { Ok(()) }
     }
 
-    /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, and a DENY rule ignores it. Neither
-    /// allows more requests than the policy.
+    /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, and in a DENY rule any request may
+    /// match it (`None`). Neither allows more requests than the policy.
     pub(super) fn tolerate<T>(self, result: Result<T, Inexpressible>) -> Result<Option<T>, Inexpressible> {
         match (result, self.action) {
             (Ok(fit), _) => Ok(Some(fit)),

@@ -37,7 +37,11 @@ pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<
     let actions =
         [(PolicyAction::Audit, Action::Log), (PolicyAction::Deny, Action::Deny), (PolicyAction::Allow, Action::Allow)];
     for (of, action) in actions {
-        let policies: Vec<_> = inputs.authorization.iter().copied().filter(|policy| policy.action == of).collect();
+        let counts = |policy: &&AuthorizationPolicy| {
+            // An unreadable action may be ALLOW or DENY.
+            policy.action == of || (policy.action == PolicyAction::Unreadable && of != PolicyAction::Audit)
+        };
+        let policies: Vec<_> = inputs.authorization.iter().copied().filter(counts).collect();
         if policies.is_empty() {
             continue;
         }
@@ -58,7 +62,8 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
     for policy in inputs.authorization.iter().filter(|policy| policy.action == PolicyAction::Custom) {
         by_provider.entry(&policy.provider).or_default().push(policy);
     }
-    let too_many = by_provider.len() > 1 && !inputs.settings.security.multiple_custom_providers;
+    let named = by_provider.keys().filter(|name| !name.is_empty()).count();
+    let too_many = named > 1 && !inputs.settings.security.multiple_custom_providers;
     let (mut http, mut tcp) = (Vec::new(), Vec::new());
     for (provider, policies) in by_provider {
         let built = |tcp| {
@@ -100,12 +105,14 @@ fn build(inputs: &SecurityInputs<'_>, policies: &[&AuthorizationPolicy], purpose
     for policy in policies {
         let into = if policy.dry_run { &mut built.dry } else { &mut built.rules };
         let rules = into.get_or_insert_with(|| rbac(purpose.action, HashMap::new()));
-        for (n, rule) in policy.rules.iter().enumerate() {
+        let allows_nothing = policy.action == PolicyAction::Unreadable && purpose.action == Action::Allow;
+        let policy_rules = if allows_nothing { &[] } else { policy.rules.as_slice() };
+        for (n, rule) in policy_rules.iter().enumerate() {
             if let Ok(written) = write(rule, &policy.namespace, &domains, purpose) {
                 rules.policies.insert(name(policy, n), written);
             }
         }
-        if policy.rules.is_empty() {
+        if policy_rules.is_empty() {
             rules.policies.insert(name(policy, 0), never());
         }
     }

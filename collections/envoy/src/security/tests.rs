@@ -170,6 +170,58 @@ fn invalid_values_never_allow_more() {
     let [http, _] =
         rule(PolicyAction::Deny, to(AuthorizationOperation { ports: any(&["http"]), ..Default::default() }));
     assert_eq!(http[0], json!({"andRules": {"rules": [{"any": true}]}}), "everything is denied");
+    let any_permission = json!({"andRules": {"rules": [{"any": true}]}});
+    let any_principal = json!({"andIds": {"ids": [{"any": true}]}});
+    for bad in [
+        to(AuthorizationOperation { ports: any(&["80", "http"]), ..Default::default() }),
+        to(AuthorizationOperation { paths: any(&["/a", "/{*}/a{*}"]), ..Default::default() }),
+        from(AuthorizationSource { ip_blocks: any(&["10.0.0.0/8", "10.0.0.0/40"]), ..Default::default() }),
+        when("request.headers[]", &["1"]),
+        when("request.scheme", &["https"]),
+    ] {
+        let [http, _] = rule(PolicyAction::Deny, bad.clone());
+        assert_eq!(http, json!([any_permission, any_principal]), "the invalid value may be any: {bad:?}");
+    }
+}
+
+#[test]
+fn policy_with_an_unreadable_action_denies_what_it_may_deny() {
+    let get = to(AuthorizationOperation { methods: any(&["GET"]), ..Default::default() });
+    let (http, tcp) = shown(&build(&[policy(PolicyAction::Unreadable, vec![get])], &[]));
+    assert_eq!((http.len(), tcp.len()), (2, 2));
+    assert_eq!(http[0]["rules"]["action"], "DENY");
+    let denied = &http[0]["rules"]["policies"]["ns[ns]-policy[p]-rule[0]"]["permissions"][0]["andRules"]["rules"];
+    assert_eq!(denied.as_array().map(Vec::len), Some(1));
+    let allowed = &http[1]["rules"]["policies"]["ns[ns]-policy[p]-rule[0]"]["permissions"];
+    assert_eq!(allowed, &json!([{"notRule": {"any": true}}]));
+}
+
+#[test]
+fn token_in_an_unknown_location_is_not_known_to_be_missing() {
+    let of = |issuer: &str, location_unreadable| JwtRule {
+        issuer: issuer.into(),
+        location_unreadable,
+        ..JwtRule::default()
+    };
+    let (a, lost) = (of("a", false), of("b", true));
+    let (http, _) = shown(&build(&[], &[(&lost, KeySource::None)]));
+    assert_eq!(http[0]["rules"][0]["requires"], json!({"providerName": "origins-0"}));
+    let (http, _) = shown(&build(&[], &[(&a, KeySource::Inline("{}".into())), (&lost, KeySource::None)]));
+    let alternatives = &http[0]["rules"][0]["requires"]["requiresAny"]["requirements"];
+    assert_eq!(alternatives[0], json!({"providerName": "origins-0"}));
+    let all = &alternatives[2]["requiresAll"]["requirements"];
+    assert_eq!(all[1], json!({"providerName": "origins-1"}));
+}
+
+#[test]
+fn policy_without_a_provider_does_not_break_others() {
+    let custom = |provider: &str| AuthorizationPolicy {
+        provider: provider.into(),
+        ..policy(PolicyAction::Custom, vec![AuthorizationRule::default()])
+    };
+    let (http, _) = shown(&build(&[custom("warden"), custom("")], &[]));
+    assert_eq!(http[0]["rules"]["action"], "DENY", "requests without a provider");
+    assert!(http[2]["filterEnabledMetadata"].is_object(), "the other provider is asked");
 }
 
 #[test]

@@ -19,8 +19,8 @@ use crate::string_match::WildcardValue;
 
 /// The policy in the form of ztunnel; `None` if it does not apply to ztunnel.
 ///
-/// A rule of an ALLOW policy with HTTP attributes never matches, so that it does not allow too much. Such a rule of a DENY
-/// policy matches without these attributes.
+/// A rule of an ALLOW policy with HTTP attributes or invalid values never matches, so that it does not allow too much. A rule
+/// of a DENY policy matches without HTTP attributes, and an invalid value of it may be any.
 #[must_use]
 pub fn build_authorization(policy: &AuthorizationPolicy, root_namespace: &str, with_dry_run: bool) -> Option<Bytes> {
     authorization(policy, root_namespace, with_dry_run).map(|policy| crate::wire::encode(&policy))
@@ -31,12 +31,12 @@ pub(super) fn authorization(
     root_namespace: &str,
     with_dry_run: bool,
 ) -> Option<Authorization> {
-    if !policy.attachment.targets.is_empty() || (policy.dry_run && !with_dry_run) {
+    if policy.attachment.has_targets() || (policy.dry_run && !with_dry_run) {
         return None;
     }
     let action = match policy.action {
         PolicyAction::Allow => Action::Allow,
-        PolicyAction::Deny => Action::Deny,
+        PolicyAction::Deny | PolicyAction::Unreadable => Action::Deny,
         PolicyAction::Audit | PolicyAction::Custom => return None,
     };
     let scope = match (policy.attachment.selector.is_empty(), *policy.namespace == *root_namespace) {
@@ -44,13 +44,20 @@ pub(super) fn authorization(
         (true, true) => Scope::Global,
         (true, false) => Scope::Namespace,
     };
-    let readable = policy.rules.iter().filter(|rule| action == Action::Deny || !asks_for_http(rule));
+    let allow = action == Action::Allow;
+    let groups = if policy.action == PolicyAction::Unreadable {
+        // It may be an ALLOW policy, which denies what no rule matches, or a DENY policy, which denies the rest.
+        vec![Group::default()]
+    } else {
+        let expressible = policy.rules.iter().filter(|rule| !allow || !asks_for_http(rule));
+        expressible.filter_map(|rule| Some(Group { rules: clauses(rule, &policy.namespace, allow)? })).collect()
+    };
     Some(Authorization {
         name: policy.name.to_string(),
         namespace: policy.namespace.to_string(),
         scope: scope.into(),
         action: action.into(),
-        groups: readable.map(|rule| Group { rules: clauses(rule, &policy.namespace) }).collect(),
+        groups,
         dry_run: policy.dry_run,
         extensions: Vec::new(),
     })
@@ -83,31 +90,37 @@ fn asks_for_http(rule: &AuthorizationRule) -> bool {
         || rule.when.iter().any(|condition| !of_connections.contains(&condition.key.as_str()))
 }
 
-/// Clauses, all of which must match, each by one of its matches.
-fn clauses(rule: &AuthorizationRule, namespace: &str) -> Vec<Rules> {
+/// Clauses, all of which must match, each by one of its matches. `None` for an ALLOW rule with an invalid value.
+fn clauses(rule: &AuthorizationRule, namespace: &str, allow: bool) -> Option<Vec<Rules>> {
     let mut clauses = Vec::new();
+    let clause = |matches: Option<Vec<Match>>| matches.map(|matches| Rules { matches });
     if !rule.to.is_empty() {
-        clauses.push(Rules { matches: rule.to.iter().map(operation).collect() });
+        clauses.push(clause(rule.to.iter().map(|to| operation(to, allow)).collect())?);
     }
     if !rule.from.is_empty() {
-        clauses.push(Rules { matches: rule.from.iter().map(|from| source(from, namespace)).collect() });
+        clauses.push(clause(rule.from.iter().map(|from| source(from, namespace, allow)).collect())?);
     }
-    clauses.extend(rule.when.iter().map(|condition| Rules { matches: vec![self::condition(condition)] }));
-    clauses
+    for condition in &rule.when {
+        clauses.push(Rules { matches: vec![self::condition(condition, allow)?] });
+    }
+    Some(clauses)
 }
 
-fn operation(operation: &AuthorizationOperation) -> Match {
-    Match {
-        destination_ports: ports(&operation.ports.any),
-        not_destination_ports: ports(&operation.ports.none),
+fn operation(operation: &AuthorizationOperation, allow: bool) -> Option<Match> {
+    let mut reader = ValueReader { allow, invalid: operation.unreadable };
+    let made = Match {
+        destination_ports: reader.accepted(&operation.ports.any, port),
+        not_destination_ports: reader.excluded(&operation.ports.none, port),
         ..Match::default()
-    }
+    };
+    reader.finish(made)
 }
 
-fn source(source: &AuthorizationSource, namespace: &str) -> Match {
-    Match {
-        source_ips: addresses(&source.ip_blocks.any),
-        not_source_ips: addresses(&source.ip_blocks.none),
+fn source(source: &AuthorizationSource, namespace: &str, allow: bool) -> Option<Match> {
+    let mut reader = ValueReader { allow, invalid: source.unreadable };
+    let made = Match {
+        source_ips: reader.accepted(&source.ip_blocks.any, address),
+        not_source_ips: reader.excluded(&source.ip_blocks.none, address),
         namespaces: strings(&source.namespaces.any),
         not_namespaces: strings(&source.namespaces.none),
         service_accounts: accounts(&source.service_accounts.any, namespace),
@@ -115,21 +128,69 @@ fn source(source: &AuthorizationSource, namespace: &str) -> Match {
         principals: strings(&source.principals.any),
         not_principals: strings(&source.principals.none),
         ..Match::default()
-    }
+    };
+    reader.finish(made)
 }
 
-fn condition(condition: &AuthorizationCondition) -> Match {
+fn condition(condition: &AuthorizationCondition, allow: bool) -> Option<Match> {
     let PolicyValues { any, none } = &condition.values;
+    let mut reader = ValueReader { allow, invalid: false };
     let mut made = Match::default();
     match condition.key.as_str() {
         "source.namespace" => (made.namespaces, made.not_namespaces) = (strings(any), strings(none)),
         "source.principal" => (made.principals, made.not_principals) = (strings(any), strings(none)),
-        "source.ip" => (made.source_ips, made.not_source_ips) = (addresses(any), addresses(none)),
-        "destination.ip" => (made.destination_ips, made.not_destination_ips) = (addresses(any), addresses(none)),
-        "destination.port" => (made.destination_ports, made.not_destination_ports) = (ports(any), ports(none)),
+        "source.ip" => {
+            made.source_ips = reader.accepted(any, address);
+            made.not_source_ips = reader.excluded(none, address);
+        }
+        "destination.ip" => {
+            made.destination_ips = reader.accepted(any, address);
+            made.not_destination_ips = reader.excluded(none, address);
+        }
+        "destination.port" => {
+            made.destination_ports = reader.accepted(any, port);
+            made.not_destination_ports = reader.excluded(none, port);
+        }
         _ => {}
     }
-    made
+    reader.finish(made)
+}
+
+/// Reader of the values of a match, which may be invalid.
+struct ValueReader {
+    allow: bool,
+    invalid: bool,
+}
+
+impl ValueReader {
+    /// Values of which one must match. An invalid one may be any value, so a DENY rule has none, which matches anything.
+    fn accepted<T>(&mut self, values: &[Text], read: impl Fn(&Text) -> Option<T>) -> Vec<T> {
+        let mut valid: Vec<T> = values.iter().filter_map(read).collect();
+        if valid.len() < values.len() {
+            if !self.allow {
+                valid.clear();
+            }
+            self.invalid |= valid.is_empty();
+        }
+        valid
+    }
+
+    /// Values of which none may match, without invalid ones.
+    fn excluded<T>(&mut self, values: &[Text], read: impl Fn(&Text) -> Option<T>) -> Vec<T> {
+        let valid: Vec<T> = values.iter().filter_map(read).collect();
+        self.invalid |= valid.len() < values.len();
+        valid
+    }
+
+    /// The match; `None` if it would allow more because of an invalid value.
+    fn finish(self, made: Match) -> Option<Match> {
+        match (self.invalid, self.allow) {
+            (true, true) => None,
+            // An empty match never matches.
+            (true, false) if made == Match::default() => Some(Match { not_destination_ports: vec![0], ..made }),
+            _ => Some(made),
+        }
+    }
 }
 
 fn strings(values: &[Text]) -> Vec<StringMatch> {
@@ -154,14 +215,11 @@ fn accounts(values: &[Text], namespace: &str) -> Vec<ServiceAccountMatch> {
     values.iter().map(one).collect()
 }
 
-fn ports(values: &[Text]) -> Vec<u32> {
-    values.iter().filter_map(|value| value.parse::<u16>().ok()).map(u32::from).collect()
+fn port(value: &Text) -> Option<u32> {
+    value.parse::<u16>().ok().map(u32::from)
 }
 
-fn addresses(values: &[Text]) -> Vec<Address> {
-    let one = |value: &Text| {
-        let block = value.parse::<IpNet>().ok().or_else(|| value.parse::<IpAddr>().ok().map(IpNet::from))?;
-        Some(Address { address: octets(block.addr()), length: u32::from(block.prefix_len()) })
-    };
-    values.iter().filter_map(one).collect()
+fn address(value: &Text) -> Option<Address> {
+    let block = value.parse::<IpNet>().ok().or_else(|| value.parse::<IpAddr>().ok().map(IpNet::from))?;
+    Some(Address { address: octets(block.addr()), length: u32::from(block.prefix_len()) })
 }

@@ -203,7 +203,7 @@ fn source_matches_keep_their_form() {
     let from = AuthorizationSource {
         principals: values(&["a", "b*", "*c", "*"], &[]),
         service_accounts: values(&["own", "other/theirs"], &[]),
-        ip_blocks: values(&["10.0.0.0/8"], &["::1", "nonsense"]),
+        ip_blocks: values(&["10.0.0.0/8"], &["::1"]),
         ..AuthorizationSource::default()
     };
     let rule = AuthorizationRule { from: vec![from], ..AuthorizationRule::default() };
@@ -220,6 +220,35 @@ fn source_matches_keep_their_form() {
     assert_eq!(accounts, [("reef", "own"), ("other", "theirs")]);
     assert_eq!((source.source_ips[0].length, source.not_source_ips[0].length), (8, 128));
     assert_eq!(source.not_source_ips.len(), 1);
+}
+
+#[test]
+fn invalid_values_never_allow_more_connections() {
+    let from = |ip_blocks, namespaces| AuthorizationRule {
+        from: vec![AuthorizationSource { ip_blocks, namespaces, ..AuthorizationSource::default() }],
+        ..AuthorizationRule::default()
+    };
+    let groups = |action, rule: AuthorizationRule| {
+        authorization(&policy(action, vec![rule]), "root", false).expect("enforced").groups
+    };
+    for ip_blocks in [values(&["10.0.0.0/40"], &[]), values(&[], &["nonsense"])] {
+        let rule = from(ip_blocks, values(&["a"], &[]));
+        assert!(groups(PolicyAction::Allow, rule.clone()).is_empty(), "{rule:?}");
+        let denied = groups(PolicyAction::Deny, rule);
+        let only = &denied[0].rules[0].matches[0];
+        assert_eq!((only.source_ips.len(), only.not_source_ips.len(), only.namespaces.len()), (0, 0, 1));
+    }
+    let one_of_two = from(values(&["10.0.0.0/8", "10.0.0.0/40"], &[]), values(&["a"], &[]));
+    let blocks = |action| groups(action, one_of_two.clone())[0].rules[0].matches[0].source_ips.len();
+    assert_eq!((blocks(PolicyAction::Allow), blocks(PolicyAction::Deny)), (1, 0));
+    let anything = |action, rule| groups(action, rule)[0].rules[0].matches[0].not_destination_ports == [0];
+    assert!(anything(PolicyAction::Deny, from(values(&["nonsense"], &[]), values(&[], &[]))));
+    let lost = AuthorizationRule {
+        from: vec![AuthorizationSource { unreadable: true, ..AuthorizationSource::default() }],
+        ..AuthorizationRule::default()
+    };
+    assert!(anything(PolicyAction::Deny, lost));
+    assert!(groups(PolicyAction::Unreadable, from(values(&["10.0.0.0/8"], &[]), values(&[], &[])))[0].rules.is_empty());
 }
 
 #[test]

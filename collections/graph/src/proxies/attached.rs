@@ -216,7 +216,7 @@ impl SubjectLookup {
             rows
         };
         let wide =
-            |telemetry: &Telemetry| telemetry.attachment.selector.is_empty() && telemetry.attachment.targets.is_empty();
+            |telemetry: &Telemetry| telemetry.attachment.selector.is_empty() && !telemetry.attachment.has_targets();
         let own = of(&subject.namespace);
         let mut found = Vec::new();
         if subject.namespace != *root {

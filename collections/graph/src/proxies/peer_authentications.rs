@@ -52,30 +52,60 @@ impl PeerPolicies {
     #[must_use]
     pub(crate) fn of_namespace(&self) -> MtlsMode {
         let wide = |policies: &[Arc<PeerAuthentication>]| {
-            policies.iter().find(|policy| policy.selector.is_empty()).and_then(|policy| mode(policy.mtls))
+            policies.iter().find(|policy| is_wide(policy)).and_then(|policy| mode(policy.mtls))
         };
         wide(&self.own).or_else(|| wide(&self.mesh)).unwrap_or_default()
     }
 
     /// The policy of a workload with these labels: the oldest policy that selects it, then that of its namespace, then
-    /// that of the mesh. A policy with a selector in the root namespace selects only workloads of that namespace.
+    /// that of the mesh. A policy with a selector in the root namespace selects only workloads of that namespace. A policy
+    /// whose selector cannot be read adds ports that require mutual TLS.
     #[must_use]
     pub(crate) fn of_workload(&self, labels: &Labels) -> PeerPolicy {
-        let selecting =
-            self.own.iter().find(|policy| !policy.selector.is_empty() && match_labels(&policy.selector, labels));
+        let selecting = self.own.iter().find(|policy| {
+            !policy.selector.is_empty() && !policy.selector_unreadable && match_labels(&policy.selector, labels)
+        });
         let whole = selecting.and_then(|policy| mode(policy.mtls)).unwrap_or_else(|| self.of_namespace());
         let ports: BTreeMap<u32, MtlsMode> = selecting
             .iter()
             .flat_map(|policy| &policy.ports)
             .map(|(port, of_port)| (*port, mode(*of_port).unwrap_or(whole)))
             .collect();
-        PeerPolicy { mode: whole, ports }
+        let mut found = PeerPolicy { mode: whole, ports };
+        for policy in self.own.iter().chain(&self.mesh).filter(|policy| policy.selector_unreadable) {
+            if match_labels(&policy.selector, labels) {
+                require(&mut found, policy);
+            }
+        }
+        found
     }
 
     /// Whether all workloads of the namespace have the same policy.
     #[must_use]
     pub(crate) fn is_uniform(&self) -> bool {
-        self.own.iter().all(|policy| policy.selector.is_empty())
+        self.own.iter().all(|policy| is_wide(policy)) && !self.mesh.iter().any(|policy| policy.selector_unreadable)
+    }
+}
+
+/// Whether a policy applies to all workloads.
+fn is_wide(policy: &PeerAuthentication) -> bool {
+    policy.selector.is_empty() && !policy.selector_unreadable
+}
+
+/// Adds the requirements of a policy whose selector cannot be read. What it permits has no effect.
+fn require(found: &mut PeerPolicy, policy: &PeerAuthentication) {
+    if policy.mtls == PeerMtls::Strict {
+        for port in policy.ports.keys() {
+            found.ports.entry(*port).or_insert(found.mode);
+        }
+        found.mode = MtlsMode::Strict;
+        let others = found.ports.iter_mut().filter(|(port, _)| !policy.ports.contains_key(port));
+        others.for_each(|(_, mode)| *mode = MtlsMode::Strict);
+    }
+    for (port, declared) in &policy.ports {
+        if mode(*declared).or(mode(policy.mtls)) == Some(MtlsMode::Strict) {
+            found.ports.insert(*port, MtlsMode::Strict);
+        }
     }
 }
 
@@ -121,6 +151,32 @@ mod tests {
         let web = policies.of_workload(&labels("web"));
         assert_eq!([web.mode(80), web.mode(90), web.mode(1)], [MtlsMode::Strict, MtlsMode::Disable, MtlsMode::Disable]);
         assert_eq!(policies.of_workload(&labels("db")).mode(80), MtlsMode::Disable);
+    }
+
+    #[test]
+    fn policy_with_an_unreadable_selector_only_requires() {
+        use PeerMtls::{Disable, Permissive, Strict};
+        let lost = |mtls, ports| {
+            let policy = PeerAuthentication::clone(&policy(mtls, Some("web"), ports));
+            Arc::new(PeerAuthentication { selector_unreadable: true, ..policy })
+        };
+        let modes = |own: Vec<Arc<PeerAuthentication>>, mesh, app| {
+            let policies = PeerPolicies { own, mesh };
+            assert!(!policies.is_uniform());
+            let found = policies.of_workload(&labels(app));
+            [found.mode(80), found.mode(90), found.mode(1)]
+        };
+        let web = || policy(Permissive, Some("web"), &[(80, Disable)]);
+        let strict = [MtlsMode::Strict; 3];
+        assert_eq!(modes(vec![web(), lost(Strict, &[])], vec![], "web"), strict);
+        assert_eq!(modes(vec![web()], vec![lost(Strict, &[])], "web"), strict);
+        let excepted = modes(vec![lost(Strict, &[(80, Permissive)]), web()], vec![], "web");
+        assert_eq!(excepted, [MtlsMode::Disable, MtlsMode::Strict, MtlsMode::Strict]);
+        let one = modes(vec![lost(PeerMtls::Unset, &[(90, Strict)])], vec![], "web");
+        assert_eq!(one, [MtlsMode::Permissive, MtlsMode::Strict, MtlsMode::Permissive]);
+        assert_eq!(modes(vec![lost(Strict, &[])], vec![], "db"), [MtlsMode::Permissive; 3]);
+        let wide = policy(Strict, None, &[]);
+        assert_eq!(modes(vec![lost(Disable, &[]), wide], vec![], "web"), strict, "it does not replace another policy");
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl PolicyFinder {
         let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, place: &Text| {
             let mut rows = cx.by(by, place);
             rows.retain(|(key, attached)| {
-                let counts = !targets_only || !attached.attachment.targets.is_empty();
+                let counts = !targets_only || attached.attachment.has_targets();
                 counts && attached.attachment.is_for(key, namespace, labels)
             });
             rows.sort_by(|a, b| (a.1.created, &a.0.name).cmp(&(b.1.created, &b.0.name)));

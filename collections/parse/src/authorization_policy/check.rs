@@ -61,7 +61,7 @@ pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &Authorizati
                 ("methods", "notMethods", &read.methods, attribute::present),
                 ("paths", "notPaths", &read.paths, attribute::path),
             ];
-            if lists.iter().all(|(_, _, values, _)| values.is_empty()) {
+            if !read.unreadable && lists.iter().all(|(_, _, values, _)| values.is_empty()) {
                 operation.refuse("", "at least one field of the operation is required");
             }
             for (any, none, values, check) in lists {
@@ -95,7 +95,7 @@ fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model
         ("ipBlocks", "notIpBlocks", &source.ip_blocks, attribute::block),
         ("remoteIpBlocks", "notRemoteIpBlocks", &source.remote_ip_blocks, attribute::block),
     ];
-    if identities.iter().chain(&addresses).all(|(_, _, values, _)| values.is_empty()) {
+    if !source.unreadable && identities.iter().chain(&addresses).all(|(_, _, values, _)| values.is_empty()) {
         fields.refuse("", "at least one field of the source is required");
     }
     let accounts = &source.service_accounts;

@@ -1,5 +1,5 @@
 use serde_json::{Value, json};
-use sluice_model::{AuthorizationPolicy, Object, ParsedObject, PolicyAction};
+use sluice_model::{AuthorizationPolicy, AuthorizationRule, Object, ParsedObject, PolicyAction};
 
 use crate::parse_object;
 
@@ -89,7 +89,61 @@ fn unreadable_part_does_not_allow_more() {
     let spec = |action: &str| json!({"action": action, "rules": [{"to": [{"operation": {"ports": [80], "methods": ["GET"]}}]}]});
     assert_eq!(parse(&spec("ALLOW")).0.rules, []);
     assert_eq!(parse(&spec("DENY")).0.rules.len(), 1);
-    assert_eq!(parsed(&json!({}), &json!({"action": "SHRUG"})).object, None);
+    for action in [json!("SHRUG"), json!(7), json!(["DENY"])] {
+        let (policy, _) = parse(&json!({"action": action, "rules": [{"to": [{"operation": {"methods": ["GET"]}}]}]}));
+        assert_eq!((policy.action, policy.rules.len()), (PolicyAction::Unreadable, 1), "{action}");
+    }
+    let (policy, _) = parse(&json!("no object"));
+    assert_eq!((policy.action, policy.rules), (PolicyAction::Unreadable, vec![AuthorizationRule::default()]));
+}
+
+#[test]
+fn unreadable_part_of_a_deny_rule_matches_everything() {
+    let rule = |rules: Value| parse(&json!({"action": "DENY", "rules": rules})).0.rules;
+    let anything = AuthorizationRule::default();
+    for rules in [
+        json!(5),
+        json!([5]),
+        json!([{"to": 5}]),
+        json!([{"to": [5]}]),
+        json!([{"to": [5, {"operation": {"methods": ["GET"]}}]}]),
+        json!([{"from": [{"source": 5}, {"source": {"namespaces": ["a"]}}]}]),
+        json!([{"when": [5]}]),
+        json!([{"when": [{"key": 5, "values": ["a"]}]}]),
+        json!([{"when": [{"key": "request.scheme", "values": ["https"]}]}]),
+        json!([{"when": [{"key": "source.namespace", "values": ["a", 5]}]}]),
+    ] {
+        assert_eq!(rule(rules.clone()), [anything.clone()], "{rules}");
+    }
+    let partly = rule(json!([{"to": [{"operation": {"methods": ["GET", 5], "ports": ["80"]}}]}]));
+    assert_eq!(partly[0].to[0].methods.any, [""; 0]);
+    assert_eq!(partly[0].to[0].ports.any, ["80"]);
+    let others = rule(json!([{"to": [{"operation": {"methods": ["GET"]}}]}, 5]));
+    assert_eq!(others.len(), 2, "the readable rule and one for the other");
+    assert_eq!(others[1], anything);
+}
+
+#[test]
+fn allow_rule_with_an_unknown_field_allows_nothing() {
+    let rules = |rule: Value| parse(&json!({"rules": [rule]})).0.rules.len();
+    assert_eq!(rules(json!({"to": [{"operation": {"methods": ["GET"], "grpcMethods": ["x"]}}]})), 0);
+    assert_eq!(rules(json!({"from": [{"source": {"principals": ["a"]}, "sources": []}]})), 0);
+    assert_eq!(rules(json!({"unless": [{}]})), 0);
+    assert_eq!(rules(json!({"when": [{"key": "source.namespace", "values": ["a"], "value": "b"}]})), 0);
+    assert_eq!(rules(json!({})), 1);
+}
+
+#[test]
+fn allow_policy_with_an_unreadable_target_allows_nothing() {
+    for target in [json!({"selector": {"matchLabels": {"app": 1}}}), json!({"targetRef": 5}), json!({"targetRefs": {}})]
+    {
+        let mut spec = target.clone();
+        spec["rules"] = json!([{}]);
+        let (policy, _) = parse(&spec);
+        assert_eq!(policy.rules, [], "{target}");
+        spec["action"] = json!("DENY");
+        assert_eq!(parse(&spec).0.rules.len(), 1, "{target}");
+    }
 }
 
 #[test]

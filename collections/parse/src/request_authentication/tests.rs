@@ -53,13 +53,52 @@ fn invalid_parts_are_reported_and_left_out() {
             "outputClaimToHeaders[0].header",
         ),
     ] {
-        let (policy, rejects) = parse(rule.clone());
+        let (policy, mut rejects) = parse(rule.clone());
+        // A warning about the effect may follow.
+        rejects.retain(|path| path != "spec.jwtRules[0]");
         assert_eq!(rejects, [format!("spec.jwtRules[0].{path}")], "{rule}");
         assert_eq!(policy.rules.len(), 1);
         assert!(policy.rules[0].from_headers.is_empty() && policy.rules[0].output_claim_to_headers.is_empty());
     }
     let (policy, _) = parse(json!({"issuer": "i", "jwks": "not json"}));
     assert_eq!(policy.rules[0].keys, JwtKeys::Unusable);
+}
+
+#[test]
+fn unreadable_rule_accepts_no_token() {
+    let good = json!({
+        "issuer": "i", "jwks": "{\"keys\":[]}", "audiences": ["a"], "fromHeaders": [{"name": "x", "prefix": "T "}],
+        "fromParams": ["p"], "fromCookies": ["c"], "outputPayloadToHeader": "x-p",
+        "outputClaimToHeaders": [{"header": "x-s", "claim": "sub"}], "spaceDelimitedClaims": ["scp"],
+    });
+    let (policy, _) = parse(good.clone());
+    assert!(policy.rules[0].keys != JwtKeys::Unusable && !policy.rules[0].location_unreadable);
+    for (name, location) in [
+        ("issuer", false),
+        ("jwks", false),
+        ("jwksUri", false),
+        ("audiences", false),
+        ("spaceDelimitedClaims", false),
+        ("fromHeaders", true),
+        ("fromParams", true),
+        ("fromCookies", true),
+        ("outputPayloadToHeader", true),
+        ("outputClaimToHeaders", true),
+    ] {
+        for bad in [json!(5), json!([5]), json!({"a": "b"})] {
+            let mut rule = good.clone();
+            rule[name] = bad.clone();
+            let (policy, _) = parse(rule);
+            let rule = &policy.rules[0];
+            assert_eq!((&rule.keys, rule.location_unreadable), (&JwtKeys::Unusable, location), "{name}: {bad}");
+        }
+    }
+    let (policy, _) = parse(json!({"issuer": "i", "jwks": "{\"keys\":[]}", "audiences": [""]}));
+    assert_eq!(policy.rules[0].keys, JwtKeys::Unusable, "no audience is left, which would accept any");
+    for rule in [json!(5), json!("x")] {
+        let (policy, _) = parse(rule);
+        assert!(policy.rules[0].location_unreadable && policy.rules[0].keys == JwtKeys::Unusable);
+    }
 }
 
 #[test]

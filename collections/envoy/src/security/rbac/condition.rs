@@ -19,7 +19,7 @@ enum Side<'a> {
     Source(Source<'a>),
 }
 
-/// Groups conditions by source and operation. An unknown attribute makes the whole rule ineffective.
+/// Groups conditions by source and operation.
 pub(super) fn read<'a>(
     when: &'a [AuthorizationCondition],
     namespace: &'a str,
@@ -27,8 +27,8 @@ pub(super) fn read<'a>(
 ) -> Result<Conditions<'a>, Inexpressible> {
     let mut conditions = Conditions::default();
     for condition in when {
-        let side = side(&condition.key, namespace).ok_or_else(|| format!("unknown attribute `{}`", condition.key))?;
-        match purpose.tolerate(side)? {
+        let unknown = || Err(format!("unknown attribute `{}`", condition.key).into());
+        match purpose.tolerate(side(&condition.key, namespace).unwrap_or_else(unknown))? {
             Some(Side::Operation(attribute)) => conditions.operation.push((attribute, &condition.values)),
             Some(Side::Source(attribute)) => conditions.source.push((attribute, &condition.values)),
             None => {}

@@ -71,7 +71,8 @@ pub(super) fn derive_policies<'s>(
         let (root, peers) = (deps.on(&root), deps.by(&peers));
         move |cx, key, policy| {
             let Some(root) = cx.get(&root, &()) else { return Vec::new() };
-            if key.namespace == *root || policy.selector.is_empty() || policy.ports.is_empty() {
+            let own = !policy.selector.is_empty() && !policy.selector_unreadable && !policy.ports.is_empty();
+            if key.namespace == *root || !own {
                 return Vec::new();
             }
             let wide =
@@ -152,11 +153,13 @@ impl PolicyReads {
         }
         let own = PeerAuthentications::of(cx, &self.peers, namespace);
         let mesh = elsewhere.map(|root| PeerAuthentications::of(cx, &self.peers, root));
+        let may_require = own.may_require(labels) || mesh.as_ref().is_some_and(|mesh| mesh.may_require(labels));
         let peer = match &mesh {
             Some(mesh) => peer_policy(root, mesh.wide(), own.wide(), own.selecting(labels)),
             None => peer_policy(root, own.wide(), None, None),
         };
-        names.into_iter().chain(peer).collect()
+        let strict = may_require.then(|| name(root, STRICT_POLICY)).filter(|strict| peer.as_ref() != Some(strict));
+        names.into_iter().chain(peer).chain(strict).collect()
     }
 
     /// Names of the policies that allow the waypoints through which the workload is reached.
@@ -193,13 +196,26 @@ impl PeerAuthentications {
 
     /// The policy for the whole namespace.
     fn wide(&self) -> Option<&PeerAuthentication> {
-        self.0.iter().map(AsRef::as_ref).find(|policy| policy.selector.is_empty())
+        let mut all = self.0.iter().map(AsRef::as_ref);
+        all.find(|policy| policy.selector.is_empty() && !policy.selector_unreadable)
+    }
+
+    /// Whether a policy whose selector cannot be read may require mutual TLS of workloads with these labels. It is then
+    /// required on all ports.
+    fn may_require(&self, labels: &Labels) -> bool {
+        let mut lost =
+            self.0.iter().filter(|policy| policy.selector_unreadable && match_labels(&policy.selector, labels));
+        lost.any(|policy| {
+            policy.mtls == PeerMtls::Strict || policy.ports.values().any(|mode| *mode == PeerMtls::Strict)
+        })
     }
 
     /// The policy for workloads with these labels.
     fn selecting(&self, labels: &Labels) -> Option<&PeerAuthentication> {
         let mut all = self.0.iter().map(AsRef::as_ref);
-        all.find(|policy| !policy.selector.is_empty() && match_labels(&policy.selector, labels))
+        all.find(|policy| {
+            !policy.selector.is_empty() && !policy.selector_unreadable && match_labels(&policy.selector, labels)
+        })
     }
 }
 
