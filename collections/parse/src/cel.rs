@@ -27,6 +27,9 @@ const RESERVED: [&str; 17] = [
     "void",
     "while",
 ];
+/// Functions that the parsers of CEL expand to loops, with their numbers of arguments. The first argument names the variable.
+const LOOPS: [(&str, &[usize]); 5] =
+    [("all", &[2]), ("exists", &[2]), ("exists_one", &[2]), ("filter", &[2]), ("map", &[2, 3])];
 const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Binary operators by precedence, lowest first.
@@ -51,6 +54,9 @@ pub(crate) enum CelError {
     /// The parsers of CEL expand `has(a.b)` to a presence test, for which the argument must be a field selection.
     #[error("expected a field such as `a.b` as the argument of `has`; write `'key' in a` for a key of a map")]
     HasArgument,
+    /// The parsers of CEL expand these functions to loops over a variable.
+    #[error("expected the name of a variable as the first argument of `{0}`")]
+    LoopVariable(String),
 }
 
 /// Checks the syntax of an expression.
@@ -163,9 +169,11 @@ fn number(text: &str) -> usize {
     }
 }
 
-/// The form of an expression, as far as `has` restricts it.
-#[derive(Clone, Copy)]
+/// The form of an expression, as far as an argument must have it.
+#[derive(Clone, Copy, Eq, PartialEq)]
 enum Form {
+    /// A name.
+    Name,
     /// `OPERAND.FIELD`, or the presence test of one.
     Selection,
     Other,
@@ -249,10 +257,15 @@ impl<'a> Parser<'a> {
         loop {
             if self.take(".") {
                 let is_optional = self.take("?");
-                self.selector()?;
+                let name = self.selector()?;
                 form = if is_optional { Form::Other } else { Form::Selection };
                 if self.take("(") {
-                    self.list(")", depth, Self::expression)?;
+                    let arguments = self.list(")", depth, Self::expression)?;
+                    let is_loop =
+                        LOOPS.iter().any(|(known, counts)| *known == name && counts.contains(&arguments.len()));
+                    if is_loop && arguments.first() != Some(&Form::Name) {
+                        return Err(CelError::LoopVariable(name.to_owned()));
+                    }
                     form = Form::Other;
                 }
             } else if self.take("[") {
@@ -266,11 +279,11 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn selector(&mut self) -> Result<(), CelError> {
+    fn selector(&mut self) -> Result<&'a str, CelError> {
         match self.peek() {
             Some(Token::Identifier(name)) if !KEYWORDS.contains(name) => {
                 self.at += 1;
-                Ok(())
+                Ok(name)
             }
             _ => Err(self.expected("a name")),
         }
@@ -332,14 +345,17 @@ impl<'a> Parser<'a> {
             Some(Token::Identifier(name)) if RESERVED.contains(name) => Err(CelError::ReservedWord((*name).to_owned())),
             Some(Token::Identifier(name)) if *name != "in" => {
                 self.at += 1;
-                if self.message(depth)? || !self.take("(") {
+                if self.message(depth)? {
                     return Ok(Form::Other);
+                }
+                if !self.take("(") {
+                    return Ok(if rooted { Form::Other } else { Form::Name });
                 }
                 let arguments = self.list(")", depth, Self::expression)?;
                 match arguments.as_slice() {
                     [argument] if *name == "has" && !rooted => match argument {
                         Form::Selection => Ok(Form::Selection),
-                        Form::Other => Err(CelError::HasArgument),
+                        Form::Name | Form::Other => Err(CelError::HasArgument),
                     },
                     _ => Ok(Form::Other),
                 }

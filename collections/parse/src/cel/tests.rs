@@ -75,6 +75,31 @@ fn argument_of_has_is_a_field_selection() {
 }
 
 #[test]
+fn first_argument_of_a_loop_is_a_name() {
+    for text in [
+        "x.all(y, y > 1)",
+        "x.exists((y), true)",
+        "x.map(y, y > 1, y + 1)",
+        // These are other functions of the same name.
+        "x.all(1)",
+        "all(1, true)",
+        "x.map(1, 2, 3, 4)",
+    ] {
+        assert_eq!(check_cel(text), Ok(()), "{text}");
+    }
+    for (text, function) in [
+        ("x.all(1, true)", "all"),
+        ("x.exists(a.b, true)", "exists"),
+        ("x.exists_one('y', true)", "exists_one"),
+        ("x.filter(!y, true)", "filter"),
+        ("x.map(.y, 1)", "map"),
+        ("[1].map(f(), 1, 2)", "map"),
+    ] {
+        assert_eq!(check_cel(text), Err(CelError::LoopVariable(function.to_owned())), "{text}");
+    }
+}
+
+#[test]
 fn errors_name_the_place_and_what_is_expected() {
     let check = |text: &str, expected: &str| {
         assert_eq!(check_cel(text).map_err(|error| error.to_string()), Err(expected.to_owned()), "{text}");
