@@ -1,11 +1,15 @@
 //! The parts of a Kubernetes API server that clients use, over real HTTP.
 //!
 //! It keeps objects with resourceVersions, lists them in pages with continue tokens, sends events and bookmarks to
-//! watches, and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect or silence
-//! watches, break lists off and compact its history. It records requests, so that granted rights can be compared with
-//! used ones.
+//! watches, answers 410 to a watch that is too far behind, and has discovery. Requests for the metadata of objects are
+//! answered only in the form that a real server requires. Tests can make it slow, forbid kinds, disconnect or silence
+//! watches, break lists off, compact its history and give wrong answers. It records requests, so that granted rights can be
+//! compared with used ones.
 
 mod answer;
+mod discovery;
+mod fault;
+mod metadata;
 mod patch;
 mod response;
 mod rights;
@@ -24,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use fault::WrongAnswer;
 pub use rights::{Right, granted};
 use store::ObjectStore;
 pub use store::ResourceKind;
@@ -50,6 +55,8 @@ struct Faults {
     /// The number of lists that are broken off in the middle, by resource.
     broken_lists: BTreeMap<String, usize>,
     forbidden: BTreeSet<String>,
+    /// Wrong answers to requests for a resource, `discovery`, or `*`, which is everything.
+    wrong: BTreeMap<String, WrongAnswer>,
     /// Accepted tokens. If empty, requests need no token.
     tokens: BTreeSet<String>,
 }
@@ -76,6 +83,8 @@ struct Shared {
     disconnected: watch::Sender<u64>,
     /// Counts silences; watches that are open then send nothing more and do not end.
     silenced: watch::Sender<u64>,
+    /// Counts changes of wrong answers; ends requests that hang.
+    released: watch::Sender<u64>,
     /// Interval of bookmarks on an idle watch.
     bookmark_interval: Duration,
 }
@@ -106,6 +115,7 @@ impl ApiServer {
             changed: watch::channel(0).0,
             disconnected: watch::channel(0).0,
             silenced: watch::channel(0).0,
+            released: watch::channel(0).0,
             bookmark_interval: Duration::from_millis(20),
         });
         let router = answer::router(shared.clone());
@@ -242,6 +252,17 @@ impl ApiServer {
         } else {
             state.faults.forbidden.remove(resource);
         }
+    }
+
+    /// Answers requests for a resource wrongly, until `None`; with `create RESOURCE`, only those with this verb. The resource
+    /// `discovery` is discovery, and `*` is everything.
+    pub fn answer_wrongly(&self, resource: &str, answer: Option<WrongAnswer>) {
+        let wrong = &mut self.shared.state().faults.wrong;
+        match answer {
+            Some(answer) => wrong.insert(resource.to_owned(), answer),
+            None => wrong.remove(resource),
+        };
+        self.shared.released.send_modify(|count| *count += 1);
     }
 
     /// Sets the status of a TokenReview of a token. Other tokens are not authenticated.

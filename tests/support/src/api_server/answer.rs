@@ -13,9 +13,11 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::fault::wrong_answer;
+use super::metadata::{self, Form};
 use super::response::{broken_response, json_response, status, text_response};
 use super::store::{PagedList, StoreEvent};
-use super::{ReceivedRequest, Shared, patch, write};
+use super::{ReceivedRequest, Shared, discovery, patch, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
@@ -29,7 +31,15 @@ struct ReadTarget {
     resource: String,
     namespace: String,
     query: BTreeMap<String, String>,
-    metadata_only: bool,
+    form: Form,
+    /// Kind of the objects.
+    kind: String,
+}
+
+impl ReadTarget {
+    fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
@@ -43,8 +53,8 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         return status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
     }
     let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
-    if let ["apis", group] = parts.as_slice() {
-        return group_versions(&shared, group);
+    if let Some(answer) = discovery::answer(&shared, &parts).await {
+        return answer;
     }
     let (group, version, rest) = match parts.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),
@@ -52,12 +62,21 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
     if let Some(target) = write::route(&shared, group, rest, request.method()) {
+        let (verb, resource) = target.names();
+        for name in [&format!("{verb} {resource}"), resource] {
+            if let Some(answer) = wrong_answer(&shared, name).await {
+                return answer;
+            }
+        }
         let group = group.to_owned();
         return write::answer(&shared, &group, target, request.into_body()).await;
     }
     let (namespace, resource) = match rest {
         ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
             let target = [group, resource, namespace, name].map(str::to_owned);
+            if let Some(answer) = wrong_answer(&shared, resource).await {
+                return answer;
+            }
             return patch_status(&shared, target, request.into_body()).await;
         }
         ["namespaces", namespace, resource] => (*namespace, *resource),
@@ -65,14 +84,15 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
     let query = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let target = ReadTarget {
+    let accepted = metadata::accepted(request.headers());
+    let mut target = ReadTarget {
         group: group.to_owned(),
         version: version.to_owned(),
         resource: resource.to_owned(),
         namespace: namespace.to_owned(),
         query: query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
-        metadata_only: accept.contains("as=PartialObjectMetadata"),
+        form: accepted.unwrap_or(Form::Whole),
+        kind: String::new(),
     };
     let is_watch = target.query.get("watch").is_some_and(|value| value == "true" || value == "1");
     let delay = {
@@ -84,14 +104,25 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             namespace: target.namespace.clone(),
         };
         *state.requests.entry(received).or_default() += 1;
-        if state.store.find(group, version, resource).is_none() {
+        state.faults.slow_lists
+    };
+    if let Some(answer) = wrong_answer(&shared, &target.resource).await {
+        return answer;
+    }
+    {
+        let state = shared.state();
+        let Some(kind) = state.store.find(&target.group, &target.version, &target.resource) else {
             return status(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
-        }
+        };
+        target.kind = kind.name.to_owned();
         if state.faults.forbidden.contains(resource) {
             return status(StatusCode::FORBIDDEN, "Forbidden", "forbidden by the test");
         }
-        state.faults.slow_lists
-    };
+    }
+    // A list is not one object. A real server accepts a watch in the form of a list and then cannot encode its events.
+    if accepted.is_none() || (!is_watch && target.form == Form::Metadata) {
+        return status(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", "the Accept header names no form of the response");
+    }
     if is_watch {
         return watch(shared, target);
     }
@@ -133,18 +164,6 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
     }
 }
 
-fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
-    let versions = shared.state().store.versions(group);
-    if versions.is_empty() {
-        return status(StatusCode::NOT_FOUND, "NotFound", "no such group");
-    }
-    let versions: Vec<Value> = versions
-        .into_iter()
-        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
-        .collect();
-    json_response(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
-}
-
 /// Whether the selectors of a request match an object. Only `status.phase!=Failed`, `metadata.name=NAME` and one label
 /// with its value are supported: tests use no other selector.
 fn selects(target: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
@@ -164,12 +183,12 @@ fn selects(target: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
     }
 }
 
+fn partial_object(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}
+
 fn representation(target: &ReadTarget, object: &Value) -> Value {
-    if target.metadata_only {
-        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
-    } else {
-        object.clone()
-    }
+    if target.form == Form::Metadata { partial_object(object) } else { object.clone() }
 }
 
 fn list(shared: &Shared, target: &ReadTarget) -> Response<Body> {
@@ -191,13 +210,17 @@ fn list(shared: &Shared, target: &ReadTarget) -> Response<Body> {
     drop(state);
     let items: Vec<Cow<'_, str>> = objects
         .iter()
-        .map(|stored| match target.metadata_only {
-            true => json!({"metadata": stored.object["metadata"]}).to_string().into(),
-            false => stored.item().into(),
+        .map(|stored| match target.form {
+            Form::Whole => stored.item().into(),
+            _ => partial_object(&stored.object).to_string().into(),
         })
         .collect();
-    let (version, items) = (&target.version, items.join(","));
-    let list = format!(r#"{{"kind":"List","apiVersion":"{version}","metadata":{metadata},"items":[{items}]}}"#);
+    let (kind, version) = match target.form {
+        Form::Whole => (format!("{}List", target.kind), target.api_version()),
+        _ => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+    };
+    let items = items.join(",");
+    let list = format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":[{items}]}}"#);
     match breaks_off(shared, &target.resource) {
         true => broken_response(list),
         false => text_response(StatusCode::OK, list),
@@ -262,8 +285,8 @@ fn initial_events(shared: &Shared, target: &ReadTarget) -> (VecDeque<Bytes>, u64
         list.objects.iter().map(|stored| line("ADDED", &representation(target, &stored.object))).collect();
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     let metadata = json!({"resourceVersion": list.version.to_string(), "annotations": annotations});
-    let object = json!({"apiVersion": target.version, "kind": target.resource, "metadata": metadata});
-    lines.push_back(line("BOOKMARK", &object));
+    let object = json!({"apiVersion": target.api_version(), "kind": target.kind, "metadata": metadata});
+    lines.push_back(line("BOOKMARK", &representation(target, &object)));
     (lines, list.version)
 }
 
@@ -287,7 +310,8 @@ impl WatchStream {
                 return std::future::pending().await;
             }
             if let Some(line) = self.lines.pop_front() {
-                return Some(line);
+                // An event is not a list, so it has no such form.
+                return (self.target.form != Form::MetadataList).then_some(line);
             }
             self.changed.borrow_and_update();
             self.collect();
@@ -304,8 +328,9 @@ impl WatchStream {
                 () = tokio::time::sleep_until(self.ends.into()) => return None,
                 () = tokio::time::sleep(self.shared.bookmark_interval) => {
                     let metadata = json!({"resourceVersion": self.sent_version.to_string()});
-                    let object = json!({"apiVersion": self.target.version, "kind": self.target.resource, "metadata": metadata});
-                    self.lines.push_back(line("BOOKMARK", &object));
+                    let (version, kind) = (self.target.api_version(), &self.target.kind);
+                    let object = json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+                    self.lines.push_back(line("BOOKMARK", &representation(&self.target, &object)));
                     self.shared.state().bookmarks.insert(self.target.resource.clone(), self.sent_version);
                 }
             }

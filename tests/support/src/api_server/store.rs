@@ -136,6 +136,20 @@ impl ObjectStore {
         versions
     }
 
+    /// The groups that kinds are in, except the core group.
+    pub(super) fn groups(&self) -> Vec<&'static str> {
+        let mut groups: Vec<_> = self.kinds.iter().map(|kind| kind.group).filter(|group| !group.is_empty()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// Plural and kind of the resources in a version of a group.
+    pub(super) fn resources(&self, group: &str, version: &str) -> Vec<(&'static str, &'static str)> {
+        let of = self.kinds.iter().filter(|kind| kind.group == group && kind.versions.contains(&version));
+        of.map(|kind| (kind.plural, kind.name)).collect()
+    }
+
     pub(super) fn define(&mut self, kind: ResourceKind) {
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

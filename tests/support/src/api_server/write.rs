@@ -18,6 +18,13 @@ pub(super) struct WriteTarget {
     name: String,
 }
 
+impl WriteTarget {
+    /// The verb and the resource.
+    pub(super) fn names(&self) -> (&str, &String) {
+        (self.verb, &self.resource)
+    }
+}
+
 /// The target of a request for one object; none for other requests.
 pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method) -> Option<WriteTarget> {
     let (namespace, resource, name) = match path {
