@@ -60,7 +60,7 @@ impl AppError {
     #[must_use]
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Runtime(_) | Self::Task { .. } | Self::Mesh(MeshFileError::Watch(_) | MeshFileError::Thread(_)) => 1,
+            Self::Runtime(_) | Self::Task { .. } | Self::Mesh(MeshFileError::Thread(_)) => 1,
             Self::Config(_) => 2,
             Self::Listen { .. } => 3,
             Self::Files(FilesError::Syntax { .. }) => 6,

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{KubernetesSigner, TrustBundle};
+use crate::server::next;
 
 /// Interval between two fetches of published trust bundles.
 const FETCH_INTERVAL: Duration = Duration::from_secs(30 * 60);
@@ -58,6 +59,7 @@ impl TrustAnchors {
         let mut feed = engine.feed().only(&handles.mesh);
         let mut mesh = MeshConfig::default();
         let mut due = Instant::now();
+        let mut signer_roots = self.workload_signer.as_ref().map(|signer| signer.changes());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -73,6 +75,7 @@ impl TrustAnchors {
                     }
                 }
                 changed = self.bundle.changed() => if changed.is_err() { return },
+                () = next(&mut signer_roots) => {}
                 () = tokio::time::sleep_until(due) => {
                     due = Instant::now() + self.fetch(&mesh).await;
                 }

@@ -173,7 +173,7 @@ impl AuthorityKeeper {
         });
         guard
             .inspect_err(|error| {
-                warn!(target: "pkica", %error, "failed to watch the files of the certificate authority: changes need a restart");
+                warn!(target: "pkica", %error, "failed to follow the files of the certificate authority: changes need a restart");
             })
             .ok()
     }

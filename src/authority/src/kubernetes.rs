@@ -1,13 +1,20 @@
 //! Workload certificates from a signer of the Kubernetes API (P09).
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kube::Client;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use sluice_ca::{ForwardedRequest, IssueError, Issued, LifetimeLimits};
 use sluice_model::MeshConfig;
 use sluice_telemetry::unix_seconds;
+use sluice_watch::{FollowGuard, follow_changes};
+use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::signing::{CsrClient, SigningRequest};
 
@@ -23,13 +30,15 @@ pub struct SignerConfig {
     pub domain: String,
     /// Roots of all certificates, PEM. `None` uses those of mesh config for the signer, or those that the signer returns.
     pub roots: Option<String>,
+    /// The file of `roots`, which is followed.
+    pub roots_file: Option<PathBuf>,
     /// Longest wait for the signer.
     pub timeout: Duration,
 }
 
 impl Default for SignerConfig {
     fn default() -> Self {
-        Self { signer: String::new(), domain: String::new(), roots: None, timeout: SIGNING_TIMEOUT }
+        Self { signer: String::new(), domain: String::new(), roots: None, roots_file: None, timeout: SIGNING_TIMEOUT }
     }
 }
 
@@ -40,6 +49,8 @@ pub struct KubernetesSigner {
     lifetimes: LifetimeLimits,
     /// Roots by signer, from mesh config.
     roots: ArcSwap<BTreeMap<String, String>>,
+    /// Roots of all signers, from the file.
+    file_roots: watch::Sender<Option<String>>,
 }
 
 impl KubernetesSigner {
@@ -47,7 +58,43 @@ impl KubernetesSigner {
     #[must_use]
     pub fn new(client: Client, config: SignerConfig, lifetimes: LifetimeLimits) -> Self {
         let signing = CsrClient::new(client, config.timeout);
-        Self { signing, config, lifetimes, roots: ArcSwap::default() }
+        let file_roots = watch::Sender::new(config.roots.clone());
+        Self { signing, config, lifetimes, roots: ArcSwap::default(), file_roots }
+    }
+
+    /// Follows the file of roots until the guard is dropped. Without roots in the file, the previous ones stay.
+    #[must_use]
+    pub fn follow_file(self: &Arc<Self>) -> Option<FollowGuard> {
+        let file = self.config.roots_file.clone()?;
+        let directory = file.parent().map(Path::to_owned).unwrap_or_default();
+        let (wanted, signer) = (file.clone(), self.clone());
+        let guard = follow_changes(
+            &[directory],
+            move |path| path.file_name() == wanted.file_name(),
+            move || {
+                let Ok(text) = std::fs::read_to_string(&file) else { return };
+                if !CertificateDer::pem_slice_iter(text.as_bytes()).any(|root| root.is_ok()) {
+                    return;
+                }
+                signer.file_roots.send_if_modified(|roots| {
+                    let is_new = roots.as_ref() != Some(&text);
+                    if is_new {
+                        info!(target: "pkira", file = %file.display(), "the roots of the signer have changed");
+                        *roots = Some(text);
+                    }
+                    is_new
+                });
+            },
+        );
+        guard
+            .inspect_err(|error| warn!(target: "pkira", %error, "failed to follow the file of the signer's roots"))
+            .ok()
+    }
+
+    /// Reports later changes of the roots in the file.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Option<String>> {
+        self.file_roots.subscribe()
     }
 
     /// Sets the roots of signers from mesh config (`caCertificates`).
@@ -58,7 +105,7 @@ impl KubernetesSigner {
     /// Possible roots of workload certificates, PEM.
     #[must_use]
     pub fn roots(&self) -> Vec<String> {
-        match &self.config.roots {
+        match &*self.file_roots.borrow() {
             Some(roots) => vec![roots.clone()],
             None => self.roots.load().values().cloned().collect(),
         }
@@ -86,8 +133,8 @@ impl KubernetesSigner {
             approval: ("IstioWorkload", "the caller is authenticated as the identity of the request"),
         };
         let signed = self.signing.sign(what).await.map_err(|error| IssueError::Sign(error.to_string()))?;
-        let own = self.roots.load();
-        let roots = self.config.roots.as_deref().or_else(|| own.get(&signer).map(String::as_str));
+        let (own, of_file) = (self.roots.load(), self.file_roots.borrow().clone());
+        let roots = of_file.as_deref().or_else(|| own.get(&signer).map(String::as_str));
         forwarded.accept(&signed, roots, unix_seconds())
     }
 

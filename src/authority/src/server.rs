@@ -124,9 +124,11 @@ impl ServerCertificateKeeper {
                 // Fails only if another change is already queued.
                 let _ = sender.try_send(());
             })
-            .inspect_err(|error| warn!(target: "tls", %error, "failed to watch the certificate files: they are read every minute"))
+            .inspect_err(|error| warn!(target: "tls", %error, "failed to follow the certificate files: they are read every minute"))
             .ok()
         });
+        let _roots_guard = self.workload_signer.as_ref().and_then(KubernetesSigner::follow_file);
+        let mut signer_roots = self.workload_signer.as_ref().map(|signer| signer.changes());
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
         let mut other_roots = self.server_signer.as_ref().map(|signer| signer.changes());
         loop {
@@ -139,6 +141,7 @@ impl ServerCertificateKeeper {
                 // With another signer, a new authority does not change the server certificate.
                 () = next(&mut changes) => self.server_signer.is_none(),
                 () = next(&mut other_roots) => true,
+                () = next(&mut signer_roots) => false,
                 () = tokio::time::sleep(self.interval) => {
                     if self.files.is_some() {
                         self.read_files();
@@ -217,7 +220,7 @@ impl ServerCertificateKeeper {
 }
 
 /// Waits for a change; forever without a sender.
-async fn next<T>(receiver: &mut Option<watch::Receiver<T>>) {
+pub(super) async fn next<T>(receiver: &mut Option<watch::Receiver<T>>) {
     let is_open = match receiver {
         Some(changes) => changes.changed().await.is_ok(),
         None => std::future::pending().await,

@@ -215,11 +215,13 @@ fn root_key(variables: &Variables<'_>) -> Result<Option<NewKey>, ConfigError> {
 /// The signer of the Kubernetes API, and the roots that verify its certificates, if a file has them.
 fn workload_signer(variables: &Variables<'_>) -> SignerConfig {
     let (signer, domain) = (variables.text_or("K8S_SIGNER", ""), variables.text_or("CERT_SIGNER_DOMAIN", ""));
-    let mounted = std::fs::read_to_string(EXTERNAL_ROOTS).ok();
+    let read = |file: &str| std::fs::read_to_string(file).ok().map(|text| (text, file.to_owned()));
     // With a domain there are several signers, and each has separate roots.
-    let of_cluster = || domain.is_empty().then(|| std::fs::read_to_string(CLUSTER_ROOTS).ok()).flatten();
-    let roots = mounted.or_else(of_cluster);
-    SignerConfig { signer, domain, roots, ..SignerConfig::default() }
+    let of_cluster = || domain.is_empty().then(|| read(CLUSTER_ROOTS)).flatten();
+    let (roots, roots_file) = read(EXTERNAL_ROOTS).or_else(of_cluster).unzip();
+    // The file may be mounted later.
+    let roots_file = Some(roots_file.unwrap_or_else(|| EXTERNAL_ROOTS.to_owned()).into());
+    SignerConfig { signer, domain, roots, roots_file, ..SignerConfig::default() }
 }
 
 /// `FILE` or `ID=FILE`.

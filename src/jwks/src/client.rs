@@ -1,6 +1,8 @@
 //! Fetches JSON web key sets with [`HttpClient`].
 
-use std::time::Duration;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use http::header::{ACCEPT, HeaderValue};
 use serde_json::Value;
@@ -90,26 +92,35 @@ impl From<HttpError> for FetchError {
 /// Fetches JSON web key sets.
 #[derive(Debug)]
 pub struct JwksClient {
-    http: HttpClient,
+    /// The client, and the version of the file of roots that it was made with.
+    http: Mutex<(Option<FileVersion>, HttpClient)>,
+    options: JwksOptions,
     plaintext: PlaintextPolicy,
 }
 
+/// Modification time and length of a file.
+type FileVersion = (SystemTime, u64);
+
 impl JwksClient {
-    /// A client with these options. The file of roots is read once.
+    /// A client with these options. The file of roots is read again when it has changed.
     ///
     /// # Errors
     /// The HTTP client cannot be set up.
     pub fn new(options: &JwksOptions) -> Result<Self, HttpError> {
         let plaintext = if options.https_only { PlaintextPolicy::Refused } else { PlaintextPolicy::Allowed };
-        let http = HttpClient::new(HttpClientOptions {
-            tls: tls::client_config(&options.extra_roots, options.skip_verify),
-            blocked: options.blocked.clone(),
-            plaintext,
-            max_redirects: MAX_REDIRECTS,
-            local_address: None,
-            user_agent: concat!("sluice/", env!("CARGO_PKG_VERSION")),
-        })?;
-        Ok(Self { http, plaintext })
+        let version = file_version(&options.extra_roots);
+        let http = Mutex::new((version, http_client(options, plaintext)?));
+        Ok(Self { http, options: options.clone(), plaintext })
+    }
+
+    /// The client with the current roots.
+    fn http(&self) -> Result<HttpClient, HttpError> {
+        let version = file_version(&self.options.extra_roots);
+        let mut current = self.http.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != version {
+            *current = (version, http_client(&self.options, self.plaintext)?);
+        }
+        Ok(current.1.clone())
     }
 
     /// The text of a key set, from its URL or the one that OIDC discovery names.
@@ -154,7 +165,24 @@ impl JwksClient {
             ..HttpRequest::get(url)
         };
         request.headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*"));
-        let response = self.http.send(request).await?;
+        let response = self.http()?.send(request).await?;
         String::from_utf8(response.body.into()).map_err(|error| FetchError::Body(error.into()))
     }
+}
+
+fn http_client(options: &JwksOptions, plaintext: PlaintextPolicy) -> Result<HttpClient, HttpError> {
+    HttpClient::new(HttpClientOptions {
+        tls: tls::client_config(&options.extra_roots, options.skip_verify),
+        blocked: options.blocked.clone(),
+        plaintext,
+        max_redirects: MAX_REDIRECTS,
+        local_address: None,
+        user_agent: concat!("sluice/", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+/// `None` if the file does not exist.
+fn file_version(file: &Path) -> Option<FileVersion> {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }

@@ -220,11 +220,12 @@ async fn certificates_of_servers_are_verified() {
     let extra_roots = directory.path().join("extra.pem");
     let key = at(format!("https://localhost:{port}/keys"));
     let options = JwksOptions { extra_roots: extra_roots.clone(), ..JwksOptions::default() };
-    assert!(with_options(&options).fetch(&key, SECOND).await.is_err(), "unknown root");
+    let client = with_options(&options);
+    assert!(client.fetch(&key, SECOND).await.is_err(), "unknown root");
     let trusting = JwksOptions { skip_verify: true, ..options.clone() };
     assert_eq!(with_options(&trusting).fetch(&key, SECOND).await.expect("keys"), KEYS);
     std::fs::write(&extra_roots, certificate).expect("the file");
-    assert_eq!(with_options(&options).fetch(&key, SECOND).await.expect("keys"), KEYS);
+    assert_eq!(client.fetch(&key, SECOND).await.expect("keys"), KEYS, "the file of roots is read again");
 }
 
 /// A graph with one policy that names the keys at `address`, and the key set of the policy.

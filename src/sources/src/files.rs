@@ -16,27 +16,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{io, thread};
 
 use parallel::read_in_parallel;
 use read::{FileVersion, is_config_file, read_text};
 use sluice_model::Text;
-use sluice_watch::{Due, FollowGuard, Watch};
+use sluice_watch::{Due, FollowGuard, MAX_CHANGE_DELAY, RESCAN_INTERVAL, Watch};
 use tracing::{info, warn};
 use tree::Tree;
 
 use super::{Change, Cluster, Reporter, Sink};
 
-/// Interval of full rescans, for changes without a notification.
-const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of changes in one commit.
 const MAX_CHANGES_PER_COMMIT: usize = 8192;
 /// Maximum number of changes in one commit of the first read: small, so that the dataflow starts while files are still
 /// being read.
 const MAX_CHANGES_PER_FIRST_COMMIT: usize = 1024;
 
-/// A directory that cannot be a source. [`FilesError::Directory`] and [`FilesError::Watch`] are retryable.
+/// A directory that cannot be a source. [`FilesError::Directory`] is retryable.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// It does not exist or cannot be listed.
@@ -46,14 +44,6 @@ pub enum FilesError {
         path: PathBuf,
         /// The error of the operating system.
         error: io::Error,
-    },
-    /// Changes cannot be watched.
-    #[error("cannot watch configuration directory {}: {error}", path.display())]
-    Watch {
-        /// As configured.
-        path: PathBuf,
-        /// The error of the watcher.
-        error: notify::Error,
     },
     /// A file is not YAML, with `--strictConfig`.
     #[error("{file}: line {line}: {reason}")]
@@ -102,7 +92,7 @@ impl FileSource {
     /// Opens a directory. Nothing is read yet.
     ///
     /// # Errors
-    /// It is not a directory, or cannot be listed or watched.
+    /// It is not a directory, or cannot be listed.
     pub fn open(cluster: Cluster, root: &Path, reporter: Reporter) -> Result<Self, FilesError> {
         let fail = |error| FilesError::Directory { path: root.to_owned(), error };
         if !std::fs::metadata(root).map_err(fail)?.is_dir() {
@@ -110,9 +100,11 @@ impl FileSource {
         }
         std::fs::read_dir(root).map_err(fail)?;
         // The watch starts before the first read, so that no change is missed in between.
-        let unwatched = |error| FilesError::Watch { path: root.to_owned(), error };
-        let mut watch = Watch::new(is_config_file).map_err(unwatched)?;
-        watch.add_tree(root).map_err(unwatched)?;
+        let mut watch = Watch::new(is_config_file);
+        if let Err(error) = watch.add_tree(root) {
+            let (directory, seconds) = (root.display(), RESCAN_INTERVAL.as_secs());
+            warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
+        }
         let tree = Tree::new(cluster.clone(), reporter.clone());
         Ok(Self { cluster, root: root.to_owned(), watch, tree, versions: HashMap::new(), reporter })
     }
@@ -165,6 +157,7 @@ impl FileSource {
         let mut pending: BTreeMap<PathBuf, Instant> = BTreeMap::new();
         let mut next_rescan = Instant::now() + RESCAN_INTERVAL;
         let mut walk: Option<Receiver<DirectoryListing>> = None;
+        let mut last_check = Instant::now();
         loop {
             // The end of a walk wakes this thread, and only one walk runs at a time.
             let rescan = if walk.is_none() { next_rescan } else { Instant::now() + RESCAN_INTERVAL };
@@ -176,13 +169,14 @@ impl FileSource {
                     let due = pending.entry(path).or_insert(at);
                     // The last event decides: a close makes the file due now, another write delays it.
                     *due = at;
-                    if self.watch.has_more() {
+                    if self.watch.has_more() && last_check.elapsed() < MAX_CHANGE_DELAY {
                         continue;
                     }
                 }
                 Due::Nothing => {}
             }
             let now = Instant::now();
+            last_check = now;
             let mut changes = Vec::new();
             let ready: Vec<PathBuf> =
                 pending.iter().filter(|(_, due)| **due <= now).map(|(path, _)| path.clone()).collect();

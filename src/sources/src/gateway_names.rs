@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use sluice_engine::{Engine, Input, Published};
 use sluice_model::Text;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// Interval between two lookups of a name.
@@ -23,6 +24,8 @@ where
 {
     let mut feed = engine.feed().only(names);
     let mut resolved_names = ResolvedNames::default();
+    // Changes of the names must not delay the lookups of others.
+    let mut next_lookup = Instant::now() + LOOKUP_INTERVAL;
     loop {
         let due: Vec<Text> = tokio::select! {
             batch = feed.next() => {
@@ -38,7 +41,8 @@ where
                 }
                 due
             }
-            () = tokio::time::sleep(LOOKUP_INTERVAL), if !resolved_names.0.is_empty() => {
+            () = tokio::time::sleep_until(next_lookup) => {
+                next_lookup = Instant::now() + LOOKUP_INTERVAL;
                 resolved_names.0.keys().cloned().collect()
             }
         };

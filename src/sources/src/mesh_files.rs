@@ -14,7 +14,7 @@ use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
 use sluice_parse::yaml::{self, Limits};
 use sluice_parse::{Findings, merge_mesh_config, parse_mesh_networks};
 use sluice_telemetry::unix_time;
-use sluice_watch::{Due, FollowGuard, SETTLE_TIME, Watch};
+use sluice_watch::{Due, FollowGuard, MAX_CHANGE_DELAY, SETTLE_TIME, Watch};
 use tracing::{info, warn};
 
 use super::mesh_override::MeshPart;
@@ -42,9 +42,6 @@ pub enum MeshFileError {
         /// Line and reason.
         problem: Problem,
     },
-    /// The files cannot be watched.
-    #[error("cannot watch files with mesh settings: {0}")]
-    Watch(notify::Error),
     /// The thread that reads files cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -127,10 +124,10 @@ impl MeshFiles {
     /// Follows changes since the files were read, on a separate thread, until the returned guard is dropped.
     ///
     /// # Errors
-    /// The system cannot watch files, or the thread cannot be started.
+    /// The thread cannot be started.
     pub fn follow(self, sink: Arc<dyn Sink>, reporter: Reporter) -> Result<FollowGuard, MeshFileError> {
         let paths = self.files.each_ref().map(|file| file.absolute.clone());
-        let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path)).map_err(MeshFileError::Watch)?;
+        let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path));
         let stop = watch.handle();
         let mut follower = Follower { files: self.files, watch, reporter };
         let thread = thread::Builder::new().name("mesh-files".to_owned()).spawn(move || follower.run(&*sink));
@@ -147,6 +144,7 @@ struct Follower {
 impl Follower {
     fn run(&mut self, sink: &dyn Sink) {
         let mut next_rescan = Instant::now();
+        let mut last_check = Instant::now();
         loop {
             let due = self.files.iter().filter_map(|file| file.due).min();
             match self.watch.next(due.map_or(next_rescan, |due| due.min(next_rescan))) {
@@ -159,9 +157,10 @@ impl Follower {
                 }
                 Due::Nothing => {}
             }
-            if self.watch.has_more() {
+            if self.watch.has_more() && last_check.elapsed() < MAX_CHANGE_DELAY {
                 continue;
             }
+            last_check = Instant::now();
             self.read_due(sink);
             if next_rescan <= Instant::now() {
                 self.rescan();
@@ -320,7 +319,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name| directory.path().join(name);
         let files = MeshFiles::open(&path("config"), &path("networks")).expect("none yet").files;
-        let watch = Watch::new(|_| true).expect("watched");
+        let watch = Watch::new(|_| true);
         let mut follower = Follower { files, watch, reporter: Reporter::default() };
         let dues = |follower: &Follower| follower.files.each_ref().map(|file| file.due);
         // A rescan that finds one of them changed schedules both.

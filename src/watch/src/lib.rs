@@ -1,16 +1,21 @@
-//! Changes of files in directories, as the operating system reports them.
+//! Changes of files in directories, as the operating system reports them. Where it reports none, files are checked at an
+//! interval.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Event, EventKind, NullWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
 /// A file that is written and not closed is taken as complete when it has not changed for this time.
 pub const SETTLE_TIME: Duration = Duration::from_millis(300);
+
+/// Longest time that changes which follow each other without a pause delay the first of them.
+pub const MAX_CHANGE_DELAY: Duration = Duration::from_secs(2);
 
 /// The next thing to check.
 #[derive(Debug)]
@@ -44,19 +49,35 @@ pub struct Watch {
     /// Watched trees.
     roots: Vec<PathBuf>,
     // The watch ends when this is dropped.
-    watcher: RecommendedWatcher,
+    watcher: Box<dyn Watcher + Send>,
 }
 
+/// Receives the events of a watcher.
+pub type EventSender = Box<dyn Fn(Result<Event, notify::Error>) + Send>;
+
 impl Watch {
-    /// Watches nothing yet. Only files for which `wanted` returns true are reported.
-    pub fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Result<Self, notify::Error> {
+    /// Watches nothing yet. Only files for which `wanted` returns true are reported. If the operating system cannot watch
+    /// files, nothing is reported.
+    pub fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Self {
+        Self::with_watcher(wanted, |events| Ok(Box::new(notify::recommended_watcher(events)?)))
+    }
+
+    /// With this watcher instead of that of the operating system.
+    pub fn with_watcher(
+        wanted: impl Fn(&Path) -> bool + Send + 'static,
+        watcher: impl FnOnce(EventSender) -> Result<Box<dyn Watcher + Send>, notify::Error>,
+    ) -> Self {
         let (sender, messages) = channel();
         let events = sender.clone();
-        let watcher = notify::recommended_watcher(move |event| {
+        let watcher = watcher(Box::new(move |event| {
             // Fails only when the watch has been dropped.
             let _ = events.send(Message::Event(event));
-        })?;
-        Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher })
+        }));
+        let watcher = watcher.unwrap_or_else(|error| {
+            warn!(%error, "files cannot be watched, they are checked at an interval");
+            Box::new(NullWatcher)
+        });
+        Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher }
     }
 
     /// Watches a directory and all below it.
@@ -84,7 +105,13 @@ impl Watch {
             }
             match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
-                Ok(Message::Event(event)) => self.ready = self.interpret(event),
+                Ok(Message::Event(event)) => {
+                    self.ready = self.interpret(event);
+                    // Events of other files must not delay the end of the wait.
+                    if self.ready.is_empty() && Instant::now() >= wake {
+                        return Due::Nothing;
+                    }
+                }
                 Ok(Message::Wake) | Err(RecvTimeoutError::Timeout) => return Due::Nothing,
             }
         }
@@ -197,38 +224,63 @@ impl Drop for FollowGuard {
 }
 
 /// Interval of checks without a notification.
-const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
+pub const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Calls `on_change` after changes of `wanted` files in directories, until the guard is dropped: once for changes that
-/// follow each other within [`SETTLE_TIME`], and at an interval without any change.
+/// follow each other within [`SETTLE_TIME`], after [`MAX_CHANGE_DELAY`] at the latest, and at [`RESCAN_INTERVAL`] without
+/// any notification.
 ///
 /// # Errors
-/// A directory cannot be watched.
+/// The thread cannot be started.
 pub fn follow_changes(
     directories: &[PathBuf],
     wanted: impl Fn(&Path) -> bool + Send + 'static,
     on_change: impl Fn() + Send + 'static,
-) -> Result<FollowGuard, notify::Error> {
-    let mut watch = Watch::new(wanted)?;
-    for directory in directories {
-        watch.add_directory(directory)?;
+) -> io::Result<FollowGuard> {
+    follow_with(Watch::new(wanted), RESCAN_INTERVAL, directories, on_change)
+}
+
+fn follow_with(
+    mut watch: Watch,
+    rescan_interval: Duration,
+    directories: &[PathBuf],
+    on_change: impl Fn() + Send + 'static,
+) -> io::Result<FollowGuard> {
+    let directories = directories.to_vec();
+    for directory in &directories {
+        if let Err(error) = watch.add_directory(directory) {
+            let (directory, seconds) = (directory.display(), rescan_interval.as_secs());
+            warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
+        }
     }
     let stopper = watch.handle();
     let following = move || {
-        let mut wake = Instant::now() + RESCAN_INTERVAL;
+        let mut wake = Instant::now() + rescan_interval;
+        let mut first_change = None;
         loop {
             match watch.next(wake) {
                 Due::Stop => return,
                 // Several files can change one after the other: wait for the last one.
-                Due::File(..) | Due::Everything => wake = Instant::now() + SETTLE_TIME,
-                Due::Nothing => {
-                    on_change();
-                    wake = Instant::now() + RESCAN_INTERVAL;
+                Due::File(..) | Due::Everything => {
+                    let now = Instant::now();
+                    wake = (now + SETTLE_TIME).min(*first_change.get_or_insert(now) + MAX_CHANGE_DELAY);
+                    if now < wake {
+                        continue;
+                    }
+                }
+                Due::Nothing => {}
+            }
+            on_change();
+            if first_change.take().is_none() {
+                for directory in &directories {
+                    // It may not have existed, or may have been replaced. If it cannot be watched, the next check follows.
+                    let _ = watch.add_directory(directory);
                 }
             }
+            wake = Instant::now() + rescan_interval;
         }
     };
-    let thread = thread::Builder::new().name("follow-files".to_owned()).spawn(following).map_err(notify::Error::io)?;
+    let thread = thread::Builder::new().name("follow-files".to_owned()).spawn(following)?;
     Ok(FollowGuard::new(stopper, thread))
 }
 
@@ -241,7 +293,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let staging = root.path().join(".staging");
         std::fs::create_dir(&staging).expect("made");
-        let mut watch = Watch::new(|path| path.extension().is_some_and(|end| end == "yaml")).expect("a watch");
+        let mut watch = Watch::new(|path| path.extension().is_some_and(|end| end == "yaml"));
         watch.add_tree(root.path()).expect("watched");
         std::fs::write(staging.join("next"), "a").expect("written");
         let target = root.path().join("a.yaml");
@@ -250,5 +302,69 @@ mod tests {
             Due::File(path, _) => assert_eq!(path, target),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Follows a directory with a watcher that reports nothing. Each call of `on_change` is sent.
+    fn follow_without_notifications(
+        failure: Option<notify::Error>,
+        directory: &Path,
+    ) -> (FollowGuard, std::sync::mpsc::Receiver<()>) {
+        let (sender, calls) = channel();
+        let watch = Watch::with_watcher(
+            |_| true,
+            |_| match failure {
+                Some(error) => Err(error),
+                None => Ok(Box::new(NullWatcher)),
+            },
+        );
+        let directories = [directory.to_owned()];
+        let guard = follow_with(watch, Duration::from_millis(20), &directories, move || {
+            // Fails only when the test has ended.
+            let _ = sender.send(());
+        });
+        (guard.expect("a thread"), calls)
+    }
+
+    #[test]
+    fn files_are_checked_at_an_interval_without_notifications() {
+        let root = tempfile::tempdir().expect("a directory");
+        for failure in [None, Some(notify::Error::generic("no inotify"))] {
+            let (_guard, calls) = follow_without_notifications(failure, root.path());
+            for _ in 0..3 {
+                calls.recv_timeout(Duration::from_secs(20)).expect("a check");
+            }
+        }
+        let (_guard, calls) = follow_without_notifications(None, &root.path().join("missing"));
+        calls.recv_timeout(Duration::from_secs(20)).expect("a check, although the directory is missing");
+    }
+
+    #[test]
+    fn changes_without_a_pause_are_reported_in_time() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (sender, calls) = channel();
+        let (events_sender, events) = channel();
+        let watch = Watch::with_watcher(
+            |_| true,
+            |events| {
+                events_sender.send(events).expect("received");
+                Ok(Box::new(NullWatcher))
+            },
+        );
+        // Without changes, there is no check before the test ends.
+        let interval = Duration::from_secs(3600);
+        let guard = follow_with(watch, interval, &[root.path().to_owned()], move || {
+            // Fails only when the test has ended.
+            let _ = sender.send(());
+        });
+        let report = events.recv().expect("the sender of events");
+        let path = root.path().join("ca-cert.pem");
+        let kind = EventKind::Modify(ModifyKind::Data(notify::event::DataChange::Any));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while calls.try_recv().is_err() {
+            assert!(Instant::now() < deadline, "the changes are reported while they go on");
+            report(Ok(Event::new(kind).add_path(path.clone())));
+            thread::sleep(SETTLE_TIME / 10);
+        }
+        drop(guard);
     }
 }

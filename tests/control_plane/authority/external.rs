@@ -216,3 +216,22 @@ async fn a_signer_that_rejects_or_does_not_answer_fails_quickly() {
     let error = issue(&silent.client(config), "").await.expect_err("refused").to_string();
     assert!(error.contains("cannot create a CertificateSigningRequest for example.com/mesh"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roots_of_a_signer_are_read_again_when_their_file_changes() {
+    let signer = Signer::start(sign).await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("root-cert.pem");
+    let other = sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3600), super::now());
+    let other = other.expect("a root").certificate.to_string();
+    let config = SignerConfig { roots_file: Some(file.clone()), ..one(&other) };
+    let signer_client = std::sync::Arc::new(signer.client(config));
+    let _guard = signer_client.follow_file().expect("followed");
+    let mut changes = signer_client.changes();
+    assert!(issue(&signer_client, "").await.is_err(), "the signer has another root");
+    std::fs::write(&file, "not a certificate").expect("written");
+    std::fs::write(&file, &signer.root).expect("written");
+    changes.changed().await.expect("followed");
+    assert_eq!(signer_client.roots(), std::slice::from_ref(&signer.root));
+    issue(&signer_client, "").await.expect("issued");
+}
