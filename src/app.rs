@@ -134,6 +134,7 @@ impl App {
             log,
             options: options::admin_options(&config),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
+            watches: graph.metrics.watches.clone(),
             callers: OnceLock::new(),
             refusals: graph.metrics.refusals.clone(),
         });

@@ -9,7 +9,7 @@ use sluice_graph::Handles;
 use sluice_jwks::JwksMetrics;
 use sluice_model::MeshConfig;
 use sluice_sources::SourceMetrics;
-use sluice_sources::kube::ClusterMetrics;
+use sluice_sources::kube::{ClusterMetrics, WatchStates};
 
 use super::options;
 
@@ -27,6 +27,7 @@ pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) sources: SourceMetrics,
     pub(super) clusters: ClusterMetrics,
+    pub(super) watches: WatchStates,
     pub(super) xds: sluice_xds::Metrics,
     pub(super) jwks: JwksMetrics,
     pub(super) authority: AuthorityMetrics,
@@ -85,6 +86,7 @@ impl Metrics {
         AdminMetrics::register(engine.clone(), registry);
         metrics.sources.register(registry);
         metrics.clusters.register(registry);
+        metrics.watches.register(registry);
         metrics.xds.register(registry);
         metrics.jwks.register(registry);
         metrics.authority.register(registry);

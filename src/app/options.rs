@@ -13,7 +13,7 @@ use sluice_jwks::{JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
-use sluice_sources::kube::RemoteOptions;
+use sluice_sources::kube::{RemoteOptions, WatchStates};
 use sluice_xds::{ProxyLimits, ServerOptions};
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
@@ -145,7 +145,7 @@ pub(super) fn configured_remote_clusters(config: &Config) -> BTreeSet<Text> {
     config.sources.remotes.keys().cloned().collect()
 }
 
-pub(super) fn remote_options(config: &Config) -> RemoteOptions {
+pub(super) fn remote_options(config: &Config, watch_states: WatchStates) -> RemoteOptions {
     RemoteOptions {
         cluster: cluster(config, &config.identity.cluster, false),
         configured: configured_remote_clusters(config),
@@ -154,6 +154,7 @@ pub(super) fn remote_options(config: &Config) -> RemoteOptions {
         timeout: config.features.remote_cluster_timeout,
         allowed: config.features.insecure_kubeconfig.clone(),
         kube: KubeOptions::default(),
+        watch_states,
     }
 }
 

@@ -184,6 +184,7 @@ impl Security {
             }
             let (cluster, only) = (config.identity.cluster.clone(), config.sources.watch_namespace.clone());
             let (engine, namespaces) = (engine.clone(), handles.namespaces.clone());
+            let states = graph.metrics.watches.clone();
             tasks.spawn("root ConfigMap writer", async move {
                 let revoked = authority.revocations.then_some(authority.revoked_config_map.as_str());
                 let write = |term| {
@@ -196,7 +197,7 @@ impl Security {
                         bundle.clone(),
                         (&authority.roots_config_map, revoked),
                     );
-                    writer.run(term)
+                    writer.with_states(states.clone()).run(term)
                 };
                 election.lead(ROOTS_LEASE, stop, write).await;
             });

@@ -122,6 +122,7 @@ impl App {
             system_namespace: self.config.identity.namespace.clone(),
             namespace: self.config.sources.watch_namespace.clone(),
             options: KubeOptions::default(),
+            states: self.graph.metrics.watches.clone(),
         };
         self.tasks.spawn("Kubernetes source", source.run(sink.clone(), self.tasks.stop()));
     }
@@ -156,7 +157,7 @@ impl App {
     async fn read_remote_clusters(&mut self, sink: &Arc<dyn Sink>) -> Result<BoxFuture<'static, ()>, AppError> {
         let Some(client) = self.local_client.clone() else { return Ok(Box::pin(std::future::ready(()))) };
         let remotes = RemoteClusters::new(
-            options::remote_options(&self.config),
+            options::remote_options(&self.config, self.graph.metrics.watches.clone()),
             sink.clone(),
             self.graph.handles.inputs.cluster_rejects.clone(),
             self.clients.clone(),

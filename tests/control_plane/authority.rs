@@ -2,6 +2,7 @@
 
 mod external;
 mod leader;
+mod roots;
 mod server;
 
 use std::collections::BTreeMap;

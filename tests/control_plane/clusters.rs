@@ -18,7 +18,7 @@ use sluice_kube::{Clients, KubeOptions};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
 use sluice_parse::kind_info;
 use sluice_sources::kube::{
-    ClusterMetrics, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer, SyncStatus,
+    ClusterMetrics, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer, SyncStatus, WatchStates,
 };
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
@@ -90,6 +90,7 @@ impl RemoteClustersFixture {
             list_silence: Duration::from_secs(20),
             first_retry: Duration::from_millis(5),
             max_retry: Duration::from_millis(50),
+            ..KubeOptions::default()
         };
         let source = KubeSource {
             client: client.clone(),
@@ -97,6 +98,7 @@ impl RemoteClustersFixture {
             system_namespace: SYSTEM.into(),
             namespace: None,
             options: kube,
+            states: WatchStates::default(),
         };
         tokio::spawn(source.run(recorder.clone(), stop.clone()));
         let clients = Clients::from(BTreeMap::from([(OWN.into(), client.clone())]));
@@ -111,6 +113,7 @@ impl RemoteClustersFixture {
             timeout,
             allowed: allowed.iter().map(|option| (*option).to_owned()).collect(),
             kube,
+            watch_states: WatchStates::default(),
         };
         let rejects = handles.inputs.cluster_rejects.clone();
         let remotes = RemoteClusters::new(options, recorder.clone(), rejects, clients.clone(), states.clone(), metrics);
@@ -554,13 +557,17 @@ async fn sluiced_is_ready_when_remote_clusters_are_synced() {
         text
     };
     let clusters: Value = serde_json::from_str(&get("/debug/clusterz").await).expect("JSON");
-    assert_eq!(
-        clusters,
-        json!([
-            {"id": "Kubernetes", "secretName": "", "syncStatus": "synced"},
-            {"id": "east", "secretName": "istio-system/remote", "syncStatus": "synced"},
-        ])
-    );
+    let expected = [("Kubernetes", ""), ("east", "istio-system/remote")];
+    assert_eq!(clusters.as_array().map(Vec::len), Some(expected.len()), "{clusters}");
+    for (row, (id, secret)) in clusters.as_array().into_iter().flatten().zip(expected) {
+        assert_eq!(
+            (&row["id"], &row["secretName"], &row["syncStatus"]),
+            (&json!(id), &json!(secret), &json!("synced"))
+        );
+        let watches = row["watches"].as_array().expect("watched collections");
+        let pods = watches.iter().find(|watch| watch["resource"] == "/api/v1/pods").expect("Pods are watched");
+        assert!(pods["ageSeconds"].is_f64() && pods.get("failure").is_none() && row["oldestSeconds"].is_f64(), "{row}");
+    }
     let endpoints = get("/debug/endpointz").await;
     assert!(endpoints.contains("10.1.0.1") && endpoints.contains("10.2.0.1"), "{endpoints}");
     let managed = "istiod_managed_clusters{cluster_type=\"remote\"} 1";

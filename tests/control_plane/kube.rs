@@ -1,6 +1,7 @@
 //! The Kubernetes source against an API server over real HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
 use sluice_kube::{Election, KubeOptions, ROOTS_LEASE};
 use sluice_model::{Kind, Namespace, ObjectKey, SecretReader, Text};
 use sluice_parse::{KINDS, kind_info};
-use sluice_sources::kube::{AddressWriter, KubeSource, SecretReviewer};
+use sluice_sources::kube::{AddressWriter, KubeSource, SecretReviewer, WatchStates};
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::wait::until;
@@ -42,7 +43,7 @@ impl Recorder {
 
     /// Waits until the record meets a condition.
     pub(crate) async fn until(&self, what: &str, is_met: impl Fn(&Record) -> bool) -> Record {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let record = self.read();
             if is_met(&record) {
@@ -59,6 +60,10 @@ impl Recorder {
 }
 
 impl Record {
+    pub(crate) fn is_synced(&self, kind: Kind) -> bool {
+        self.synced.contains(&kind)
+    }
+
     pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
         self.objects.get(&kind).into_iter().flat_map(BTreeMap::keys).map(String::as_str).collect()
     }
@@ -88,6 +93,7 @@ impl Sink for Recorder {
 pub(crate) struct RunningSource {
     pub(crate) server: ApiServer,
     pub(crate) sink: Arc<Recorder>,
+    pub(crate) states: WatchStates,
     stop: CancellationToken,
 }
 
@@ -103,11 +109,12 @@ fn cluster() -> Cluster {
 
 fn source(server: &ApiServer) -> KubeSource {
     KubeSource {
-        client: server.client().expect("a client"),
+        client: client_of(server.address()),
         cluster: cluster(),
         system_namespace: "istio-system".into(),
         namespace: None,
         options: options(),
+        states: WatchStates::default(),
     }
 }
 
@@ -118,6 +125,7 @@ pub(crate) fn options() -> KubeOptions {
         list_silence: Duration::from_secs(20),
         first_retry: Duration::from_millis(5),
         max_retry: Duration::from_millis(50),
+        ..KubeOptions::default()
     }
 }
 
@@ -127,11 +135,29 @@ impl RunningSource {
     }
 
     pub(crate) async fn start_with(server: ApiServer, options: KubeOptions) -> Self {
-        let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
         let source = KubeSource { options, ..source(&server) };
-        tokio::spawn(source.run(sink.clone(), stop.clone()));
-        Self { server, sink, stop }
+        Self::run(server, source)
     }
+
+    /// Reads the server through the proxy at an address, as the control plane does.
+    pub(crate) fn start_behind(server: ApiServer, proxy: SocketAddr) -> Self {
+        let client = client_of(proxy);
+        let source = KubeSource { client, options: KubeOptions::default(), ..source(&server) };
+        Self::run(server, source)
+    }
+
+    fn run(server: ApiServer, source: KubeSource) -> Self {
+        let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
+        let states = source.states.clone();
+        tokio::spawn(source.run(sink.clone(), stop.clone()));
+        Self { server, sink, states, stop }
+    }
+}
+
+/// The client of the control plane, for the API server at an address.
+pub(crate) fn client_of(address: SocketAddr) -> kube::Client {
+    let uri = format!("http://{address}").parse().expect("a URI");
+    sluice_kube::client(kube::Config::new(uri)).expect("a client")
 }
 
 impl Drop for RunningSource {
@@ -412,7 +438,7 @@ async fn allocated_addresses_are_written_to_statuses() {
 }
 
 /// A graph with proxies that subscribe to secrets, and the reviewer of their rights.
-struct SecretReviewFixture {
+pub(crate) struct SecretReviewFixture {
     engine: Engine,
     wanted: Published<SecretReader, ()>,
     inputs: Inputs,
@@ -420,11 +446,13 @@ struct SecretReviewFixture {
 }
 
 impl SecretReviewFixture {
-    fn start(server: &ApiServer) -> Self {
+    /// With servers by cluster id.
+    pub(crate) fn start(servers: &[(&str, &ApiServer)]) -> Self {
         let options = GraphOptions { cluster: "c".into(), reviews_secrets: true, ..GraphOptions::default() };
         let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
         engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
-        let clients = BTreeMap::from([("c".into(), server.client().expect("a client"))]);
+        let clients = servers.iter().map(|(id, server)| (Text::from(*id), server.client().expect("a client")));
+        let clients: BTreeMap<_, _> = clients.collect();
         let (wanted, inputs) = (handles.wanted_secret_reviews.clone(), handles.inputs.clone());
         let reviewer =
             SecretReviewer::new(clients.into(), engine.feed(), wanted.clone(), inputs.secret_reviews.clone());
@@ -434,28 +462,32 @@ impl SecretReviewFixture {
         Self { engine, wanted, inputs, stop }
     }
 
-    /// Connects a proxy of that service account and waits for the answer.
-    async fn answered(&self, service_account: &str, expect: bool) {
+    /// Connects a proxy of a cluster with that service account.
+    pub(crate) fn connect(&self, cluster: &str, service_account: &str) {
         let proxy = sluice_model::Proxy {
+            cluster: cluster.into(),
             identity: Some(sluice_model::Identity::new("cluster.local", "edge", service_account)),
             ..sluice_model::Proxy::default()
         };
-        let key = sluice_model::ProxyKey(service_account.into());
+        let key = sluice_model::ProxyKey(format!("{cluster}-{service_account}").into());
         self.engine.transaction(|tx| {
             tx.set(&self.inputs.proxies, key.clone(), proxy);
             tx.set(&self.inputs.secret_clients, key, ());
         });
-        let reader =
-            SecretReader { cluster: "c".into(), namespace: "edge".into(), service_account: service_account.into() };
+    }
+
+    /// Waits for the answer about the service account of a cluster.
+    pub(crate) async fn answered(&self, cluster: &str, service_account: &str, expect: bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let dump = self.engine.dump("secret_reviews").expect("a collection");
-            let found = dump.records().find(|(key, _)| key["service_account"] == *reader.service_account);
+            let is_asked = |key: &Value| key["cluster"] == *cluster && key["service_account"] == *service_account;
+            let found = dump.records().find(|(key, _)| is_asked(key));
             if let Some((_, answer)) = found {
-                assert_eq!(answer, json!(expect), "{reader:?}");
+                assert_eq!(answer, json!(expect), "{cluster} {service_account}");
                 return;
             }
-            assert!(Instant::now() < deadline, "no answer about {reader:?}");
+            assert!(Instant::now() < deadline, "no answer about {cluster} {service_account}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -472,9 +504,11 @@ async fn the_right_to_read_secrets_is_reviewed_by_the_cluster() {
     let server = ApiServer::start().await.expect("a server");
     server.allow_reading_secrets("edge", "gateway", true);
     server.allow_reading_secrets("bank", "thief", true);
-    let reviewing = SecretReviewFixture::start(&server);
-    reviewing.answered("gateway", true).await;
-    reviewing.answered("thief", false).await;
+    let reviewing = SecretReviewFixture::start(&[("c", &server)]);
+    for (account, expect) in [("gateway", true), ("thief", false)] {
+        reviewing.connect("c", account);
+        reviewing.answered("c", account, expect).await;
+    }
     assert_eq!(reviewing.engine.snapshot().iter(&reviewing.wanted).count(), 2);
     assert_eq!(server.count("create", "subjectaccessreviews"), 2, "each is reviewed once");
 }
@@ -494,8 +528,9 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     written(&running.server, "one", 2).await;
     stop.cancel();
     run_authority(&running.server).await;
-    let reviewing = SecretReviewFixture::start(&running.server);
-    reviewing.answered("gateway", false).await;
+    let reviewing = SecretReviewFixture::start(&[("c", &running.server)]);
+    reviewing.connect("c", "gateway");
+    reviewing.answered("c", "gateway", false).await;
     let granted = granted();
     let compare = || {
         let requests = running.server.requests().into_keys();
@@ -566,7 +601,8 @@ async fn run_authority(server: &ApiServer) {
     // The election acquires the lease, and renews it.
     let election =
         Election::new(Some(client()), "istio-system".into(), "a").with_lease_duration(Duration::from_millis(100));
-    let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.cancelled().await }));
+    let leading =
+        tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.ended().cancelled().await }));
     until("update", "leases").await;
     stop.cancel();
     leading.await.expect("no panic");

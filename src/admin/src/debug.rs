@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
 use sluice_model::Text;
-use sluice_sources::kube::{ClusterInfo, SyncStatus};
+use sluice_sources::kube::{ClusterInfo, SyncStatus, WatchSummary};
 use sluice_telemetry::UnknownLogLevel;
 
 use crate::answer::{self, Parameters};
@@ -29,7 +29,7 @@ fn pages() -> Vec<Page> {
         ("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", get(proxies::adsz)),
         ("/debug/collections", "All collections: size, inputs, cost", get(collections)),
         ("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", get(collection)),
-        ("/debug/clusterz", "Clusters and their sync state", get(clusterz)),
+        ("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", get(clusterz)),
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
         ("/debug/configz", "Configuration objects, as parsed", get(configz)),
         ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
@@ -46,7 +46,7 @@ fn pages() -> Vec<Page> {
         ("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", get(config_dump::name_table)),
         ("/debug/panics", "Closures that panicked, with their input record", get(panics)),
         ("/debug/registryz", "Services", get(registryz)),
-        ("/debug/rejects", "Invalid configuration: objects, and files that cannot be read", get(rejects)),
+        ("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read", get(rejects)),
         ("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
     ]
 }
@@ -176,6 +176,19 @@ async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
     Ok(answer::json(&mesh, &parameters))
 }
 
+/// A cluster, and how current its objects are.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClusterRow {
+    #[serde(flatten)]
+    info: ClusterInfo,
+    /// Age of the collection that the API server has not confirmed for the longest time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    watches: Vec<WatchSummary>,
+}
+
 async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let is_synced = state.engine.snapshot().all_synced();
     let own = ClusterInfo {
@@ -183,7 +196,12 @@ async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query
         secret_name: Text::default(),
         sync_status: if is_synced { SyncStatus::Synced } else { SyncStatus::Syncing },
     };
-    let clusters: Vec<_> = [own].into_iter().chain(state.remotes.all()).collect();
+    let row = |info: ClusterInfo| {
+        let watches = state.watches.of(&info.id);
+        let ages = watches.iter().map(|watch| watch.age_seconds);
+        ClusterRow { oldest_seconds: ages.max_by(f64::total_cmp), info, watches }
+    };
+    let clusters: Vec<_> = [own].into_iter().chain(state.remotes.all()).map(row).collect();
     Ok(answer::json(&clusters, &parameters))
 }
 
@@ -259,7 +277,11 @@ fn snake_case(plural: &str, name: &str) -> String {
 async fn rejects(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
     let objects: Vec<_> = snapshot.iter(&state.handles.rejects).flat_map(|(_, rejects)| rejects).collect();
-    Ok(answer::json(&json!({"objects": objects, "files": state.reporter.problems()}), &parameters))
+    let failing = state.watches.failing().into_iter();
+    let collections: Vec<_> =
+        failing.map(|(cluster, watch)| json!({"cluster": cluster, "collection": watch})).collect();
+    let files = state.reporter.problems();
+    Ok(answer::json(&json!({"objects": objects, "files": files, "collections": collections}), &parameters))
 }
 
 /// The log levels.

@@ -9,7 +9,7 @@ use sluice_engine::Engine;
 use sluice_graph::Handles;
 use sluice_model::{Identity, Text};
 use sluice_sources::Reporter;
-use sluice_sources::kube::RemoteStates;
+use sluice_sources::kube::{RemoteStates, WatchStates};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
@@ -51,6 +51,8 @@ pub struct AdminState {
     pub options: AdminOptions,
     /// Remote clusters.
     pub remotes: RemoteStates,
+    /// The collections that are read from API servers.
+    pub watches: WatchStates,
     /// Authenticators of callers that are not on the loopback; such callers are rejected until it is set.
     pub callers: OnceLock<Authenticators>,
     /// Counters of rejected requests for debug pages.

@@ -114,7 +114,7 @@ impl ReviewedTokens {
             .header(header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes());
         let Ok(request) = request else { return Verdict::Rejected("the token cannot be reviewed".to_owned()) };
-        let review = match client.request::<Review>(request).await {
+        let review = match sluice_kube::request::<Review>(&client, request).await {
             Ok(review) => review,
             Err(error) => {
                 let why = RequestError::from(error).to_string();

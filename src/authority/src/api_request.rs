@@ -4,7 +4,7 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde_json::Value;
 
-/// Sends a request with an object as its body, if there is one, and returns the object in the response. The body of a
+/// Sends a request with an object as its body, if there is one, within [`sluice_kube::REQUEST_TIMEOUT`], and returns the object in the response. The body of a
 /// `PATCH` is a merge patch.
 pub(super) async fn send(
     client: &Client,
@@ -19,5 +19,5 @@ pub(super) async fn send(
         .header(header::CONTENT_TYPE, content_type)
         .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
         .map_err(kube::Error::HttpError)?;
-    client.request(request).await
+    sluice_kube::request(client, request).await
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 use serde_json::json;
-use sluice_kube::{Backoff, RequestError};
+use sluice_kube::{Backoff, RequestError, Term};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::api_request;
@@ -32,12 +31,14 @@ impl TrustBundleWriter {
         Self { client, bundle }
     }
 
-    /// Runs until `stop` is cancelled.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Runs until the term ends.
+    pub async fn run(mut self, term: impl Into<Term>) {
+        let term = term.into();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
         loop {
             let roots = self.bundle.borrow_and_update().roots.clone();
-            let wait = match self.write(&roots).await {
+            let Ok(written) = term.write(self.write(&roots)).await else { return };
+            let wait = match written {
                 Ok(wrote) => {
                     backoff.reset();
                     if wrote {
@@ -51,7 +52,7 @@ impl TrustBundleWriter {
                 }
             };
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = term.ended().cancelled() => return,
                 changed = self.bundle.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(wait) => {}
             }

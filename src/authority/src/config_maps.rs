@@ -7,11 +7,13 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
-use sluice_kube::{Api, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent, sleep_until_due};
+use sluice_kube::{
+    Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, Term, TermEnded, WatchEvent, WatchStates,
+    sleep_until_due,
+};
 use sluice_model::{Namespace, ObjectKey, Text};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::api_request;
@@ -19,10 +21,16 @@ use crate::server::TrustBundle;
 
 /// Namespaces of Kubernetes without pods of a mesh. `kube-system` can have node proxies.
 const EXCLUDED_NAMESPACES: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
-/// Attempts for a namespace before the writer waits for a change.
-const MAX_ATTEMPTS: u32 = 5;
-/// Wait after the first attempt; it doubles with each further one.
+/// Wait after the first failed attempt for a namespace. It doubles with each further one.
 const FIRST_RETRY_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait after the API server refused a write.
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait after a failure of the API server as a whole.
+const MAX_SERVER_RETRY_WAIT: Duration = Duration::from_secs(3);
+/// Time in which the watch has to report a written ConfigMap. It is written again after that.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two warnings of failed writes.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A ConfigMap that every namespace receives.
 #[derive(Clone, Debug)]
@@ -46,9 +54,13 @@ pub struct BundleWriter {
     bundle: watch::Receiver<TrustBundle>,
     wanted: Vec<WantedConfigMap>,
     options: KubeOptions,
+    states: WatchStates,
     existing: BTreeSet<Text>,
-    /// Failed writes: number of attempts, and the time of the next one.
-    failed: BTreeMap<(usize, Text), (u32, Instant)>,
+    /// Writes that have failed, or that the watch has not reported yet: number of failures, and the time of the next
+    /// attempt.
+    pending: BTreeMap<(usize, Text), (u32, Instant)>,
+    /// The last warning of failed writes.
+    warned: Option<Instant>,
 }
 
 /// Content of a ConfigMap by namespace; `None` before the first list.
@@ -85,14 +97,23 @@ impl BundleWriter {
             bundle,
             wanted,
             options: KubeOptions::default(),
+            states: WatchStates::default(),
             existing: BTreeSet::new(),
-            failed: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            warned: None,
         }
     }
 
-    /// Runs until `stop` is cancelled or the engine stops.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let api = Api::new(self.client.clone(), self.cluster.clone(), self.options);
+    /// Adds the watched ConfigMaps to `states`.
+    #[must_use]
+    pub fn with_states(self, states: WatchStates) -> Self {
+        Self { states, ..self }
+    }
+
+    /// Runs until the term or the engine ends.
+    pub async fn run(mut self, term: impl Into<Term>) {
+        let term = term.into();
+        let api = Api::new(self.client.clone(), self.cluster.clone(), self.options, self.states.clone());
         let mut watches = tokio::task::JoinSet::new();
         let mut contents = Vec::new();
         let (notify, mut changes) = watch::channel(());
@@ -100,15 +121,15 @@ impl BundleWriter {
             let (sender, receiver) = watch::channel(None);
             let reader =
                 ConfigMapReceiver { key: wanted.key, contents: BTreeMap::new(), sender, notify: notify.clone() };
-            let watching =
-                ListWatch::new(api.clone(), Resource::config_maps_named(&wanted.name), self.options.backoff(), reader);
-            watches.spawn(async move { drop(watching.run().await) });
+            // With one namespace, this may be the only one whose ConfigMaps the control plane may read.
+            let resource = Resource::config_maps_named(&wanted.name, self.only.clone());
+            watches.spawn(ListWatch::new(api.clone(), resource, self.options.backoff(), reader).run());
             contents.push(receiver);
         }
         loop {
-            let due = self.failed.values().filter(|(tries, _)| *tries < MAX_ATTEMPTS).map(|(_, due)| *due).min();
+            let due = self.pending.values().map(|(_, due)| *due).min();
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = term.ended().cancelled() => return,
                 batch = self.feed.next() => match batch {
                     Some(batch) => self.take(&batch),
                     None => return,
@@ -117,7 +138,7 @@ impl BundleWriter {
                     if changed.is_err() {
                         return;
                     }
-                    self.failed.clear();
+                    self.pending.clear();
                 }
                 _ = changes.changed() => {}
                 () = sleep_until_due(due) => {}
@@ -125,8 +146,10 @@ impl BundleWriter {
             let bundle = self.bundle.borrow_and_update().clone();
             for (index, receiver) in contents.iter_mut().enumerate() {
                 let current = receiver.borrow_and_update().clone();
-                if let Some(current) = current {
-                    self.write_all(index, &current, &bundle).await;
+                if let Some(current) = current
+                    && self.write_all(index, &current, &bundle, &term).await.is_err()
+                {
+                    return;
                 }
             }
         }
@@ -141,7 +164,7 @@ impl BundleWriter {
             if self.only.as_ref().is_some_and(|only| only != name) {
                 continue;
             }
-            self.failed.retain(|(_, namespace), _| namespace != name);
+            self.pending.retain(|(_, namespace), _| namespace != name);
             if event.new.is_some() {
                 self.existing.insert(name.clone());
             } else {
@@ -150,40 +173,60 @@ impl BundleWriter {
         }
     }
 
-    async fn write_all(&mut self, index: usize, current: &BTreeMap<Text, String>, bundle: &TrustBundle) {
+    async fn write_all(
+        &mut self,
+        index: usize,
+        current: &BTreeMap<Text, String>,
+        bundle: &TrustBundle,
+        term: &Term,
+    ) -> Result<(), TermEnded> {
         let wanted = self.wanted[index].clone();
         let text = (wanted.text)(bundle);
+        self.pending.retain(|(of, namespace), _| *of != index || self.existing.contains(namespace));
         // Without revocation lists, no ConfigMap is written for them.
         if text.is_empty() {
-            return;
+            self.pending.retain(|(of, _), _| *of != index);
+            return Ok(());
         }
         let now = Instant::now();
         for namespace in self.existing.clone() {
             let target = (index, namespace.clone());
             if current.get(&namespace).is_some_and(|content| content == text) {
-                self.failed.remove(&target);
+                self.pending.remove(&target);
                 continue;
             }
-            let (tries, due) = self.failed.get(&target).copied().unwrap_or((0, now));
-            if tries >= MAX_ATTEMPTS || due > now {
+            let (failures, due) = self.pending.get(&target).copied().unwrap_or((0, now));
+            if due > now {
                 continue;
             }
-            let result = self.write(&namespace, &wanted, text, current.contains_key(&namespace)).await;
-            // The watch reports the written ConfigMap later. Until then, a successful write counts as an attempt too.
-            let retry_at = Instant::now() + FIRST_RETRY_WAIT * 2u32.pow(tries);
-            self.failed.insert(target, (tries + 1, retry_at));
-            match result {
-                Ok(()) => {
-                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the ConfigMap")
+            let written = term.write(self.write(&namespace, &wanted, text, current.contains_key(&namespace))).await?;
+            let Err(error) = written else {
+                debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the ConfigMap");
+                self.pending.insert(target, (failures, Instant::now() + OBSERVE_TIMEOUT));
+                continue;
+            };
+            let of_server = is_failure_of_server(&error);
+            let longest = if of_server { MAX_SERVER_RETRY_WAIT } else { MAX_RETRY_WAIT };
+            let wait = Backoff::after(failures, FIRST_RETRY_WAIT, longest);
+            self.pending.insert(target, (failures.saturating_add(1), Instant::now() + wait));
+            if self.warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
+                self.warned = Some(Instant::now());
+                let pending = self.pending.len();
+                warn!(
+                    target: "ca", %namespace, config_map = wanted.name, %error, pending,
+                    "failed to write the ConfigMap, retrying; reported once a minute"
+                );
+            }
+            if of_server {
+                // The others would fail too.
+                let again = Instant::now() + wait;
+                for other in &self.existing {
+                    self.pending.entry((index, other.clone())).or_insert((0, again));
                 }
-                Err(error) if tries + 1 == MAX_ATTEMPTS => {
-                    warn!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the ConfigMap, giving up until a change");
-                }
-                Err(error) => {
-                    debug!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the ConfigMap, retrying")
-                }
+                break;
             }
         }
+        Ok(())
     }
 
     async fn write(
@@ -209,6 +252,15 @@ impl BundleWriter {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Whether the API server as a whole fails, and not only this write.
+fn is_failure_of_server(error: &RequestError) -> bool {
+    match error {
+        RequestError::Unreachable(_) | RequestError::Credentials => true,
+        RequestError::Status { code, .. } => *code == 429 || *code >= 500,
+        RequestError::Malformed(_) => false,
     }
 }
 

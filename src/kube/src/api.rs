@@ -4,17 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::Request;
 use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind, Resource as _};
 use kube::runtime::watcher;
-use serde::Deserialize;
+use rand::Rng as _;
 use sluice_model::{Kind, Text};
 use sluice_parse::KindInfo;
+use tokio::sync::Notify;
 
 use crate::raw_object::RawObject;
-use crate::server::Reachability;
-use crate::{KubeOptions, RequestError};
+use crate::reachability::Reachability;
+use crate::watch_states::{WatchGuard, shortened};
+use crate::{KubeOptions, RequestError, WatchStates};
 
 /// A collection of objects of the API server.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Resource {
     pub(crate) namespace: Option<Text>,
     fields: Option<String>,
     labels: Option<String>,
+    /// The objects of the kind that are meant, for the log.
+    selection: Option<String>,
     /// Only the metadata of the objects is requested.
     pub(crate) metadata_only: bool,
 }
@@ -42,10 +45,15 @@ impl Resource {
         Self { namespace, fields: fields.map(str::to_owned), ..Self::all(info.group, version, info.name, info.plural) }
     }
 
-    /// ConfigMaps of this name in every namespace.
+    /// ConfigMaps of this name, in every namespace or in one.
     #[must_use]
-    pub fn config_maps_named(name: &str) -> Self {
-        Self { fields: Some(format!("metadata.name={name}")), ..Self::all("", "v1", "ConfigMap", "configmaps") }
+    pub fn config_maps_named(name: &str, namespace: Option<Text>) -> Self {
+        Self {
+            namespace,
+            fields: Some(format!("metadata.name={name}")),
+            selection: Some(format!("?metadata.name={name}")),
+            ..Self::all("", "v1", "ConfigMap", "configmaps")
+        }
     }
 
     /// Secrets of a namespace that hold kubeconfigs of remote clusters.
@@ -54,6 +62,7 @@ impl Resource {
         Self {
             namespace: Some(namespace.into()),
             labels: Some("istio/multiCluster=true".to_owned()),
+            selection: Some("?istio/multiCluster=true".to_owned()),
             ..Self::all("", "v1", "Secret", "secrets")
         }
     }
@@ -69,15 +78,17 @@ impl Resource {
 
     fn all(group: &str, version: &str, kind: &str, plural: &str) -> Self {
         let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-        Self { kind, namespace: None, fields: None, labels: None, metadata_only: false }
+        Self { kind, namespace: None, fields: None, labels: None, selection: None, metadata_only: false }
     }
 
     /// The parameters of its lists and watches.
     pub(crate) fn watcher_config(&self, options: &KubeOptions) -> watcher::Config {
+        // The watches of all kinds should not end together.
+        let timeout = options.watch_timeout.mul_f64(rand::rng().random_range(0.75..=1.0));
         watcher::Config {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            timeout: Some(u32::try_from(options.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1)),
+            timeout: Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1)),
             page_size: Some(options.page_size),
             ..watcher::Config::default()
         }
@@ -86,7 +97,8 @@ impl Resource {
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&RawObject::<false>::url_path(&self.kind, self.namespace.as_deref()))
+        f.write_str(&RawObject::<false>::url_path(&self.kind, self.namespace.as_deref()))?;
+        f.write_str(self.selection.as_deref().unwrap_or_default())
     }
 }
 
@@ -96,9 +108,9 @@ pub enum ApiError {
     /// The resourceVersion or the continue token has expired (410): list again.
     #[error("the resourceVersion has expired")]
     Gone,
-    /// The API server does not serve the kind (404).
-    #[error("the API server does not serve the kind")]
-    Absent,
+    /// The path does not exist (404). Discovery decides whether the kind is not served.
+    #[error("404: {0}")]
+    NotFound(String),
     /// No response: retry later.
     #[error("{0}")]
     Unreachable(String),
@@ -133,8 +145,8 @@ impl ApiError {
     fn from_status(code: u16, message: &str) -> Self {
         match code {
             410 => Self::Gone,
-            404 => Self::Absent,
-            _ => Self::Other(format!("{code}: {message}")),
+            404 => Self::NotFound(shortened(message).to_owned()),
+            _ => Self::Other(format!("{code}: {}", shortened(message))),
         }
     }
 }
@@ -146,16 +158,26 @@ pub struct Api {
     pub(crate) options: KubeOptions,
     cluster: Text,
     reachability: Reachability,
+    /// Ends the waits of all watches: the API server is reachable again.
+    recovered: Arc<Notify>,
+    states: WatchStates,
     /// Lists are requested as streaming lists, until the server rejects one.
     streams_lists: Arc<AtomicBool>,
 }
 
 impl Api {
-    /// A client of the API server of `cluster`. The id of the cluster is for the log.
+    /// A client of the API server of `cluster`. The watched collections are added to `states` under the id of the cluster.
     #[must_use]
-    pub fn new(client: Client, cluster: Text, options: KubeOptions) -> Self {
-        let streams_lists = Arc::new(AtomicBool::new(true));
-        Self { client, options, cluster, reachability: Reachability::default(), streams_lists }
+    pub fn new(client: Client, cluster: Text, options: KubeOptions, states: WatchStates) -> Self {
+        Self {
+            client,
+            options,
+            cluster,
+            reachability: Reachability::default(),
+            recovered: Arc::default(),
+            states,
+            streams_lists: Arc::new(AtomicBool::new(true)),
+        }
     }
 
     /// The id of its cluster.
@@ -173,33 +195,25 @@ impl Api {
         self.streams_lists.store(false, Ordering::Relaxed);
     }
 
-    /// The server responded to a request.
+    /// The server responded to a request. If it was unreachable before, all kinds try again.
     pub(crate) fn succeeded(&self) {
-        self.reachability.succeeded(self.cluster());
+        if self.reachability.succeeded(self.cluster()) {
+            self.recovered.notify_waiters();
+        }
+    }
+
+    /// Waits until the server is reachable again.
+    pub(crate) async fn recovered(&self) {
+        self.recovered.notified().await;
+    }
+
+    /// Adds a watched collection to the states.
+    pub(crate) fn add_state(&self, resource: &Resource) -> WatchGuard {
+        self.states.add(self.cluster(), resource.to_string())
     }
 
     /// The server did not respond to a request.
     pub(crate) fn unreachable(&self, cause: &str) {
         self.reachability.failed(self.cluster(), cause);
-    }
-
-    /// The served versions of an API group.
-    ///
-    /// # Errors
-    /// The request fails.
-    pub async fn versions(&self, group: &str) -> Result<Vec<String>, ApiError> {
-        #[derive(Deserialize)]
-        struct Group {
-            #[serde(default)]
-            versions: Vec<Version>,
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            version: String,
-        }
-        let uri = format!("/apis/{group}");
-        let request = Request::get(&uri).body(Vec::new()).map_err(|error| ApiError::Other(error.to_string()))?;
-        let group: Group = self.client.request(request).await?;
-        Ok(group.versions.into_iter().map(|version| version.version).collect())
     }
 }

@@ -23,13 +23,23 @@ impl Backoff {
     pub fn failed(&mut self) -> Duration {
         let step = self.next.min(self.last);
         self.next = (step * 2).min(self.last);
-        step.mul_f64(rand::rng().random_range(0.5..1.0))
+        with_jitter(step)
+    }
+
+    /// The wait after `failures` failures and a further one.
+    #[must_use]
+    pub fn after(failures: u32, first: Duration, last: Duration) -> Duration {
+        with_jitter(first.saturating_mul(2u32.saturating_pow(failures)).min(last))
     }
 
     /// Resets the wait to the first one, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
+}
+
+fn with_jitter(step: Duration) -> Duration {
+    step.mul_f64(rand::rng().random_range(0.5..1.0))
 }
 
 #[cfg(test)]
@@ -47,5 +57,6 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.failed() <= Duration::from_millis(100));
+        assert!(Backoff::after(1000, Duration::from_millis(100), Duration::from_secs(3)) <= Duration::from_secs(3));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kube::config::{InClusterError, KubeconfigError};
 
@@ -32,6 +33,14 @@ pub(crate) struct UnreachableServer {
     pub(crate) address: String,
     /// The error of the connection.
     pub(crate) cause: Box<dyn Error + Send + Sync>,
+}
+
+/// No response in time. Retryable.
+#[derive(Debug, thiserror::Error)]
+#[error("no response within {} s", .limit.as_secs_f64())]
+pub(crate) struct NoResponse {
+    /// The time limit.
+    pub(crate) limit: Duration,
 }
 
 /// A request to the API server failed.

@@ -1,7 +1,8 @@
 //! Leader election among replicas by a Lease of the control plane's namespace (O17).
 //!
 //! The leader renews its Lease. A Lease that has not changed for its duration, measured by the local clock, is free,
-//! because clocks of replicas may differ. A leader that cannot renew stops before another replica may start.
+//! because clocks of replicas may differ. A leader that cannot renew stops before another replica may start: its [`Term`]
+//! ends after two thirds of the duration, and writes that are in progress then are dropped.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::RequestError;
+use crate::{RequestError, Term, transport};
 
 /// Lease of the replica that writes roots into namespaces.
 pub const ROOTS_LEASE: &str = "istio-namespace-controller-election";
@@ -48,15 +49,15 @@ impl Election {
         Self { duration, ..self }
     }
 
-    /// Runs `work` each time this replica becomes leader and cancels its token when the replica no longer leads, until
-    /// `stop` is cancelled.
+    /// Runs `work` each time this replica becomes leader and ends its term when the replica no longer leads, until `stop` is
+    /// cancelled. Work that does not end with its term is dropped.
     pub async fn lead<W: Future<Output = ()>>(
         self,
         lease: &'static str,
         stop: CancellationToken,
-        mut work: impl FnMut(CancellationToken) -> W,
+        mut work: impl FnMut(Term) -> W,
     ) {
-        let Some(client) = self.client.clone() else { return work(stop).await };
+        let Some(client) = self.client.clone() else { return work(stop.into()).await };
         let mut candidate = Candidate {
             lease: LeaseApi { client, namespace: self.namespace, name: lease },
             identity: self.identity,
@@ -66,18 +67,20 @@ impl Election {
         };
         while let Some(certain_until) = candidate.acquire(&stop).await {
             info!(target: "leader", lease, identity = candidate.identity, "became leader");
-            let term = stop.child_token();
-            let working = work(term.clone());
-            tokio::pin!(working);
-            let renewing = candidate.renew(certain_until, &stop);
-            let ended = tokio::select! {
+            let term = Term::new(stop.child_token(), certain_until);
+            let mut working = Box::pin(work(term.clone()));
+            let is_finished = tokio::select! {
                 () = &mut working => true,
-                () = renewing => false,
+                () = candidate.renew(&term, &stop) => false,
             };
-            if !ended {
-                term.cancel();
-                working.await;
+            // Work also ends because its term is over, and begins again with the next term.
+            let ended = is_finished && term.is_current();
+            term.ended().cancel();
+            let grace = candidate.duration / 8;
+            if !is_finished && tokio::time::timeout(grace, &mut working).await.is_err() {
+                warn!(target: "leader", lease, "work has not ended with the leadership and is stopped");
             }
+            drop(working);
             if ended || stop.is_cancelled() {
                 candidate.release().await;
                 return;
@@ -85,6 +88,16 @@ impl Election {
             warn!(target: "leader", lease, identity = candidate.identity, "lost the leadership");
         }
     }
+}
+
+/// The result of an attempt to acquire or renew a Lease.
+enum Attempt {
+    /// This replica holds it.
+    Ours,
+    /// Another replica holds it, or wrote first.
+    OfAnother,
+    /// It could not be read or written.
+    Failed,
 }
 
 /// The last observed Lease, and when its spec was first observed.
@@ -107,31 +120,60 @@ impl Candidate {
     async fn acquire(&mut self, stop: &CancellationToken) -> Option<Instant> {
         loop {
             let begun = Instant::now();
-            if self.try_acquire_or_renew().await {
-                return Some(begun + self.duration / 2);
-            }
+            let limit = self.attempt_limit(begun);
+            let attempt = tokio::select! {
+                () = stop.cancelled() => return None,
+                attempt = self.attempt(limit) => attempt,
+            };
+            let wait = match attempt {
+                Attempt::Ours => return Some(self.certain_after(begun)),
+                Attempt::OfAnother => self.duration / 4,
+                Attempt::Failed => self.duration / 15,
+            };
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(self.duration / 4) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
     /// Renews until the Lease is lost or `stop` is cancelled.
-    async fn renew(&mut self, mut certain_until: Instant, stop: &CancellationToken) {
+    async fn renew(&mut self, term: &Term, stop: &CancellationToken) {
+        let mut wait = self.duration / 4;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.duration / 4) => {}
+                () = tokio::time::sleep(wait) => {}
             }
             let begun = Instant::now();
-            let renewed = tokio::time::timeout_at(certain_until, self.try_acquire_or_renew()).await;
-            if renewed.unwrap_or(false) {
-                certain_until = begun + self.duration / 2;
-            } else if Instant::now() >= certain_until || self.is_of_another() {
-                return;
+            let certain_until = term.certain_until().unwrap_or(begun);
+            let limit = self.attempt_limit(begun).min(certain_until);
+            let attempt = tokio::select! {
+                () = stop.cancelled() => return,
+                attempt = self.attempt(limit) => attempt,
+            };
+            match attempt {
+                Attempt::Ours => {
+                    term.renew(self.certain_after(begun));
+                    wait = self.duration / 4;
+                }
+                _ if Instant::now() >= certain_until || self.is_of_another() => return,
+                Attempt::OfAnother | Attempt::Failed => {
+                    wait = (self.duration / 15).min(certain_until.saturating_duration_since(Instant::now()));
+                }
             }
         }
+    }
+
+    /// The time until which a Lease that is written after `begun` is certain. Another replica waits for the whole duration
+    /// after it has seen the write.
+    fn certain_after(&self, begun: Instant) -> Instant {
+        begun + self.duration * 2 / 3
+    }
+
+    /// The time limit of an attempt: several fit into the time in which the Lease is certain.
+    fn attempt_limit(&self, begun: Instant) -> Instant {
+        begun + self.duration / 6
     }
 
     fn is_of_another(&self) -> bool {
@@ -139,18 +181,22 @@ impl Candidate {
         !holder.is_empty() && holder != self.identity
     }
 
-    /// Acquires a free Lease, or renews the Lease that this replica holds. True if this replica holds it now.
-    async fn try_acquire_or_renew(&mut self) -> bool {
-        match self.acquire_or_renew().await {
-            Ok(ours) => {
+    /// Acquires a free Lease, or renews the Lease that this replica holds.
+    async fn attempt(&mut self, deadline: Instant) -> Attempt {
+        let result = match tokio::time::timeout_at(deadline, self.acquire_or_renew()).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err("no response in time".to_owned()),
+        };
+        match result {
+            Ok(is_ours) => {
                 self.failure_is_logged = false;
-                ours
+                if is_ours { Attempt::Ours } else { Attempt::OfAnother }
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.failure_is_logged, true) {
-                    warn!(target: "leader", lease = self.lease.name, %error, "cannot read or write the Lease, retrying");
+                    warn!(target: "leader", lease = self.lease.name, error, "cannot read or write the Lease, retrying");
                 }
-                false
+                Attempt::Failed
             }
         }
     }
@@ -263,6 +309,6 @@ impl LeaseApi {
         let uri = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases{path}", self.namespace);
         let request = Request::builder().method(method).uri(uri);
         let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        self.client.request(request.map_err(kube::Error::HttpError)?).await
+        transport::request(&self.client, request.map_err(kube::Error::HttpError)?).await
     }
 }

@@ -3,13 +3,17 @@
 mod api;
 mod backoff;
 mod clients;
+mod discovery;
 mod error;
 mod feed;
 mod leader;
 mod list_watch;
 mod pace;
 mod raw_object;
-mod server;
+mod reachability;
+mod term;
+mod transport;
+mod watch_states;
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,11 +24,14 @@ use kube::{Client, Config};
 pub use api::{Api, ApiError, Resource};
 pub use backoff::Backoff;
 pub use clients::{Clients, ClientsById};
+pub use discovery::Discovery;
 pub use error::{ConnectError, RequestError, chain};
 pub use feed::{next_batch_or_due, sleep_until_due};
 pub use leader::{ADDRESSES_LEASE, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 pub use list_watch::{ListWatch, Receiver, WatchEvent};
-pub use server::client;
+pub use term::{Term, TermEnded};
+pub use transport::{REQUEST_TIMEOUT, client, request};
+pub use watch_states::{FailureSummary, WatchStates, WatchSummary};
 
 /// Limits of lists and watches.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +39,11 @@ pub struct KubeOptions {
     /// Maximum number of objects in a page of a list.
     pub page_size: u32,
     /// Longest time of one watch. The server ends the watch then, and the next one continues at the last resourceVersion.
-    /// A watch whose end does not arrive is closed 5 seconds later.
+    /// A watch whose end does not arrive is closed 5 seconds later. It is short, because a watch whose connection is dead
+    /// looks like one without events.
     pub watch_timeout: Duration,
+    /// Longest time until the response to a watch begins.
+    pub response_timeout: Duration,
     /// Longest time without data of a list in progress. The list is read again then, in pages.
     pub list_silence: Duration,
     /// The wait after the first failure. It doubles with each further failure in a row.
@@ -43,15 +53,15 @@ pub struct KubeOptions {
 }
 
 impl Default for KubeOptions {
-    /// 500 objects, 290 seconds, 75 seconds, 0.5 to 30 seconds.
+    /// 500 objects, 40 seconds, 10 seconds, 30 seconds, 0.25 to 3 seconds.
     fn default() -> Self {
         Self {
             page_size: 500,
-            watch_timeout: Duration::from_secs(290),
-            // Longer than the limit of a response, so that an error names the address of the server.
-            list_silence: Duration::from_secs(75),
-            first_retry: Duration::from_millis(500),
-            max_retry: Duration::from_secs(30),
+            watch_timeout: Duration::from_secs(40),
+            response_timeout: Duration::from_secs(10),
+            list_silence: Duration::from_secs(30),
+            first_retry: Duration::from_millis(250),
+            max_retry: Duration::from_secs(3),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Lists and watches one collection of an API server, until the server no longer serves its kind.
+//! Lists and watches one collection of an API server.
 //!
 //! ```text
 //! List ──ok──▶ Watch ──ended, silent──▶ Watch, from the last resourceVersion
 //!  ▲  ▲          │ └───failed──▶ wait, Watch
 //!  │  └──────────┘ resourceVersion expired (410)
-//!  └─ failed, silent: wait          kind not served (404): `Receiver::absent`, end
+//!  └─ failed, silent: wait          not found (404), and discovery says that the kind is not served: end
 //! ```
 //!
 //! `kube::runtime::watcher` sends the requests and keeps the resourceVersion. It requests streaming lists
@@ -12,7 +12,8 @@
 //! raw objects to the receiver, and decides what follows a failure.
 
 use std::pin::{Pin, pin};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, Stream, StreamExt};
 use kube::runtime::watcher;
@@ -23,6 +24,10 @@ use crate::api::{Api, ApiError, Resource};
 use crate::backoff::Backoff;
 use crate::pace::{self, Pace};
 use crate::raw_object::RawObject;
+use crate::watch_states::{WatchGuard, WatchState};
+
+/// Time between two lists of a collection that the API server does not serve.
+const ABSENT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maximum number of events of a watch in one call of the receiver.
 const MAX_EVENTS_PER_BATCH: usize = 1024;
@@ -58,6 +63,7 @@ pub struct ListWatch<R> {
     receiver: R,
     /// The list in progress; `None` while watching.
     list: Option<List>,
+    state: WatchGuard,
 }
 
 /// A list in progress.
@@ -94,26 +100,43 @@ impl<R: Receiver> ListWatch<R> {
     /// Lists and watches `resource` for `receiver`.
     #[must_use]
     pub fn new(api: Api, resource: Resource, backoff: Backoff, receiver: R) -> Self {
-        Self { api, resource, pace: Pace::new(backoff), receiver, list: None }
+        let state = api.add_state(&resource);
+        Self { api, resource, pace: Pace::new(backoff), receiver, list: None, state }
     }
 
-    /// Runs until the API server no longer serves the kind, and returns the receiver then.
-    pub async fn run(mut self) -> R {
+    /// Runs forever. While the API server does not serve the kind, the collection is absent.
+    pub async fn run(mut self) {
+        loop {
+            self = self.run_in_span().await;
+            tokio::task::block_in_place(|| self.receiver.absent());
+            tokio::time::sleep(ABSENT_INTERVAL).await;
+        }
+    }
+
+    /// Runs until discovery says that the API server does not serve the kind in this version, and returns the receiver then.
+    pub async fn run_while_served(self) -> R {
+        self.run_in_span().await.receiver
+    }
+
+    async fn run_in_span(mut self) -> Self {
         let cluster = self.api.cluster();
         // The level of an error, so that every message inside names the cluster and the kind.
         let span = error_span!("kube_watch", cluster, kind = %self.resource);
         async move {
-            let client = pace::client(&self.api, &self.pace);
+            let client = pace::client(&self.api, &self.pace, self.state());
             match self.resource.metadata_only {
                 true => self.list_and_watch::<true>(&client).await,
                 false => self.list_and_watch::<false>(&client).await,
             }
             debug!("the API server does not serve the kind");
-            self.receiver.absent();
-            self.receiver
+            self
         }
         .instrument(span)
         .await
+    }
+
+    fn state(&self) -> &Arc<WatchState> {
+        &self.state.state
     }
 
     /// Runs a watcher, and a new one each time that it has to list again.
@@ -219,11 +242,12 @@ impl<R: Receiver> ListWatch<R> {
 
     fn end_list(&mut self) {
         self.receiver.end_list();
-        self.pace.listed();
+        self.pace.reset();
         self.api.succeeded();
         let List { started, objects } = self.list.take().unwrap_or_default();
         let milliseconds = started.elapsed().as_millis();
         info!(objects, milliseconds, "listed");
+        pace::report_success(self.state());
     }
 
     /// Logs a failure, waits if the API server needs time, and returns what follows.
@@ -239,37 +263,63 @@ impl<R: Receiver> ListWatch<R> {
             Failure::Silent => {
                 // The server may have accepted a streaming list that it cannot complete.
                 self.api.list_in_pages();
-                let silence = self.api.options.list_silence;
-                warn!(?silence, "the list receives nothing, listing again in pages");
-                tokio::time::sleep(self.pace.failed()).await;
+                let silence = self.api.options.list_silence.as_secs_f64();
+                self.report(is_listing, &ApiError::Other(format!("the list has received nothing for {silence} s")));
+                self.wait().await;
                 return Next::ListAgain;
             }
         };
-        let next = match &error {
-            ApiError::Absent => return Next::End,
+        let (next, error) = match error {
             ApiError::Gone if !is_listing => {
                 info!("resourceVersion of the watch has expired, listing again");
                 return Next::ListAgain;
             }
             // A list whose continue token has expired starts again.
-            ApiError::Gone => Next::ListAgain,
-            ApiError::Unreachable(_) | ApiError::Other(_) => Next::Continue,
+            ApiError::Gone => (Next::ListAgain, ApiError::Gone),
+            ApiError::NotFound(message) => match self.api.is_served(&self.resource).await {
+                Ok(false) => return Next::End,
+                Ok(true) => {
+                    let reason = format!("404 although discovery has the kind: {message}");
+                    (Next::Continue, ApiError::Other(reason))
+                }
+                Err(reason) => {
+                    let reason = format!("404 and no discovery that the kind is not served: {reason}");
+                    (Next::Continue, ApiError::Other(reason))
+                }
+            },
+            error => (Next::Continue, error),
         };
         self.report(is_listing, &error);
-        tokio::time::sleep(self.pace.failed()).await;
+        self.wait().await;
         next
     }
 
-    /// Logs a failure. An unreachable API server is reported once for all kinds.
+    /// Waits after a failure, until the API server is reachable again at most.
+    async fn wait(&self) {
+        let wait = self.pace.failed();
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.api.recovered() => self.pace.reset(),
+        }
+    }
+
+    /// Logs a failure once a minute. An unreachable API server is reported once for all kinds.
     fn report(&self, is_listing: bool, error: &ApiError) {
+        let reason = format!("{error}; the objects that were read stay");
         let event = match is_listing {
-            true => "list failed, retrying",
-            false => "watch failed, continuing from the last resourceVersion",
+            true => "list fails, retrying; reported once a minute",
+            false => "watch fails, continuing from the last resourceVersion; reported once a minute",
         };
         match error {
-            ApiError::Unreachable(cause) => self.api.unreachable(cause),
+            ApiError::Unreachable(cause) => {
+                self.state().unreachable(&reason);
+                self.api.unreachable(cause);
+            }
             ApiError::Gone => debug!(%error, "{event}"),
-            ApiError::Absent | ApiError::Other(_) => warn!(%error, "{event}"),
+            ApiError::NotFound(_) | ApiError::Other(_) => match self.state().failed(&reason) {
+                true => warn!(%error, "{event}"),
+                false => debug!(%error, "{event}"),
+            },
         }
     }
 }

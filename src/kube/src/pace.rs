@@ -1,21 +1,31 @@
 //! The requests of one `kube::runtime::watcher`, with waits between watches and consistent streaming lists.
 //!
 //! The watcher starts the next watch as soon as the server ends one. It requests a streaming list at resourceVersion 0,
-//! which is any state that the API server has cached. The client of this module changes both: a wait follows a watch that
-//! ends early, and a streaming list is as recent as a paged list.
+//! which is any state that the API server has cached, with the timeout of a watch. The client of this module changes these: a
+//! wait follows a watch that ends early, and a streaming list is as recent as a paged list and may take longer. It also
+//! limits the time until a response begins, and records what the server sends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response, Uri};
+use http_body::Body as HttpBody;
+use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
+use tracing::info;
 
 use crate::api::Api;
 use crate::backoff::Backoff;
+use crate::error::NoResponse;
+use crate::transport::is_watch;
+use crate::watch_states::WatchState;
 
 /// A watch that lasts this long resets the backoff.
 const MIN_SUCCESSFUL_WATCH: Duration = Duration::from_secs(5);
+
+/// Time after which the server ends a watch that begins with a streaming list.
+const STREAMING_LIST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The waits of one watcher.
 #[derive(Clone)]
@@ -39,8 +49,8 @@ impl Pace {
         state.backoff.failed()
     }
 
-    /// A list is complete.
-    pub(crate) fn listed(&self) {
+    /// A list is complete, or the API server is reachable again.
+    pub(crate) fn reset(&self) {
         self.state().backoff.reset();
     }
 
@@ -69,13 +79,19 @@ impl State {
 }
 
 /// A client for one watcher.
-pub(crate) fn client(api: &Api, pace: &Pace) -> Client {
-    let (api, pace) = (api.clone(), pace.clone());
-    Client::new(tower::service_fn(move |request| send(api.clone(), pace.clone(), request)), "default")
+pub(crate) fn client(api: &Api, pace: &Pace, state: &Arc<WatchState>) -> Client {
+    let (api, pace, state) = (api.clone(), pace.clone(), state.clone());
+    let send = move |request| send(api.clone(), pace.clone(), state.clone(), request);
+    Client::new(tower::service_fn(send), "default")
 }
 
-async fn send(api: Api, pace: Pace, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
-    let is_watch = request.uri().query().unwrap_or_default().split('&').any(|parameter| parameter == "watch=true");
+async fn send(
+    api: Api,
+    pace: Pace,
+    state: Arc<WatchState>,
+    mut request: Request<Body>,
+) -> Result<Response<impl HttpBody<Data = bytes::Bytes, Error = kube::Error> + use<>>, kube::Error> {
+    let is_watch = is_watch(request.uri());
     if is_watch {
         let wait = pace.state().wait_to_watch(Instant::now());
         tokio::time::sleep(wait).await;
@@ -83,12 +99,31 @@ async fn send(api: Api, pace: Pace, mut request: Request<Body>) -> Result<Respon
             *request.uri_mut() = uri;
         }
     }
-    let response = api.client.send(request).await?;
-    if is_watch && response.status().is_success() {
-        pace.state().accepted = Some(Instant::now());
-        api.succeeded();
+    // The server responds to a watch before it has events.
+    let limit = if is_watch { api.options.response_timeout } else { api.options.list_silence };
+    let response = tokio::time::timeout(limit, api.client.send(request)).await;
+    let response = response.map_err(|_| kube::Error::Service(Box::new(NoResponse { limit })))??;
+    if response.status().is_success() {
+        state.confirmed();
+        if is_watch {
+            pace.state().accepted = Some(Instant::now());
+            api.succeeded();
+            report_success(&state);
+        }
     }
-    Ok(response)
+    Ok(response.map(|body| {
+        body.map_frame(move |frame| {
+            state.confirmed();
+            frame
+        })
+    }))
+}
+
+/// Records that the API server accepts requests for the collection.
+pub(crate) fn report_success(state: &WatchState) {
+    if let Some(after) = state.succeeded() {
+        info!(seconds = after.as_secs_f64(), "no longer fails");
+    }
 }
 
 /// The request for a streaming list without its resourceVersion: the server then sends its most recent state.
@@ -97,7 +132,10 @@ fn consistent(uri: &Uri) -> Option<Uri> {
     if !query.split('&').any(|parameter| parameter == "sendInitialEvents=true") {
         return None;
     }
-    let kept: Vec<&str> = query.split('&').filter(|parameter| *parameter != "resourceVersion=0").collect();
+    let is_kept = |parameter: &&str| *parameter != "resourceVersion=0" && !parameter.starts_with("timeoutSeconds=");
+    let mut kept: Vec<&str> = query.split('&').filter(is_kept).collect();
+    let timeout = format!("timeoutSeconds={}", STREAMING_LIST_TIMEOUT.as_secs());
+    kept.push(&timeout);
     format!("{}?{}", uri.path(), kept.join("&")).parse().ok()
 }
 
@@ -123,10 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn streaming_list_names_no_resource_version() {
-        let uri = "/api/v1/pods?&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0";
+    fn streaming_list_names_no_resource_version_and_may_take_longer_than_a_watch() {
+        let uri = "/api/v1/pods?&watch=true&timeoutSeconds=40&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+                   &resourceVersion=0";
         let uri: Uri = uri.parse().expect("a URI");
-        let expected = "/api/v1/pods?&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        let expected =
+            "/api/v1/pods?&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=300";
         assert_eq!(consistent(&uri).expect("a streaming list"), expected);
         let resumed: Uri = "/api/v1/pods?&watch=true&resourceVersion=0".parse().expect("a URI");
         assert_eq!(consistent(&resumed), None);

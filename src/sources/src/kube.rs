@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use kube::Client;
 use sluice_kube::{Api, KubeOptions, ListWatch, Resource};
+pub use sluice_kube::{WatchStates, WatchSummary};
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::watch;
@@ -39,19 +40,21 @@ pub struct KubeSource {
     pub namespace: Option<Text>,
     /// Limits of lists and watches.
     pub options: KubeOptions,
+    /// States of the watched collections.
+    pub states: WatchStates,
 }
 
 impl KubeSource {
     /// Lists and watches every kind until `stop` is cancelled. Failures are retried without limit, and the objects of an
     /// unreachable cluster stay.
     pub async fn run(self, sink: Arc<dyn Sink>, stop: CancellationToken) {
-        let api = Api::new(self.client.clone(), self.cluster.id.clone(), self.options);
+        let api = Api::new(self.client.clone(), self.cluster.id.clone(), self.options, self.states.clone());
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
         let crds = DefinitionsReceiver::new(defined);
         let watching =
             ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.options.backoff(), crds);
-        tasks.spawn(async move { drop(watching.run().await) });
+        tasks.spawn(watching.run());
         let (used, unused): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.uses(info));
         // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
         // they have no effect.
@@ -73,7 +76,7 @@ impl KubeSource {
             } else {
                 let resource = Resource::new(info, info.versions.first().copied().unwrap_or("v1"), namespace);
                 let watching = ListWatch::new(api.clone(), resource, self.options.backoff(), objects);
-                tasks.spawn(async move { drop(watching.run().await) });
+                tasks.spawn(watching.run());
             }
         }
         tokio::select! {

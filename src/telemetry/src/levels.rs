@@ -143,10 +143,14 @@ impl LogLevels {
     }
 }
 
-/// The level that decides whether an event is logged. The watcher of `kube::runtime` logs errors that it also returns, and
-/// `sluice_kube` logs those.
+/// The level that decides whether an event is logged. The crates of `kube` log errors that they also return, with the text of
+/// responses. `sluice_kube` logs those.
 fn level_of(target: &str, level: Level) -> Level {
-    if target.starts_with("kube_runtime") { level.max(Level::DEBUG) } else { level }
+    if target.starts_with("kube_runtime") || target.starts_with("kube_client") {
+        level.max(Level::DEBUG)
+    } else {
+        level
+    }
 }
 
 #[cfg(test)]
@@ -169,7 +173,8 @@ mod tests {
     fn returned_errors_of_the_watcher_are_logged_once() {
         assert_eq!(level_of("kube_runtime::watcher", Level::WARN), Level::DEBUG);
         assert_eq!(level_of("kube_runtime::watcher", Level::TRACE), Level::TRACE);
-        assert_eq!(level_of("kube_client::client", Level::WARN), Level::WARN);
+        assert_eq!(level_of("kube_client::client", Level::WARN), Level::DEBUG);
+        assert_eq!(level_of("sluice_kube::list_watch", Level::WARN), Level::WARN);
     }
 
     #[test]

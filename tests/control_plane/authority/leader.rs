@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluice_authority::{TrustBundle, TrustBundleWriter};
-use sluice_kube::{Election, ROOTS_LEASE};
+use sluice_kube::{Election, ROOTS_LEASE, Term};
 use sluice_testkit::api_server::ApiServer;
+use sluice_testkit::fault_proxy::FaultProxy;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{SYSTEM, until};
+use crate::kube::client_of;
 
 /// A replica that takes part in the election.
 struct Replica {
@@ -24,18 +26,21 @@ struct Replica {
 
 impl Replica {
     fn start(server: &ApiServer, pod: &str) -> Self {
-        let election = Election::new(Some(server.client().expect("a client")), SYSTEM.into(), pod);
-        let election = election.with_lease_duration(Duration::from_millis(800));
+        Self::start_with(server.client().expect("a client"), pod, Duration::from_millis(800))
+    }
+
+    fn start_with(client: kube::Client, pod: &str, lease_duration: Duration) -> Self {
+        let election = Election::new(Some(client), SYSTEM.into(), pod).with_lease_duration(lease_duration);
         let (report, leads) = watch::channel(false);
         let (stop, terms) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let (stopping, counted) = (stop.clone(), terms.clone());
         let task = tokio::spawn(async move {
-            let work = |term: CancellationToken| {
+            let work = |term: Term| {
                 counted.fetch_add(1, Ordering::SeqCst);
                 report.send_replace(true);
                 let report = report.clone();
                 async move {
-                    term.cancelled().await;
+                    term.ended().cancelled().await;
                     report.send_replace(false);
                 }
             };
@@ -121,11 +126,60 @@ async fn a_leader_that_cannot_renew_its_lease_stops_leading_and_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn write_in_progress_ends_before_another_replica_leads() {
+    let server = ApiServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.address()).await.expect("a proxy");
+    let duration = Duration::from_secs(3);
+    let stop = CancellationToken::new();
+    let (began, mut has_begun) = watch::channel(false);
+    let (ended, mut has_ended) = watch::channel(None);
+    let client = client_of(proxy.address());
+    let election = Election::new(Some(client), SYSTEM.into(), "one").with_lease_duration(duration);
+    let work = move |term: Term| {
+        let (began, ended) = (began.clone(), ended.clone());
+        async move {
+            began.send_replace(true);
+            // A write without a response.
+            assert!(term.write(std::future::pending::<()>()).await.is_err());
+            assert!(!term.is_current());
+            ended.send_replace(Some(Instant::now()));
+            // The end of the term is ignored, and the work is stopped.
+            std::future::pending::<()>().await;
+        }
+    };
+    let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), work));
+    has_begun.wait_for(|begun| *begun).await.expect("it leads");
+    proxy.freeze();
+    let other = Replica::start_with(server.client().expect("a client"), "other", duration);
+    leads(&other).await;
+    let other_since = Instant::now();
+    let ended = *has_ended.wait_for(Option::is_some).await.expect("it ended");
+    assert!(ended.expect("a time") < other_since, "the write was dropped first");
+    stop.cancel();
+    leading.await.expect("the work is stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_keeps_its_lease_when_its_connections_are_frozen() {
+    let server = ApiServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.address()).await.expect("a proxy");
+    let one = Replica::start_with(client_of(proxy.address()), "one", Duration::from_secs(9));
+    leads(&one).await;
+    for _ in 0..2 {
+        let renewals = server.count("update", "leases");
+        proxy.lose_connections();
+        until("it is renewed", || (server.count("update", "leases") > renewals + 1).then_some(())).await;
+    }
+    assert_eq!(one.terms(), 1, "it led all the time");
+    one.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_an_election_every_replica_leads() {
     let election = Election::new(None, SYSTEM.into(), "one");
     let stop = CancellationToken::new();
     let (report, mut reported) = watch::channel(false);
-    let work = |_: CancellationToken| {
+    let work = |_: Term| {
         report.send_replace(true);
         async {}
     };

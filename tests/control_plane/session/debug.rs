@@ -19,7 +19,7 @@ use sluice_graph::{GraphOptions, build};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::Reporter;
-use sluice_sources::kube::RemoteStates;
+use sluice_sources::kube::{RemoteStates, WatchStates};
 use sluice_telemetry::LogControl;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
@@ -107,6 +107,7 @@ impl DebugPages {
                 debug_on_http: config.features.debug_on_http,
             },
             remotes: RemoteStates::default(),
+            watches: WatchStates::default(),
             callers: OnceLock::new(),
             refusals,
         });

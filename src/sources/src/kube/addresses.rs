@@ -9,10 +9,9 @@ use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
 use sluice_graph::AddressUpdate;
-use sluice_kube::{Backoff, chain, next_batch_or_due};
+use sluice_kube::{Backoff, Term, TermEnded, chain, next_batch_or_due};
 use sluice_model::{Host, ObjectKey, Text};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 /// Writes allocated addresses until the statuses contain them.
@@ -41,11 +40,12 @@ impl AddressWriter {
         Self { client, feed: feed.only(&updates), updates, backoff, pending: BTreeMap::new(), synced: false }
     }
 
-    /// Runs until `stop` is cancelled or the engine stops.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Runs until the term or the engine ends.
+    pub async fn run(mut self, term: impl Into<Term>) {
+        let term = term.into();
         loop {
             let due = self.pending.values().map(|(_, due)| *due).min();
-            let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
+            let Some(batch) = next_batch_or_due(&mut self.feed, due, term.ended()).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
             for event in batch.iter().flat_map(|batch| batch.events(&self.updates)) {
                 match event.new {
@@ -54,18 +54,18 @@ impl AddressWriter {
                 };
             }
             // Before all inputs are synced, a used address may look free.
-            if self.synced {
-                self.write_due().await;
+            if self.synced && self.write_due(&term).await.is_err() {
+                return;
             }
         }
     }
 
-    async fn write_due(&mut self) {
+    async fn write_due(&mut self, term: &Term) -> Result<(), TermEnded> {
         let now = Instant::now();
         let due: Vec<_> = self.pending.iter().filter(|(_, (_, due))| *due <= now).collect();
         let due: Vec<_> = due.into_iter().map(|(key, (update, _))| (key.clone(), update.clone())).collect();
         for (key, update) in due {
-            let wait = match self.write(&key, &update).await {
+            let wait = match term.write(self.write(&key, &update)).await? {
                 Ok(()) => {
                     self.backoff.reset();
                     debug!(service_entry = %key, "wrote allocated addresses");
@@ -81,6 +81,7 @@ impl AddressWriter {
                 *due = again;
             }
         }
+        Ok(())
     }
 
     async fn write(&self, key: &ObjectKey, update: &AddressUpdate) -> Result<(), kube::Error> {
@@ -123,7 +124,7 @@ impl AddressWriter {
             .header(header::CONTENT_TYPE, "application/json-patch+json")
             .body(operations.to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
-        self.client.request::<Value>(request).await.map(|_| ())
+        sluice_kube::request::<Value>(&self.client, request).await.map(|_| ())
     }
 }
 

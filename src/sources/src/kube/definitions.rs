@@ -1,16 +1,22 @@
 //! Kinds of CustomResourceDefinitions, read while their definition exists (C04).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::Value;
-use sluice_kube::{Api, ApiError, Backoff, ListWatch, Receiver, Resource, WatchEvent};
+use sluice_kube::{Api, Backoff, Discovery, ListWatch, Receiver, Resource, WatchEvent};
 use sluice_model::Text;
 use sluice_parse::KindInfo;
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::objects::ObjectsReceiver;
 use super::publish;
+
+/// Time between the first two checks whether a defined kind is served. It doubles with each further one.
+const FIRST_RECHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Longest time between two checks.
+const MAX_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Names of the definitions, such as `gateways.networking.istio.io`; `None` before the first list.
 pub(super) type Defined = Option<BTreeSet<Text>>;
@@ -68,53 +74,58 @@ fn name(object: &Value) -> Option<Text> {
     object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
-/// Lists and watches a kind while it is defined. A kind that is not defined has no objects.
+/// Lists and watches a kind while it is defined. A kind that is not defined has no objects. The objects of a kind whose
+/// definition disappears stay until discovery says that the kind is not served.
 pub(super) async fn follow(
     api: Api,
     info: &'static KindInfo,
     namespace: Option<Text>,
-    mut backoff: Backoff,
+    backoff: Backoff,
     mut objects: ObjectsReceiver,
     mut definitions: watch::Receiver<Defined>,
 ) {
     let definition = Text::from(format!("{}.{}", info.plural, info.group));
+    let mut recheck = Backoff::new(FIRST_RECHECK_INTERVAL, MAX_RECHECK_INTERVAL);
     loop {
         let is_defined = |defined: &Defined| defined.as_ref().map(|names| names.contains(&definition));
         let now = is_defined(&definitions.borrow_and_update());
-        if now == Some(true) {
-            match served_version(&api, info).await {
+        if now == Some(true) || (now == Some(false) && objects.has_objects()) {
+            let version = match api.discover(info.group, info.plural, info.versions).await {
+                Discovery::Served(version) => Some(version),
+                // The definition exists, but the kind is not served yet, or not in a supported version.
+                Discovery::NotServed => None,
+                // The list fails too, and logs the failure.
+                Discovery::Unknown(reason) => {
+                    debug!(kind = %info.kind, reason, "discovery does not answer about a kind");
+                    info.versions.first().copied()
+                }
+            };
+            match version {
                 Some(version) => {
                     info!(kind = %info.kind, version, "kind is defined");
                     let resource = Resource::new(info, version, namespace.clone());
-                    // Returns when the API server no longer serves the kind.
-                    objects = ListWatch::new(api.clone(), resource, backoff.clone(), objects).run().await;
+                    let watching = ListWatch::new(api.clone(), resource, backoff.clone(), objects);
+                    objects = watching.run_while_served().await;
+                    recheck.reset();
                 }
-                // The definition exists, but the kind is not served yet, or not in a supported version.
                 None => tokio::task::block_in_place(|| objects.absent()),
             }
             // The API server may serve the kind later without a change of the definition.
             tokio::select! {
-                changed = definitions.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(backoff.failed()) => {}
+                changed = definitions.changed() => match changed {
+                    Ok(()) => recheck.reset(),
+                    Err(_) => return,
+                },
+                () = tokio::time::sleep(recheck.failed()) => {}
             }
             continue;
         }
         if now == Some(false) {
             tokio::task::block_in_place(|| objects.absent());
-            backoff.reset();
         }
         if definitions.changed().await.is_err() {
             return;
         }
-    }
-}
-
-/// The version in which a kind is read: the first supported version that the API server serves.
-async fn served_version(api: &Api, info: &'static KindInfo) -> Option<&'static str> {
-    match api.versions(info.group).await {
-        Ok(served) => info.versions.iter().copied().find(|version| served.iter().any(|it| it == version)),
-        Err(ApiError::Absent | ApiError::Gone) => None,
-        // The list fails too, and logs the failure.
-        Err(ApiError::Unreachable(_) | ApiError::Other(_)) => info.versions.first().copied(),
+        recheck.reset();
     }
 }

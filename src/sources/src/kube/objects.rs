@@ -31,6 +31,11 @@ impl ObjectsReceiver {
         Self { info, cluster, sink, known: BTreeSet::new(), not_listed: BTreeSet::new(), log: RejectLog::default() }
     }
 
+    /// Whether objects have been read and not been deleted.
+    pub(super) fn has_objects(&self) -> bool {
+        !self.known.is_empty()
+    }
+
     fn change(&mut self, event: WatchEvent) -> Option<Change> {
         let (mut object, is_deleted) = match event {
             WatchEvent::Apply(object) => (object, false),

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::KubeSource;
+use super::{KubeSource, WatchStates};
 use crate::{Cluster, Sink};
 pub use state::{ClusterInfo, ClusterMetrics, RemoteStates, SyncStatus};
 
@@ -47,6 +47,8 @@ pub struct RemoteOptions {
     pub allowed: BTreeSet<String>,
     /// Limits of lists and watches.
     pub kube: KubeOptions,
+    /// States of the watched collections.
+    pub watch_states: WatchStates,
 }
 
 /// Reads the clusters that Secrets declare.
@@ -128,13 +130,14 @@ impl RemoteClusters {
 
     /// Watches the Secrets with `client`, and reads their clusters until `stop` is cancelled.
     pub async fn run(mut self, client: Client, stop: CancellationToken) {
-        let api = Api::new(client, self.options.cluster.id.clone(), self.options.kube);
+        let Self { options, .. } = &self;
+        let api = Api::new(client, options.cluster.id.clone(), options.kube, options.watch_states.clone());
         let (sender, mut published) = watch::channel(None);
         let receiver = SecretsReceiver::new(sender, self.metrics.clone());
         let resource = Resource::cluster_secrets(&self.options.system_namespace);
         let list_watch = ListWatch::new(api, resource, self.options.kube.backoff(), receiver);
         let mut watching = JoinSet::new();
-        watching.spawn(async move { drop(list_watch.run().await) });
+        watching.spawn(list_watch.run());
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -339,6 +342,7 @@ impl RemoteClusters {
             system_namespace: self.options.system_namespace.clone(),
             namespace: self.options.namespace.clone(),
             options: self.options.kube,
+            states: self.options.watch_states.clone(),
         }
     }
 

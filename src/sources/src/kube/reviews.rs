@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
 use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
-use sluice_kube::{Clients, RequestError, next_batch_or_due};
+use sluice_kube::{Clients, RequestError, next_batch_or_due, request};
 use sluice_model::SecretReader;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -27,8 +27,24 @@ pub struct SecretReviewer {
     feed: Feed,
     wanted: Published<SecretReader, ()>,
     results: Input<SecretReader, bool>,
-    /// The wanted reviews with the last result and the time of the next request.
-    reviews: BTreeMap<SecretReader, (Option<bool>, Instant)>,
+    reviews: BTreeMap<SecretReader, Review>,
+    running: JoinSet<(SecretReader, Outcome)>,
+}
+
+/// A wanted review.
+struct Review {
+    /// The last result.
+    last: Option<bool>,
+    /// The time of the next request; `None` while one is running.
+    due: Option<Instant>,
+}
+
+/// The outcome of a request.
+enum Outcome {
+    /// Whether access is allowed.
+    Reviewed(bool),
+    NoClient,
+    Failed(RequestError),
 }
 
 impl SecretReviewer {
@@ -40,65 +56,81 @@ impl SecretReviewer {
         wanted: Published<SecretReader, ()>,
         results: Input<SecretReader, bool>,
     ) -> Self {
-        Self { clients, feed: feed.only(&wanted), wanted, results, reviews: BTreeMap::new() }
+        Self { clients, feed: feed.only(&wanted), wanted, results, reviews: BTreeMap::new(), running: JoinSet::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due = self.reviews.values().map(|(_, due)| *due).min();
-            let Some(batch) = next_batch_or_due(&mut self.feed, due, &stop).await else { return };
-            for event in batch.iter().flat_map(|batch| batch.events(&self.wanted)) {
-                if event.new.is_some() {
-                    self.reviews.insert((*event.key).clone(), (None, Instant::now()));
-                } else {
-                    self.reviews.remove(&event.key);
-                    self.results.delete((*event.key).clone());
+            let due = self.reviews.values().filter_map(|review| review.due).min();
+            tokio::select! {
+                batch = next_batch_or_due(&mut self.feed, due, &stop) => {
+                    let Some(batch) = batch else { return };
+                    let wanted = self.wanted.clone();
+                    for event in batch.iter().flat_map(|batch| batch.events(&wanted)) {
+                        self.change(&event.key, event.new.is_some());
+                    }
                 }
+                // A cluster that does not respond delays only its own reviews.
+                Some(done) = self.running.join_next() => if let Ok((reader, outcome)) = done {
+                    self.finish(reader, outcome);
+                },
             }
-            self.review_due().await;
+            self.start_due();
         }
     }
 
-    async fn review_due(&mut self) {
+    fn change(&mut self, reader: &SecretReader, is_wanted: bool) {
+        if is_wanted {
+            self.reviews.insert(reader.clone(), Review { last: None, due: Some(Instant::now()) });
+        } else {
+            self.reviews.remove(reader);
+            self.results.delete(reader.clone());
+        }
+    }
+
+    /// Starts the reviews that are due.
+    fn start_due(&mut self) {
         let now = Instant::now();
-        let due = self.reviews.iter().filter(|(_, (_, due))| *due <= now).map(|(reader, _)| reader.clone());
-        let requests = due.map(|reader| {
-            let client = self.clients.get(&reader.cluster);
-            async move {
-                let has_client = client.is_some();
-                let result = match client {
-                    Some(client) => review(client, &reader).await,
-                    None => Ok(false),
+        for (reader, state) in self.reviews.iter_mut().filter(|(_, review)| review.due.is_some_and(|due| due <= now)) {
+            state.due = None;
+            let (reader, client) = (reader.clone(), self.clients.get(&reader.cluster));
+            self.running.spawn(async move {
+                let outcome = match client {
+                    Some(client) => review(client, &reader).await.map_or_else(Outcome::Failed, Outcome::Reviewed),
+                    None => Outcome::NoClient,
                 };
-                (reader, has_client, result)
-            }
-        });
-        for (reader, has_client, result) in join_all(requests).await {
-            let Some((last, due)) = self.reviews.get_mut(&reader) else { continue };
-            let SecretReader { cluster, namespace, service_account } = &reader;
-            *due = Instant::now() + if result.is_ok() && has_client { REVIEW_INTERVAL } else { RETRY_INTERVAL };
-            let is_allowed = match result {
-                Ok(allowed) => {
-                    if *last != Some(allowed) {
-                        let event = if has_client {
-                            "reviewed access to Secrets"
-                        } else {
-                            "cluster has no client to review access to Secrets"
-                        };
-                        info!(%cluster, %namespace, %service_account, allowed, "{event}");
-                    }
-                    allowed
+                (reader, outcome)
+            });
+        }
+    }
+
+    fn finish(&mut self, reader: SecretReader, outcome: Outcome) {
+        // It may not be wanted any more, or another review may have been started meanwhile.
+        let Some(review) = self.reviews.get_mut(&reader).filter(|review| review.due.is_none()) else { return };
+        let SecretReader { cluster, namespace, service_account } = &reader;
+        let (is_allowed, interval) = match outcome {
+            Outcome::Reviewed(allowed) => {
+                if review.last != Some(allowed) {
+                    info!(%cluster, %namespace, %service_account, allowed, "reviewed access to Secrets");
                 }
-                Err(error) => {
-                    warn!(%cluster, %namespace, %service_account, %error, "failed to review access to Secrets, retrying");
-                    last.unwrap_or(false)
-                }
-            };
-            if *last != Some(is_allowed) {
-                *last = Some(is_allowed);
-                self.results.set(reader, is_allowed);
+                (allowed, REVIEW_INTERVAL)
             }
+            Outcome::NoClient => {
+                if review.last != Some(false) {
+                    info!(%cluster, %namespace, %service_account, "cluster has no client to review access to Secrets");
+                }
+                (false, RETRY_INTERVAL)
+            }
+            Outcome::Failed(error) => {
+                warn!(%cluster, %namespace, %service_account, %error, "failed to review access to Secrets, retrying");
+                (review.last.unwrap_or(false), RETRY_INTERVAL)
+            }
+        };
+        review.due = Some(Instant::now() + interval);
+        if review.last != Some(is_allowed) {
+            review.last = Some(is_allowed);
+            self.results.set(reader, is_allowed);
         }
     }
 }
@@ -106,7 +138,7 @@ impl SecretReviewer {
 /// Whether the service account may list the Secrets of its namespace.
 async fn review(client: Client, reader: &SecretReader) -> Result<bool, RequestError> {
     let SecretReader { namespace, service_account, .. } = reader;
-    let review = json!({
+    let body = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
@@ -114,10 +146,10 @@ async fn review(client: Client, reader: &SecretReader) -> Result<bool, RequestEr
             "resourceAttributes": {"namespace": namespace, "verb": "list", "resource": "secrets"},
         },
     });
-    let request = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+    let review = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
         .header(header::CONTENT_TYPE, "application/json")
-        .body(review.to_string().into_bytes())
+        .body(body.to_string().into_bytes())
         .map_err(|error| RequestError::Malformed(error.to_string()))?;
-    let response: Value = client.request(request).await?;
+    let response: Value = request(&client, review).await?;
     Ok(response.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
 }

@@ -1,0 +1,281 @@
+//! How current the objects of each watched collection are, for metrics and debug pages.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use sluice_model::Text;
+
+/// Time between two warnings of one failing collection.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest text of a failure. An API server may answer with a whole page.
+const MAX_REASON_BYTES: usize = 300;
+
+/// States of the watched collections of all clusters. A clone is another handle.
+#[derive(Clone, Default)]
+pub struct WatchStates(Arc<Mutex<BTreeMap<WatchKey, Arc<WatchState>>>>);
+
+/// Cluster, and path of the collection.
+type WatchKey = (Text, String);
+
+/// The state of one collection.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchSummary {
+    /// Path of the collection.
+    pub resource: String,
+    /// Seconds since the API server last sent an object or a bookmark, or accepted a request for the collection.
+    pub age_seconds: f64,
+    /// The last failure, if no request has succeeded since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureSummary>,
+}
+
+/// Why a collection cannot be read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureSummary {
+    /// The answer of the API server, and what is used instead.
+    pub reason: String,
+    /// Seconds since the first of these failures.
+    pub seconds: f64,
+}
+
+impl WatchStates {
+    /// Registers the metrics.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(StatesCollector(self.clone())));
+    }
+
+    /// The collections of a cluster, by path.
+    #[must_use]
+    pub fn of(&self, cluster: &str) -> Vec<WatchSummary> {
+        let states = self.states();
+        let of_cluster = states.iter().filter(|((of, _), _)| **of == *cluster);
+        of_cluster.map(|((_, resource), state)| state.state().summary(resource)).collect()
+    }
+
+    /// The collections of all clusters that cannot be read: cluster and state.
+    #[must_use]
+    pub fn failing(&self) -> Vec<(Text, WatchSummary)> {
+        let states = self.states();
+        let all = states.iter().map(|((cluster, resource), state)| (cluster.clone(), state.state().summary(resource)));
+        all.filter(|(_, summary)| summary.failure.is_some()).collect()
+    }
+
+    /// Adds a collection until the guard is dropped.
+    pub(crate) fn add(&self, cluster: &str, resource: String) -> WatchGuard {
+        let key = (Text::from(cluster), resource);
+        let state = Arc::new(WatchState::default());
+        self.states().insert(key.clone(), state.clone());
+        WatchGuard { states: self.clone(), key, state }
+    }
+
+    fn states(&self) -> MutexGuard<'_, BTreeMap<WatchKey, Arc<WatchState>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for WatchStates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WatchStates")
+    }
+}
+
+/// Removes a collection when it is dropped.
+pub(crate) struct WatchGuard {
+    states: WatchStates,
+    key: WatchKey,
+    pub(crate) state: Arc<WatchState>,
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        let mut states = self.states.states();
+        // A replacement may have added the same collection meanwhile.
+        if states.get(&self.key).is_some_and(|state| Arc::ptr_eq(state, &self.state)) {
+            states.remove(&self.key);
+        }
+    }
+}
+
+/// The state of one collection, which its watch updates.
+#[derive(Debug, Default)]
+pub(crate) struct WatchState(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    confirmed: Instant,
+    failures: u64,
+    /// Reason and begin of the current failures.
+    failing: Option<(String, Instant)>,
+    warned: Option<Instant>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { confirmed: Instant::now(), failures: 0, failing: None, warned: None }
+    }
+}
+
+impl WatchState {
+    /// The API server sent data.
+    pub(crate) fn confirmed(&self) {
+        self.state().confirmed = Instant::now();
+    }
+
+    /// A request succeeded. Returns how long requests have failed before, if that was logged.
+    pub(crate) fn succeeded(&self) -> Option<Duration> {
+        let mut state = self.state();
+        state.confirmed = Instant::now();
+        let (_, since) = state.failing.take()?;
+        state.warned.filter(|at| *at >= since).map(|_| since.elapsed())
+    }
+
+    /// A request failed. True if that is to be logged: once a minute.
+    pub(crate) fn failed(&self, reason: &str) -> bool {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.count(reason, now);
+        state.is_warning_due(now)
+    }
+
+    /// A request failed because the whole API server is unreachable, which is logged elsewhere.
+    pub(crate) fn unreachable(&self, reason: &str) {
+        self.state().count(reason, Instant::now());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn count(&mut self, reason: &str, now: Instant) {
+        self.failures += 1;
+        let since = self.failing.as_ref().map_or(now, |(_, since)| *since);
+        self.failing = Some((shortened(reason).to_owned(), since));
+    }
+
+    fn is_warning_due(&mut self, now: Instant) -> bool {
+        let is_due = self.warned.is_none_or(|at| now.saturating_duration_since(at) >= WARNING_INTERVAL);
+        if is_due {
+            self.warned = Some(now);
+        }
+        is_due
+    }
+
+    fn summary(&self, resource: &str) -> WatchSummary {
+        let failure = self.failing.as_ref();
+        WatchSummary {
+            resource: resource.to_owned(),
+            age_seconds: self.confirmed.elapsed().as_secs_f64(),
+            failure: failure.map(|(reason, since)| FailureSummary {
+                reason: reason.clone(),
+                seconds: since.elapsed().as_secs_f64(),
+            }),
+        }
+    }
+}
+
+/// The beginning of a long text.
+pub(crate) fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(MAX_REASON_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct WatchLabels {
+    cluster: String,
+    resource: String,
+}
+
+/// Computes the metrics when they are read.
+#[derive(Debug)]
+struct StatesCollector(WatchStates);
+
+impl Collector for StatesCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let states = self.0.states();
+        let labels =
+            |(cluster, resource): &WatchKey| WatchLabels { cluster: cluster.to_string(), resource: resource.clone() };
+        let mut ages = encoder.encode_descriptor(
+            "sluice_kube_watch_age_seconds",
+            "Time since the API server last sent an object or a bookmark of a collection, or accepted a request for it",
+            None,
+            prometheus_client::metrics::MetricType::Gauge,
+        )?;
+        for (key, state) in states.iter() {
+            let age = ConstGauge::new(state.state().confirmed.elapsed().as_secs_f64());
+            age.encode(ages.encode_family(&labels(key))?)?;
+        }
+        let mut failures = encoder.encode_descriptor(
+            "sluice_kube_watch_failures",
+            "Failed requests for a collection of an API server",
+            None,
+            prometheus_client::metrics::MetricType::Counter,
+        )?;
+        for (key, state) in states.iter() {
+            ConstCounter::new(state.state().failures).encode(failures.encode_family(&labels(key))?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failing_collection_is_logged_once_a_minute_and_reports_its_recovery() {
+        let now = Instant::now();
+        let mut state = State::default();
+        let logged = (0..600).filter(|tenth| state.is_warning_due(now + Duration::from_millis(100 * tenth))).count();
+        assert_eq!(logged, 1, "failures of a minute");
+        assert!(state.is_warning_due(now + WARNING_INTERVAL));
+
+        let state = WatchState::default();
+        assert_eq!(state.succeeded(), None, "nothing has failed");
+        assert!(state.failed("500") && state.succeeded().is_some());
+        assert!(!state.failed("500"), "the warning of the last failure is not a minute old");
+        assert_eq!(state.succeeded(), None, "this failure was not logged");
+    }
+
+    #[test]
+    fn states_are_metrics_and_summaries_while_their_watch_runs() {
+        let states = WatchStates::default();
+        let mut registry = Registry::default();
+        states.register(&mut registry);
+        let text = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+            text
+        };
+        let guard = states.add("east", "/api/v1/pods".to_owned());
+        guard.state.failed(&"é".repeat(400));
+        let [summary] = states.of("east").try_into().expect("one collection");
+        assert_eq!(summary.failure.expect("it fails").reason, "é".repeat(150));
+        assert_eq!(states.failing().len(), 1);
+        let labels = "{cluster=\"east\",resource=\"/api/v1/pods\"}";
+        assert!(text().contains(&format!("sluice_kube_watch_age_seconds{labels} ")), "{}", text());
+        assert!(text().contains(&format!("sluice_kube_watch_failures_total{labels} 1\n")), "{}", text());
+        guard.state.succeeded();
+        assert!(states.failing().is_empty());
+
+        let replacement = states.add("east", "/api/v1/pods".to_owned());
+        drop(guard);
+        assert_eq!(states.of("east").len(), 1, "the replacement is left");
+        drop(replacement);
+        assert!(states.of("east").is_empty() && !text().contains("/api/v1/pods"));
+    }
+}
