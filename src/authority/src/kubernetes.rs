@@ -126,7 +126,7 @@ impl KubernetesSigner {
         let lifetime = self.lifetimes.lifetime(seconds)?;
         let signer = self.signer(named)?;
         let what = SigningRequest {
-            request,
+            request: forwarded.pem(),
             signer: &signer,
             usages: &["digital signature", "key encipherment", "server auth", "client auth"],
             lifetime,

@@ -1,5 +1,5 @@
 //! Certificates from a signer of the Kubernetes API. Sluice creates and approves a CertificateSigningRequest, the
-//! signer signs it, and Sluice deletes it.
+//! signer signs it, and Sluice deletes it, also if the caller no longer waits for the certificate.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_kube::RequestError;
-use tokio::time::Instant;
-use tracing::{Instrument as _, info_span, warn};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument as _, debug, info_span, warn};
 
 use super::api_request;
 
@@ -19,6 +20,10 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest interval between two checks.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of attempts to delete an object.
+const DELETE_ATTEMPTS: u32 = 4;
+/// Wait before the second attempt. It doubles with each further one.
+const FIRST_DELETE_DELAY: Duration = Duration::from_millis(250);
 
 /// A CertificateSigningRequest without a certificate. All but [`SigningError::Refused`] are retryable.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +46,13 @@ pub(super) enum SigningError {
     /// The certificate in the object is malformed.
     #[error("the certificate of {name} is not {what}")]
     Malformed { name: String, what: &'static str },
+    /// The server shuts down.
+    #[error("signing is cancelled")]
+    Cancelled,
 }
 
 /// Creates CertificateSigningRequests.
+#[derive(Clone)]
 pub(super) struct CsrClient {
     client: Client,
     /// Longest wait for the signer.
@@ -57,11 +66,11 @@ pub(super) struct SigningRequest<'a> {
     /// The full name of the signer.
     pub(super) signer: &'a str,
     /// Key usages.
-    pub(super) usages: &'a [&'a str],
+    pub(super) usages: &'static [&'static str],
     /// Lifetime in seconds.
     pub(super) lifetime: u64,
     /// Reason and message of the approval.
-    pub(super) approval: (&'a str, &'a str),
+    pub(super) approval: (&'static str, &'static str),
 }
 
 impl CsrClient {
@@ -76,38 +85,62 @@ impl CsrClient {
     /// The signer refuses or does not sign in time, or a request to the API server fails.
     pub(super) async fn sign(&self, what: SigningRequest<'_>) -> Result<String, SigningError> {
         let span = info_span!("sign", signer = what.signer);
-        self.create_and_wait(what).instrument(span).await
+        let object = request_object(&what);
+        let (client, signer, approval) = (self.clone(), what.signer.to_owned(), what.approval);
+        let (sender, receiver) = oneshot::channel();
+        // A task of its own, because the object exists even if the caller stops waiting.
+        let task = async move { client.create_and_wait(&signer, &object, approval, sender).await };
+        tokio::spawn(task.instrument(span));
+        receiver.await.unwrap_or(Err(SigningError::Cancelled))
     }
 
-    async fn create_and_wait(&self, what: SigningRequest<'_>) -> Result<String, SigningError> {
-        let created = self.create(&what).await?;
-        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let signed = match self.approve(&name, created, what.approval).await {
-            Ok(()) => self.wait(&name).await,
-            Err(error) => Err(error),
+    /// Sends the certificate to the caller and deletes the object. Does not wait for the signer if the caller is gone.
+    async fn create_and_wait(
+        &self,
+        signer: &str,
+        object: &Value,
+        approval: (&str, &str),
+        mut caller: oneshot::Sender<Result<String, SigningError>>,
+    ) {
+        let created = match self.create(signer, object).await {
+            Ok(created) => created,
+            Err(error) => return drop(caller.send(Err(error))),
         };
-        if let Err(error) = self.send(Method::DELETE, &format!("/{name}"), None).await {
-            warn!(target: "pkira", request = name, %error, "failed to delete a CertificateSigningRequest");
+        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let signed = async {
+            self.approve(&name, created, approval).await?;
+            self.wait(&name).await
+        };
+        let signed = tokio::select! {
+            signed = signed => Some(signed),
+            () = caller.closed() => None,
+        };
+        self.delete(&name).await;
+        match signed {
+            Some(signed) => drop(caller.send(signed)),
+            None => debug!(target: "pkira", request = name, "deleted a CertificateSigningRequest: its caller is gone"),
         }
-        signed
     }
 
-    async fn create(&self, what: &SigningRequest<'_>) -> Result<Value, SigningError> {
-        let SigningRequest { request, signer, usages, lifetime, .. } = what;
-        // The API field is an int32.
-        let lifetime = (*lifetime).min(u64::from(i32::MAX.unsigned_abs()));
-        let object = json!({
-            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-            "metadata": {"generateName": "csr-workload-"},
-            "spec": {
-                "request": STANDARD.encode(request),
-                "signerName": signer,
-                "usages": usages,
-                "expirationSeconds": lifetime,
-            },
-        });
-        let created = self.send(Method::POST, "", Some(&object)).await;
-        created.map_err(|error| SigningError::Create { signer: (*signer).to_owned(), error })
+    async fn delete(&self, name: &str) {
+        let mut delay = FIRST_DELETE_DELAY;
+        for attempt in 1..=DELETE_ATTEMPTS {
+            let Err(error) = self.send(Method::DELETE, &format!("/{name}"), None).await else { return };
+            if matches!(error, RequestError::Status { code: 404, .. }) {
+                return;
+            }
+            if attempt == DELETE_ATTEMPTS {
+                warn!(target: "pkira", request = name, %error, "failed to delete a CertificateSigningRequest");
+                return;
+            }
+            tokio::time::sleep(delay).await;
+            delay *= 2;
+        }
+    }
+
+    async fn create(&self, signer: &str, object: &Value) -> Result<Value, SigningError> {
+        let created = self.send(Method::POST, "", Some(object)).await;
+        created.map_err(|error| SigningError::Create { signer: signer.to_owned(), error })
     }
 
     async fn approve(&self, name: &str, mut object: Value, (reason, text): (&str, &str)) -> Result<(), SigningError> {
@@ -120,8 +153,13 @@ impl CsrClient {
 
     /// Waits for the certificate.
     async fn wait(&self, name: &str) -> Result<String, SigningError> {
-        let malformed = |what: &'static str| SigningError::Malformed { name: name.to_owned(), what };
         let deadline = Instant::now() + self.timeout;
+        let timeout = || SigningError::Timeout { name: name.to_owned(), timeout: self.timeout };
+        timeout_at(deadline, self.poll(name)).await.unwrap_or_else(|_| Err(timeout()))
+    }
+
+    async fn poll(&self, name: &str) -> Result<String, SigningError> {
+        let malformed = |what: &'static str| SigningError::Malformed { name: name.to_owned(), what };
         let mut interval = FIRST_POLL_INTERVAL;
         loop {
             let object = self.send(Method::GET, &format!("/{name}"), None).await?;
@@ -137,9 +175,6 @@ impl CsrClient {
                     return Err(SigningError::Refused { name: name.to_owned(), reason });
                 }
             }
-            if Instant::now() + interval > deadline {
-                return Err(SigningError::Timeout { name: name.to_owned(), timeout: self.timeout });
-            }
             tokio::time::sleep(interval).await;
             interval = (interval * 2).min(MAX_POLL_INTERVAL);
         }
@@ -148,4 +183,20 @@ impl CsrClient {
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, RequestError> {
         Ok(api_request::send(&self.client, method, format!("{REQUESTS}{path}"), body).await?)
     }
+}
+
+/// The CertificateSigningRequest.
+fn request_object(what: &SigningRequest<'_>) -> Value {
+    // The API field is an int32.
+    let lifetime = what.lifetime.min(u64::from(i32::MAX.unsigned_abs()));
+    json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": "csr-workload-"},
+        "spec": {
+            "request": STANDARD.encode(what.request),
+            "signerName": what.signer,
+            "usages": what.usages,
+            "expirationSeconds": lifetime,
+        },
+    })
 }

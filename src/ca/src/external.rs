@@ -1,14 +1,21 @@
 //! Workload certificates from an external signer (P09).
 //!
 //! The signer grants the names that a request contains. So a forwarded request may contain only names of the caller,
-//! and the signer's response is verified before the caller receives it.
+//! and the signer's response is verified before the caller receives it. The signer may read a text differently, such as one
+//! with two requests. So the forwarded text is encoded anew from the key, the names and the signature that were checked.
 
+use der::{Decode, Encode};
 use rustls::pki_types::CertificateDer;
 use webpki::KeyUsage;
+use x509_cert::attr::{Attribute, Attributes};
+use x509_cert::ext::Extension;
+use x509_cert::request::{CertReq, CertReqInfo, ExtensionReq, Version};
+use x509_cert::spki::{AlgorithmIdentifierOwned, SubjectPublicKeyInfoOwned};
 use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::encoding::alternative_names;
 use crate::request::{SigningRequest, decode_request, parse_request};
 use crate::verify::verify_chain;
 use crate::{Certificate, IssueError, Issued, pem};
@@ -22,6 +29,8 @@ pub struct ForwardedRequest {
     public: Vec<u8>,
     /// The names it may contain.
     identities: Vec<String>,
+    /// The request as it is forwarded, PEM.
+    pem: String,
 }
 
 impl ForwardedRequest {
@@ -38,15 +47,15 @@ impl ForwardedRequest {
         if info.subject.iter_attributes().any(|attribute| !attribute.as_slice().is_empty()) {
             return fail("certificate signing request has a subject, which the signer would grant");
         }
-        let mut named = false;
+        let mut requested_names = None;
         for attribute in info.iter_attributes() {
             let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() else {
                 return fail("certificate signing request has unknown attributes");
             };
             for extension in &requested.extensions {
                 match extension.parsed_extension() {
-                    ParsedExtension::SubjectAlternativeName(names) if !named => {
-                        named = true;
+                    ParsedExtension::SubjectAlternativeName(names) if requested_names.is_none() => {
+                        requested_names = Some((extension.critical, uris(&names.general_names)));
                         if names.general_names.is_empty() || !are_identities(&names.general_names, identities) {
                             return fail("certificate signing request has names that are not the caller's");
                         }
@@ -55,10 +64,25 @@ impl ForwardedRequest {
                 }
             }
         }
-        if !named {
+        let Some((critical, names)) = requested_names else {
             return fail("certificate signing request has no name");
-        }
-        Ok(Self { public: request.public, identities: identities.to_vec() })
+        };
+        let rebuilt = rebuild(&der, &request.public, critical, &names);
+        // The signature is about the encoding of the checked part, which has one form.
+        let Some((_, rebuilt)) = rebuilt.ok().filter(|(checked, _)| *checked == info.raw) else {
+            return fail("certificate signing request has parts that are not known or not encoded as DER");
+        };
+        Ok(Self {
+            public: request.public,
+            identities: identities.to_vec(),
+            pem: pem::encode("CERTIFICATE REQUEST", &rebuilt),
+        })
+    }
+
+    /// The request for the signer, PEM.
+    #[must_use]
+    pub fn pem(&self) -> &str {
+        &self.pem
     }
 
     /// Verifies the signer's response: a PEM text with the certificate and its chain. Without `roots`, the root in the
@@ -76,6 +100,35 @@ impl ForwardedRequest {
         chain.push(pem::to_pem(&signed.roots));
         Ok(Issued { chain, not_after: signed.certificate.not_after })
     }
+}
+
+/// Encodes a request with this key, these names and its own signature. Returns the signed part and the whole.
+fn rebuild(der: &[u8], public: &[u8], critical: bool, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), der::Error> {
+    let request = CertReq::from_der(der)?;
+    let mut attributes = Attributes::new();
+    let names = Extension { critical, ..alternative_names(names)? };
+    attributes.insert(Attribute::try_from(ExtensionReq(vec![names]))?)?;
+    let info = CertReqInfo {
+        version: Version::V1,
+        subject: request.info.subject,
+        public_key: SubjectPublicKeyInfoOwned::try_from(public).map_err(|_| der::ErrorKind::Failed)?,
+        attributes,
+    };
+    let AlgorithmIdentifierOwned { oid, parameters } = request.algorithm;
+    if parameters.as_ref().is_some_and(|parameters| !parameters.is_null()) {
+        return Err(der::ErrorKind::Failed.into());
+    }
+    let checked = info.to_der()?;
+    let algorithm = AlgorithmIdentifierOwned { oid, parameters };
+    Ok((checked, CertReq { info, algorithm, signature: request.signature }.to_der()?))
+}
+
+fn uris(names: &[GeneralName<'_>]) -> Vec<String> {
+    let uri = |name: &GeneralName<'_>| match name {
+        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        _ => None,
+    };
+    names.iter().filter_map(uri).collect()
 }
 
 /// The verified response of a signer.

@@ -14,6 +14,7 @@ use sluice_authority::{KubernetesSigner, SignerConfig};
 use sluice_ca::{IssueError, Issued, LifetimeLimits};
 use sluice_model::{CaCertificate, MeshConfig};
 use sluice_testkit::api_server::ApiServer;
+use sluice_testkit::wait::until;
 use tokio::task::JoinHandle;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -234,4 +235,34 @@ async fn roots_of_a_signer_are_read_again_when_their_file_changes() {
     changes.changed().await.expect("followed");
     assert_eq!(signer_client.roots(), std::slice::from_ref(&signer.root));
     issue(&signer_client, "").await.expect("issued");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_request_is_deleted_when_its_caller_is_gone() {
+    let silent = Signer::start(|_, _| Value::Null).await;
+    let client = Arc::new(silent.client(one(&silent.root)));
+    let of = client.clone();
+    let call = tokio::spawn(async move { issue(&of, "").await });
+    let approved = || silent.server.list(GROUP, REQUESTS).iter().any(|it| it["status"]["conditions"].is_array());
+    until("the request is approved", || approved().then_some(())).await;
+    call.abort();
+    until("the request is deleted", || silent.is_clean().then_some(())).await;
+    // The caller is gone before the API server has created the object.
+    let created = silent.server.count("create", REQUESTS);
+    let of = client.clone();
+    let call = tokio::spawn(async move { issue(&of, "").await });
+    until("another request is created", || (silent.server.count("create", REQUESTS) > created).then_some(())).await;
+    call.abort();
+    until("the request is deleted", || silent.is_clean().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signer_gets_the_request_without_the_callers_text() {
+    let signer = Signer::start(sign).await;
+    let text = format!("# a text\n{}# another\n", request());
+    let issued = signer.client(one(&signer.root)).issue(&text, &[CART.to_owned()], 3600, "").await;
+    issued.expect("issued");
+    let forwarded = STANDARD.decode(signer.first_signed()["spec"]["request"].as_str().expect("a request"));
+    let forwarded = String::from_utf8(forwarded.expect("base64")).expect("text");
+    assert!(forwarded.starts_with("-----BEGIN CERTIFICATE REQUEST-----\n") && !forwarded.contains('#'), "{forwarded}");
 }

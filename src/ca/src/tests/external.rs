@@ -52,6 +52,60 @@ fn request_for_other_names_is_not_forwarded() {
     assert!(parse(include_str!("weak-rsa-1024.csr")).expect_err("weak").to_string().contains("too weak"));
 }
 
+/// The DER of the first request of a text.
+fn der_of(text: &str) -> Vec<u8> {
+    use rustls::pki_types::pem::PemObject;
+    let der = rustls::pki_types::CertificateSigningRequestDer::from_pem_slice(text.as_bytes()).expect("a request");
+    der.as_ref().to_vec()
+}
+
+#[test]
+fn forwarded_request_has_only_what_was_checked() {
+    let (_, request) = request_with_change(|_| {});
+    let forwarded = parse(&request).expect("forwarded");
+    assert_eq!(der_of(forwarded.pem()), der_of(&request), "the signature is the caller's");
+    // A signer might read another request than the first.
+    let (_, other) =
+        request_with_change(|it| it.subject_alt_names = vec![uri("spiffe://cluster.local/ns/bank/sa/vault")]);
+    let two = format!("# text\n{request}{}", other.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST"));
+    let forwarded = parse(&two).expect("forwarded");
+    assert_eq!(forwarded.pem().matches("-----BEGIN").count(), 1);
+    assert!(forwarded.pem().starts_with("-----BEGIN CERTIFICATE REQUEST-----\n"), "{}", forwarded.pem());
+    assert_eq!(der_of(forwarded.pem()), der_of(&request));
+}
+
+#[test]
+fn request_with_a_part_that_is_not_checked_is_not_forwarded() {
+    use aws_lc_rs::rand::SystemRandom;
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+    use der::asn1::{Any, BitString};
+    use der::{Decode, Encode};
+    use x509_cert::request::CertReq;
+
+    let (key, request) = request_with_change(|_| {});
+    let signing = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der()).expect("a key");
+    let changed = |change: &dyn Fn(&mut CertReq)| {
+        let mut request = CertReq::from_der(&der_of(&request)).expect("a request");
+        change(&mut request);
+        let info = request.info.to_der().expect("its encoding");
+        let signature = signing.sign(&SystemRandom::new(), &info).expect("a signature");
+        request.signature = BitString::from_bytes(signature.as_ref()).expect("bits");
+        crate::pem::encode("CERTIFICATE REQUEST", &request.to_der().expect("its encoding"))
+    };
+    assert!(parse(&changed(&|_| {})).is_ok());
+    // A parser may read the first value of the attribute only.
+    let two_values = changed(&|request| {
+        let mut attribute = request.info.attributes.iter().next().expect("an attribute").clone();
+        attribute.values.insert(Any::from_der(&[0x30, 0]).expect("a value")).expect("inserted");
+        request.info.attributes = vec![attribute].try_into().expect("attributes");
+    });
+    // The parameters of the signature are not signed.
+    let parameters = changed(&|request| request.algorithm.parameters = Any::from_der(&[0x04, 1, 7]).ok());
+    for request in [two_values, parameters] {
+        assert!(matches!(parse(&request), Err(IssueError::Request(_))));
+    }
+}
+
 #[test]
 fn response_of_the_signer_is_accepted_for_the_caller_only() {
     let (key, request) = request_with_change(|_| {});
