@@ -98,6 +98,8 @@ pub struct HttpResponse {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+    /// The address of the server, after redirects.
+    pub peer: Option<IpAddr>,
 }
 
 /// Sends requests, each on a separate connection. Clones share the settings.
@@ -168,6 +170,7 @@ impl HttpClient {
         let failed = |error: reqwest::Error| HttpError::from_reqwest(&error, &host);
         let mut response = self.client.request(method, url).headers(headers).send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
+        let peer = response.remote_addr().map(|address| address.ip().to_canonical());
         if requires_success && !status.is_success() {
             return Err(HttpError::Status(status));
         }
@@ -182,7 +185,7 @@ impl HttpClient {
                 break;
             }
         }
-        Ok(HttpResponse { status, headers, body: body.freeze() })
+        Ok(HttpResponse { status, headers, body: body.freeze(), peer })
     }
 }
 

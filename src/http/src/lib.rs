@@ -5,7 +5,8 @@
 //! - A request has a timeout and a limit on the size of the response body.
 //! - The client never connects to blocked addresses ([`sluice_parse::forbidden_address`]). The check uses the
 //!   resolved address of the connection, so a DNS name cannot hide a blocked address.
-//! - Redirects are limited. They never leave TLS unless the options allow it, and credentials stay with their origin.
+//! - Redirects are limited. They never leave TLS unless the options allow it, and credentials stay with their origin:
+//!   scheme, host and port.
 //! - Each request has a separate connection, with HTTP/1.1 and without a proxy from the environment.
 
 mod client;

@@ -145,7 +145,9 @@ impl ModuleCache {
             _ => None,
         };
         let Ok(url) = request.url.parse::<Url>() else { bail!("the URL is malformed") };
-        let response = self.client.get(&FetchRequest { url, accept: "*/*", authorization, insecure }).await;
+        let is_secret = authorization.is_some();
+        let fetch = FetchRequest { url, accept: "*/*", authorization, is_secret, blocked: Vec::new(), insecure };
+        let response = self.client.get(&fetch).await;
         let body = response.and_then(success).inspect_err(failed)?.body;
         let max_bytes = self.settings.max_bytes;
         let unpacked = tokio::task::spawn_blocking(move || unpack::module(body.to_vec(), max_bytes)).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use http::StatusCode;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use ipnet::IpNet;
 use rand::Rng as _;
 use rustls::ClientConfig;
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpRequest, HttpResponse, PlaintextPolicy, Url};
@@ -18,10 +19,11 @@ const USER_AGENT: &str = concat!("sluice-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Sends requests. Requests that fail for a temporary reason are repeated.
 pub(super) struct RetryingClient {
-    /// Verifies servers. A redirect from TLS to plaintext is an error.
-    verifying: HttpClient,
+    /// Verifies servers.
+    verifying: Option<ClientConfig>,
     /// For servers that the settings declare as insecure.
-    insecure: HttpClient,
+    unverified: ClientConfig,
+    blocked: Vec<IpNet>,
     request_timeout: Duration,
     max_attempts: u32,
     retry_delay: Duration,
@@ -35,6 +37,10 @@ pub(super) struct FetchRequest {
     pub(super) accept: &'static str,
     /// Value of the header `Authorization`. It is sent to the origin of `url` only, not to where it redirects.
     pub(super) authorization: Option<Zeroizing<String>>,
+    /// `authorization` holds credentials or was received for them: neither the request nor its redirects are plaintext.
+    pub(super) is_secret: bool,
+    /// Networks that the client does not connect to, in addition to those of the settings.
+    pub(super) blocked: Vec<IpNet>,
     /// The server's certificate is not verified.
     pub(super) insecure: bool,
 }
@@ -43,21 +49,10 @@ impl RetryingClient {
     /// # Errors
     /// TLS cannot be set up.
     pub(super) fn new(settings: &WasmSettings, tls: Option<ClientConfig>) -> Result<Self> {
-        let client = |tls, plaintext| {
-            HttpClient::new(HttpClientOptions {
-                tls,
-                blocked: settings.blocked.clone(),
-                plaintext,
-                max_redirects: MAX_REDIRECTS,
-                local_address: None,
-                user_agent: USER_AGENT,
-            })
-            .context("set up the HTTP client")
-        };
-        let unverified = sluice_crypto::client_without_verification().context("set up TLS")?;
         Ok(Self {
-            verifying: client(tls, PlaintextPolicy::NotAfterTls)?,
-            insecure: client(Some(unverified), PlaintextPolicy::Allowed)?,
+            verifying: tls,
+            unverified: sluice_crypto::client_without_verification().context("set up TLS")?,
+            blocked: settings.blocked.clone(),
             request_timeout: settings.request_timeout,
             max_attempts: settings.max_attempts,
             retry_delay: settings.retry_delay,
@@ -65,11 +60,32 @@ impl RetryingClient {
         })
     }
 
+    /// The client for a request. A redirect from TLS to plaintext is an error, unless the server is insecure anyway.
+    fn client(&self, fetch: &FetchRequest) -> Result<HttpClient> {
+        let plaintext = match (fetch.is_secret, fetch.insecure) {
+            (true, _) => PlaintextPolicy::Refused,
+            (false, true) => PlaintextPolicy::Allowed,
+            (false, false) => PlaintextPolicy::NotAfterTls,
+        };
+        let client = HttpClient::new(HttpClientOptions {
+            tls: if fetch.insecure { Some(self.unverified.clone()) } else { self.verifying.clone() },
+            blocked: self.blocked.iter().chain(&fetch.blocked).copied().collect(),
+            plaintext,
+            max_redirects: MAX_REDIRECTS,
+            local_address: None,
+            user_agent: USER_AGENT,
+        });
+        client.context("set up the HTTP client")
+    }
+
     /// Sends a request, repeats it after a temporary failure, and follows redirects.
     ///
     /// # Errors
     /// There is no response, or it is too long. The status of a response is not checked.
     pub(super) async fn get(&self, fetch: &FetchRequest) -> Result<HttpResponse> {
+        if fetch.is_secret && fetch.url.scheme() != "https" {
+            bail!("credentials are not sent in plaintext: use https");
+        }
         let mut request = HttpRequest {
             timeout: self.request_timeout,
             max_body_bytes: self.max_bytes,
@@ -84,7 +100,7 @@ impl RetryingClient {
             value.set_sensitive(true);
             request.headers.insert(AUTHORIZATION, value);
         }
-        let client = if fetch.insecure { &self.insecure } else { &self.verifying };
+        let client = self.client(fetch)?;
         let mut delay = self.retry_delay;
         for attempt in 1.. {
             let is_last = attempt >= self.max_attempts;

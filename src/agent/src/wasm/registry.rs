@@ -10,9 +10,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderMap, StatusCode};
 use http_auth::{ChallengeParser, ChallengeRef};
+use ipnet::IpNet;
 use serde::Deserialize;
 use sluice_http_client::{HttpResponse, Url};
 use tracing::debug;
@@ -33,6 +34,15 @@ const FILE_SYSTEM_LAYERS: [&str; 2] =
     ["application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip"];
 /// A layer that is the module itself.
 const MODULE_LAYER: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
+
+/// Networks of this machine. Link-local addresses are blocked for all requests.
+const LOCAL_BLOCKS: [&str; 4] = ["127.0.0.0/8", "0.0.0.0/8", "::1/128", "::/128"];
+/// Private networks.
+const PRIVATE_BLOCKS: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+
+fn blocks(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
 
 /// A client for the registry of one image.
 pub(super) struct RegistryClient<'a> {
@@ -185,7 +195,8 @@ impl<'a> RegistryClient<'a> {
         if response.status != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
             return success(response);
         }
-        self.authorization = Some(self.authorize(&response.headers).await.context("authenticate to the registry")?);
+        let authorization = self.authorize(&response).await.context("authenticate to the registry")?;
+        self.authorization = Some(authorization);
         success(self.request(path, accept).await?)
     }
 
@@ -194,20 +205,27 @@ impl<'a> RegistryClient<'a> {
         let url = format!("{}://{registry}/v2/{repository}/{path}", self.scheme);
         let url = url.parse().with_context(|| format!("{registry:?} is not the host of a registry"))?;
         let authorization = self.authorization.clone();
-        self.client.get(&FetchRequest { url, accept, authorization, insecure: self.insecure }).await
+        let is_secret = authorization.is_some() && self.has_credentials();
+        let fetch =
+            FetchRequest { url, accept, authorization, is_secret, blocked: Vec::new(), insecure: self.insecure };
+        self.client.get(&fetch).await
+    }
+
+    fn has_credentials(&self) -> bool {
+        self.credentials != Credentials::Anonymous
     }
 
     /// The value of `Authorization` that the registry's challenge requires.
-    async fn authorize(&self, headers: &HeaderMap) -> Result<Zeroizing<String>> {
+    async fn authorize(&self, response: &HttpResponse) -> Result<Zeroizing<String>> {
         if let Credentials::Bearer(value) = &self.credentials {
             return Ok(value.clone());
         }
-        let texts = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
+        let texts = response.headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
         let challenges: Vec<ChallengeRef<'_>> = texts.flat_map(ChallengeParser::new).filter_map(Result::ok).collect();
         let of_scheme =
             |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
         if let Some(challenge) = of_scheme("Bearer") {
-            return self.fetch_token(challenge).await;
+            return self.fetch_token(challenge, response.peer).await;
         }
         match (&self.credentials, of_scheme("Basic")) {
             (Credentials::Basic(value), Some(_)) => Ok(value.clone()),
@@ -215,14 +233,14 @@ impl<'a> RegistryClient<'a> {
         }
     }
 
-    /// A token of the token server that the registry's challenge names.
-    async fn fetch_token(&self, challenge: &ChallengeRef<'_>) -> Result<Zeroizing<String>> {
+    /// A token of the token server that the registry's challenge names. `peer` is the address of the registry.
+    async fn fetch_token(&self, challenge: &ChallengeRef<'_>, peer: Option<IpAddr>) -> Result<Zeroizing<String>> {
         let parameter = |name: &str| {
             let pair = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
             pair.map(|(_, value)| value.to_unescaped())
         };
         let realm = parameter("realm").context("the registry's challenge names no token server")?;
-        let url = self.check_realm(&realm)?;
+        let (url, blocked) = self.check_realm(&realm, peer)?;
         let scope = parameter("scope").unwrap_or_else(|| format!("repository:{}:pull", self.reference.repository));
         let mut url = format!("{url}{}scope={}", if url.query().is_some() { '&' } else { '?' }, escape(&scope));
         if let Some(service) = parameter("service") {
@@ -233,7 +251,8 @@ impl<'a> RegistryClient<'a> {
             _ => None,
         };
         let url = url.parse().context("the URL of the token server is malformed")?;
-        let fetch = FetchRequest { url, accept: "application/json", authorization, insecure: self.insecure };
+        let (accept, insecure, is_secret) = ("application/json", self.insecure, authorization.is_some());
+        let fetch = FetchRequest { url, accept, authorization, is_secret, blocked, insecure };
         let response = success(self.client.get(&fetch).await?).context("request a token")?;
         // The error of the parser is dropped: it may quote the token.
         let Ok(token) = serde_json::from_slice::<TokenResponse>(&response.body) else {
@@ -245,28 +264,31 @@ impl<'a> RegistryClient<'a> {
     }
 
     /// Checks the token server that a registry names: the registry must not direct requests to other servers on this
-    /// machine or its network, nor have credentials sent in plaintext.
-    fn check_realm(&self, realm: &str) -> Result<Url> {
+    /// machine or its network, nor have credentials sent in plaintext. Returns the networks that the server must not be in,
+    /// by the address of the connection and not by name.
+    fn check_realm(&self, realm: &str, peer: Option<IpAddr>) -> Result<(Url, Vec<IpNet>)> {
         let url: Url = realm.parse().context("the URL of the token server is malformed")?;
         ensure!(url.username().is_empty() && url.password().is_none(), "the URL of the token server contains a user");
         match url.scheme() {
             "https" => {}
-            "http" if self.scheme == "http" => {}
+            "http" if self.scheme == "http" && !self.has_credentials() => {}
             _ => bail!("the token server is not reached over TLS"),
         }
         let registry: Option<Url> = format!("{}://{}", url.scheme(), self.reference.registry).parse().ok();
         if registry.is_some_and(|registry| registry.origin() == url.origin()) {
-            return Ok(url);
+            return Ok((url, Vec::new()));
         }
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        let is_internal = host == "localhost"
-            || host == "metadata.google.internal"
-            || host.parse::<IpAddr>().is_ok_and(|address| match address.to_canonical() {
-                IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
-                IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
-            });
-        ensure!(!is_internal, "tokens may not come from {host}, which is not the registry");
-        Ok(url)
+        let private = blocks(&PRIVATE_BLOCKS);
+        let is_private = |address: IpAddr| private.iter().any(|block| block.contains(&address.to_canonical()));
+        let is_literal = host.parse::<IpAddr>().is_ok_and(is_private);
+        ensure!(!is_literal, "tokens may not come from {host}, which is not the registry");
+        let mut blocked = blocks(&LOCAL_BLOCKS);
+        // The token server of a registry in a private network may be there too.
+        if !peer.is_some_and(is_private) {
+            blocked.extend(private);
+        }
+        Ok((url, blocked))
     }
 
     fn is_on_loopback(&self) -> bool {

@@ -220,21 +220,23 @@ async fn redirects_drop_credentials_and_never_leave_tls() {
     let (plain, secure) = (Pages::default(), Pages::default());
     plain.module("/m.wasm");
     secure.module("/m.wasm");
-    let (from, to) = (plain.serve(None).await, secure.serve(Some(server)).await);
+    let (from, to) = (plain.serve(None).await, secure.serve(Some(server.clone())).await);
+    let away = Pages::default();
+    let elsewhere = away.serve(Some(server)).await;
+    away.put("/away", Page { location: Some(format!("https://localhost:{to}/m.wasm")), ..Page::default() });
     plain.put("/up", Page { location: Some(format!("https://localhost:{to}/m.wasm")), ..Page::default() });
     secure.put("/down", Page { location: Some(format!("http://localhost:{from}/m.wasm")), ..Page::default() });
     secure.put("/stay", Page { location: Some("m.wasm".to_owned()), ..Page::default() });
     secure.put("/round", Page { location: Some("/round".to_owned()), ..Page::default() });
     let agent = TestAgent::new(Some(client), |_| {});
     let module = async |url: String| agent.module(&extension(&url, "nil", &json!({}))).await;
-    assert_eq!(module(format!("http://me:{PASSWORD}@localhost:{from}/up")).await.as_deref(), Some(MODULE));
-    assert!(
-        plain.requests("/up")[0].contains_key(AUTHORIZATION)
-            && plain.requests("/up")[0][HOST] == format!("localhost:{from}")
-    );
-    assert!(!secure.requests("/m.wasm")[0].contains_key(AUTHORIZATION));
+    assert_eq!(module(format!("http://localhost:{from}/up")).await.as_deref(), Some(MODULE));
+    assert_eq!(plain.requests("/up")[0][HOST], format!("localhost:{from}"));
+    assert_eq!(module(format!("https://me:{PASSWORD}@localhost:{elsewhere}/away")).await.as_deref(), Some(MODULE));
+    assert!(away.requests("/away")[0].contains_key(AUTHORIZATION));
+    assert!(!secure.requests("/m.wasm")[1].contains_key(AUTHORIZATION));
     assert_eq!(module(format!("https://me:{PASSWORD}@localhost:{to}/stay")).await.as_deref(), Some(MODULE));
-    assert!(secure.requests("/m.wasm")[1].contains_key(AUTHORIZATION));
+    assert!(secure.requests("/m.wasm")[2].contains_key(AUTHORIZATION));
     assert_eq!(module(format!("https://localhost:{to}/down")).await, None);
     assert_eq!(module(format!("https://localhost:{to}/round")).await, None);
     assert!(plain.requests("/m.wasm").is_empty());
@@ -423,6 +425,57 @@ async fn token_server_on_an_internal_address_is_rejected() {
     assert_eq!(agent.module(&extension).await, None);
     assert_eq!(pages.requests("/v2/a/guard/manifests/1").len(), 1);
     assert!(internal.requests("/token?scope=repository:a/guard:pull").is_empty());
+}
+
+#[tokio::test]
+async fn token_server_is_checked_by_its_address_and_not_by_its_name() {
+    let (registry, internal) = (Pages::default(), Pages::default());
+    const PATH: &str = "/token?scope=repository:a/guard:pull";
+    internal.put(PATH, Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
+    let (port, internal_port) = (registry.serve(None).await, internal.serve(None).await);
+    // A name with an address of this machine, as a name server of the registry's owner may have.
+    let challenge = format!("Bearer realm=\"http://localhost:{internal_port}/token\"");
+    let authorization = Some(("Bearer x".to_owned(), challenge));
+    registry.put("/v2/a/guard/manifests/1", Page { authorization, ..Page::default() });
+    let agent = TestAgent::new(None, |settings| settings.max_attempts = 1);
+    let extension = extension(&format!("oci://127.0.0.1:{port}/a/guard:1"), "nil", &json!({}));
+    assert_eq!(agent.module(&extension).await, None);
+    assert_eq!(registry.requests("/v2/a/guard/manifests/1").len(), 1);
+    assert!(internal.requests(PATH).is_empty());
+}
+
+#[tokio::test]
+async fn credentials_are_never_sent_in_plaintext() {
+    let (server, _) = tls();
+    let (plain, secure) = (Pages::default(), Pages::default());
+    plain.module("/m.wasm");
+    let (port, tls_port) = (plain.serve(None).await, secure.serve(Some(server)).await);
+    secure.put("/down", Page { location: Some(format!("http://localhost:{port}/m.wasm")), ..Page::default() });
+    // Not even to servers whose certificates are not verified.
+    let agent = TestAgent::new(None, |settings| {
+        settings.insecure_hosts = ["*".to_owned()].into();
+        settings.max_attempts = 1;
+    });
+    let module = async |url: String, variables: Value| agent.module(&extension(&url, "nil", &variables)).await;
+    assert_eq!(module(format!("http://me:{PASSWORD}@localhost:{port}/m.wasm"), json!({})).await, None);
+    assert_eq!(module(format!("https://me:{PASSWORD}@localhost:{tls_port}/down"), json!({})).await, None);
+    assert!(plain.requests("/m.wasm").is_empty());
+    assert!(secure.requests("/down")[0].contains_key(AUTHORIZATION));
+    assert_eq!(module(format!("https://localhost:{tls_port}/down"), json!({})).await.as_deref(), Some(MODULE));
+
+    // A registry without TLS that requests the password, itself or for a token.
+    let pull_secret = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
+    for (version, challenge) in
+        [("1", "Basic".to_owned()), ("2", format!("Bearer realm=\"http://localhost:{port}/token\""))]
+    {
+        let path = format!("/v2/a/guard/manifests/{version}");
+        plain.put(&path, Page { authorization: Some(("x".to_owned(), challenge)), ..Page::default() });
+        assert_eq!(module(format!("oci://localhost:{port}/a/guard:{version}"), pull_secret.clone()).await, None);
+        assert_eq!(plain.requests(&path).len(), 1, "without credentials");
+    }
+    for page in plain.0.lock().expect("the pages").values() {
+        assert!(page.requests.iter().all(|headers| !headers.contains_key(AUTHORIZATION)));
+    }
 }
 
 #[tokio::test]
