@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     if line.command == Some(Command::Version) {
         return print_version();
     }
-    let config = Config::new(line.discovery, &unknown, |name| std::env::var(name).ok());
+    let variable = |name: &str| std::env::var(name).ok();
+    let config = Config::new(line.discovery, &unknown, variable).map(|config| config.with_environment(variable));
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let config = config.map(|config| config.check_environment(variables).check_paths());
     let result = config.map_err(AppError::from).and_then(run);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use kube::Client;
 use sluice_admin::AdminOptions;
 use sluice_auth::{Authenticators, ForwardedCertificates};
-use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features};
-use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, SecurityOptions};
-use sluice_jwks::{JwksOptions, Schedule};
+use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features, NamespaceLimitArgs};
+use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, PatchLimits, SecurityOptions};
+use sluice_jwks::{JwksLimits, JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
@@ -45,6 +45,8 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         address_pools: writes_addresses(config)
             .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
         jwks_fetch: config.features.jwks_fetch,
+        patch_limits: patch_limits(&config.namespace_limits),
+        max_key_sets: or_none(config.namespace_limits.max_key_sets),
         security: SecurityOptions {
             multiple_custom_providers: config.features.multiple_custom_providers,
             gateways_by_target_only: !config.features.gateway_policies_by_selector,
@@ -62,14 +64,25 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
 }
 
 /// In settings, 0 is no limit.
+fn or_none(limit: usize) -> usize {
+    if limit == 0 { usize::MAX } else { limit }
+}
+
 pub(super) fn proxy_limits(config: &Config) -> ProxyLimits {
-    let or_none = |limit: usize| if limit == 0 { usize::MAX } else { limit };
     let limits = &config.proxy_limits;
     ProxyLimits {
         identity_profiles: or_none(limits.max_profiles_per_identity),
         anonymous_profiles: or_none(limits.max_anonymous_profiles),
         identity_proxies: or_none(limits.max_proxies_per_identity),
         anonymous_proxies: or_none(limits.max_anonymous_proxies),
+    }
+}
+
+fn patch_limits(limits: &NamespaceLimitArgs) -> PatchLimits {
+    PatchLimits {
+        max_patches: or_none(limits.max_patches),
+        max_bytes: or_none(limits.max_patch_bytes),
+        max_repeated_bytes: or_none(limits.max_repeated_patch_bytes),
     }
 }
 
@@ -83,12 +96,16 @@ pub(super) fn admin_options(config: &Config) -> AdminOptions {
     }
 }
 
-pub(super) fn jwks_options(features: &Features) -> JwksOptions {
-    let default = JwksOptions::default();
+pub(super) fn jwks_options(config: &Config) -> JwksOptions {
+    let (default, features) = (JwksOptions::default(), &config.features);
     JwksOptions {
         schedule: Schedule { refresh: features.jwks_refresh, ..default.schedule },
         skip_verify: features.jwks_skip_verify,
         blocked: features.jwks_blocked.clone(),
+        limits: JwksLimits {
+            max_namespace_bytes: or_none(config.namespace_limits.max_key_set_bytes),
+            ..default.limits
+        },
         ..default
     }
 }

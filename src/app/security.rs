@@ -147,8 +147,7 @@ impl Security {
         }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
             // Trust bundles determine the roots of all workloads, so the servers of trust bundles are always verified.
-            let options =
-                JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(&config.features) };
+            let options = JwksOptions { skip_verify: false, https_only: true, ..options::jwks_options(config) };
             let fetcher = jwks_client(&options)?;
             let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
             let anchors = TrustAnchors::new(fetcher, bundle, self.workload_signer.clone(), input);
@@ -267,7 +266,7 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
     if let Some(rule) = &tokens.rule {
-        let keys = jwks_client(&options::jwks_options(&config.features))?;
+        let keys = jwks_client(&options::jwks_options(config))?;
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }

@@ -29,7 +29,7 @@ impl App {
             self.graph.engine.clone(),
             handles.wanted_jwks.clone(),
             handles.inputs.jwks.clone(),
-            &options::jwks_options(&self.config.features),
+            &options::jwks_options(&self.config),
             self.graph.metrics.jwks.clone(),
         );
         let fetcher = fetcher.map_err(AppError::runtime("set up the JWKS client"))?;
@@ -94,7 +94,7 @@ impl App {
         let shared = config.sources.shared_mesh_config.as_ref();
         let shared = shared.map(|name| options::system_object(&config.identity, name));
         let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared)
-            .with_environment(|name| std::env::var(name).ok());
+            .with_environment(config.sources.variable);
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
         let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
         Ok(Arc::new(sink.map_err(AppError::runtime("start the thread of the sources"))?))

@@ -1,12 +1,10 @@
 //! The inputs and published collections that the process uses.
 
-use std::time::Duration;
-
 use sluice_engine::Published;
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod,
     Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment, SegmentKey,
-    Service, ServiceKey, Text, VirtualService,
+    Service, ServiceKey, Text, VirtualService, WantedJwks,
 };
 
 use crate::inputs::{Inputs, RejectKey};
@@ -31,7 +29,7 @@ pub struct Handles {
     /// Statuses of ServiceEntries to write.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
     /// JWKS to fetch, with the timeout of each fetch.
-    pub wanted_jwks: Published<JwksKey, Duration>,
+    pub wanted_jwks: Published<JwksKey, WantedJwks>,
     /// JWKS that were fetched.
     pub jwks: Published<JwksKey, Jwks>,
     /// Service accounts whose access to Secrets is to be reviewed; sources write the results to

@@ -33,7 +33,8 @@ use sluice_engine::{Collection, GraphBuilder};
 pub use handles::Handles;
 pub use inputs::{Inputs, RejectKey};
 pub use options::{
-    AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches, SecurityOptions,
+    AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches, PatchLimits,
+    SecurityOptions,
 };
 pub use outputs::client_profile;
 pub use proxies::targets::ServiceTarget;
@@ -46,8 +47,8 @@ use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
 use proxies::tiers::RareTiers;
 use proxies::{
-    attached, connected, envoy_filters, peer_authentications, policies, pull_secrets, selected_labels, targets,
-    workloads,
+    attached, connected, envoy_filter_limits, envoy_filters, peer_authentications, pull_secrets, selected_labels,
+    targets, wanted_jwks, workloads,
 };
 use registry::{allocation, endpoints, network_gateways, services};
 use traffic::ambient::AmbientInputs;
@@ -137,7 +138,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
         let policy_index = PolicyIndex::new(&objects);
-        let wanted_jwks = policies::derive_wanted_jwks(&objects, &services_by_host, options);
+        let jwks_fetches = wanted_jwks::derive_wanted_jwks(&objects, &services_by_host, &raw.jwks, options);
 
         let ambient = options.ambient.map(|switches| {
             let inputs = AmbientInputs {
@@ -153,7 +154,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
-        let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
+        let limited = envoy_filter_limits::derive_limited_filters(&objects.envoy_filters, options);
+        let patches = envoy_filters::derive_patches(&limited.filters, &mesh, &proxies);
         let reach_inputs = ReachInputs {
             objects: &objects,
             mesh: &mesh,
@@ -203,6 +205,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let scopes = context.derive_scopes();
         let mut found = gateway_api.rejects;
         found.push(raw.cluster_rejects);
+        found.extend([jwks_fetches.rejects, limited.rejects]);
         let rejects = inputs::rejects::derive_rejects(&raw.rejects, &found);
         Handles {
             inputs,
@@ -212,7 +215,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             gateway_names: gateway_names.publish(),
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
-            wanted_jwks: wanted_jwks.publish(),
+            wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),
             wanted_secret_reviews: context.secrets.wanted_reviews.publish(),
             mesh: context.mesh.publish(),

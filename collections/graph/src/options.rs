@@ -48,6 +48,10 @@ pub struct GraphOptions {
     pub address_pools: Option<AddressPools>,
     /// Which side fetches JWKS (`PILOT_JWT_ENABLE_REMOTE_JWKS`): the control plane or the proxies.
     pub jwks_fetch: JwksFetch,
+    /// Maximum number of key sets that the control plane fetches for the RequestAuthentications of one namespace.
+    pub max_key_sets: usize,
+    /// Limits on the EnvoyFilters of one namespace.
+    pub patch_limits: PatchLimits,
     /// Other settings that change security policies.
     pub security: SecurityOptions,
     /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these settings.
@@ -95,12 +99,31 @@ impl Default for GraphOptions {
             allocates_addresses: true,
             address_pools: None,
             jwks_fetch: JwksFetch::default(),
+            max_key_sets: 100,
+            patch_limits: PatchLimits::default(),
             security: SecurityOptions::default(),
             ambient: None,
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
             virtual_hosts: false,
         }
+    }
+}
+
+/// Limits on the patches of the EnvoyFilters of one namespace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PatchLimits {
+    /// Patches.
+    pub max_patches: usize,
+    /// Bytes of their encoded values.
+    pub max_bytes: usize,
+    /// Bytes of the values of patches that name no resource, each of which may be copied into every resource.
+    pub max_repeated_bytes: usize,
+}
+
+impl Default for PatchLimits {
+    fn default() -> Self {
+        Self { max_patches: 1000, max_bytes: 4 << 20, max_repeated_bytes: 256 << 10 }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod attached;
 pub(crate) mod collectors;
 pub(crate) mod connected;
+pub(crate) mod envoy_filter_limits;
 pub(crate) mod envoy_filters;
 pub(crate) mod peer_authentications;
 pub(crate) mod policies;
@@ -11,4 +12,5 @@ pub(crate) mod selected_labels;
 pub(crate) mod sidecar_choice;
 pub(crate) mod targets;
 pub(crate) mod tiers;
+pub(crate) mod wanted_jwks;
 pub(crate) mod workloads;

@@ -105,7 +105,7 @@ pub use proxy_config::{
 };
 pub use proxy_config_resource::ProxyConfigResource;
 pub use reject::{Reject, Severity};
-pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
+pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication, WantedJwks};
 pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
 pub use resource_type::ResourceType;
 pub use secret::{

@@ -1,5 +1,6 @@
 //! RequestAuthentications: accepted JWTs (P15).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -99,9 +100,20 @@ impl fmt::Display for JwksKey {
     }
 }
 
+/// A key set that the control plane fetches.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WantedJwks {
+    /// Timeout of a fetch.
+    pub timeout: Duration,
+    /// Namespaces of the RequestAuthentications that refer to it.
+    pub namespaces: BTreeSet<Text>,
+}
+
 /// The result of fetching a key set.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Jwks {
-    /// The text of the set, as received.
+    /// The text of the set, as received; empty if there is none.
     pub text: Text,
+    /// Why a later text was not accepted; empty if it was.
+    pub refused: Text,
 }

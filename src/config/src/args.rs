@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::namespace_limit_args::NamespaceLimitArgs;
 use crate::proxy_limit_args::ProxyLimitArgs;
 use crate::security_args::SecurityArgs;
 use crate::{unknown, variables};
@@ -279,6 +280,9 @@ pub struct DiscoveryArgs {
     /// Limits of the proxies that callers may connect.
     #[command(flatten)]
     pub proxy_limits: ProxyLimitArgs,
+    /// Limits of namespaces.
+    #[command(flatten)]
+    pub namespace_limits: NamespaceLimitArgs,
 
     /// Certificates, tokens and TLS.
     #[command(flatten)]

@@ -3,6 +3,7 @@
 mod address;
 mod args;
 mod environment;
+mod namespace_limit_args;
 mod proxy_limit_args;
 mod security;
 mod security_args;
@@ -25,6 +26,7 @@ use crate::values::Variables;
 pub use address::{AddressError, ListenAddress};
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
+pub use namespace_limit_args::NamespaceLimitArgs;
 pub use proxy_limit_args::ProxyLimitArgs;
 pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
 
@@ -41,6 +43,8 @@ pub struct Config {
     pub serving: ServingConfig,
     /// Limits of the proxies that callers may connect.
     pub proxy_limits: ProxyLimitArgs,
+    /// Limits of what the objects of one namespace may cost.
+    pub namespace_limits: NamespaceLimitArgs,
     /// The log.
     pub log: LogConfig,
     /// The certificate authority, the secure port, and authentication.
@@ -77,6 +81,8 @@ pub struct SourcesConfig {
     pub networks: PathBuf,
     /// ConfigMap with the shared mesh config, which ConfigMap `istio` overrides (`SHARED_MESH_CONFIG`).
     pub shared_mesh_config: Option<Text>,
+    /// Reads variables that mesh config names (`envName` of a header); see [`Config::with_environment`].
+    pub variable: fn(&str) -> Option<String>,
     /// The only namespace to watch; `None` is all.
     pub watch_namespace: Option<Text>,
 }
@@ -204,15 +210,34 @@ impl Config {
             cluster: args.cluster_id.into(),
             cluster_aliases,
         };
-        let proxy_limits = args.proxy_limits;
+        let (proxy_limits, namespace_limits) = (args.proxy_limits, args.namespace_limits);
         let mut variables = Variables::new(&variable, &mut warnings);
         let security = SecurityConfig::new(&security_args, &mut variables)?;
         let features = Features::read(&mut variables);
-        Ok(Self { sources, identity, ports, serving, proxy_limits, log, security, features, warnings, notices })
+        Ok(Self {
+            sources,
+            identity,
+            ports,
+            serving,
+            proxy_limits,
+            namespace_limits,
+            log,
+            security,
+            features,
+            warnings,
+            notices,
+        })
     }
 }
 
 impl Config {
+    /// Lets mesh config name variables of the environment.
+    #[must_use]
+    pub fn with_environment(mut self, variable: fn(&str) -> Option<String>) -> Self {
+        self.sources.variable = variable;
+        self
+    }
+
     /// Adds warnings for variables that are set and have no effect: misspelt ones, and unsupported ones of istiod.
     #[must_use]
     pub fn check_environment(mut self, set: impl IntoIterator<Item = String>) -> Self {
@@ -270,6 +295,7 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
         mesh_config: args.mesh_config.clone(),
         networks: args.networks_config.clone(),
         shared_mesh_config: None,
+        variable: |_| None,
         watch_namespace: Some(Text::from(args.watch_namespace.as_str())).filter(|namespace| !namespace.is_empty()),
     })
 }

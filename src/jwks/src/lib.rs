@@ -9,13 +9,12 @@ mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, Input, Published};
 use sluice_http_client::HttpError;
-use sluice_model::{Jwks, JwksKey};
+use sluice_model::{Jwks, JwksKey, WantedJwks};
 use sluice_telemetry::Count;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,7 +22,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub use client::{FetchError, JwksClient};
-pub use state::Schedule;
+pub use state::{JwksLimits, Schedule};
 use state::{JwksState, Outcome};
 
 /// Options of the fetcher.
@@ -31,6 +30,8 @@ use state::{JwksState, Outcome};
 pub struct JwksOptions {
     /// When key sets are fetched.
     pub schedule: Schedule,
+    /// Limits on what is fetched.
+    pub limits: JwksLimits,
     /// Certificates of servers are not verified (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
     pub skip_verify: bool,
     /// Plaintext HTTP is refused, in redirects too.
@@ -45,6 +46,7 @@ impl Default for JwksOptions {
     fn default() -> Self {
         Self {
             schedule: Schedule::default(),
+            limits: JwksLimits::default(),
             skip_verify: false,
             https_only: false,
             blocked: Vec::new(),
@@ -72,7 +74,7 @@ impl JwksMetrics {
 /// Fetches the key sets that the graph publishes as wanted, and writes them to its input.
 pub struct JwksFetcher {
     engine: Engine,
-    wanted: Published<JwksKey, Duration>,
+    wanted: Published<JwksKey, WantedJwks>,
     fetched: Input<JwksKey, Jwks>,
     client: Arc<JwksClient>,
     state: JwksState,
@@ -87,7 +89,7 @@ impl JwksFetcher {
     /// The HTTP client cannot be set up.
     pub fn new(
         engine: Engine,
-        wanted: Published<JwksKey, Duration>,
+        wanted: Published<JwksKey, WantedJwks>,
         fetched: Input<JwksKey, Jwks>,
         options: &JwksOptions,
         metrics: JwksMetrics,
@@ -97,7 +99,7 @@ impl JwksFetcher {
             wanted,
             fetched,
             client: Arc::new(JwksClient::new(options)?),
-            state: JwksState::new(options.schedule),
+            state: JwksState::new(options.schedule, options.limits),
             metrics,
             tried: watch::Sender::new(false),
         })
@@ -128,7 +130,7 @@ impl JwksFetcher {
                     (key, result)
                 });
             }
-            let next = self.state.next();
+            let next = self.state.next(now);
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -141,7 +143,7 @@ impl JwksFetcher {
                     synced = batch.all_synced();
                     for event in batch.events(&self.wanted) {
                         match event.new {
-                            Some(timeout) => self.state.want((*event.key).clone(), *timeout, Instant::now()),
+                            Some(wanted) => self.state.want((*event.key).clone(), (*wanted).clone(), Instant::now()),
                             None => if self.state.forget(&event.key) {
                                 self.fetched.delete((*event.key).clone());
                             },
@@ -165,9 +167,14 @@ impl JwksFetcher {
                 warn!(target: "jwks", %key, %error, "failed to fetch keys");
             }
         }
-        if let Outcome::Changed(text) = self.state.done(&key, result.ok(), Instant::now()) {
-            info!(target: "jwks", %key, "keys have changed");
-            self.fetched.set(key, Jwks { text });
+        if let Outcome::Changed(jwks) = self.state.done(&key, result.ok(), Instant::now()) {
+            if jwks.refused.is_empty() {
+                info!(target: "jwks", %key, "keys have changed");
+            } else {
+                self.metrics.failed.inc();
+                warn!(target: "jwks", %key, reason = %jwks.refused, "fetched keys are not used");
+            }
+            self.fetched.set(key, jwks);
         }
     }
 }

@@ -16,7 +16,6 @@ use sluice_model::{
 };
 
 use crate::content_names::content_hash;
-use crate::inputs::ObjectCollections;
 
 /// A patch of an EnvoyFilter.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -102,14 +101,17 @@ pub(crate) struct Patches<'s> {
     pub(crate) programs: Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
 }
 
+/// EnvoyFilters within the limits of their namespaces.
+type Filters<'s> = Collection<'s, ObjectKey, EnvoyFilter>;
+
 /// Derives the patch set of each proxy, and the patches of each set.
 pub(crate) fn derive_patches<'s>(
-    objects: &ObjectCollections<'s>,
+    filters: &Filters<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Patches<'s> {
-    let of_proxies = derive_proxy_patches(objects, mesh, proxies);
-    let programs = derive_programs(objects, &of_proxies);
+    let of_proxies = derive_proxy_patches(filters, mesh, proxies);
+    let programs = derive_programs(filters, &of_proxies);
     Patches { of_proxies, programs }
 }
 
@@ -178,15 +180,14 @@ impl PatchHead {
 /// proxies, or facts of the proxy change that are selected on; not when the content of a patch changes.
 /// Size: proxies that have patches. Rejects: none.
 fn derive_proxy_patches<'s>(
-    objects: &ObjectCollections<'s>,
+    filters: &Filters<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Collection<'s, ProxyKey, PatchSet> {
-    let by_namespace: Index<'s, Text, ObjectKey, EnvoyFilterHead> = objects
-        .envoy_filters
+    let by_namespace: Index<'s, Text, ObjectKey, EnvoyFilterHead> = filters
         .index("envoy_filters/by-namespace", |key, filter| [(key.namespace.clone(), EnvoyFilterHead::of(filter))]);
     let root = mesh.map("envoy_filters/root-namespace", |(), mesh| mesh.root_namespace.clone());
-    let versions = derive_version_matches(objects, proxies);
+    let versions = derive_version_matches(filters, proxies);
     proxies.derive("proxy_patches", |deps| {
         let selection =
             Selection { filters: deps.by(&by_namespace), root: deps.on(&root), versions: deps.on(&versions) };
@@ -244,12 +245,12 @@ fn order(root: &Text, a: &(ObjectKey, Arc<EnvoyFilterHead>), b: &(ObjectKey, Arc
 /// Changes when: the first proxy of a version connects or the last leaves. Size: expressions in use. Rejects: none; an
 /// invalid expression is rejected when it is parsed.
 fn derive_version_matches<'s>(
-    objects: &ObjectCollections<'s>,
+    filters: &Filters<'s>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
 ) -> Collection<'s, Text, BTreeSet<Text>> {
     let versions = proxies.index("proxy_versions/by-content", |_, proxy| [(proxy.istio_version.clone(), ())]);
     let versions = versions.distinct("proxy_versions");
-    let patterns = objects.envoy_filters.index("version_patterns/by-content", |_, filter| {
+    let patterns = filters.index("version_patterns/by-content", |_, filter| {
         let patterns = filter.patches.iter().flatten().filter_map(|patch| match &patch.version {
             VersionMatch::Matches(pattern) => Some((pattern.clone(), ())),
             VersionMatch::Any | VersionMatch::Never => None,
@@ -271,12 +272,12 @@ fn derive_version_matches<'s>(
 /// Changes when: the first proxy with a set connects or the last leaves, or the content of one of its patches changes.
 /// Size: distinct sets. Rejects: none.
 fn derive_programs<'s>(
-    objects: &ObjectCollections<'s>,
+    filters: &Filters<'s>,
     sets: &Collection<'s, ProxyKey, PatchSet>,
 ) -> Collection<'s, (PatchSetName, ResourceType), PatchProgram> {
     let distinct = sets.index("patch_sets/by-content", |_, set| [(set.clone(), ())]).distinct("patch_sets");
     distinct.derive_many("patch_programs", |deps| {
-        let filters = deps.on(&objects.envoy_filters);
+        let filters = deps.on(filters);
         move |cx, set: &PatchSet, ()| {
             let patches: Vec<EnvoyPatch> = (set.patches.iter())
                 .filter_map(|key| cx.get(&filters, &key.filter)?.patches.get(key.place)?.clone())

@@ -3,9 +3,6 @@
 //! Policies are looked up by namespace: the workload's own and the root namespace. A workload then reads exactly the
 //! policies that apply to it, so a change of a policy rebuilds only the listeners of those workloads.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener_settings::ListenerSettings;
@@ -18,10 +15,7 @@ use sluice_model::{
 
 use super::collectors::find_collector;
 use crate::inputs::ObjectCollections;
-use crate::options::{GraphOptions, JwksFetch};
-
-/// Timeout of a JWKS fetch unless configured.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::options::JwksFetch;
 
 /// The fields of a policy that decide where it applies, and its order among others.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -185,41 +179,7 @@ impl PolicyBuilder {
                 return KeySource::Remote { uri: uri.clone(), cluster };
             }
         }
-        let fetched = rule.remote_keys().and_then(|key| cx.get(&self.jwks, &key));
+        let fetched = rule.remote_keys().and_then(|key| cx.get(&self.jwks, &key)).filter(|jwks| !jwks.text.is_empty());
         fetched.map_or(KeySource::None, |jwks| KeySource::Inline(jwks.text.clone()))
     }
-}
-
-/// JWKS that the control plane fetches, with the timeout of each fetch.
-/// Key: `JwksKey`. From: `request_authentications`; `services_by_host` where proxies fetch some themselves.
-/// Changes when: the first policy refers to them or the last one no longer does. Size: issuers. Rejects: none.
-pub(crate) fn derive_wanted_jwks<'s>(
-    objects: &ObjectCollections<'s>,
-    services_by_host: &Index<'s, Host, ServiceKey, ()>,
-    options: &GraphOptions,
-) -> Collection<'s, JwksKey, Duration> {
-    let fetch = options.jwks_fetch;
-    let rules = objects.request_authentications.derive("jwks/fetched", |deps| {
-        let by_host = deps.by(services_by_host);
-        move |cx, _, policy| {
-            let by_proxy = |rule: &JwtRule| match &rule.keys {
-                JwtKeys::Uri { server, .. } => match fetch {
-                    JwksFetch::ControlPlane => false,
-                    JwksFetch::Hybrid => find_collector(cx, by_host, server).is_some(),
-                    JwksFetch::Proxy => true,
-                },
-                _ => false,
-            };
-            let mut wanted: BTreeMap<JwksKey, Duration> = BTreeMap::new();
-            for rule in policy.rules.iter().filter(|rule| !by_proxy(rule)) {
-                if let Some(key) = rule.remote_keys() {
-                    let timeout = rule.timeout.unwrap_or(FETCH_TIMEOUT);
-                    wanted.entry(key).and_modify(|most| *most = timeout.max(*most)).or_insert(timeout);
-                }
-            }
-            Some(wanted)
-        }
-    });
-    let wanted: Index<'s, JwksKey, ObjectKey, Duration> = rules.index("jwks/by-key", |_, wanted| wanted.clone());
-    wanted.group("wanted_jwks", |_, rows| rows.iter().map(|(_, timeout)| **timeout).max())
 }

@@ -255,3 +255,60 @@ fn an_added_resource_replaces_a_removed_one_with_its_name() {
     mesh.apply(&filter("forge", "other", &format!("{{configPatches: [{add}, {remove}]}}")));
     assert_eq!(cluster_of_anvil(&mesh, name).alt_stat_name, "mine");
 }
+
+#[test]
+fn patches_over_the_limit_of_a_namespace_are_findings_and_the_rest_applies() {
+    use crate::options::PatchLimits;
+    let limits = PatchLimits { max_repeated_bytes: 40, ..PatchLimits::default() };
+    let options = crate::GraphOptions { patch_limits: limits, ..crate::GraphOptions::default() };
+    let mut mesh = TestGraph::with(options, LIMITED_MESH);
+    let proxy = mesh.connect(sidecar("east", "mill", "10.9.0.1", &[("app", "mill")]));
+    mesh.changed();
+    let stat_name = |mesh: &TestGraph| {
+        let scope = mesh.get(&mesh.handles.scopes, &proxy)?;
+        scope.layers.get(&sluice_model::ResourceType::Cluster)?.iter().find_map(|layer| {
+            let key = sluice_model::ResourceKey {
+                resource_type: sluice_model::ResourceType::Cluster,
+                layer: layer.clone(),
+                name: "outbound|80||mill.east.svc.cluster.local".into(),
+            };
+            let resource = mesh.handles.resources.iter().find_map(|of| mesh.get(of, &key))?;
+            let bytes = resource.bytes(&sluice_model::SlotValues::new())?;
+            let url = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+            Some(sluice_proto::json::encode_any(url, &bytes)["altStatName"].as_str().unwrap_or_default().to_owned())
+        })
+    };
+    let filter = |namespace: &str, names: &[&str]| {
+        let patch = |name: &&str| {
+            format!("{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {{alt_stat_name: {name}}}}}}}")
+        };
+        let patches: Vec<String> = names.iter().map(patch).collect();
+        format!(
+            "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: it, namespace: {namespace}}}\n\
+             spec: {{configPatches: [{}]}}\n",
+            patches.join(", ")
+        )
+    };
+    let rejects = |mesh: &TestGraph, namespace: &str| {
+        let key = crate::RejectKey { kind: Kind::EnvoyFilter, object: ObjectKey::new("Kubernetes", namespace, "it") };
+        let rejects = mesh.get(&mesh.handles.rejects, &key).unwrap_or_default();
+        rejects.iter().map(|reject| (reject.field_path.to_string(), reject.reason.to_string())).collect::<Vec<_>>()
+    };
+    let long = "x".repeat(30);
+    mesh.apply(&filter("east", &["first", &long, "last"]));
+    assert_eq!(stat_name(&mesh).as_deref(), Some("last"), "the patches within the limit apply");
+    let found = rejects(&mesh, "east");
+    assert_eq!(found.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["spec.configPatches[1]"]);
+    assert!(found[0].1.contains("namespace `east` may have 40 bytes"), "{found:?}");
+    mesh.apply(&filter("istio-system", &[&long]));
+    assert_eq!(rejects(&mesh, "istio-system"), [], "another namespace has its own limit");
+    mesh.apply(&filter("east", &["first"]));
+    assert_eq!((stat_name(&mesh).as_deref(), rejects(&mesh, "east")), (Some("first"), Vec::new()));
+}
+
+const LIMITED_MESH: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: mill, namespace: east}
+spec: {clusterIP: 10.0.0.1, selector: {app: mill}, ports: [{name: http, port: 80}]}
+";

@@ -163,17 +163,67 @@ fn jwks_touch_the_listeners_that_verify_with_them() {
     assert_eq!(test_mesh.touched(|mesh| mesh.apply(&text)), ["west/school"]);
     let key = JwksKey { uri: "https://idp.test/keys".into(), ..JwksKey::default() };
     let wanted = |test_mesh: &PolicyTestMesh| {
-        test_mesh.mesh.get(&test_mesh.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs())
+        test_mesh.mesh.get(&test_mesh.mesh.handles.wanted_jwks, &key).map(|wanted| wanted.timeout.as_secs())
     };
     assert_eq!(wanted(&test_mesh), Some(7));
     let fetched = |mesh: &TestGraph| {
-        let jwks = Jwks { text: "{\"keys\":[]}".into() };
+        let jwks = Jwks { text: "{\"keys\":[]}".into(), ..Jwks::default() };
         mesh.engine.transaction(|tx| tx.set_from(&mesh.handles.inputs.jwks, key.clone(), jwks, Origin::default()));
     };
     assert_eq!(test_mesh.touched(fetched), ["west/school"]);
     let removed = |mesh: &TestGraph| mesh.delete(Kind::RequestAuthentication, "west", "it");
     assert_eq!(test_mesh.touched(removed), ["west/school"]);
     assert_eq!(wanted(&test_mesh), None);
+}
+
+/// The rejects of a RequestAuthentication: field paths and reasons.
+fn rejects(test_mesh: &TestGraph, namespace: &str, name: &str) -> Vec<(String, String)> {
+    let object = ObjectKey::new("Kubernetes", namespace, name);
+    let key = crate::RejectKey { kind: Kind::RequestAuthentication, object };
+    let rejects = test_mesh.get(&test_mesh.handles.rejects, &key).unwrap_or_default();
+    rejects.iter().map(|reject| (reject.field_path.to_string(), reject.reason.to_string())).collect()
+}
+
+#[test]
+fn key_sets_of_a_namespace_are_limited_and_do_not_affect_others() {
+    let mesh = TestGraph::with(crate::GraphOptions { max_key_sets: 2, ..crate::GraphOptions::default() }, "");
+    let policy = |namespace: &str, name: &str, created: &str, uris: &[&str]| {
+        let rules = uris.iter().map(|uri| format!("{{issuer: i, jwksUri: 'https://{uri}/keys', timeout: 1h}}"));
+        format!(
+            "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: {name}, namespace: \
+             {namespace}, creationTimestamp: '{created}'}}\nspec: {{jwtRules: [{}]}}\n",
+            rules.collect::<Vec<_>>().join(", ")
+        )
+    };
+    mesh.apply(&policy("east", "new", "2026-02-01T00:00:00Z", &["a", "b", "c"]));
+    mesh.apply(&policy("east", "old", "2026-01-01T00:00:00Z", &["d"]));
+    mesh.apply(&policy("west", "other", "2026-03-01T00:00:00Z", &["c", "e"]));
+    let wanted = |uri: &str| {
+        let key = JwksKey { uri: format!("https://{uri}/keys").into(), ..JwksKey::default() };
+        mesh.get(&mesh.handles.wanted_jwks, &key)
+    };
+    let namespaces = |uri: &str| wanted(uri).map(|wanted| wanted.namespaces.iter().cloned().collect::<Vec<_>>());
+    assert_eq!(namespaces("d"), Some(vec!["east".into()]), "the oldest comes first");
+    assert_eq!(namespaces("a"), Some(vec!["east".into()]));
+    assert_eq!(namespaces("b"), None);
+    assert_eq!(namespaces("c"), Some(vec!["west".into()]), "the other namespace has its own limit");
+    assert_eq!(wanted("a").map(|wanted| wanted.timeout.as_secs()), Some(30), "the timeout is capped");
+    let paths: Vec<String> = rejects(&mesh, "east", "new").into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, ["spec.jwtRules[1].jwksUri", "spec.jwtRules[2].jwksUri"]);
+    assert!(rejects(&mesh, "east", "new")[0].1.contains("more than 2 key sets"));
+    assert_eq!(rejects(&mesh, "west", "other"), []);
+    mesh.delete(Kind::RequestAuthentication, "east", "old");
+    assert_eq!(rejects(&mesh, "east", "new").len(), 1, "the finding disappears with its cause");
+}
+
+#[test]
+fn refused_key_set_is_a_finding_about_the_policy() {
+    let mesh =
+        TestGraph::new(&policy("RequestAuthentication", "west", "{jwtRules: [{issuer: i, jwksUri: 'https://a/k'}]}"));
+    let key = JwksKey { uri: "https://a/k".into(), ..JwksKey::default() };
+    let refused = Jwks { text: "".into(), refused: "too large".into() };
+    mesh.engine.transaction(|tx| tx.set_from(&mesh.handles.inputs.jwks, key, refused, Origin::default()));
+    assert_eq!(rejects(&mesh, "west", "it"), [("spec.jwtRules[0].jwksUri".to_owned(), "too large".to_owned())]);
 }
 
 #[test]

@@ -139,6 +139,8 @@ fn jwks_uris_have_a_host_and_a_port() {
         ("ftp://h", "`ftp://h` is not an http or https URL"),
         ("http://h:port", "`port` is not a port number"),
         ("http://[::1", "`[::1` lacks a closing bracket"),
+        ("https://[::1]h/k", "`[::1]h` has text after the closing bracket that is not a port"),
+        ("https://[::1].idp.test:443/k", "`[::1].idp.test:443` has text after the closing bracket that is not a port"),
         ("http://a b", "`http://a b` contains characters that a URL must not contain"),
     ] {
         assert_eq!(parse_jwks_uri(bad).map_err(|error| error.to_string()), Err(reason.to_owned()), "{bad}");

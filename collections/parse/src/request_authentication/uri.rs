@@ -11,6 +11,8 @@ pub(super) enum JwksUriError {
     Characters(String),
     #[error("`{0}` lacks a closing bracket")]
     Bracket(String),
+    #[error("`{0}` has text after the closing bracket that is not a port")]
+    AfterBracket(String),
     #[error("`{0}` is not a port number")]
     Port(String),
 }
@@ -35,6 +37,9 @@ pub(super) fn parse_jwks_uri(uri: &str) -> Result<ProviderService, JwksUriError>
         Some(rest) => rest.split_once(']').ok_or_else(|| JwksUriError::Bracket(server.to_owned()))?,
         None => server.split_at(server.find(':').unwrap_or(server.len())),
     };
+    if !port.is_empty() && !port.starts_with(':') {
+        return Err(JwksUriError::AfterBracket(server.to_owned()));
+    }
     let port = match port.strip_prefix(':') {
         None | Some("") => default,
         Some(port) => port.parse::<u16>().map_err(|_| JwksUriError::Port(port.to_owned()))?,

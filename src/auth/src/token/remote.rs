@@ -15,6 +15,8 @@ use super::{KeySource, KeysError};
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Age after which keys are fetched again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
+/// Age after which keys are no longer used, while fetches fail: a key may have been withdrawn since.
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Shortest time between two fetches. Tokens with invented key ids must not cause a fetch each.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -34,6 +36,15 @@ struct KeyCache {
     tried: Option<Instant>,
 }
 
+impl KeyCache {
+    /// Drops keys that are too old to be used.
+    fn drop_old(&mut self, now: Instant) {
+        if self.keys.as_ref().is_some_and(|(_, at)| now.saturating_duration_since(*at) >= MAX_AGE) {
+            self.keys = None;
+        }
+    }
+}
+
 impl RemoteKeys {
     /// Keys of an issuer. They are fetched when the first token is verified.
     #[must_use]
@@ -43,6 +54,7 @@ impl RemoteKeys {
 
     async fn get(&self, refresh: bool) -> Result<Arc<KeySet>, KeysError> {
         let mut cache = self.cache.lock().await;
+        cache.drop_old(Instant::now());
         let cached = cache.keys.clone();
         let is_fresh = cached.as_ref().is_some_and(|(_, at)| !refresh && at.elapsed() < REFRESH_INTERVAL);
         if is_fresh || cache.tried.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
@@ -71,5 +83,20 @@ impl RemoteKeys {
 impl KeySource for RemoteKeys {
     fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, KeysError>> {
         Box::pin(self.get(refresh))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_dropped_when_fetches_fail_for_too_long() {
+        let now = Instant::now();
+        let mut cache = KeyCache { keys: Some((Arc::default(), now)), tried: None };
+        cache.drop_old(now + MAX_AGE - Duration::from_secs(1));
+        assert!(cache.keys.is_some());
+        cache.drop_old(now + MAX_AGE);
+        assert!(cache.keys.is_none());
     }
 }
