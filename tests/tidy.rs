@@ -193,6 +193,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-xds-protocol",
             ],
         ),
+        ("sluice-fuzz-coverage", vec!["sluice-fuzz"]),
         ("sluice-testkit", vec!["sluice-parse", "sluice-proto"]),
     ]);
     let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];

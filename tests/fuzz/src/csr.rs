@@ -40,7 +40,8 @@ const NAMES: &[&str] =
     &["spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault", "https://elsewhere", "istiod.istio-system.svc"];
 const DAY: u64 = 24 * 3600;
 
-struct Target {
+/// A certificate authority, and requests to change.
+pub(crate) struct SigningTarget {
     authority: Authority,
     root: CertificateDer<'static>,
     good: Vec<Vec<u8>>,
@@ -54,18 +55,7 @@ struct Target {
 /// # Errors
 /// The authority cannot be created.
 pub fn run(run: &Run) -> Result<FuzzStatistics> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
-    let now = i64::try_from(now.as_secs())?;
-    let material = root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), now)?;
-    let authority = Authority::new(&material, now)?;
-    let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
-    let good = der(GOOD)?;
-    let all = [good.clone(), der(BAD)?].concat();
-    // Ed25519 (RFC 8410) with a fixed seed, so that signatures are reproducible.
-    let pkcs8 = [&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20][..], &[7; 32]].concat();
-    let key = KeyPair::try_from(pkcs8.as_slice()).context("read the key")?;
-    let root = authority.roots().first().context("a root")?.clone();
-    let target = Target { authority, root, good, all, key, now };
+    let target = SigningTarget::new()?;
     Ok(turns::run(run, "requests for certificates", |rng| target.run_turn(rng)))
 }
 
@@ -74,14 +64,32 @@ fn to_der(pem: &str) -> Option<Vec<u8>> {
     STANDARD.decode(body).ok()
 }
 
-fn to_pem(der: &[u8]) -> String {
+pub(crate) fn to_pem(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"))
 }
 
-impl Target {
-    fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
+impl SigningTarget {
+    /// # Errors
+    /// The authority cannot be created.
+    pub(crate) fn new() -> Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
+        let now = i64::try_from(now.as_secs())?;
+        let material = root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), now)?;
+        let authority = Authority::new(&material, now)?;
+        let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
+        let good = der(GOOD)?;
+        let all = [good.clone(), der(BAD)?].concat();
+        // Ed25519 (RFC 8410) with a fixed seed, so that signatures are reproducible.
+        let pkcs8 = [&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20][..], &[7; 32]].concat();
+        let key = KeyPair::try_from(pkcs8.as_slice()).context("read the key")?;
+        let root = authority.roots().first().context("a root")?.clone();
+        Ok(Self { authority, root, good, all, key, now })
+    }
+
+    /// Sends a random request. Returns whether a certificate was issued.
+    pub(crate) fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
         let mut der = match rng.below(6) {
             0 => self.sign(rng),
             1 => rng.choose(&self.all).cloned().unwrap_or_default(),
@@ -99,8 +107,36 @@ impl Target {
             let others: Vec<Vec<u8>> = GOOD.iter().map(|text| text.as_bytes().to_vec()).collect();
             bytes::change_text(&mut text, &others, rng, 4);
         }
+        let (is_issued, seconds) = self.request(&der, &text, is_text_changed, requested.as_deref(), rng)?;
+        if !is_issued && signed && !changes && !is_text_changed && (0..=90 * DAY as i64).contains(&seconds) {
+            return violation("a valid request is rejected", text);
+        }
+        Ok(is_issued)
+    }
+
+    /// Sends the bytes as a request, in DER or as the whole text. Returns whether a certificate was issued.
+    pub(crate) fn run_bytes(&self, bytes: &[u8], is_text: bool) -> Result<bool, Violation> {
+        let text = if is_text { String::from_utf8_lossy(bytes).into_owned() } else { to_pem(bytes) };
+        Ok(self.request(bytes, &text, is_text, None, &mut FuzzRng::new(1, bytes.len() as u64))?.0)
+    }
+
+    /// Valid and invalid requests, in DER.
+    pub(crate) fn requests(&self) -> &[Vec<u8>] {
+        &self.all
+    }
+
+    /// Sends a request for a random identity and lifetime. Returns whether a certificate was issued, and the lifetime.
+    /// `requested` is the part that its key has signed, if it is none of the valid requests.
+    fn request(
+        &self,
+        der: &[u8],
+        text: &str,
+        is_text_changed: bool,
+        requested: Option<&[u8]>,
+        rng: &mut FuzzRng,
+    ) -> Result<(bool, i64), Violation> {
         let identity = rng.choose(IDENTITIES).copied().unwrap_or_default().to_owned();
-        if !is_text_changed && ForwardedRequest::parse(&text, std::slice::from_ref(&identity)).is_ok() {
+        if !is_text_changed && ForwardedRequest::parse(text, std::slice::from_ref(&identity)).is_ok() {
             let requests_name = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
             if let Some(other) = NAMES.iter().find(|name| **name != identity && requests_name(name)) {
                 return violation("a request for another identity is forwarded", format!("{other}\n{text}"));
@@ -109,23 +145,18 @@ impl Target {
         let seconds = rng.choose(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
         let seconds = seconds.unwrap_or_default();
         let limits = LifetimeLimits::default();
-        let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, limits, self.now);
-        let Ok(issued) = issued else {
-            if signed && !changes && !is_text_changed && (0..=90 * DAY as i64).contains(&seconds) {
-                return violation("a valid request is rejected", text);
-            }
-            return Ok(false);
-        };
+        let issued = self.authority.issue(text, std::slice::from_ref(&identity), seconds, limits, self.now);
+        let Ok(issued) = issued else { return Ok((false, seconds)) };
         if seconds > 90 * DAY as i64 {
             return violation("a certificate is valid for longer than allowed", format!("{seconds} s"));
         }
         self.check(&issued, &identity)?;
         // A client without the key cannot sign another request. Text around the base64 is ignored, so changed text
         // is not checked.
-        let part = signed_part(&der);
+        let part = signed_part(der);
         let known = self.good.iter().any(|good| signed_part(good) == part);
-        if is_text_changed || known || requested.as_deref() == part {
-            return Ok(true);
+        if is_text_changed || known || (part.is_some() && requested == part) {
+            return Ok((true, seconds));
         }
         violation("a certificate is issued for a request that its key has not signed", text)
     }

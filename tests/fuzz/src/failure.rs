@@ -80,7 +80,7 @@ fn take(text: &str) -> (Vec<Seed>, Vec<Value>) {
 }
 
 /// Writes a value as block YAML with every text in quotes, so that it is read back unchanged.
-fn yaml(out: &mut String, value: &Value, indent: usize, inline: bool) {
+pub(crate) fn yaml(out: &mut String, value: &Value, indent: usize, inline: bool) {
     let pad = |n: usize| " ".repeat(n);
     match value {
         Value::Object(fields) if !fields.is_empty() => {

@@ -53,7 +53,8 @@ impl ProxyInput for Recorded {
     fn remove(&self, _: ProxyKey) {}
 }
 
-struct Target<'s> {
+/// The chain of authenticators, and keys for tokens.
+pub(crate) struct CallerTarget<'s> {
     seeds: &'s Seeds,
     issuer: Issuer,
     runtime: tokio::runtime::Runtime,
@@ -66,21 +67,7 @@ struct Target<'s> {
 /// # Errors
 /// There are no keys.
 pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
-    let issuer = Issuer::new()?;
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("keys.json");
-    std::fs::write(&file, issuer.keys().to_string())?;
-    let keys = [(String::new(), FileKeys::new(&file))].into();
-    let audiences = ["istio-ca".to_owned()];
-    let tokens = SignedTokens::of_clusters(keys, "https://issuer", &audiences, TrustDomain::new("td".into()));
-    let chain: Vec<Arc<dyn Authenticator>> = vec![
-        Arc::new(ClientCertificates),
-        Arc::new(tokens),
-        Arc::new(ForwardedCertificates::new(vec![TRUSTED.parse()?])),
-    ];
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let authenticators = Authenticators::new(chain, true);
-    let target = Target { seeds, issuer, runtime, authenticators, _directory: directory };
+    let target = CallerTarget::new(seeds)?;
     Ok(turns::run(run, "callers", |rng| target.run_turn(rng)))
 }
 
@@ -90,8 +77,41 @@ fn account(rng: &mut FuzzRng) -> Identity {
     Identity::new("td", namespace, account)
 }
 
-impl Target<'_> {
-    fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
+impl<'s> CallerTarget<'s> {
+    /// # Errors
+    /// There are no keys.
+    pub(crate) fn new(seeds: &'s Seeds) -> Result<Self> {
+        let issuer = Issuer::new()?;
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("keys.json");
+        std::fs::write(&file, issuer.keys().to_string())?;
+        let keys = [(String::new(), FileKeys::new(&file))].into();
+        let audiences = ["istio-ca".to_owned()];
+        let tokens = SignedTokens::of_clusters(keys, "https://issuer", &audiences, TrustDomain::new("td".into()));
+        let chain: Vec<Arc<dyn Authenticator>> = vec![
+            Arc::new(ClientCertificates),
+            Arc::new(tokens),
+            Arc::new(ForwardedCertificates::new(vec![TRUSTED.parse()?])),
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let authenticators = Authenticators::new(chain, true);
+        Ok(Self { seeds, issuer, runtime, authenticators, _directory: directory })
+    }
+
+    /// Sends the bytes as the header of a trusted peer. Returns whether the caller was authenticated.
+    pub(crate) fn run_header(&self, bytes: &[u8]) -> Result<bool, Violation> {
+        let Ok(value) = http::HeaderValue::from_bytes(bytes) else { return Ok(false) };
+        let headers = http::HeaderMap::from_iter([(http::HeaderName::from_static(FORWARDED_HEADER), value)]);
+        let peer = Some(SocketAddr::from(([10, 1, 2, 3], 1)));
+        let call = Call { headers: &headers, peer, certificates: &[] };
+        match self.runtime.block_on(self.authenticators.caller(&call)) {
+            Ok(caller) => check_header(&caller, &String::from_utf8_lossy(bytes)).map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// A call with random credentials, and a stream with a random node. Returns whether the caller was authenticated.
+    pub(crate) fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
         let mut headers = http::HeaderMap::new();
         let mut description = String::new();
         // The credentials, in the order of their precedence.
@@ -157,13 +177,7 @@ impl Target<'_> {
                     );
                 }
                 // Of a mutated header, the test checks only that each name occurs in it.
-                let plain = value.replace('\\', "");
-                if caller.identities.iter().any(|identity| !plain.contains(&identity.to_string())) {
-                    return violation(
-                        "an identity is not in the header",
-                        format!("{:?}\n{description}", caller.identities),
-                    );
-                }
+                check_header(&caller, value)?;
             }
             (means, _) => {
                 return violation("a caller without credentials is authenticated", format!("{means:?}\n{description}"));
@@ -220,9 +234,18 @@ impl Target<'_> {
     }
 }
 
+/// Checks that the identities of a caller occur in its header.
+fn check_header(caller: &Caller, header: &str) -> Result<(), Violation> {
+    let plain = header.replace('\\', "");
+    if caller.identities.iter().any(|identity| !plain.contains(&identity.to_string())) {
+        return violation("an identity is not in the header", format!("{:?}\n{header}", caller.identities));
+    }
+    Ok(())
+}
+
 /// A header as a gateway writes it, with certificates whose subjects an attacker may choose. Also returns the identities
 /// in it.
-fn header(rng: &mut FuzzRng) -> (Vec<u8>, Vec<Identity>) {
+pub(crate) fn header(rng: &mut FuzzRng) -> (Vec<u8>, Vec<Identity>) {
     let mut elements = Vec::new();
     let mut names = Vec::new();
     for _ in 0..=rng.below(2) {

@@ -53,37 +53,72 @@ pub struct Token {
     pub identity: Option<(String, String)>,
 }
 
+/// Keys, and the authenticator that reads tokens.
+pub(crate) struct TokenTarget<'s> {
+    seeds: &'s Seeds,
+    issuer: Issuer,
+    runtime: tokio::runtime::Runtime,
+    directory: tempfile::TempDir,
+}
+
 /// Tries tokens until the deadline.
 ///
 /// # Errors
 /// There are no keys.
 pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
-    let issuer = Issuer::new()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("keys.json");
-    let turn = |rng: &mut FuzzRng| {
-        let mut set = issuer.keys();
+    let target = TokenTarget::new(seeds)?;
+    Ok(turns::run(run, "tokens", |rng| target.run_turn(rng)))
+}
+
+impl<'s> TokenTarget<'s> {
+    /// # Errors
+    /// There are no keys.
+    pub(crate) fn new(seeds: &'s Seeds) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        Ok(Self { seeds, issuer: Issuer::new()?, runtime, directory: tempfile::tempdir()? })
+    }
+
+    /// Tries a random token, often with other keys. Returns whether it was accepted.
+    pub(crate) fn run_turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
+        let mut set = self.issuer.keys();
         let changes_keys = rng.once_in(4);
         if changes_keys {
             let times = 1 + rng.below(3);
-            mutate(&mut set, "", seeds, rng, times);
+            mutate(&mut set, "", self.seeds, rng, times);
         }
         let mut text = set.to_string();
         if changes_keys && rng.once_in(3) {
             bytes::change_text(&mut text, &[], rng, 3);
         }
-        let token = issuer.token(seeds, rng);
-        let verdict = runtime.block_on(async {
-            let write = std::fs::write(&file, &text);
-            if write.is_err() {
-                return Verdict::NoCredentials;
-            }
-            verify(&file, &token.text).await
-        });
-        check(&issuer, &token, &verdict, changes_keys)
-    };
-    Ok(turns::run(run, "tokens", turn))
+        let token = self.issuer.token(self.seeds, rng);
+        check(&self.issuer, &token, &self.verdict(text.as_bytes(), &token.text), changes_keys)
+    }
+
+    /// Tries the bytes as a token, with the keys of the issuer.
+    pub(crate) fn run_token(&self, bytes: &[u8]) -> Result<bool, Violation> {
+        let token = Token { text: String::from_utf8_lossy(bytes).into_owned(), identity: None };
+        let keys = self.issuer.keys().to_string();
+        check(&self.issuer, &token, &self.verdict(keys.as_bytes(), &token.text), false)
+    }
+
+    /// Tries a valid token with the bytes as keys.
+    pub(crate) fn run_keys(&self, bytes: &[u8]) -> Result<bool, Violation> {
+        let token = self.issuer.valid_token();
+        check(&self.issuer, &token, &self.verdict(bytes, &token.text), true)
+    }
+
+    /// A valid token and the keys of the issuer.
+    pub(crate) fn examples(&self) -> (String, String) {
+        (self.issuer.valid_token().text, self.issuer.keys().to_string())
+    }
+
+    fn verdict(&self, keys: &[u8], token: &str) -> Verdict {
+        let file = self.directory.path().join("keys.json");
+        match std::fs::write(&file, keys) {
+            Ok(()) => self.runtime.block_on(verify(&file, token)),
+            Err(_) => Verdict::NoCredentials,
+        }
+    }
 }
 
 async fn verify(file: &Path, token: &str) -> Verdict {
@@ -177,6 +212,17 @@ impl Issuer {
             {"kty": "EC", "crv": "P-256", "kid": "ec", "alg": "ES256", "x": half(1..33), "y": half(33..65)},
             {"kty": "RSA", "kid": "rsa", "n": n, "e": e},
         ]})
+    }
+
+    /// A valid token, which is always the same.
+    fn valid_token(&self) -> Token {
+        let claims = json!({
+            "iss": ISSUER, "sub": "system:serviceaccount:shop:cart", "aud": ["istio-ca"], "exp": 99_999_999_999u64,
+        });
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(&json!({"alg": "EdDSA", "kid": "ed"})), part(&claims));
+        let signature = self.sign("ed", "EdDSA", signed.as_bytes());
+        Token { text: format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)), identity: identity_of(&claims) }
     }
 
     /// A token: valid, invalid with a valid signature, or mutated.

@@ -6,9 +6,11 @@
 
 pub mod assembled;
 pub mod bytes;
+pub mod coverage;
 pub mod csr;
 pub mod decode;
 mod envoy_rules;
+pub mod epochs;
 pub mod failure;
 pub mod identity;
 pub mod jwt;

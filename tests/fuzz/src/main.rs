@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
-use sluice_fuzz::mesh::{EpochChange, FuzzedMesh};
+use sluice_fuzz::epochs::EpochSequence;
+use sluice_fuzz::mesh::{EpochChange, FuzzedMesh, Violation};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds, yaml};
+use sluice_fuzz::{csr, epochs, failure, identity, jwt, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Fuzzes the control plane with mutated cases.
@@ -48,6 +49,8 @@ enum Target {
     Patches,
     /// xDS requests to a server process (`sluiced` must be built).
     Xds,
+    /// Random epochs, compared with a graph that starts from scratch.
+    Epochs,
     /// Signing requests to a certificate authority.
     Csr,
     /// Tokens and JWKS, at the authenticators that read them.
@@ -78,6 +81,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Objects => "objects",
         Target::Patches => "patches",
         Target::Xds => "xds",
+        Target::Epochs => "epochs",
         Target::Csr => "csr",
         Target::Jwt => "jwt",
         Target::Identity => "identity",
@@ -96,6 +100,7 @@ fn fuzz(args: &Args) -> Result<bool> {
             patches::run(&run, &seeds)
         }
         Target::Xds => xds::run(&run, &seeds)?,
+        Target::Epochs => epochs::run(&run, &seeds)?,
         Target::Csr => csr::run(&run)?,
         Target::Jwt => jwt::run(&run, &seeds)?,
         Target::Identity => identity::run(&run, &seeds)?,
@@ -120,12 +125,21 @@ fn print_result(name: &str, statistics: &FuzzStatistics) -> bool {
 }
 
 fn replay(path: &std::path::Path) -> Result<bool> {
-    let (mesh_objects, change): (_, EpochChange) = failure::read(path)?;
-    let (mut mesh, mut findings) = FuzzedMesh::start(&mesh_objects);
-    findings.extend(mesh.apply(&change));
-    findings.extend(mesh.revert());
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let findings: Vec<Violation> = match EpochSequence::read(&text)? {
+        Some(sequence) => sequence.replay().into_iter().collect(),
+        None => replay_change(path)?,
+    };
     for finding in &findings {
         let _ = writeln!(std::io::stdout(), "{}\n    {}", finding.signature, finding.message);
     }
     Ok(findings.is_empty())
+}
+
+fn replay_change(path: &std::path::Path) -> Result<Vec<Violation>> {
+    let (mesh_objects, change): (_, EpochChange) = failure::read(path)?;
+    let (mut mesh, mut findings) = FuzzedMesh::start(&mesh_objects);
+    findings.extend(mesh.apply(&change));
+    findings.extend(mesh.revert());
+    Ok(findings)
 }

@@ -31,7 +31,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    fn new(signature: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(signature: impl Into<String>, message: impl Into<String>) -> Self {
         Self { signature: signature.into(), message: message.into() }
     }
 }
@@ -40,7 +40,7 @@ impl Violation {
 static PANIC_LOCATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Records panics, which are findings, instead of printing them.
-fn record_panics() {
+pub(crate) fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
@@ -50,7 +50,7 @@ fn record_panics() {
     });
 }
 
-fn take_locations() -> Vec<String> {
+pub(crate) fn take_locations() -> Vec<String> {
     std::mem::take(&mut PANIC_LOCATIONS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -196,7 +196,7 @@ impl FuzzedMesh {
         });
         let mut findings = self.collect_findings(started);
         let now = self.engine.snapshot();
-        if let Some(left) = self.difference(&self.base, &now) {
+        if let Some(left) = difference(&self.handles, &self.base, &now) {
             findings.push(Violation::new(format!("left over in {}", left.0), left.1));
         }
         findings
@@ -205,37 +205,8 @@ impl FuzzedMesh {
     /// The first difference between the published state and that of `fresh`, which has the same objects.
     #[must_use]
     pub fn differs_from(&self, fresh: &Self) -> Option<Violation> {
-        let (collection, key) = self.difference(&fresh.engine.snapshot(), &self.engine.snapshot())?;
+        let (collection, key) = difference(&self.handles, &fresh.engine.snapshot(), &self.engine.snapshot())?;
         Some(Violation::new(format!("differs from a fresh graph in {collection}"), key))
-    }
-
-    fn difference(&self, left: &Snapshot, right: &Snapshot) -> Option<(String, String)> {
-        fn of<K: Key, V: sluice_engine::Value>(
-            left: &Snapshot,
-            right: &Snapshot,
-            of: &Published<K, V>,
-        ) -> Option<(String, String)> {
-            let (mut a, mut b) = (left.iter(of), right.iter(of));
-            loop {
-                match (a.next(), b.next()) {
-                    (None, None) => return None,
-                    (Some(x), Some(y)) if x == y => {}
-                    (x, y) => {
-                        let key = x.map(|(key, _)| key).or(y.map(|(key, _)| key));
-                        return Some((of.name().to_owned(), format!("{key:?}")));
-                    }
-                }
-            }
-        }
-        let handles = &self.handles;
-        let resources = handles.resources.iter().find_map(|it| of(left, right, it));
-        let segments = || handles.segments.iter().find_map(|it| of(left, right, it));
-        resources
-            .or_else(segments)
-            .or_else(|| of(left, right, &handles.scopes))
-            .or_else(|| of(left, right, &handles.services))
-            .or_else(|| of(left, right, &handles.endpoints))
-            .or_else(|| of(left, right, &handles.rejects))
     }
 
     /// The findings in the epochs since the last call.
@@ -321,17 +292,51 @@ impl FuzzedMesh {
     }
 }
 
+/// The first difference between two published states: the collection and the key.
+pub(crate) fn difference(handles: &Handles, left: &Snapshot, right: &Snapshot) -> Option<(String, String)> {
+    fn of<K: Key, V: sluice_engine::Value>(
+        left: &Snapshot,
+        right: &Snapshot,
+        of: &Published<K, V>,
+    ) -> Option<(String, String)> {
+        let (mut a, mut b) = (left.iter(of), right.iter(of));
+        loop {
+            match (a.next(), b.next()) {
+                (None, None) => return None,
+                (Some(x), Some(y)) if x == y => {}
+                (x, y) => {
+                    let key = x.map(|(key, _)| key).or(y.map(|(key, _)| key));
+                    return Some((of.name().to_owned(), format!("{key:?}")));
+                }
+            }
+        }
+    }
+    let resources = handles.resources.iter().find_map(|it| of(left, right, it));
+    let segments = || handles.segments.iter().find_map(|it| of(left, right, it));
+    resources
+        .or_else(segments)
+        .or_else(|| of(left, right, &handles.scopes))
+        .or_else(|| of(left, right, &handles.services))
+        .or_else(|| of(left, right, &handles.endpoints))
+        .or_else(|| of(left, right, &handles.service_targets))
+        .or_else(|| of(left, right, &handles.address_updates))
+        .or_else(|| of(left, right, &handles.gateway_names))
+        .or_else(|| of(left, right, &handles.wanted_jwks))
+        .or_else(|| of(left, right, &handles.wanted_secret_reviews))
+        .or_else(|| of(left, right, &handles.rejects))
+}
+
 fn message_name(of: ResourceType) -> &'static str {
     of.type_url().trim_start_matches("type.googleapis.com/")
 }
 
 /// Parses an object as a source would. A panic is a finding. An object of an unknown kind is not.
-fn parse(seed: &Seed, findings: &mut Vec<Violation>) -> Option<ParsedObject> {
+pub(crate) fn parse(seed: &Seed, findings: &mut Vec<Violation>) -> Option<ParsedObject> {
     let object = seed.rendered();
     catch_panic(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
 }
 
-fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
+pub(crate) fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
     let read = || {
         let node = sluice_proto::json::decode::<Node>(node).ok()?;
         parse_proxy(&node.message, &BTreeMap::new()).ok()

@@ -102,20 +102,26 @@ pub fn run(run: &Run, root: &Path) -> Result<FuzzStatistics> {
     let documents = documents(root)?;
     let pieces: Vec<Vec<u8>> = documents.iter().map(|document| document.clone().into_bytes()).collect();
     let turn = |rng: &mut FuzzRng| {
-        let mut text = if rng.once_in(2) { random_text(rng) } else { case_text(&documents, rng) };
-        if rng.once_in(4) {
-            change_text(&mut text, &pieces, rng, 1);
-        } else {
-            change_lines(&mut text, rng);
-        }
+        let text = text(&documents, &pieces, rng);
         let depth = if rng.once_in(4) { rng.below(8) } else { Limits::default().depth };
         compare(&text, &Limits { depth, ..Limits::default() })
     };
     Ok(turns::run(run, "YAML texts", turn))
 }
 
+/// A random text or one of the cases, with changes; `pieces` are inserted.
+pub(crate) fn text(documents: &[String], pieces: &[Vec<u8>], rng: &mut FuzzRng) -> String {
+    let mut text = if rng.once_in(2) { random_text(rng) } else { case_text(documents, rng) };
+    if rng.once_in(4) {
+        change_text(&mut text, pieces, rng, 1);
+    } else {
+        change_lines(&mut text, rng);
+    }
+    text
+}
+
 /// Whether the fast path reads a part of the text, or what the readers differ in.
-fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
+pub(crate) fn compare(text: &str, limits: &Limits) -> Result<bool, Violation> {
     let mut is_read = false;
     for chunk in split_documents(text) {
         let Some([fast, complete]) = chunk.parse_with_both_readers(limits) else {
@@ -319,7 +325,7 @@ fn insert(line: &mut String, piece: &str, rng: &mut FuzzRng) {
 }
 
 /// The documents of all YAML files of the cases.
-fn documents(root: &Path) -> Result<Vec<String>> {
+pub(crate) fn documents(root: &Path) -> Result<Vec<String>> {
     let mut documents = Vec::new();
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {

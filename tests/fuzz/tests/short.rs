@@ -1,10 +1,10 @@
-//! A short run of each target with a fixed seed. A finding is a regression.
+//! A short run of each target with a fixed seed, and the corpora of the targets that read bytes. A finding is a regression.
 
 use std::sync::Arc;
 
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, identity, jwt, objects, patches, xds, yaml};
+use sluice_fuzz::{coverage, csr, epochs, identity, jwt, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Number of turns. A number instead of a duration makes each run the same.
@@ -32,6 +32,36 @@ fn mutated_objects_violate_no_rule() {
     let statistics = objects::run(&short("objects", TURNS), &seeds());
     clean(&statistics, TURNS);
     assert!(statistics.effective > TURNS / 4, "{} turns changed something", statistics.effective);
+}
+
+#[test]
+fn random_epochs_give_the_state_of_a_fresh_graph() {
+    let epochs = 480;
+    let statistics = epochs::run(&short("epochs", epochs), &seeds()).expect("cases");
+    clean(&statistics, epochs);
+    assert!(statistics.effective > epochs / 4, "{} epochs changed something", statistics.effective);
+}
+
+/// Runs all seeds of a target that reads bytes.
+fn corpus_violates_no_rule(name: &str) {
+    let target = coverage::CoverageTarget::new(name, &root()).expect("a target");
+    let (mut inputs, mut valid) = (0, 0);
+    for seed in target.seeds() {
+        let checked = target.run(&seed);
+        valid += u32::from(checked.unwrap_or_else(|found| panic!("{name}: {found:?}\n{seed:?}")));
+        inputs += 1;
+    }
+    assert!(inputs > 20 && valid > inputs / 10, "{name}: {valid} of {inputs} inputs are valid");
+}
+
+#[test]
+fn corpora_violate_no_rule_0() {
+    ["json", "objects"].iter().for_each(|name| corpus_violates_no_rule(name));
+}
+
+#[test]
+fn corpora_violate_no_rule_1() {
+    ["yaml", "xds", "csr", "jwt", "xfcc"].iter().for_each(|name| corpus_violates_no_rule(name));
 }
 
 #[test]

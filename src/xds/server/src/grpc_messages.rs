@@ -8,11 +8,11 @@ use http_body::Body;
 use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
 use tonic::Status;
 
-use crate::request_turns::RequestTurn;
+use crate::request_turns::{RequestTurn, RequestTurns};
 
 /// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes. The parts of
 /// other messages are copied into one buffer.
-pub(crate) struct GrpcMessages<B> {
+pub struct GrpcMessages<B> {
     body: B,
     /// The received bytes after the last message.
     frame: Bytes,
@@ -29,13 +29,22 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
         Self { body, frame: Bytes::new(), parts: BytesMut::new(), max_bytes, ended: false, turn }
     }
 
+    /// Reads messages of at most this size, in turns that no other stream shares.
+    #[must_use]
+    pub fn of_body(body: B, max_bytes: usize) -> Self {
+        Self::new(body, max_bytes, RequestTurn::new(&RequestTurns::default()))
+    }
+
     /// The turn of the stream.
     pub(crate) fn turn(&mut self) -> &mut RequestTurn {
         &mut self.turn
     }
 
     /// The next message; `None` at the end of the body.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    ///
+    /// # Errors
+    /// A message is too large, compressed or incomplete, or the body cannot be read.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let begun = if self.parts.is_empty() { &self.frame[..] } else { &self.parts[..] };
             if let Some(size) = self.size_of(begun)? {
@@ -106,13 +115,12 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
-    use crate::request_turns::RequestTurns;
 
     fn messages(frames: &[&[u8]], max_bytes: usize) -> Vec<Result<Bytes, tonic::Code>> {
         let frames: Vec<Result<_, Status>> =
             frames.iter().map(|frame| Ok(http_body::Frame::data(Bytes::copy_from_slice(frame)))).collect();
         let body = StreamBody::new(futures::stream::iter(frames));
-        let mut messages = GrpcMessages::new(body, max_bytes, RequestTurn::new(&RequestTurns::default()));
+        let mut messages = GrpcMessages::of_body(body, max_bytes);
         let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         let mut all = Vec::new();
         loop {
@@ -143,7 +151,7 @@ mod tests {
     fn message_in_one_frame_shares_its_bytes() {
         let frame = Bytes::from_static(b"\0\0\0\0\x03abc\0\0\0\0\x01d");
         let body = http_body_util::Full::new(frame.clone());
-        let mut messages = GrpcMessages::new(body, 10, RequestTurn::new(&RequestTurns::default()));
+        let mut messages = GrpcMessages::of_body(body, 10);
         let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         for at in [5, 13] {
             let Poll::Ready(Ok(Some(message))) = messages.poll_next(&mut cx) else { panic!("the message is complete") };

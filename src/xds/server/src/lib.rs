@@ -29,6 +29,7 @@ pub use admission::Admission;
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use discovery_server::DiscoveryServer;
 pub use feed::{EngineProxies, Outputs, follow};
+pub use grpc_messages::GrpcMessages;
 pub use grpc::{AdditionalServices, ListenerEnded, ServerOptions, serve, serve_on};
 pub use metrics::{Metrics, short_name};
 pub use proxy_limits::{ClientProfile, ProxyLimits};

@@ -1,0 +1,87 @@
+//! Random epochs: whatever happened before, the published state is that of a fresh graph with the same inputs.
+//!
+//! A turn is an epoch: a few changes of objects, proxies and other inputs. A number of turns share a mesh, which begins
+//! without objects. At intervals everything that is published is compared with a graph that gets the present inputs at
+//! once, in another order, and with the sum of the changes that the feed delivered. A difference is reduced to the epochs
+//! and changes that it needs.
+
+mod change_generator;
+mod history;
+mod replica;
+mod sequence;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::mesh::Violation;
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
+use crate::seeds::Seeds;
+use change_generator::ChangeGenerator;
+use history::{GraphVariant, MeshHistory};
+
+pub use sequence::{EpochSequence, InputChange};
+
+/// Number of epochs of one mesh.
+const EPOCHS_PER_MESH: u64 = 240;
+/// A comparison follows one in this number of epochs.
+const COMPARISON_INTERVAL: usize = 40;
+
+/// Applies random epochs until the deadline.
+///
+/// # Errors
+/// A failure cannot be written.
+pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
+    let mut statistics = FuzzStatistics::default();
+    // A turn depends on the turns before it with the same mesh.
+    let mut turn = run.first_turn() / EPOCHS_PER_MESH * EPOCHS_PER_MESH;
+    while run.continues(turn) {
+        let mut rng = FuzzRng::new(run.seed, u64::MAX - turn / EPOCHS_PER_MESH);
+        let variant = GraphVariant::choose(&mut rng);
+        let Some(mut generator) = ChangeGenerator::new(seeds, &mut rng) else { break };
+        let mut history = MeshHistory::start(variant);
+        let mut sequence = EpochSequence { variant, epochs: Vec::new() };
+        let end = turn + EPOCHS_PER_MESH;
+        while turn < end && run.continues(turn) {
+            run.record_turn(turn, generator.case());
+            let mut rng = FuzzRng::new(run.seed, turn);
+            let epoch = generator.epoch(&mut rng);
+            let mut finding = history.apply(&epoch).err();
+            sequence.epochs.push(epoch);
+            turn += 1;
+            if finding.is_none() && (rng.once_in(COMPARISON_INTERVAL) || turn == end) {
+                finding = history.compare(&mut rng).err();
+            }
+            statistics.turns += 1;
+            statistics.effective += u64::from(history.has_changed());
+            if let Some(finding) = finding {
+                report(run, &mut statistics, turn - 1, &finding, sequence)?;
+                turn = end;
+                break;
+            }
+            run.progress(&statistics, turn);
+        }
+    }
+    Ok(statistics)
+}
+
+fn report(
+    run: &Run,
+    statistics: &mut FuzzStatistics,
+    turn: u64,
+    finding: &Violation,
+    sequence: EpochSequence,
+) -> Result<()> {
+    if !statistics.count(&finding.signature) {
+        return Ok(());
+    }
+    let deadline = Instant::now() + Duration::from_secs(run.minimise);
+    let small = sequence.minimise(finding, deadline);
+    let path = run.out.join(format!("{}-{}-{turn}.yaml", run.target, run.seed));
+    let text = small.write(finding);
+    std::fs::create_dir_all(&run.out)?;
+    std::fs::write(&path, &text)?;
+    run.print(&format!("{} (turn {turn})\n    {}\n    {}\n{text}", finding.signature, finding.message, path.display()));
+    Ok(())
+}
