@@ -81,23 +81,18 @@ faults: envoy bench-build ## inject faults while 200 proxies are connected and o
 fuzz: build ## test with mutated objects and requests; TARGET=objects|patches|epochs|xds|csr|jwt|identity|yaml FUZZ_SECONDS=60 SEED=1
 	$(BIN)/sluice-fuzz $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
-# Instrumentation for libFuzzer. Cargo applies it to build scripts too, unless it is told the platform.
-COVERAGE_FLAGS = -Ccodegen-units=1 -Cpasses=sancov-module \
-  $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
-COVERAGE_PLATFORM = $(shell rustc -vV | sed -n 's/^host: //p')
 COVERAGE_TARGET = $(or $(TARGET),json)
 COVERAGE_DIR = target/fuzz/coverage
 
 .PHONY: fuzz-coverage-build
 fuzz-coverage-build:
-	RUSTFLAGS="$(COVERAGE_FLAGS)" $(CARGO) build --locked --profile coverage --target $(COVERAGE_PLATFORM) --target-dir target/coverage \
-	  -p sluice-fuzz-coverage --features libfuzzer
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/coverage/instrument $(CARGO) build --locked -p sluice-fuzz-coverage --features libfuzzer
 
 .PHONY: fuzz-coverage
 fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|yaml|objects|xds|csr|jwt|xfcc FUZZ_SECONDS=60; INPUT=file repeats a finding
 	@mkdir -p $(COVERAGE_DIR)
 	SLUICE_FUZZ_TARGET=$(COVERAGE_TARGET) SLUICE_FUZZ_CORPUS=$(COVERAGE_DIR)/$(COVERAGE_TARGET) \
-	  target/coverage/$(COVERAGE_PLATFORM)/coverage/sluice-fuzz-coverage \
+	  target/debug/sluice-fuzz-coverage \
 	  -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
 	  -dict=$(COVERAGE_DIR)/$(COVERAGE_TARGET).dict -artifact_prefix=$(COVERAGE_DIR)/$(COVERAGE_TARGET)- $(FUZZ_ARGS) \
 	  $(or $(INPUT),$(COVERAGE_DIR)/$(COVERAGE_TARGET))

@@ -140,6 +140,7 @@ fn yaml_target(root: &Path) -> Result<CoverageTarget> {
         }
         yaml::compare(&text, &limits)
     };
-    let words = ["---\n", "\n- ", ": ", "? ", "<<: *", "&a ", "*a", "!!binary ", "|2-\n", ">+\n", "%YAML 1.1\n", "...\n"];
+    let words =
+        ["---\n", "\n- ", ": ", "? ", "<<: *", "&a ", "*a", "!!binary ", "|2-\n", ">+\n", "%YAML 1.1\n", "...\n"];
     Ok(of(check).with_seeds(100, seeds).with_choices(228).with_words(words))
 }

@@ -78,7 +78,8 @@ impl SigningTarget {
         let now = i64::try_from(now.as_secs())?;
         let material = root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), now)?;
         let authority = Authority::new(&material, now)?;
-        let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
+        let der =
+            |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
         let good = der(GOOD)?;
         let all = [good.clone(), der(BAD)?].concat();
         // Ed25519 (RFC 8410) with a fixed seed, so that signatures are reproducible.

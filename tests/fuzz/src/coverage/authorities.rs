@@ -37,7 +37,8 @@ pub(super) fn jwt(seeds: &'static Seeds) -> Result<CoverageTarget> {
         SECOND => target.run_keys(rest),
         _ => target.run_turn(&mut FuzzRng::of_bytes(rest)),
     };
-    let words = ["\"kty\":", "\"kid\":", "\"use\":", "\"alg\":", "\"crv\":", "\"RSA\"", "\"OKP\"", "\"P-256\"", "\"P-384\""];
+    let words =
+        ["\"kty\":", "\"kid\":", "\"use\":", "\"alg\":", "\"crv\":", "\"RSA\"", "\"OKP\"", "\"P-256\"", "\"P-384\""];
     let target = of(check).with_seeds(PLAIN, [token.into_bytes()]).with_seeds(SECOND, [keys.into_bytes()]);
     Ok(target.with_choices(CHOICES).with_words(words))
 }

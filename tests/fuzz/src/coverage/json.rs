@@ -52,14 +52,17 @@ const CHOICES: u8 = 128;
 
 /// JSON text, or choices of changes of a value in the cases. The first byte selects the message.
 pub(super) fn target(seeds: &'static Seeds) -> Result<CoverageTarget> {
-    let messages: Vec<MessageDescriptor> = MESSAGES.iter().filter_map(|name| pool().get_message_by_name(name)).collect();
+    let messages: Vec<MessageDescriptor> =
+        MESSAGES.iter().filter_map(|name| pool().get_message_by_name(name)).collect();
     anyhow::ensure!(!messages.is_empty(), "the pool has none of the messages");
     // The value that a kind has in the cases decodes as the message of that kind.
     let mut examples: Vec<(u8, Vec<u8>)> = Vec::new();
     let mut specs: Vec<Vec<Value>> = vec![Vec::new(); messages.len()];
     for (number, message) in messages.iter().enumerate() {
         let objects = seeds.cases.iter().flat_map(|case| &case.objects).chain(&seeds.other_objects);
-        specs[number].extend(objects.filter(|seed| seed.kind() == message.name()).filter_map(|seed| seed.object.get("spec")).cloned());
+        specs[number].extend(
+            objects.filter(|seed| seed.kind() == message.name()).filter_map(|seed| seed.object.get("spec")).cloned(),
+        );
         specs[number].extend(match message.name() {
             "EnvoyFilter" | "Sidecar" => Vec::new(),
             "MeshConfig" => mesh_configs(seeds),
@@ -108,7 +111,9 @@ fn patch_values(seeds: &Seeds) -> Vec<Value> {
 /// Decodes a value. The message in canonical JSON decodes as the same message, without unknown fields.
 fn decode(message: &MessageDescriptor, value: &Value) -> Result<bool, Violation> {
     // The same value inside `Any`; its type is that of the value.
-    if message.full_name() == "google.protobuf.Any" && let Ok(decoded) = decode_any(value) {
+    if message.full_name() == "google.protobuf.Any"
+        && let Ok(decoded) = decode_any(value)
+    {
         let (url, bytes) = decoded.message;
         if !url.contains('/') && !bytes.is_empty() {
             return violation("an Any has no type URL", value.to_string());

@@ -110,7 +110,10 @@ impl ProxyInput for SharedScope {
         let layers = ResourceType::ALL.map(|kind| (kind, [Layer::default()].into()));
         let scope = Scope { layers: layers.into(), identity: proxy.identity.clone(), ..Scope::default() };
         if let Some(store) = self.0.upgrade() {
-            store.apply(EpochChanges { scopes: vec![(key, Some(scope.into()))], ..EpochChanges::default() }, Instant::now());
+            store.apply(
+                EpochChanges { scopes: vec![(key, Some(scope.into()))], ..EpochChanges::default() },
+                Instant::now(),
+            );
         }
     }
 
@@ -290,7 +293,11 @@ impl Stream {
             1 => self.nonces.first().cloned().unwrap_or_default(),
             _ => self.unanswered.remove(&type_url).unwrap_or_default(),
         };
-        let error = (!nonce.is_empty() && rng.once_in(4)).then(|| Status { code: 3, message: "no".into(), ..Status::default() });
+        let error = (!nonce.is_empty() && rng.once_in(4)).then(|| Status {
+            code: 3,
+            message: "no".into(),
+            ..Status::default()
+        });
         let node = with_node.then(|| Node { id: NODE_ID.to_owned(), ..Node::default() });
         let mut names = || -> Vec<String> {
             (0..rng.below(4)).filter_map(|_| rng.choose(&NAMES)).map(|name| (*name).to_owned()).collect()
@@ -309,7 +316,10 @@ impl Stream {
                 node,
                 resource_names_subscribe: names(),
                 resource_names_unsubscribe: names(),
-                initial_resource_versions: names().into_iter().map(|name| (name, "0123456789abcdef".to_owned())).collect(),
+                initial_resource_versions: names()
+                    .into_iter()
+                    .map(|name| (name, "0123456789abcdef".to_owned()))
+                    .collect(),
                 type_url,
                 response_nonce: nonce,
                 error_detail: error,

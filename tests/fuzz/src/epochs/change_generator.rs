@@ -88,7 +88,10 @@ impl<'s> ChangeGenerator<'s> {
             17 => InputChange::Trust(if rng.once_in(2) { Vec::new() } else { vec![format!("root-{}", rng.below(3))] }),
             18 => {
                 let name = ["a.example.com", "eastwest.example.com", "gateway.example.com"][rng.below(3)].to_owned();
-                InputChange::Resolve(name, if rng.once_in(3) { Vec::new() } else { vec![format!("192.0.2.{}", rng.below(4))] })
+                InputChange::Resolve(
+                    name,
+                    if rng.once_in(3) { Vec::new() } else { vec![format!("192.0.2.{}", rng.below(4))] },
+                )
             }
             19 if rng.once_in(4) => return self.many(rng),
             _ => return self.set(rng).into_iter().collect(),
@@ -195,7 +198,10 @@ fn mesh_config(rng: &mut FuzzRng) -> InputChange {
         ("localityLbSetting", json!({ "enabled": true, "failoverPriority": ["topology.kubernetes.io/zone"] })),
         ("ingressControllerMode", json!("STRICT")),
         ("defaultConfig", json!({ "holdApplicationUntilProxyStarts": true, "tracing": { "sampling": 7 } })),
-        ("serviceSettings", json!([{ "settings": { "clusterLocal": true }, "hosts": ["*.default.svc.cluster.local"] }])),
+        (
+            "serviceSettings",
+            json!([{ "settings": { "clusterLocal": true }, "hosts": ["*.default.svc.cluster.local"] }]),
+        ),
     ];
     let mut mesh = Map::new();
     for _ in 0..=rng.below(3) {
@@ -254,7 +260,8 @@ fn refer(value: &mut Value, field: &str, hosts: &[String], labels: &[Value], rng
         }
         Value::Object(fields) if SELECTOR_FIELDS.contains(&field) && !rng.once_in(3) => {
             if let Some(Value::Object(own)) = rng.choose(labels) {
-                *fields = own.iter().take(1 + rng.below(2)).map(|(name, value)| (name.clone(), value.clone())).collect();
+                *fields =
+                    own.iter().take(1 + rng.below(2)).map(|(name, value)| (name.clone(), value.clone())).collect();
             }
         }
         Value::Object(fields) => {

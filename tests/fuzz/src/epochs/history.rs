@@ -265,3 +265,35 @@ impl PresentInputs {
         objects.chain(proxies).chain(clients).chain(names).chain(trust).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::seeds::Seed;
+
+    #[test]
+    fn a_state_that_depends_on_earlier_inputs_is_a_difference() {
+        let object = |value| InputChange::Set(Seed { cluster: "Kubernetes".into(), object: value });
+        let service = |name: &str| {
+            object(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "clusterIP": "10.0.0.1", "ports": [{ "name": "http", "port": 80 }] },
+            }))
+        };
+        let node = json!({ "id": "sidecar~10.1.0.1~web.shop~shop.svc.cluster.local" });
+        let mut history = MeshHistory::start(GraphVariant::Default);
+        let epochs = [vec![service("cart"), InputChange::Connect(node, false)], vec![service("menu")]];
+        for epoch in &epochs {
+            history.apply(epoch).expect("no finding");
+            assert!(history.has_changed());
+        }
+        assert_eq!(history.compare(&mut FuzzRng::new(1, 1)), Ok(()));
+        // As if the graph had kept a Service that was deleted.
+        history.inputs.objects.retain(|(_, key), _| key.name.as_str() != "menu");
+        let finding = history.compare(&mut FuzzRng::new(1, 1)).expect_err("a difference");
+        assert!(finding.signature.starts_with("differs from a fresh graph in "), "{finding:?}");
+        assert!(finding.message.contains("menu.shop"), "{finding:?}");
+    }
+}

@@ -114,8 +114,12 @@ impl EpochSequence {
                 reproduces(&epochs)
             });
         }
-        let places: Vec<(usize, usize)> = self.epochs.iter().enumerate()
-            .flat_map(|(epoch, changes)| (0..changes.len()).map(move |change| (epoch, change))).collect();
+        let places: Vec<(usize, usize)> = self
+            .epochs
+            .iter()
+            .enumerate()
+            .flat_map(|(epoch, changes)| (0..changes.len()).map(move |change| (epoch, change)))
+            .collect();
         for (epoch, change) in places {
             // Larger values are tried first, because a removed value needs no tries for its parts.
             let mut tried = 1;
@@ -159,7 +163,12 @@ impl EpochSequence {
         for document in parse_documents(text, &Limits::default()) {
             let changes = document?.value;
             let changes = changes.as_array().context("an epoch is not a list")?;
-            epochs.push(changes.iter().map(|change| InputChange::from_value(change).context("an unknown change")).collect::<Result<_>>()?);
+            epochs.push(
+                changes
+                    .iter()
+                    .map(|change| InputChange::from_value(change).context("an unknown change"))
+                    .collect::<Result<_>>()?,
+            );
         }
         Ok(Some(Self { variant, epochs }))
     }
@@ -177,7 +186,10 @@ mod tests {
             epochs: vec![
                 vec![InputChange::Set(seed.clone()), InputChange::Connect(json!({ "id": "n" }), true)],
                 vec![InputChange::Delete(seed), InputChange::Disconnect("n".into())],
-                vec![InputChange::Resolve("a.b".into(), vec!["10.0.0.1".into()]), InputChange::Trust(vec!["PEM".into()])],
+                vec![
+                    InputChange::Resolve("a.b".into(), vec!["10.0.0.1".into()]),
+                    InputChange::Trust(vec!["PEM".into()]),
+                ],
             ],
         };
         let finding = Violation { signature: "s".into(), message: "m\nn".into() };
