@@ -86,7 +86,8 @@ COVERAGE_DIR = target/fuzz/coverage
 
 .PHONY: fuzz-coverage-build
 fuzz-coverage-build:
-	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/coverage/instrument $(CARGO) build --locked -p sluice-fuzz-coverage --features libfuzzer
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/coverage/instrument $(CARGO) build --workspace --locked \
+	  --bin sluice-fuzz-coverage --features sluice-fuzz-coverage/libfuzzer
 
 .PHONY: fuzz-coverage
 fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|yaml|objects|xds|csr|jwt|xfcc FUZZ_SECONDS=60; INPUT=file repeats a finding
@@ -96,10 +97,6 @@ fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|y
 	  -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
 	  -dict=$(COVERAGE_DIR)/$(COVERAGE_TARGET).dict -artifact_prefix=$(COVERAGE_DIR)/$(COVERAGE_TARGET)- $(FUZZ_ARGS) \
 	  $(or $(INPUT),$(COVERAGE_DIR)/$(COVERAGE_TARGET))
-
-.PHONY: fuzz-coverage-check
-fuzz-coverage-check: ## check that the harness of fuzz-coverage compiles
-	$(CARGO) clippy --locked -p sluice-fuzz-coverage --features harness -- -D warnings
 
 .PHONY: bench-engine
 bench-engine: ## run the benches of the engine (minutes)
@@ -112,7 +109,7 @@ fmt: ## format the source
 .PHONY: check
 check: ## check formatting, lints and docs
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features sluice-fuzz-coverage/harness --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 TOOLS = target/tools/bin
@@ -148,4 +145,4 @@ check-pure-crates: ## check each crate without I/O alone
 	@$(MAKE) --no-print-directory check-crates CRATES="$(PURE_CRATES)"
 
 .PHONY: ci
-ci: check fuzz-coverage-check check-pure-crates deny unused test demo-once ## run all checks of CI
+ci: check check-pure-crates deny unused test demo-once ## run all checks of CI
