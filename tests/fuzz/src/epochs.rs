@@ -7,6 +7,7 @@
 
 mod change_generator;
 mod history;
+mod input_change;
 mod replica;
 mod sequence;
 
@@ -21,7 +22,8 @@ use crate::seeds::Seeds;
 use change_generator::ChangeGenerator;
 use history::{GraphVariant, MeshHistory};
 
-pub use sequence::{EpochSequence, InputChange};
+pub use input_change::InputChange;
+pub use sequence::EpochSequence;
 
 /// Number of epochs of one mesh.
 const EPOCHS_PER_MESH: u64 = 240;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::sequence::InputChange;
+use super::input_change::InputChange;
 use crate::mutate::mutate;
 use crate::objects::{foreign_object, mutate_object};
 use crate::rng::FuzzRng;

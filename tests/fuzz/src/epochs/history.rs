@@ -6,8 +6,8 @@ use sluice_engine::{Engine, EngineOptions, Feed, Origin, Snapshot, Transaction};
 use sluice_graph::{AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, Handles, build};
 use sluice_model::{Identity, Kind, Object, ObjectKey, ParsedObject, Proxy, ProxyKey, Text};
 
+use super::input_change::InputChange;
 use super::replica::Replica;
-use super::sequence::InputChange;
 use crate::mesh::{Violation, difference, parse, proxy, record_panics, take_locations};
 use crate::rng::FuzzRng;
 
