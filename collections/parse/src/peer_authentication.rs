@@ -7,6 +7,9 @@ use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
 use crate::{Fields, Findings, Item, attachment};
 
+/// The effect of a mode that cannot be read.
+const STRICT_INSTEAD: &str = "the mode cannot be read: it counts as STRICT";
+
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let mut policy = match Fields::new(item.spec(), "spec", findings) {
@@ -26,12 +29,12 @@ fn spec(fields: &Fields<'_>) -> PeerAuthentication {
     let selector_unreadable = findings.unreadable_count() != before;
     let mut policy = PeerAuthentication { selector, selector_unreadable, ..PeerAuthentication::default() };
     if fields.has("mtls") {
-        policy.mtls = mode(fields.object("mtls").as_ref());
+        policy.mtls = mode(fields.object("mtls").as_ref()).unwrap_or_else(|| {
+            fields.warn("mtls", STRICT_INSTEAD);
+            PeerMtls::Strict
+        });
     }
     ports(fields, &mut policy);
-    if findings.error_count() != before {
-        fields.warn("", "a mode that cannot be read counts as STRICT");
-    }
     if selector_unreadable {
         fields.warn(
             "selector",
@@ -51,11 +54,15 @@ fn ports(fields: &Fields<'_>, policy: &mut PeerAuthentication) {
         if fields.value("portLevelMtls").is_some_and(serde_json::Value::is_object) {
             fields.refuse("portLevelMtls", "at least one port is required");
         } else {
+            fields.warn("portLevelMtls", "the modes of ports cannot be read: mutual TLS is required on all ports");
             policy.mtls = PeerMtls::Strict;
         }
     }
     for (port, value, path) in entries {
-        let mode = mode(Fields::new(value, path, fields.findings()).as_ref());
+        let mode = mode(Fields::new(value, path.clone(), fields.findings()).as_ref()).unwrap_or_else(|| {
+            fields.findings().warning(&path, STRICT_INSTEAD);
+            PeerMtls::Strict
+        });
         let number = port.parse::<u32>();
         match number {
             Ok(number @ 1..=65535) => drop(policy.ports.insert(number, mode)),
@@ -74,20 +81,20 @@ fn ports(fields: &Fields<'_>, policy: &mut PeerAuthentication) {
     }
 }
 
-/// Reads a mode; `None` is a value that is not an object.
-fn mode(fields: Option<&Fields<'_>>) -> PeerMtls {
+/// Reads a mode; `None` if it cannot be read.
+fn mode(fields: Option<&Fields<'_>>) -> Option<PeerMtls> {
     let modes = [
         ("UNSET", PeerMtls::Unset),
         ("DISABLE", PeerMtls::Disable),
         ("PERMISSIVE", PeerMtls::Permissive),
         ("STRICT", PeerMtls::Strict),
     ];
-    let Some(fields) = fields else { return PeerMtls::Strict };
-    match fields.choice("mode", &modes) {
-        Some(mode) => mode,
-        None if fields.has("mode") || fields.has_unread() => PeerMtls::Strict,
-        None => PeerMtls::Unset,
+    let fields = fields?;
+    let declared = fields.choice("mode", &modes);
+    if declared.is_none() && (fields.has("mode") || fields.has_unread()) {
+        return None;
     }
+    Some(declared.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -29,8 +29,8 @@ fn lists_are_checked_and_other_kinds_are_skipped() {
                 security.istio.io/v1\n  kind: PeerAuthentication\n  metadata: {name: a}\n  spec:\n    mtls: {mode: MAYBE}\n";
     let validation = sluice_parse::validate_text(list);
     assert_eq!((validation.objects, validation.skipped), (1, 1));
-    assert_eq!(found(list), ["E items[1].spec.mtls.mode"]);
-    assert_eq!(validation.problems[0].position, sluice_parse::yaml::Position { line: 9, column: 12 });
+    assert_eq!(found(list), ["W items[1].spec.mtls", "E items[1].spec.mtls.mode"]);
+    assert_eq!(validation.problems[1].position, sluice_parse::yaml::Position { line: 9, column: 12 });
     assert_eq!(found("apiVersion: networking.istio.io/v9\nkind: Gateway\nmetadata: {name: a}"), ["E kind"]);
     assert_eq!(found("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator"), ["W kind"]);
     assert_eq!(found("replicas: 3\n"), ["E "]);

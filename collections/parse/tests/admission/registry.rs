@@ -98,7 +98,7 @@ fn peer_authentications_are_checked() {
             ("{selector: {matchLabels: {a: b}}, portLevelMtls: {}}", &["R spec.portLevelMtls"]),
             ("{selector: {matchLabels: {a: b}}, portLevelMtls: {0: {}}}", &["R spec.portLevelMtls[0]"]),
             ("{portLevelMtls: {80: {}}}", &["R spec.portLevelMtls"]),
-            ("{mtls: {mode: MAYBE}}", &["E spec.mtls.mode"]),
+            ("{mtls: {mode: MAYBE}}", &["W spec.mtls", "E spec.mtls.mode"]),
         ],
     );
 }
