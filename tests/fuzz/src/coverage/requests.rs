@@ -20,7 +20,7 @@ use sluice_proto::envoy::service::discovery::v3::{
 };
 use sluice_proto::google::protobuf::Any;
 use sluice_proto::google::rpc::Status;
-use sluice_xds::{AdsStream, DiscoveryServer, GrpcMessages, Metrics, NodeError, ProxyInput};
+use sluice_xds::{AdsStream, ClientProfile, DiscoveryServer, GrpcMessages, Metrics, NodeError, ProxyInput};
 use sluice_xds_protocol::{EpochChanges, Interest, Request, Store, XdsProtocol};
 
 use super::{CoverageTarget, of};
@@ -104,6 +104,10 @@ struct SharedScope(Weak<Store>);
 impl ProxyInput for SharedScope {
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         sluice_parse::parse_proxy(node, &BTreeMap::new()).map_err(|error| NodeError::Invalid(error.to_string()))
+    }
+
+    fn profile(&self, _: &Proxy) -> ClientProfile {
+        ClientProfile::default()
     }
 
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
