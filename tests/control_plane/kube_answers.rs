@@ -79,7 +79,10 @@ async fn kinds_are_not_synced_while_definitions_are_answered_wrongly() {
         }
         let running = RunningSource::start(server).await;
         let reason = reason(&running.states, "/customresourcedefinitions").await;
-        let requests = || running.server.count("list", "customresourcedefinitions");
+        let requests = || {
+            let count = |verb| running.server.count(verb, "customresourcedefinitions");
+            count("list") + count("watch")
+        };
         let more = requests() + 3;
         until("they are requested again", || (requests() >= more).then_some(())).await;
         let record = running.sink.until("Services are read", |record| record.is_synced(Kind::Service)).await;

@@ -103,7 +103,8 @@ async fn send(
     let limit = if is_watch { api.options.response_timeout } else { api.options.list_silence };
     let response = tokio::time::timeout(limit, api.client.send(request)).await;
     let response = response.map_err(|_| kube::Error::Service(Box::new(NoResponse { limit })))??;
-    if response.status().is_success() {
+    let is_success = response.status().is_success();
+    if is_success {
         state.confirmed();
         if is_watch {
             pace.state().accepted = Some(Instant::now());
@@ -113,7 +114,10 @@ async fn send(
     }
     Ok(response.map(|body| {
         body.map_frame(move |frame| {
-            state.confirmed();
+            // The text of an error says nothing about the collection.
+            if is_success {
+                state.confirmed();
+            }
             frame
         })
     }))
