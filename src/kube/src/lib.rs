@@ -53,12 +53,13 @@ pub struct KubeOptions {
 }
 
 impl Default for KubeOptions {
-    /// 500 objects, 40 seconds, 10 seconds, 30 seconds, 0.25 to 3 seconds.
+    /// 500 objects, 40 seconds, 20 seconds, 30 seconds, 0.25 to 3 seconds.
     fn default() -> Self {
         Self {
             page_size: 500,
             watch_timeout: Duration::from_secs(40),
-            response_timeout: Duration::from_secs(10),
+            // The API server queues a request for 15 seconds at most.
+            response_timeout: Duration::from_secs(20),
             list_silence: Duration::from_secs(30),
             first_retry: Duration::from_millis(250),
             max_retry: Duration::from_secs(3),
