@@ -120,18 +120,24 @@ fn of(check: impl Fn(u8, &[u8]) -> Result<bool, Violation> + Send + Sync + 'stat
     CoverageTarget { check: Box::new(check), seeds: Vec::new(), words: BTreeSet::new() }
 }
 
+/// The number of lines as YAML counts them: a carriage return alone ends a line.
+fn count_lines(text: &str) -> usize {
+    text.replace("\r\n", "\n").split(['\n', '\r']).count()
+}
+
 /// Text of YAML, at both readers. The first byte is the maximum nesting; from 128 the others are choices.
 fn yaml_target(root: &Path) -> Result<CoverageTarget> {
     let documents = yaml::documents(root)?;
     let pieces: Vec<Vec<u8>> = documents.iter().map(|document| document.clone().into_bytes()).collect();
-    let seeds = pieces.clone();
+    let mut seeds = pieces.clone();
+    seeds.push(b"a:\r\r\r\r  b: 1\n  c)d: [\n".to_vec());
     let check = move |first: u8, rest: &[u8]| {
         let limits = Limits { depth: usize::from(first % 128), ..Limits::default() };
         if first >= 128 {
             return yaml::compare(&yaml::text(&documents, &pieces, &mut FuzzRng::of_bytes(rest)), &limits);
         }
         let text = String::from_utf8_lossy(rest);
-        let lines = text.split('\n').count();
+        let lines = count_lines(&text);
         for document in sluice_parse::yaml::parse_documents(&text, &limits) {
             let line = document.as_ref().map_or_else(|error| error.line, |document| document.line);
             if line == 0 || line > lines || document.is_ok_and(|document| document.value.is_null()) {

@@ -236,8 +236,10 @@ impl<'s> CallerTarget<'s> {
 
 /// Checks that the identities of a caller occur in its header.
 fn check_header(caller: &Caller, header: &str) -> Result<(), Violation> {
-    let plain = header.replace('\\', "");
-    if caller.identities.iter().any(|identity| !plain.contains(&identity.to_string())) {
+    // A quoted value has backslashes that a name does not have, and a name may have some itself.
+    let plain = |text: &str| text.replace('\\', "");
+    let names = plain(header);
+    if caller.identities.iter().any(|identity| !names.contains(&plain(&identity.to_string()))) {
         return violation("an identity is not in the header", format!("{:?}\n{header}", caller.identities));
     }
     Ok(())

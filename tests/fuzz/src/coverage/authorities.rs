@@ -47,6 +47,7 @@ pub(super) fn jwt(seeds: &'static Seeds) -> Result<CoverageTarget> {
 pub(super) fn xfcc(seeds: &'static Seeds) -> Result<CoverageTarget> {
     let target = CallerTarget::new(seeds)?;
     let headers = (0..100).map(|turn| header(&mut FuzzRng::new(1, turn)).0);
+    let headers: Vec<Vec<u8>> = headers.chain([br"By=a;URI=spiffe://td/ns/\/sa/shop".to_vec()]).collect();
     let check = move |first: u8, rest: &[u8]| match first % 3 {
         CHOICES => target.run_turn(&mut FuzzRng::of_bytes(rest)),
         _ => target.run_header(rest),

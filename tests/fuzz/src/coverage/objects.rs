@@ -10,7 +10,7 @@ use sluice_parse::yaml::{Limits, find_position, parse_documents};
 use sluice_parse::{parse_object, validate_text};
 use sluice_proto::pool;
 
-use super::{CoverageTarget, of};
+use super::{CoverageTarget, count_lines, of};
 use crate::mesh::Violation;
 use crate::objects::mutate_object;
 use crate::rng::FuzzRng;
@@ -47,7 +47,7 @@ pub(super) fn target(seeds: &'static Seeds, root: &Path) -> Result<CoverageTarge
 /// Every document of a text.
 fn check_text(text: &str) -> Result<bool, Violation> {
     let cluster = Text::from("Kubernetes");
-    let lines = text.split('\n').count();
+    let lines = count_lines(text);
     let mut is_valid = false;
     for document in parse_documents(text, &Limits::default()).into_iter().flatten() {
         is_valid |= check_object(&cluster, &document.value)?;
