@@ -92,7 +92,8 @@ fuzz-coverage-build:
 .PHONY: fuzz-coverage
 fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|yaml|objects|xds|csr|jwt|xfcc FUZZ_SECONDS=60; INPUT=file repeats a finding
 	@mkdir -p $(COVERAGE_DIR)
-	SLUICE_FUZZ_TARGET=$(COVERAGE_TARGET) SLUICE_FUZZ_CORPUS=$(COVERAGE_DIR)/$(COVERAGE_TARGET) \
+	@# A backtrace takes long: libFuzzer would report a timeout and not the panic.
+	RUST_BACKTRACE=0 SLUICE_FUZZ_TARGET=$(COVERAGE_TARGET) SLUICE_FUZZ_CORPUS=$(COVERAGE_DIR)/$(COVERAGE_TARGET) \
 	  target/debug/sluice-fuzz-coverage \
 	  -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
 	  -dict=$(COVERAGE_DIR)/$(COVERAGE_TARGET).dict -artifact_prefix=$(COVERAGE_DIR)/$(COVERAGE_TARGET)- $(FUZZ_ARGS) \
