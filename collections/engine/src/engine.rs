@@ -1,5 +1,7 @@
 //! The handle of a running engine, and transactions.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
 use crate::input_state::WriteOp;
-use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport};
+use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport, panic_message};
 use crate::options::EngineOptions;
 use crate::output::Snapshot;
 use crate::value::{Erased, Key, Value};
@@ -37,15 +39,6 @@ struct EngineInner {
     panic_log: Arc<PanicLog>,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Wakes all readers when the dataflow thread ends, also when it ends by a panic.
-struct CloseOnDrop(Arc<SnapshotPublisher>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 impl Engine {
@@ -76,7 +69,7 @@ impl Engine {
         build: Box<dyn FnOnce(&mut GraphBuilder) + Send>,
         receive: &mut dyn FnMut(),
     ) -> Self {
-        let (queue, commands) = CommandQueue::bounded(options.queue);
+        let (queue, commands) = CommandQueue::new();
         let publisher = Arc::new(SnapshotPublisher::new());
         let counters = Arc::new(EpochCounters::default());
         let panic_log = Arc::new(PanicLog::default());
@@ -85,8 +78,7 @@ impl Engine {
         let thread = {
             let (queue, panic_log) = (queue.clone(), panic_log.clone());
             let (publisher, counters) = (publisher.clone(), counters.clone());
-            std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
-                let _close = CloseOnDrop(publisher.clone());
+            let run = move |publisher: Arc<SnapshotPublisher>| {
                 let mut builder = GraphBuilder { build: std::rc::Rc::new(BuildState::new(options, queue, panic_log)) };
                 build(&mut builder);
                 let mut thread = DataflowThread::new(builder, publisher, counters);
@@ -98,6 +90,14 @@ impl Engine {
                 // The starting thread waits for this.
                 let _ = ready.send((gauges, infos));
                 thread.run(&commands);
+            };
+            std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
+                // All who wait for the engine are woken, also after a panic.
+                let result = catch_unwind(AssertUnwindSafe(|| run(publisher.clone())));
+                publisher.close(result.as_ref().err().map(|payload| panic_message(&**payload)));
+                if let Err(payload) = result {
+                    resume_unwind(payload);
+                }
             })
         };
         let thread = match thread {
@@ -114,21 +114,24 @@ impl Engine {
     fn resume_panic(&self) -> ! {
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         match thread.map(JoinHandle::join) {
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            Some(Err(panic)) => resume_unwind(panic),
             _ => panic!("the dataflow thread ended early"),
         }
     }
 
     /// Makes several writes visible in one epoch, and waits for it. A closure of the graph must not call this.
     pub fn transaction(&self, write: impl FnOnce(&mut Transaction)) -> Epoch {
-        let mut transaction = Transaction { writes: Vec::new() };
-        write(&mut transaction);
-        self.request_epoch(|reply| EngineCommand::Transaction(transaction.writes, reply))
+        self.request_epoch(false, |reply| EngineCommand::Transaction(Transaction::of(write), reply))
+    }
+
+    /// As [`Self::transaction`], but before all waiting writes to inputs without priority.
+    pub fn priority_transaction(&self, write: impl FnOnce(&mut Transaction)) -> Epoch {
+        self.request_epoch(true, |reply| EngineCommand::Transaction(Transaction::of(write), reply))
     }
 
     /// Waits until everything that this thread wrote before is committed. Returns the epoch that is current then.
     pub fn flush(&self) -> Epoch {
-        self.request_epoch(EngineCommand::Flush)
+        self.request_epoch(false, EngineCommand::Flush)
     }
 
     pub(crate) fn send(&self, command: EngineCommand) {
@@ -139,9 +142,13 @@ impl Engine {
         &self.inner.infos
     }
 
-    fn request_epoch(&self, command: impl FnOnce(crossbeam_channel::Sender<Epoch>) -> EngineCommand) -> Epoch {
+    fn request_epoch(
+        &self,
+        priority: bool,
+        command: impl FnOnce(crossbeam_channel::Sender<Epoch>) -> EngineCommand,
+    ) -> Epoch {
         let (reply, answer) = bounded(1);
-        self.send(command(reply));
+        self.inner.queue.send(priority, command(reply));
         // Without an answer the engine has stopped; its last epoch stays readable.
         answer.recv().unwrap_or_else(|_| self.inner.publisher.snapshot().epoch())
     }
@@ -162,6 +169,12 @@ impl Engine {
     #[must_use]
     pub fn wait_synced(&self, limit: Duration) -> bool {
         self.inner.publisher.wait(&self.inner.clock, limit, Snapshot::all_synced)
+    }
+
+    /// Waits until the dataflow thread has ended, and returns the panic that ended it, if one did. It ends by itself only
+    /// after a panic.
+    pub async fn stopped(&self) -> Option<String> {
+        poll_fn(|cx| self.inner.publisher.poll_closed(cx)).await
     }
 
     /// Metrics of the engine and of each collection.
@@ -212,6 +225,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    fn of(write: impl FnOnce(&mut Self)) -> Vec<(usize, WriteOp)> {
+        let mut transaction = Self { writes: Vec::new() };
+        write(&mut transaction);
+        transaction.writes
+    }
+
     /// As [`Input::set`].
     pub fn set<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K, value: V) {
         self.writes.push((input.number, WriteOp::Set(Erased::new(key), Erased::new(value), None)));

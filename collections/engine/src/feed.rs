@@ -24,8 +24,12 @@ pub(crate) struct SnapshotPublisher {
 #[derive(Default)]
 struct Subscribers {
     closed: bool,
+    /// The panic that ended the dataflow thread, if one did.
+    panic: Option<String>,
     last_ticket: u64,
     wakers: BTreeMap<u64, Waker>,
+    /// Those who wait for the end only.
+    end_wakers: Vec<Waker>,
 }
 
 impl SnapshotPublisher {
@@ -51,20 +55,38 @@ impl SnapshotPublisher {
         }
         self.current.store(Arc::new(snapshot));
         if wake {
-            self.wake(false);
+            self.wake();
         }
     }
 
-    pub(crate) fn close(&self) {
-        self.wake(true);
-    }
-
-    fn wake(&self, close: bool) {
+    /// Reports the end of the dataflow thread, and the panic that ended it.
+    pub(crate) fn close(&self, panic: Option<String>) {
         let wakers = {
             let mut subscribers = self.lock();
-            subscribers.closed |= close;
-            std::mem::take(&mut subscribers.wakers)
+            subscribers.panic = panic;
+            subscribers.closed = true;
+            std::mem::take(&mut subscribers.end_wakers)
         };
+        self.wake();
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Ready once the dataflow thread has ended, with the panic that ended it.
+    pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<Option<String>> {
+        let mut subscribers = self.lock();
+        if subscribers.closed {
+            return Poll::Ready(subscribers.panic.clone());
+        }
+        if !subscribers.end_wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            subscribers.end_wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut self.lock().wakers);
         self.changed.notify_all();
         for waker in wakers.into_values() {
             waker.wake();

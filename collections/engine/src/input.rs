@@ -8,8 +8,9 @@ use crate::epoch::Origin;
 use crate::input_state::WriteOp;
 use crate::value::{Erased, Key, Value};
 
-/// The writing end of an input collection; clones write to the same input. A write waits while the queue is full, and
-/// is ignored once the engine has stopped. The writes of one handle apply in order.
+/// The writing end of an input collection; clones write to the same input. A write never waits, and is ignored once the
+/// engine has stopped. The writes of one key apply in order: a later write replaces an earlier one that waits for its
+/// epoch.
 pub struct Input<K, V> {
     pub(crate) number: usize,
     name: Arc<str>,

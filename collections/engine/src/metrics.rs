@@ -1,5 +1,6 @@
 //! Metrics of each collection, and reports of closures that panicked.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -65,6 +66,13 @@ pub struct EngineMetrics {
     pub queued: usize,
     /// Each collection and index, in the order of building.
     pub collections: Vec<CollectionMetrics>,
+}
+
+/// The message of a panic, if it is text.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "panic without a message".to_owned())
 }
 
 /// The most recent panic reports.
@@ -137,11 +145,7 @@ impl CollectionGauges {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(result) => Some(result),
             Err(panic) => {
-                let message = panic
-                    .downcast_ref::<&str>()
-                    .map(|text| (*text).to_owned())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_else(|| "panic without a message".to_owned());
+                let message = panic_message(&*panic);
                 let report = PanicReport { collection: self.name.clone(), key: key.json(), message };
                 tracing::error!(collection = %report.collection, key = %report.key, message = %report.message,
                     "closure panicked; the record keeps its last good output");

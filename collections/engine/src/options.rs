@@ -5,8 +5,6 @@ use crate::clock::Clock;
 /// How an engine runs. Options do not change results.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Commands that each of the two queues holds; a writer waits while its queue is full. Default 8192.
-    pub queue: usize,
     /// Largest number of writes of an epoch; a single command is never split. Default 2048.
     pub batch: usize,
     /// Recent epochs that are kept to explain changes; 0 keeps none. Default 256.
@@ -17,6 +15,6 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { queue: 8192, batch: 2048, history: 256, clock: Clock::default() }
+        Self { batch: 2048, history: 256, clock: Clock::default() }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, select};
+use crossbeam_channel::Sender;
 
 use crate::builder::GraphBuilder;
 use crate::command::{CommandReceiver, DumpChunk, EngineCommand};
@@ -120,15 +120,27 @@ impl DataflowThread {
         let mut replies = Vec::new();
         let mut jobs: VecDeque<DumpJob> = VecDeque::new();
         loop {
-            let Some(first) = first_command(commands, &jobs) else { return };
-            let mut next = first;
-            let mut weight = 0;
-            while let Some(command) = next {
-                if matches!(command, EngineCommand::Stop) {
-                    return;
+            wait_for_command(commands, &jobs);
+            let (mut weight, mut has_normal) = (0, false);
+            loop {
+                let is_full = weight >= self.options.batch;
+                if !is_full && let Some(command) = commands.next_priority() {
+                    weight += self.take(command, &mut replies);
+                    continue;
                 }
-                weight += self.take(command, commands, &mut replies);
-                next = if weight < self.options.batch { commands.try_next() } else { None };
+                // At least one other command, so that those with priority never stop the others.
+                if is_full && has_normal {
+                    break;
+                }
+                let Some(command) = commands.next_normal() else { break };
+                has_normal = true;
+                match command {
+                    EngineCommand::Stop => return,
+                    EngineCommand::Write(..) => {}
+                    // A thread that reads after its priority write must see the write.
+                    _ => weight += self.take_priority(commands, &mut replies),
+                }
+                weight += self.take(command, &mut replies);
             }
             let epoch = self.commit(weight);
             for reply in replies.drain(..) {
@@ -156,30 +168,27 @@ impl DataflowThread {
     }
 
     /// Adds one command to the open epoch. Returns its weight.
-    fn take(&mut self, command: EngineCommand, commands: &CommandReceiver, replies: &mut Vec<PendingReply>) -> usize {
+    fn take(&mut self, command: EngineCommand, replies: &mut Vec<PendingReply>) -> usize {
         let reply = match command {
             EngineCommand::Write(input, op) => return self.write(input, *op),
             EngineCommand::Stop => return 0,
             EngineCommand::Transaction(writes, sender) => {
-                let before = self.take_priority(commands, replies);
-                let weight: usize = writes.into_iter().map(|(input, op)| self.write(input, op)).sum();
                 replies.push(PendingReply::Flush(sender));
-                return before + weight;
+                return writes.into_iter().map(|(input, op)| self.write(input, op)).sum();
             }
             EngineCommand::Flush(sender) => PendingReply::Flush(sender),
             EngineCommand::Dump(node, sender) => PendingReply::Dump(node, sender),
             EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
             EngineCommand::History(sender) => PendingReply::History(sender),
         };
-        let weight = self.take_priority(commands, replies);
         replies.push(reply);
-        weight
+        0
     }
 
-    /// Takes everything in the priority queue: a thread that reads after its priority write must see the write.
+    /// Takes everything in the priority queue.
     fn take_priority(&mut self, commands: &CommandReceiver, replies: &mut Vec<PendingReply>) -> usize {
-        let queued = commands.priority.len();
-        commands.priority.try_iter().take(queued).map(|command| self.take(command, commands, replies)).sum()
+        let queued = commands.priority_len();
+        std::iter::from_fn(|| commands.next_priority()).take(queued).map(|command| self.take(command, replies)).sum()
     }
 
     pub(crate) fn dataflow_names(&self) -> &[String] {
@@ -302,22 +311,12 @@ impl DataflowThread {
     }
 }
 
-/// The first command of the next epoch. It waits for one, unless a dump has work to do. `None` when no handle to the
-/// engine is left.
-fn first_command(commands: &CommandReceiver, jobs: &VecDeque<DumpJob>) -> Option<Option<EngineCommand>> {
+/// Waits for the first command of the next epoch, unless a dump has work to do.
+fn wait_for_command(commands: &CommandReceiver, jobs: &VecDeque<DumpJob>) {
     if jobs.is_empty() {
-        return select! {
-            recv(commands.priority) -> command => command.ok().map(Some),
-            recv(commands.normal) -> command => command.ok().map(Some),
-        };
-    }
-    if jobs.iter().all(DumpJob::is_blocked) {
+        commands.wait(None);
+    } else if jobs.iter().all(DumpJob::is_blocked) {
         // No reader of a dump is ready, so the thread waits for a moment instead of spinning.
-        return select! {
-            recv(commands.priority) -> command => command.ok().map(Some),
-            recv(commands.normal) -> command => command.ok().map(Some),
-            default(DUMP_RETRY_INTERVAL) => Some(None),
-        };
+        commands.wait(Some(DUMP_RETRY_INTERVAL));
     }
-    Some(commands.try_next())
 }

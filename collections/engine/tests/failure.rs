@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Input, Published};
+use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, Input, Published};
 
 type Rows<'s> = Collection<'s, u32, u32>;
 type Make = for<'s> fn(&DataflowBuilder<'s>, &Rows<'s>, &Rows<'s>) -> Rows<'s>;
@@ -144,4 +144,45 @@ fn smallest_value_of_a_key_wins_in_any_order() {
         input.delete(1);
         assert_eq!(state(&engine, &copy), BTreeMap::new());
     }
+}
+
+#[test]
+fn panic_of_the_dataflow_thread_ends_every_wait() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    let broken = Arc::new(AtomicBool::new(false));
+    let seam = broken.clone();
+    // The thread reads the clock in each epoch.
+    let clock = Clock::new(move || {
+        let is_dataflow = std::thread::current().name() == Some("sluice-dataflow");
+        assert!(!(is_dataflow && seam.load(Ordering::SeqCst)), "the clock is broken");
+        Duration::ZERO
+    });
+    let (engine, input) = Engine::start(EngineOptions { clock, ..EngineOptions::default() }, |b| {
+        b.dataflow("main", |g| g.input::<u32, i64>("input").0)
+    });
+    let mut stopped = Box::pin(engine.stopped());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert_eq!(stopped.as_mut().poll(&mut cx), Poll::Pending);
+    let mut feed = engine.feed();
+    feed.try_next();
+    let waiting = engine.clone();
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| waiting.wait_synced(Duration::MAX));
+        let next = scope.spawn(|| feed.next_timeout(Duration::MAX).is_none());
+        broken.store(true, Ordering::SeqCst);
+        input.set(1, 1);
+        engine.flush();
+        assert!(!synced.join().expect("no panic"), "the inputs are not synced");
+        assert!(next.join().expect("no panic"), "there is no further batch");
+    });
+    while stopped.as_mut().poll(&mut cx).is_pending() {
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.transaction(|tx| tx.set(&input, 2, 2)), engine.snapshot().epoch());
+    let mut stopped = Box::pin(engine.stopped());
+    assert_eq!(stopped.as_mut().poll(&mut cx), Poll::Ready(Some("the clock is broken".to_owned())));
 }
