@@ -129,11 +129,72 @@ impl ProxyInput for EngineProxies {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Condvar, Mutex};
+
     use bytes::Bytes;
-    use sluice_engine::{EngineOptions, GraphBuilder, Origin};
+    use sluice_engine::{Clock, EngineOptions, GraphBuilder, Origin};
     use sluice_model::{Layer, ResourceType};
 
     use super::*;
+    use crate::proxy_registry::ProxyRegistry;
+
+    /// Holds the dataflow thread at the beginning of an epoch, as a long epoch does.
+    #[derive(Clone, Default)]
+    struct LongEpoch(Arc<(Mutex<bool>, Condvar)>);
+
+    impl LongEpoch {
+        fn clock(&self) -> Clock {
+            let held = self.clone();
+            Clock::new(move || {
+                if std::thread::current().name() == Some("sluice-dataflow") {
+                    drop(held.0.1.wait_while(held.0.0.lock().expect("no panic"), |held| *held));
+                }
+                Duration::ZERO
+            })
+        }
+
+        fn set(&self, is_held: bool) {
+            *self.0.0.lock().expect("no panic") = is_held;
+            self.0.1.notify_all();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn reconnect_of_all_proxies_during_a_long_epoch_blocks_no_worker() {
+        const PROXIES: usize = 10_000;
+        let build = |builder: &mut GraphBuilder| {
+            builder.dataflow("config", |graph| {
+                let (proxies, connected) = graph.input::<ProxyKey, Proxy>("proxies");
+                (proxies, graph.input::<ProxyKey, ()>("secret_clients").0, connected.publish())
+            })
+        };
+        let epoch = LongEpoch::default();
+        let options = EngineOptions { clock: epoch.clock(), ..EngineOptions::default() };
+        let (engine, (proxies, secret_clients, connected)) = Engine::start(options, build);
+        let input = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false);
+        let registry = Arc::new(ProxyRegistry::new(Arc::new(input)));
+        engine.flush();
+        epoch.set(true);
+        let streams: Vec<_> = (0..PROXIES)
+            .map(|n| {
+                let registry = registry.clone();
+                tokio::spawn(async move {
+                    let proxy = Arc::new(Proxy { id: format!("web-{n}").into(), ..Proxy::default() });
+                    let key = registry.add_stream(n as u64, &proxy);
+                    registry.announce(&key);
+                    registry.add_secret_client(&key);
+                })
+            })
+            .collect();
+        // Other work of the runtime, such as a response of /ready, is done meanwhile.
+        let guard = Duration::from_secs(60);
+        let connecting = tokio::time::timeout(guard, futures::future::join_all(streams));
+        let is_done = connecting.await.is_ok() && tokio::time::timeout(guard, tokio::spawn(async {})).await.is_ok();
+        epoch.set(false);
+        assert!(is_done, "the workers wait for the epoch");
+        engine.flush();
+        assert_eq!(engine.snapshot().len(&connected), PROXIES);
+    }
 
     #[test]
     fn published_epochs_are_applied_to_the_store() {
