@@ -73,6 +73,8 @@ pub(super) fn proxy_limits(config: &Config) -> ProxyLimits {
     ProxyLimits {
         identity_profiles: or_none(limits.max_profiles_per_identity),
         anonymous_profiles: or_none(limits.max_anonymous_profiles),
+        identity_locations: or_none(limits.max_locations_per_identity),
+        anonymous_locations: or_none(limits.max_anonymous_locations),
         identity_proxies: or_none(limits.max_proxies_per_identity),
         anonymous_proxies: or_none(limits.max_anonymous_proxies),
     }

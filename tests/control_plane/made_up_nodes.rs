@@ -132,7 +132,7 @@ async fn answer_all(stream: &mut AdsStream) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn made_up_clusters_networks_and_configs_do_not_multiply_the_mesh() -> Result<()> {
-    let mesh = LargeMesh::start(SERVICES, &[("SLUICE_MAX_ANONYMOUS_PROFILES", "0")]).await?;
+    let mesh = LargeMesh::start(SERVICES, &[("SLUICE_MAX_ANONYMOUS_LOCATIONS", "0")]).await?;
     let streams = mesh
         .attack(300, |number| {
             json!({
@@ -173,17 +173,17 @@ async fn profiles_of_anonymous_callers_are_limited() -> Result<()> {
             "PROXY_CONFIG": {"tracing": {"customTags": {"made-up": {"literal": {"value": path("tag")}}}}},
         })
     };
-    let mut streams = mesh.attack(80, metadata).await?;
-    ensure!(streams.accepted.len() == 63, "{} are accepted besides the proxy", streams.accepted.len());
+    let mut streams = mesh.attack(40, metadata).await?;
+    ensure!(streams.accepted.len() == 31, "{} are accepted besides the proxy", streams.accepted.len());
     let refusal = streams.refusals.first().context("a refusal")?;
-    let parts = ["anonymous callers", "64 different profiles", "--maxAnonymousProfiles"];
+    let parts = ["anonymous callers", "32 different profiles", "--maxAnonymousProfiles"];
     ensure!(parts.iter().all(|part| refusal.contains(part)), "{refusal}");
     let refused = mesh.rows("sluice_xds_refused").await?;
     ensure!(
         refused.contains(&format!("sluice_xds_refused{{reason=\"profiles\"}} {}", streams.refusals.len())),
         "{refused:?}"
     );
-    mesh.check_growth("80 made-up certificates and tags")?;
+    mesh.check_growth("40 made-up certificates and tags")?;
 
     // A proxy that the server knows reconnects, and others with its profile connect.
     drop(streams.accepted.remove(0));

@@ -22,13 +22,14 @@ pub(crate) mod vhds;
 
 use sluice_engine::{Collection, Key};
 use sluice_envoy::cluster::ClusterProfile;
-use sluice_envoy::endpoint::{EndpointClient, Tier};
 use sluice_envoy::listener_settings::ListenerProfile;
-use sluice_model::{Layer, Proxy, ProxyConfig, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+use sluice_model::{
+    ClientLocation, ClientProfile, Layer, Proxy, ProxyConfig, ProxyKey, Resource, ResourceKey, ResourceType, Segment,
+    SegmentKey,
+};
 
 use crate::content_names::content_hashes;
 use crate::outputs::layers::LayerFacts;
-use crate::outputs::name_tables::NameProfile;
 use crate::outputs::routes::virtual_hosts::RouteProfile;
 
 /// The layers of a type that a proxy gets: the first layer that has or hides a name decides.
@@ -56,19 +57,18 @@ pub(crate) struct Outputs<'s> {
     pub(crate) segments: Vec<Collection<'s, SegmentKey, Segment>>,
 }
 
-/// A hash of everything that a client states about itself and that the resources it shares with others are built for: its
-/// profiles of all types. Each distinct client may add a copy of what it sees of the mesh.
+/// Hashes of everything that a client states about itself and that the resources it shares with others are built for.
 #[must_use]
-pub fn client_profile(proxy: &Proxy) -> [u64; 2] {
-    let config = proxy.config.as_ref();
-    content_hashes(&(
-        ClusterProfile::of(proxy),
-        EndpointClient::of(proxy, Tier::Locality),
-        ListenerProfile::of(proxy, &ProxyConfig::default()),
-        RouteProfile::of(proxy),
-        NameProfile::of(proxy),
-        config.and_then(|config| config.private_key_provider.as_ref()),
-    ))
+pub fn client_profile(proxy: &Proxy) -> ClientProfile {
+    let elsewhere = Proxy { location: Some(ClientLocation::default()), ..proxy.clone() };
+    let properties = (
+        ClusterProfile::of(&elsewhere),
+        ListenerProfile::of(&elsewhere, &ProxyConfig::default()),
+        RouteProfile::of(&elsewhere),
+        proxy.config.as_ref().and_then(|config| config.private_key_provider.as_ref()),
+    );
+    let location = (proxy.shared_location(), &proxy.network_view, &proxy.locality);
+    ClientProfile { properties: content_hashes(&properties), location: content_hashes(&location) }
 }
 
 /// The profiles in use: distinct over connected proxies.

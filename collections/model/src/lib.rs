@@ -96,8 +96,8 @@ pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{
-    ClientLocation, EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType,
-    UNKNOWN_LOCATION,
+    ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar,
+    ProxyType, UNKNOWN_LOCATION,
 };
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,

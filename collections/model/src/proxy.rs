@@ -104,6 +104,16 @@ pub struct ProxySidecar {
     pub outbound: Option<OutboundTraffic>,
 }
 
+/// Hashes of what a proxy states about itself and that the resources it shares with others are built for. Each distinct
+/// value may add a copy of what its clients see of the mesh.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Hash)]
+pub struct ClientProfile {
+    /// Its properties besides its location.
+    pub properties: [u64; 2],
+    /// Its cluster, network and locality, and the networks that it sees.
+    pub location: [u64; 2],
+}
+
 /// A connected proxy (X04, X05).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Proxy {

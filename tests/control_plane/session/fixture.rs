@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use prost::Message as _;
 use sluice_model::{
-    Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
+    ClientProfile, Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey,
+    Text, View,
 };
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_xds::{
-    Admission, ClientProfile, DiscoveryServer, Metrics, NodeError, ProxyInput, ProxyLimits, StatusReader,
-};
+use sluice_xds::{Admission, DiscoveryServer, Metrics, NodeError, ProxyInput, ProxyLimits, StatusReader};
 use sluice_xds_protocol::{EpochChanges, Store};
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
@@ -41,7 +40,7 @@ impl ProxyInput for RecordedProxies {
     }
 
     fn profile(&self, proxy: &Proxy) -> ClientProfile {
-        [proxy.istio_version.len() as u64, 0]
+        ClientProfile { properties: [proxy.istio_version.len() as u64, 0], ..ClientProfile::default() }
     }
 
     fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {

@@ -14,9 +14,9 @@ use sluice_auth::{
     Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
     SignedTokens, TrustDomain,
 };
-use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Text};
+use sluice_model::{ClientProfile, Identity, Proxy, ProxyKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_xds::{ClientProfile, DiscoveryServer, Metrics, NodeError, ProxyInput};
+use sluice_xds::{DiscoveryServer, Metrics, NodeError, ProxyInput};
 use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;

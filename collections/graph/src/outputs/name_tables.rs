@@ -22,7 +22,7 @@ const TABLE: &str = "table";
 
 /// The facts of a proxy that change its name table.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) struct NameProfile {
+struct NameProfile {
     cluster: Text,
     network: Text,
     ip_families: IpFamilies,
@@ -31,7 +31,7 @@ pub(super) struct NameProfile {
 }
 
 impl NameProfile {
-    pub(super) fn of(proxy: &Proxy) -> Self {
+    fn of(proxy: &Proxy) -> Self {
         if proxy.proxy_type != ProxyType::Sidecar {
             return Self {
                 cluster: Text::default(),

@@ -126,6 +126,22 @@ impl Session {
         self.subscriptions.iter().any(|subscription| !subscription.holds.is_empty())
     }
 
+    /// Drops the list of the resources that the client holds where these are exactly those of the snapshot, as with nearly
+    /// all clients that reconnect: it is as if the client had been sent the snapshot.
+    pub fn compare_held(&mut self, snapshot: &ScopeSnapshot) {
+        if snapshot.scope().is_none() {
+            return;
+        }
+        // It may not be derived yet which secrets the client may have.
+        for subscription in self.subscriptions.iter_mut().filter(|of| of.kind != ResourceType::Secret) {
+            let Some(view) = snapshot.view(subscription.kind) else { continue };
+            if subscription.sent.is_none() && subscription.holds_all(view) {
+                subscription.sent = Some(view.clone());
+                subscription.forget_holds();
+            }
+        }
+    }
+
     /// The proxy of the stream.
     #[must_use]
     pub fn proxy(&self) -> &ProxyKey {

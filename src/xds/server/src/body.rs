@@ -147,7 +147,7 @@ impl AdsBody {
                 return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
             }
             self.read_requests(cx)?;
-            if self.requests.turn().is_taken(cx) && !self.stream.keeps_requests() {
+            if self.requests.turn().is_taken() && !self.stream.keeps_requests() {
                 self.requests.turn().release();
             }
             self.stream.register(cx);

@@ -212,7 +212,7 @@ impl DiscoveryServer {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         let owner = proxy.identity.clone().or_else(|| caller.identities.first().cloned());
         let key = self.proxies.add_stream(id, &proxy, owner).map_err(|limit| {
-            self.metrics.refused(limit.reason());
+            self.metrics.refused(limit.reason);
             tracing::warn!(
                 target: "ads", node = %proxy.id, peer = %caller.address(), authenticator = caller.authenticator, "refused a stream: {limit}"
             );

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use sluice_engine::{Batch, Engine, Feed, Input, Published};
-use sluice_model::{Proxy, ProxyKey, ProxyType, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
+use sluice_model::{
+    ClientProfile, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, Scope, Segment, SegmentKey, Text,
+};
 use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
 use tokio::sync::oneshot;
 
-use crate::proxy_limits::ClientProfile;
 use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// The published collections that are served.
@@ -215,7 +216,7 @@ mod tests {
             })
         };
         let (engine, (resources, proxies, secret_clients, outputs)) = Engine::start(EngineOptions::default(), build);
-        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, |_| [0; 2]);
+        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, |_| ClientProfile::default());
         let node = |id: &str| Node { id: id.into(), ..Node::default() };
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());

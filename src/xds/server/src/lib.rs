@@ -32,7 +32,7 @@ pub use feed::{EngineProxies, Outputs, follow};
 pub use grpc::{AdditionalServices, ListenerEnded, ServerOptions, serve, serve_on};
 pub use grpc_messages::GrpcMessages;
 pub use metrics::{Metrics, short_name};
-pub use proxy_limits::{ClientProfile, ProxyLimits};
+pub use proxy_limits::ProxyLimits;
 pub use proxy_registry::{NodeError, ProxyInput};
 pub use status::{AckFrontier, Adsz, StatusReader, StreamStatus, Syncz};
 pub use stream::{AdsStream, EncodedResponse};

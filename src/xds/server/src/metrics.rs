@@ -158,7 +158,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, proxies, debug",
+            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug",
             self.refused.clone(),
         );
         registry.register(
@@ -222,8 +222,8 @@ impl Metrics {
     }
 
     /// Counts a refusal. Reasons: `unauthenticated` (no valid credentials), `identity` (the node does not match the caller's
-    /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `profiles`
-    /// and `proxies` (the caller's proxies exceed a limit), `debug` (a debug page that the caller may not see).
+    /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `profiles`,
+    /// `locations` and `proxies` (the caller's proxies exceed a limit), `debug` (a debug page that the caller may not see).
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
-use sluice_model::{Proxy, ProxyKey};
+use sluice_model::{ClientProfile, Proxy, ProxyKey};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::proxy_limits::{ClientProfile, ProxyLimitError, ProxyLimits, ProxyOwner, ProxyUsage};
+use crate::proxy_limits::{ProxyLimitError, ProxyLimits, ProxyOwner, ProxyUsage};
 
 /// A node whose proxy is not served.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -30,7 +30,7 @@ pub trait ProxyInput: Send + Sync + 'static {
     /// An error in the node. The stream is refused with it.
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError>;
 
-    /// A hash of what the proxy states about itself and that the resources it shares with others are built for.
+    /// Hashes of what the proxy states about itself and that the resources it shares with others are built for.
     fn profile(&self, proxy: &Proxy) -> ClientProfile;
 
     /// Adds or replaces a connected proxy. Must not block.
@@ -185,7 +185,7 @@ mod tests {
         }
 
         fn profile(&self, proxy: &Proxy) -> ClientProfile {
-            [proxy.istio_version.len() as u64, 0]
+            ClientProfile { properties: [proxy.istio_version.len() as u64, 0], ..ClientProfile::default() }
         }
 
         fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {

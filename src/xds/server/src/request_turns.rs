@@ -4,13 +4,13 @@
 //! room is taken until the request is answered. It is counted for [`TURN_LEASE`] at most, so clients that send slowly or do
 //! not read do not block others.
 
-use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::task::AbortHandle;
 use tokio_util::sync::PollSemaphore;
 
 /// A larger request waits for its turn.
@@ -36,20 +36,44 @@ pub(crate) struct RequestTurn {
     turns: RequestTurns,
     /// Waits for room.
     waiting: Option<PollSemaphore>,
-    taken: Option<Box<TakenRoom>>,
+    taken: Vec<TakenRoom>,
     /// The request that is being read has its room.
     is_ready: bool,
 }
 
+/// Room that is free again when this is dropped, or when the lease expires: the transport does not poll the stream of a
+/// client that does not read.
 #[derive(Debug)]
 struct TakenRoom {
-    permit: OwnedSemaphorePermit,
-    lease: Pin<Box<Sleep>>,
+    _permit: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    /// `None` outside of a runtime, where no other stream waits.
+    lease: Option<AbortHandle>,
+}
+
+impl TakenRoom {
+    fn new(permit: OwnedSemaphorePermit) -> Self {
+        let permit = Arc::new(Mutex::new(Some(permit)));
+        let leased = permit.clone();
+        let expire = async move {
+            tokio::time::sleep(TURN_LEASE).await;
+            *leased.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        };
+        let lease = Handle::try_current().ok().map(|runtime| runtime.spawn(expire).abort_handle());
+        Self { _permit: permit, lease }
+    }
+}
+
+impl Drop for TakenRoom {
+    fn drop(&mut self) {
+        if let Some(lease) = &self.lease {
+            lease.abort();
+        }
+    }
 }
 
 impl RequestTurn {
     pub(crate) fn new(turns: &RequestTurns) -> Self {
-        Self { turns: turns.clone(), waiting: None, taken: None, is_ready: false }
+        Self { turns: turns.clone(), waiting: None, taken: Vec::new(), is_ready: false }
     }
 
     /// Waits until a request of this size may be read.
@@ -60,15 +84,7 @@ impl RequestTurn {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_REQUESTS_KIB);
         let waiting = self.waiting.get_or_insert_with(|| PollSemaphore::new(self.turns.0.clone()));
         // The semaphore is never closed.
-        if let Some(permit) = ready!(waiting.poll_acquire_many(cx, kib)) {
-            match &mut self.taken {
-                Some(taken) => taken.permit.merge(permit),
-                None => {
-                    let lease = Box::pin(tokio::time::sleep(TURN_LEASE));
-                    self.taken = Some(Box::new(TakenRoom { permit, lease }));
-                }
-            }
-        }
+        self.taken.extend(ready!(waiting.poll_acquire_many(cx, kib)).map(TakenRoom::new));
         self.waiting = None;
         self.is_ready = true;
         Poll::Ready(())
@@ -79,17 +95,14 @@ impl RequestTurn {
         self.is_ready = false;
     }
 
-    /// Whether room is taken that [`Self::release`] frees. Frees it if the lease has expired; else the task is woken then.
-    pub(crate) fn is_taken(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.taken.as_mut().is_some_and(|taken| taken.lease.as_mut().poll(cx).is_ready()) {
-            self.release();
-        }
-        self.taken.is_some()
+    /// Whether there is room that [`Self::release`] frees.
+    pub(crate) fn is_taken(&self) -> bool {
+        !self.taken.is_empty()
     }
 
     /// Frees the room: nothing of the requests is kept any more.
     pub(crate) fn release(&mut self) {
-        self.taken = None;
+        self.taken = Vec::new();
     }
 }
 
@@ -117,14 +130,16 @@ mod tests {
         first.release();
         poll_fn(|cx| second.poll_ready(20 << 20, cx)).await;
         poll_fn(|cx| third.poll_ready(1 << 20, cx)).await;
-        drop(second);
+        second.finish_request();
+        second.release();
         // Larger than all room: it has its turn when no other has one.
         assert!(!is_ready(&mut first, 100 << 20));
+        third.finish_request();
         third.release();
         poll_fn(|cx| first.poll_ready(100 << 20, cx)).await;
-        assert!(!is_ready(&mut RequestTurn::new(&turns), 1 << 20));
-        // The lease expires.
-        poll_fn(|cx| if first.is_taken(cx) { Poll::Pending } else { Poll::Ready(()) }).await;
-        assert!(is_ready(&mut RequestTurn::new(&turns), 1 << 20));
+        assert!(!is_ready(&mut second, 1 << 20));
+        // The stream of the first client is not polled any more.
+        poll_fn(|cx| second.poll_ready(1 << 20, cx)).await;
+        assert!(first.is_taken(), "only the lease has expired");
     }
 }

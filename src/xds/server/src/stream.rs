@@ -152,6 +152,11 @@ impl AdsStream {
             }
             RequestOutcome::Expired(kind) => self.server.metrics().expired(kind),
         }
+        if session.keeps_requests() {
+            let mut snapshot = ScopeSnapshot::default();
+            self.server.refresh(&mut snapshot, &connection, &session);
+            session.compare_held(&snapshot);
+        }
         if !self.subscribes_to_secrets && session.kinds().contains(ResourceType::Secret) {
             self.subscribes_to_secrets = true;
             self.server.proxies().add_secret_client(&connection.key);

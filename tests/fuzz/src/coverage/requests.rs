@@ -13,14 +13,14 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use prost::Message as _;
 use sluice_auth::Caller;
-use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, SegmentKey};
+use sluice_model::{ClientProfile, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, SegmentKey};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use sluice_proto::google::protobuf::Any;
 use sluice_proto::google::rpc::Status;
-use sluice_xds::{AdsStream, ClientProfile, DiscoveryServer, GrpcMessages, Metrics, NodeError, ProxyInput};
+use sluice_xds::{AdsStream, DiscoveryServer, GrpcMessages, Metrics, NodeError, ProxyInput};
 use sluice_xds_protocol::{EpochChanges, Interest, Request, Store, XdsProtocol};
 
 use super::{CoverageTarget, of};

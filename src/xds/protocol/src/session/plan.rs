@@ -250,7 +250,7 @@ impl Subscription {
     }
 
     /// Whether the client holds exactly what it subscribes to from an earlier stream. No resource is encoded for this check.
-    fn holds_all(&self, view: &TypeSnapshot) -> bool {
+    pub(super) fn holds_all(&self, view: &TypeSnapshot) -> bool {
         if self.holds.is_empty() || self.is_on_demand() || self.is_by_table() {
             return false;
         }

@@ -22,6 +22,10 @@ impl Subscriptions {
         self.by_type.get_mut(kind as usize)?.as_deref_mut()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Subscription> {
+        self.by_type.iter_mut().flatten().map(AsMut::as_mut)
+    }
+
     /// Adds or replaces the subscription of a type.
     pub(super) fn insert(&mut self, subscription: Subscription) {
         if let Some(slot) = self.by_type.get_mut(subscription.kind as usize) {

@@ -1,15 +1,14 @@
 //! Push permits of a stream: which responses wait for one.
 
 use prost::Message as _;
-use sluice_model::{Layer, Proxy, Resource, ResourceKey, Scope};
+use sluice_model::{ClientProfile, Layer, Proxy, Resource, ResourceKey, Scope};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
-use sluice_xds_protocol::{EpochChanges, Store};
+use sluice_xds_protocol::{EpochChanges, Store, Version};
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::proxy_limits::ClientProfile;
 use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// Accepts any node.
@@ -145,4 +144,26 @@ fn few_endpoints_are_sent_while_a_large_change_waits() {
     assert_eq!(stream.response(), Some((ResourceType::Endpoint, LARGE_RESPONSE_RESOURCES + 1)));
     assert_eq!(stream.response(), Some((ResourceType::Listener, 2 * LARGE_RESPONSE_RESOURCES)));
     assert_eq!((stream.response(), stream.permit_class()), (None, None), "all is sent");
+}
+
+#[test]
+fn the_list_of_held_resources_is_dropped_where_the_client_holds_what_it_should() {
+    let configured = ConfiguredStream::new(3);
+    let keeps_list = |content: &str| {
+        let held = (0..3).map(|number| (number.to_string(), Version::of(content.as_bytes()).to_string()));
+        let request = DeltaDiscoveryRequest {
+            node: Some(Node { id: "web".into(), ..Node::default() }),
+            type_url: ResourceType::Listener.type_url().into(),
+            initial_resource_versions: held.collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let request = Request::decode(XdsProtocol::Delta, &request.encode_to_vec().into()).expect("a valid request");
+        let mut stream = configured.stream.server().open(XdsProtocol::Delta, Caller::default()).expect("ready");
+        stream.request(request, configured.now).expect("an accepted request");
+        let keeps_list = stream.keeps_requests();
+        let response = stream.poll(configured.now).expect("a response");
+        (keeps_list, response.versions().len())
+    };
+    assert_eq!(keeps_list("1"), (false, 0));
+    assert_eq!(keeps_list("2"), (true, 3), "resources that differ are sent");
 }
