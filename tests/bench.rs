@@ -141,6 +141,45 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
 }
 
 #[tokio::test]
+async fn every_fault_is_recovered_from() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let json = directory.path().join("faults.json");
+    let output = Command::new(workspace_binary("sluice-bench")?)
+        .args([
+            "faults",
+            "--services=22",
+            "--namespaces=2",
+            "--endpoints=3",
+            "--proxies=20",
+            "--rest=0",
+            "--no-loopback",
+        ])
+        // A debug build on a busy machine.
+        .args(["--hold=2s", "--terminations=5", "--recovery=20s", "--growth=128"])
+        .arg("--sluiced")
+        .arg(workspace_binary("sluiced")?)
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .await?;
+    let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{output_text}");
+    let result: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+    let outcomes = result.as_array().context("list the outcomes")?;
+    assert_eq!(outcomes.len(), 17, "{output_text}");
+    for outcome in outcomes {
+        let is_skipped = outcome["skipped"].is_string();
+        assert!(is_skipped || number(&outcome["compared"]) > 100, "{outcome}");
+        // In CI, all that the faults need is installed.
+        assert!(!is_skipped || std::env::var_os("CI").is_none(), "{outcome}");
+        if is_skipped {
+            eprintln!("skipped: {outcome}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn versus_compares_two_builds_in_one_run() -> Result<()> {
     let sluiced = workspace_binary("sluiced")?;
     let directory = tempfile::tempdir()?;

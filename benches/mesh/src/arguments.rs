@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::change::ChangeKind;
-use crate::faults::FaultKind;
+use crate::fault_kind::FaultKind;
 use crate::shape::{Layout, Shape};
 
 /// Simulates the proxies of a mesh against an ADS server and measures how changes reach them.

@@ -3,7 +3,6 @@
 mod clock;
 mod hostile;
 mod inject;
-mod kind;
 mod outcome;
 
 use std::time::{Duration, Instant};
@@ -15,16 +14,17 @@ use crate::change::{self, ChangeKind, Plan};
 use crate::change_tracker::Expectation;
 use crate::churn::Churn;
 use crate::connect;
+use crate::fault_kind::FaultKind;
 use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
 use crate::process::Process;
 use crate::server::{ObjectSource, ServerOptions};
 use crate::state_comparison::{StateComparison, compare_with_fresh_server};
 
 use inject::{ActiveFault, Injected};
-pub(crate) use kind::FaultKind;
-use outcome::{FaultOutcome, Limits};
 
-/// Changes that show that a server has recovered: one of each kind of source object that concerns all sidecars.
+use outcome::{FaultOutcome, RecoveryLimits};
+
+/// Changes that show that a server has recovered: one for each of the kinds of objects that concern all sidecars.
 const RECOVERY_CHANGES: [ChangeKind; 6] = [
     ChangeKind::EndpointAddress,
     ChangeKind::ServiceAdd,
@@ -35,6 +35,8 @@ const RECOVERY_CHANGES: [ChangeKind; 6] = [
 ];
 /// Rounds of recovery changes begin here, so that churn never writes their texts.
 const FIRST_RECOVERY_ROUND: usize = 1000;
+/// Longest wait for kinds without a recovery change.
+const MAX_SETTLE: Duration = Duration::from_secs(5);
 /// A fault begins when no message has arrived for this time.
 const QUIET: Duration = Duration::from_millis(300);
 
@@ -58,7 +60,7 @@ pub(crate) async fn run(arguments: &FaultArguments) -> Result<bool> {
         round: FIRST_RECOVERY_ROUND,
         arguments,
     };
-    let limits = Limits { recovery: arguments.recovery, growth_mib: arguments.growth };
+    let limits = RecoveryLimits { recovery: arguments.recovery, growth_mib: arguments.growth };
     let mut outcomes = Vec::new();
     for fault in faults {
         let observed = faulty.observe(fault).await;
@@ -104,6 +106,11 @@ impl FaultyMesh<'_> {
         let during = self.mesh.fleet.traffic().since(&before);
         let (recovery_ms, missed) = self.recover(&active).await?;
         active.clean_up(self).await?;
+        if fault.is_of_api() {
+            // Kinds without a recovery change may recover later, but within the same time.
+            let limit = self.arguments.recovery.min(MAX_SETTLE);
+            self.mesh.fleet.settle(Instant::now(), limit, Instant::now() + timeout).await;
+        }
         let ended = self.mesh.fleet.traffic().since(&before).ended;
         let server_options = self.direct_options()?;
         let (clients, StateComparison { compared, differences, missed: unconfigured }) =

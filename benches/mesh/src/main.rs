@@ -11,6 +11,7 @@ mod change_tracker;
 mod churn;
 mod client;
 mod connect;
+mod fault_kind;
 mod faults;
 mod fleet;
 mod gateway;

@@ -10,8 +10,8 @@ use sluice_testkit::fault_proxy::FaultProxy;
 use super::FaultyMesh;
 use super::clock::FakeClock;
 use super::hostile::HostileClients;
-use super::kind::FaultKind;
 use crate::client::Pace;
+use crate::fault_kind::FaultKind;
 use crate::measured_mesh::MeasuredMesh;
 use crate::server::{Server, ServerOptions};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::kind::FaultKind;
+use crate::fault_kind::FaultKind;
 
 /// The limits of a recovery.
-pub(crate) struct Limits {
+pub(crate) struct RecoveryLimits {
     pub(crate) recovery: Duration,
     pub(crate) growth_mib: f64,
 }
@@ -42,7 +42,7 @@ impl FaultOutcome {
     }
 
     /// What is not as expected.
-    pub(crate) fn problems(&self, limits: &Limits) -> Vec<String> {
+    pub(crate) fn problems(&self, limits: &RecoveryLimits) -> Vec<String> {
         if self.skipped.is_some() {
             return Vec::new();
         }
@@ -67,7 +67,7 @@ impl FaultOutcome {
     }
 
     /// A row of the table.
-    pub(crate) fn line(&self, limits: &Limits) -> String {
+    pub(crate) fn line(&self, limits: &RecoveryLimits) -> String {
         if let Some(reason) = &self.skipped {
             return format!("| {} | | | | | | | skipped: {reason} |", self.fault);
         }
@@ -90,7 +90,7 @@ impl FaultOutcome {
 }
 
 /// The table of all faults.
-pub(crate) fn table(outcomes: &[FaultOutcome], limits: &Limits) -> String {
+pub(crate) fn table(outcomes: &[FaultOutcome], limits: &RecoveryLimits) -> String {
     let mut text = "| fault | held s | messages during | streams ended | recovery s | differences | memory MiB | |\n\
                     |---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn every_limit_is_checked() {
-        let limits = Limits { recovery: Duration::from_secs(5), growth_mib: 64.0 };
+        let limits = RecoveryLimits { recovery: Duration::from_secs(5), growth_mib: 64.0 };
         let good = FaultOutcome {
             messages_during: Some(0),
             ended_streams: Some(0),

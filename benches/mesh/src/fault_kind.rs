@@ -1,4 +1,4 @@
-//! The faults.
+//! The faults that can be injected.
 
 use clap::ValueEnum;
 
@@ -71,6 +71,11 @@ impl FaultKind {
                 | Self::ApiOtherKind
                 | Self::ServerPaused
         )
+    }
+
+    /// Whether the API server or the connections to it fail.
+    pub(crate) fn is_of_api(self) -> bool {
+        self.name().starts_with("api-")
     }
 
     /// Whether the fault, or its preparation, ends streams.
