@@ -137,6 +137,7 @@ mod tests {
     use sluice_model::{Layer, ResourceType};
 
     use super::*;
+    use crate::proxy_limits::ProxyLimits;
     use crate::proxy_registry::ProxyRegistry;
 
     /// Holds the dataflow thread at the beginning of an epoch, as a long epoch does.
@@ -172,8 +173,9 @@ mod tests {
         let epoch = LongEpoch::default();
         let options = EngineOptions { clock: epoch.clock(), ..EngineOptions::default() };
         let (engine, (proxies, secret_clients, connected)) = Engine::start(options, build);
-        let input = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false);
-        let registry = Arc::new(ProxyRegistry::new(Arc::new(input)));
+        let profile = |_: &Proxy| ClientProfile::default();
+        let input = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, profile);
+        let registry = Arc::new(ProxyRegistry::new(Arc::new(input), ProxyLimits::default()));
         engine.flush();
         epoch.set(true);
         let streams: Vec<_> = (0..PROXIES)
@@ -181,7 +183,7 @@ mod tests {
                 let registry = registry.clone();
                 tokio::spawn(async move {
                     let proxy = Arc::new(Proxy { id: format!("web-{n}").into(), ..Proxy::default() });
-                    let key = registry.add_stream(n as u64, &proxy);
+                    let key = registry.add_stream(n as u64, &proxy, None).expect("below the limits");
                     registry.announce(&key);
                     registry.add_secret_client(&key);
                 })
