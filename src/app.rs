@@ -2,6 +2,7 @@
 
 mod engine;
 mod error;
+mod open_files;
 mod options;
 mod ports;
 mod security;
@@ -16,13 +17,13 @@ use kube::Client;
 use sluice_admin::{AdminState, PagesOverXds, Readiness, ReadinessGuard};
 use sluice_config::Config;
 use sluice_kube::Clients;
+use sluice_listen::{ListenMetrics, Listener, serve_http};
 use sluice_sources::kube::RemoteStates;
 use sluice_sources::{MeshFiles, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
 use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader};
 use sluice_xds_protocol::Store;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -47,9 +48,10 @@ pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken
         info!("{notice}");
     }
     // Ports are bound first, so that a port in use is reported before all objects have been read.
-    let listeners = Listeners::bind(&config.ports).await?;
+    let listen_metrics = ListenMetrics::default();
+    let listeners = Listeners::bind(&config, &listen_metrics).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
-    let mut app = App::new(config, log, stop);
+    let mut app = App::new(config, log, stop, &listen_metrics);
     let (grpc, secure_grpc) = app.serve_admin(listeners);
     app.start(mesh_files, grpc, secure_grpc).await?;
     app.shut_down().await;
@@ -100,9 +102,10 @@ impl Pending {
 
 impl App {
     /// Starts the engine, and builds the components that serve, without content.
-    fn new(config: Config, log: LogControl, stop: CancellationToken) -> Self {
+    fn new(config: Config, log: LogControl, stop: CancellationToken, listen_metrics: &ListenMetrics) -> Self {
         sluice_crypto::collect_entropy();
         let mut graph = GraphEngine::start(&config);
+        listen_metrics.register(&mut graph.metrics.registry);
         let store = Arc::new(Store::default());
         let inputs = &graph.handles.inputs;
         let proxies = Arc::new(EngineProxies::new(
@@ -155,16 +158,15 @@ impl App {
     }
 
     /// Serves the HTTP ports. Returns the listeners for proxies.
-    fn serve_admin(&mut self, listeners: Listeners) -> (Option<TcpListener>, Option<TcpListener>) {
+    fn serve_admin(&mut self, listeners: Listeners) -> (Option<Listener>, Option<Listener>) {
         let Listeners { http, grpc, secure_grpc, monitoring } = listeners;
         if let Some(listener) = http {
             let router = sluice_admin::http_router(self.admin.clone());
-            self.tasks.spawn_fallible("http port", sluice_admin::serve(listener, router, self.admin_stop.clone()));
+            self.tasks.spawn("http port", serve_http(listener, router, self.admin_stop.clone()));
         }
         if let Some(listener) = monitoring {
             let router = sluice_admin::monitoring_router(self.admin.clone());
-            self.tasks
-                .spawn_fallible("monitoring port", sluice_admin::serve(listener, router, self.admin_stop.clone()));
+            self.tasks.spawn("monitoring port", serve_http(listener, router, self.admin_stop.clone()));
         }
         (grpc, secure_grpc)
     }
@@ -173,8 +175,8 @@ impl App {
     async fn start(
         &mut self,
         mesh_files: MeshFiles,
-        grpc: Option<TcpListener>,
-        secure_grpc: Option<TcpListener>,
+        grpc: Option<Listener>,
+        secure_grpc: Option<Listener>,
     ) -> Result<(), AppError> {
         let token_keys = self.fetch_token_keys()?;
         let remote_clusters = self.read_sources(mesh_files).await?;

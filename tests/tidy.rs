@@ -5,6 +5,8 @@
 mod features;
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/limits.rs"]
+mod limits;
 #[path = "tidy/type_names.rs"]
 mod type_names;
 #[path = "tidy/vocabulary.rs"]
@@ -64,6 +66,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-crypto", vec!["sluice-model"]),
         ("sluice-http-client", vec!["sluice-parse"]),
         ("sluice-telemetry", vec![]),
+        ("sluice-listen", vec!["sluice-telemetry"]),
         ("sluice-watch", vec![]),
         ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse"]),
         (
@@ -71,7 +74,10 @@ fn crates_depend_on_each_other_as_architecture_says() {
             vec!["sluice-crypto", "sluice-engine", "sluice-http-client", "sluice-model", "sluice-telemetry"],
         ),
         ("sluice-auth", vec!["sluice-ca", "sluice-jwks", "sluice-kube", "sluice-model", "sluice-telemetry"]),
-        ("sluice-tls", vec!["sluice-auth", "sluice-ca", "sluice-crypto", "sluice-model", "sluice-telemetry"]),
+        (
+            "sluice-tls",
+            vec!["sluice-auth", "sluice-ca", "sluice-crypto", "sluice-listen", "sluice-model", "sluice-telemetry"],
+        ),
         (
             "sluice-authority",
             vec![
@@ -81,6 +87,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-graph",
                 "sluice-jwks",
                 "sluice-kube",
+                "sluice-listen",
                 "sluice-model",
                 "sluice-proto",
                 "sluice-telemetry",
@@ -94,6 +101,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             vec![
                 "sluice-auth",
                 "sluice-engine",
+                "sluice-listen",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",
@@ -120,6 +128,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-authority",
                 "sluice-ca",
                 "sluice-graph",
+                "sluice-listen",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-telemetry",
@@ -153,6 +162,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-graph",
                 "sluice-jwks",
                 "sluice-kube",
+                "sluice-listen",
                 "sluice-model",
                 "sluice-sources",
                 "sluice-telemetry",
@@ -165,7 +175,14 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
         (
             "sluice-agent",
-            vec!["sluice-crypto", "sluice-http-client", "sluice-parse", "sluice-proto", "sluice-telemetry"],
+            vec![
+                "sluice-crypto",
+                "sluice-http-client",
+                "sluice-listen",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-telemetry",
+            ],
         ),
         (
             "sluicectl",

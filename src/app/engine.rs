@@ -2,6 +2,7 @@
 
 use prometheus_client::registry::Registry;
 use sluice_admin::{AdminMetrics, Refusals};
+use sluice_auth::ReviewMetrics;
 use sluice_authority::AuthorityMetrics;
 use sluice_config::Config;
 use sluice_engine::{Engine, EngineOptions};
@@ -31,6 +32,7 @@ pub(super) struct Metrics {
     pub(super) xds: sluice_xds::Metrics,
     pub(super) jwks: JwksMetrics,
     pub(super) authority: AuthorityMetrics,
+    pub(super) reviews: ReviewMetrics,
     pub(super) refusals: Refusals,
 }
 
@@ -90,6 +92,7 @@ impl Metrics {
         metrics.xds.register(registry);
         metrics.jwks.register(registry);
         metrics.authority.register(registry);
+        metrics.reviews.register(registry);
         metrics.refusals.register(registry);
         metrics
     }

@@ -1,7 +1,7 @@
 //! Options of the components, derived from the configuration.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
 use kube::Client;
@@ -14,7 +14,7 @@ use sluice_kube::{Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
 use sluice_sources::kube::{RemoteOptions, WatchStates};
-use sluice_xds::{ProxyLimits, ServerOptions};
+use sluice_xds::{ProxyLimits, ServerOptions, StreamLimits};
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
     GraphOptions {
@@ -126,6 +126,9 @@ pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
 pub(super) fn server_options(config: &Config) -> ServerOptions {
     let default = ServerOptions::default();
     ServerOptions {
+        max_streams: config.features.max_streams_per_connection.map_or(default.max_streams, NonZeroU32::get),
+        max_anonymous_request_bytes: config.limits.anonymous_request_bytes,
+        streams: StreamLimits { of_caller: config.limits.streams_of_caller, ..default.streams },
         max_request_bytes: config.features.max_request_bytes.map_or(default.max_request_bytes, NonZeroUsize::get),
         keepalive_interval: config.serving.keepalive_interval,
         keepalive_timeout: config.serving.keepalive_timeout,

@@ -3,18 +3,23 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use sluice_config::{ListenAddress, Ports};
+use sluice_config::{Config, ListenAddress};
+use sluice_listen::{ListenLimits, ListenMetrics, Listener, PortOptions};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tracing::info;
 
-use super::AppError;
+use super::{AppError, open_files};
+
+/// The shares of the open files that a gRPC port and an HTTP port use at most.
+const GRPC_PORT_FILES: (usize, usize) = (3, 8);
+const HTTP_PORT_FILES: (usize, usize) = (1, 16);
 
 /// Bound listeners; `None` is a disabled port.
 pub(super) struct Listeners {
-    pub(super) http: Option<TcpListener>,
-    pub(super) grpc: Option<TcpListener>,
-    pub(super) secure_grpc: Option<TcpListener>,
-    pub(super) monitoring: Option<TcpListener>,
+    pub(super) http: Option<Listener>,
+    pub(super) grpc: Option<Listener>,
+    pub(super) secure_grpc: Option<Listener>,
+    pub(super) monitoring: Option<Listener>,
 }
 
 impl Listeners {
@@ -22,28 +27,39 @@ impl Listeners {
     ///
     /// # Errors
     /// The first address that cannot be listened on.
-    pub(super) async fn bind(ports: &Ports) -> Result<Self, AppError> {
+    pub(super) async fn bind(config: &Config, metrics: &ListenMetrics) -> Result<Self, AppError> {
+        let open_files = open_files::raise_limit();
+        let options = |name, limits: ListenLimits, share| PortOptions {
+            name,
+            limits: limits.within(open_files, share),
+            unlimited_addresses: config.features.trusted_gateways.clone(),
+            metrics: metrics.clone(),
+        };
+        let grpc = |name| options(name, config.limits.grpc, GRPC_PORT_FILES);
+        let http = |name| options(name, config.limits.http, HTTP_PORT_FILES);
+        let ports = &config.ports;
         Ok(Self {
-            http: bind("http", "--httpAddr", ports.http.as_ref()).await?,
-            grpc: bind("grpc", "--grpcAddr", ports.grpc.as_ref()).await?,
-            secure_grpc: bind("secure grpc", "--secureGRPCAddr", ports.secure_grpc.as_ref()).await?,
-            monitoring: bind("monitoring", "--monitoringAddr", ports.monitoring.as_ref()).await?,
+            http: bind(http("http"), "--httpAddr", ports.http.as_ref()).await?,
+            grpc: bind(grpc("grpc"), "--grpcAddr", ports.grpc.as_ref()).await?,
+            secure_grpc: bind(grpc("secure grpc"), "--secureGRPCAddr", ports.secure_grpc.as_ref()).await?,
+            monitoring: bind(http("monitoring"), "--monitoringAddr", ports.monitoring.as_ref()).await?,
         })
     }
 }
 
 async fn bind(
-    name: &'static str,
+    options: PortOptions,
     flag: &'static str,
     address: Option<&ListenAddress>,
-) -> Result<Option<TcpListener>, AppError> {
+) -> Result<Option<Listener>, AppError> {
     let Some(address) = address else { return Ok(None) };
+    let name = options.name;
     let fail = |error| AppError::Listen { flag, address: address.to_string(), error };
     let listener = listen(address).await.map_err(fail)?;
     let bound = listener.local_addr().map_err(fail)?;
     // Tests and scripts read the port from this line.
     info!(name, address = %bound, "listening");
-    Ok(Some(listener))
+    Ok(Some(Listener::new(listener, options)))
 }
 
 /// Listens on an address. All interfaces are IPv6 and IPv4 where there is IPv6, else IPv4.

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use kube::Client;
 use sluice_auth::{
-    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewedTokens,
-    SignedTokens, TrustDomain,
+    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewLimits,
+    ReviewMetrics, ReviewedTokens, SignedTokens, TrustDomain,
 };
 use sluice_authority::{
     AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CERTIFICATE_SERVICE_PROTO, CertificateIssuer,
-    CertificateService, DnsNames, IssuingOptions, KubernetesSigner, NodePods, RemoteRoots, RootsOptions,
+    CertificateService, DnsNames, IssuingOptions, KubernetesSigner, NodePods, RemoteRoots, RequestRate, RootsOptions,
     ServerCertificateKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
 };
 use sluice_config::{CertProvider, ClusterSource, Config};
 use sluice_jwks::{JwksClient, JwksOptions};
 use sluice_kube::{Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
+use sluice_listen::Listener;
 use sluice_model::{MeshConfig, Text};
 use sluice_tls::{ClientVerifier, SecureIncoming};
 use sluice_xds::{AdditionalServices, DiscoveryServer};
-use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
@@ -54,7 +54,7 @@ impl Security {
         clients: &Clients,
         mesh: &MeshConfig,
         trust_domain: TrustDomain,
-        metrics: AuthorityMetrics,
+        (metrics, reviews): (AuthorityMetrics, &ReviewMetrics),
         tasks: &mut Tasks,
     ) -> Result<Self, AppError> {
         let security = &config.security;
@@ -107,7 +107,7 @@ impl Security {
         Ok(Self {
             nodes: None,
             can_serve: has_certificate || server.files.is_some(),
-            authenticators: authenticators(config, clients, trust_domain)?,
+            authenticators: authenticators(config, clients, server.clients.clone(), trust_domain, reviews)?,
             clients: clients.clone(),
             signer,
             workload_signer,
@@ -207,7 +207,7 @@ impl Security {
     /// Serves the secure port, if there is a server certificate.
     pub(super) fn serve(
         self,
-        listener: Option<TcpListener>,
+        listener: Option<Listener>,
         discovery: Arc<DiscoveryServer>,
         config: &Config,
         tasks: &mut Tasks,
@@ -221,7 +221,7 @@ impl Security {
             );
             return Ok(());
         }
-        let tls = sluice_tls::server_config(&config.security.versions, identity, clients)
+        let tls = sluice_tls::server_config(&config.security.versions, identity, clients.clone())
             .map_err(AppError::runtime("set up the secure port"))?;
         let refused = self.metrics.refused_connections.clone();
         let mut additional = AdditionalServices::default();
@@ -233,6 +233,7 @@ impl Security {
                 authenticators: self.authenticators.clone(),
                 nodes: self.nodes,
                 lifetimes: authority.lifetimes,
+                rate: RequestRate::new(config.limits.certificate_requests),
                 metrics: self.metrics,
             };
             additional = AdditionalServices {
@@ -240,7 +241,7 @@ impl Security {
                 proto_files: &[CERTIFICATE_SERVICE_PROTO],
             };
         }
-        let incoming = SecureIncoming::new(listener, tls, refused);
+        let incoming = SecureIncoming::new(listener, tls, clients, refused);
         let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
         let (options, stop) = (options::server_options(config), tasks.stop());
         let shutdown = async move { stop.cancelled().await };
@@ -262,9 +263,15 @@ fn server_signer(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Res
 }
 
 /// Authenticators of the secure port, in order (P07).
-fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain) -> Result<Authenticators, AppError> {
+fn authenticators(
+    config: &Config,
+    clients: &Clients,
+    verifier: Arc<ClientVerifier>,
+    trust_domain: TrustDomain,
+    reviews: &ReviewMetrics,
+) -> Result<Authenticators, AppError> {
     let tokens = &config.security.tokens;
-    let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
+    let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates::checked_by(verifier))];
     if let Some(rule) = &tokens.rule {
         let keys = jwks_client(&options::jwks_options(config))?;
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
@@ -273,7 +280,10 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
     if !clients.ids().is_empty() {
         // Each cluster's API server reviews the tokens of its cluster.
         let (own, aliases) = (config.identity.cluster.clone(), config.identity.cluster_aliases.clone());
+        let limits =
+            ReviewLimits { max_reviews: config.limits.token_reviews, timeout: config.limits.token_review_timeout };
         let reviewed = ReviewedTokens::new(clients.clone(), own, aliases, &tokens.audiences, trust_domain);
+        let reviewed = reviewed.with_limits(limits, reviews.clone());
         chain.push(Arc::new(reviewed));
     } else if !tokens.keys.is_empty() {
         let keys = local_keys(config);

@@ -1,9 +1,9 @@
 //! Serves proxies.
 
 use sluice_auth::TrustDomain;
+use sluice_listen::Listener;
 use sluice_sources::gateway_names;
 use sluice_xds::Outputs;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::info;
 
@@ -41,7 +41,7 @@ impl App {
     pub(super) async fn open_security(&mut self) -> Result<Option<Security>, AppError> {
         let mesh = self.graph.mesh_config();
         let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
-        let metrics = self.graph.metrics.authority.clone();
+        let metrics = (self.graph.metrics.authority.clone(), &self.graph.metrics.reviews);
         let stop = self.tasks.stop();
         let opening =
             Security::open(&self.config, &self.clients, &mesh, trust_domain.clone(), metrics, &mut self.tasks);
@@ -59,8 +59,8 @@ impl App {
     pub(super) fn serve_proxies(
         &mut self,
         mut security: Security,
-        grpc: Option<TcpListener>,
-        secure_grpc: Option<TcpListener>,
+        grpc: Option<Listener>,
+        secure_grpc: Option<Listener>,
     ) -> Result<(), AppError> {
         self.pending.first_epoch.take();
         info!(epoch = self.graph.engine.snapshot().epoch().0, "ready");

@@ -1,7 +1,8 @@
 //! The certificate authority and the secure port of a real `sluiced` without a cluster, with real TLS and tokens.
 
+mod connections;
 mod debug;
-mod mesh;
+pub(crate) mod mesh;
 mod refusals;
 mod rotation;
 mod trust;

@@ -6,6 +6,7 @@
 mod admin;
 mod authority;
 mod clusters;
+mod connections;
 mod dataflow;
 mod files;
 mod hostile;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
+use sluice_testkit::parity::run::TRUSTED_LOOPBACK;
 use sluice_testkit::server::{Options, Sluiced, get};
 
 const STREAM_TIMEOUT: Duration = Duration::from_secs(20);
@@ -36,7 +37,12 @@ struct SecretServer {
 }
 
 impl SecretServer {
+    /// A server that trusts the loopback to forward identities.
     async fn open(ip: IpAddr) -> Result<Self> {
+        Self::open_with(ip, true).await
+    }
+
+    async fn open_with(ip: IpAddr, trusts_loopback: bool) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         std::fs::create_dir(directory.path().join("config"))?;
         let mut hidden = BTreeSet::new();
@@ -60,7 +66,10 @@ impl SecretServer {
         text += &format!("{pull}\n---\n{plugin}\n---\n");
         std::fs::write(directory.path().join("config/secrets.yaml"), text)?;
         let log = Some(directory.path().join("log"));
-        let options = Options { ip, log, ..Options::new(&directory.path().join("config")) };
+        let mut options = Options { ip, log, ..Options::new(&directory.path().join("config")) };
+        if trusts_loopback {
+            options.env.push(TRUSTED_LOOPBACK.map(str::to_owned).into());
+        }
         Ok(Self { server: Sluiced::start(&options).await?, directory, hidden })
     }
 
@@ -188,6 +197,18 @@ async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<
         return Ok(());
     };
     let server = SecretServer::open(ip).await?;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let untrusted = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
+        let mut stream = server.subscribe(&untrusted, protocol, &["kubernetes://shop"]).await?;
+        server.logged(&[&format!("~{}.edge", untrusted.pod), "is accepted from trusted addresses only"]).await?;
+        expect_no_secrets(&mut stream).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forwarded_certificates_from_the_loopback_are_not_trusted_by_default() -> Result<()> {
+    let server = SecretServer::open_with(LOOPBACK, false).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let untrusted = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
         let mut stream = server.subscribe(&untrusted, protocol, &["kubernetes://shop"]).await?;

@@ -98,6 +98,8 @@ impl Server {
             ObjectSource::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
         };
         let mut command = Command::new(&server_options.binary);
+        // Gateways authenticate by the certificates that the loopback forwards.
+        command.env("TRUSTED_GATEWAY_CIDR", "127.0.0.0/8");
         if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
         }

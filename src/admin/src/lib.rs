@@ -15,16 +15,12 @@ mod readiness;
 mod refusals;
 mod state;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
@@ -43,20 +39,6 @@ pub fn monitoring_router(state: Arc<AdminState>) -> Router {
     let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
     let router = router.with_state(state.clone());
     if state.options.debug_on_http { router.merge(debug::router(state)) } else { router }
-}
-
-/// The HTTP server failed.
-#[derive(Debug, thiserror::Error)]
-#[error("serve HTTP")]
-pub struct HttpServerError(#[from] io::Error);
-
-/// Serves a router until the token is cancelled.
-///
-/// # Errors
-/// The listener fails.
-pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> Result<(), HttpServerError> {
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    Ok(axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await?)
 }
 
 async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {

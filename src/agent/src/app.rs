@@ -52,14 +52,15 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
     serve_xds(&settings, &secrets, names.clone(), Arc::clone(&readiness), &metrics)?;
     if let Some(port) = settings.ports.debug {
         let proxy = DebugProxy { upstream: settings.control_plane.upstream.clone(), node: settings.node_id() };
-        debug::serve(proxy, settings.loopback(), port).await;
+        debug::serve(proxy, settings.loopback(), port, metrics.listen()).await;
     }
     if let Some(dns) = dns {
         dns.serve(metrics.clone()).await?;
     }
     if settings.ports.status != 0 {
+        let listen_metrics = metrics.listen();
         let status = StatusState::new(&settings, readiness, admin.clone(), stop.clone(), names, metrics)?;
-        status::serve(status, settings.ports.status).await?;
+        status::serve(status, settings.ports.status, listen_metrics).await?;
     }
 
     let node = EnvoyNode::new(&settings, &environment, &mut warnings);
@@ -94,9 +95,9 @@ async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(Secret
     let secrets = SecretStore::new(!external, identity.debounce, metrics.clone());
     if external {
         info!(target: "sds", socket = %socket.display(), "another SDS server provides the workload's certificate");
-        sds::serve(secrets.clone(), Path::new(FILES_SOCKET))?;
+        sds::serve(secrets.clone(), Path::new(FILES_SOCKET), metrics)?;
     } else {
-        sds::serve(secrets.clone(), &socket)?;
+        sds::serve(secrets.clone(), &socket, metrics)?;
         tokio::spawn(identity::run(identity.clone(), secrets.clone(), metrics.clone()));
     }
     Ok((secrets, external))

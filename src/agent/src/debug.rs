@@ -20,14 +20,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prost::Message as _;
 use serde_json::{Value, json};
+use sluice_listen::{ListenMetrics, Listener, serve_http};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Extensions, Request, Status};
 use tracing::{info, warn};
 
 use crate::codec::Raw;
 use crate::connection;
+use crate::ports;
 use crate::settings::Upstream;
 use crate::xds;
 
@@ -45,7 +48,7 @@ pub(crate) struct DebugProxy {
 }
 
 /// Serves on the loopback until the process ends. The pages are optional: a port in use is a warning.
-pub(crate) async fn serve(proxy: DebugProxy, loopback: IpAddr, port: u16) {
+pub(crate) async fn serve(proxy: DebugProxy, loopback: IpAddr, port: u16, metrics: ListenMetrics) {
     let address = SocketAddr::new(loopback, port);
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
@@ -54,11 +57,8 @@ pub(crate) async fn serve(proxy: DebugProxy, loopback: IpAddr, port: u16) {
     info!(target: "debug", %address, "listening");
     let handler = get(serve_page).post(serve_page);
     let router = Router::new().route("/debug", handler.clone()).route("/debug/{*page}", handler);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router.with_state(Arc::new(proxy))).await {
-            warn!(target: "debug", %error, "debug server stopped");
-        }
-    });
+    let listener = Listener::new(listener, ports::options("debug", metrics));
+    tokio::spawn(serve_http(listener, router.with_state(Arc::new(proxy)), CancellationToken::new()));
 }
 
 async fn serve_page(State(proxy): State<Arc<DebugProxy>>, uri: Uri, RawQuery(query): RawQuery) -> Response {

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use sluice_listen::{AcceptedConnection, Listener};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use crate::metrics::Metrics;
+use crate::ports;
 use crate::settings::{DnsSettings, host_and_port};
 use forward::Forwarder;
 use resolv_conf::ResolvConf;
@@ -29,8 +31,6 @@ const MAX_CONCURRENT_REQUESTS: usize = 1024;
 const MAX_UDP_REQUEST_BYTES: usize = 4096;
 /// Time limit for a request over TCP to arrive and to be answered. The connection is closed then.
 const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Wait after a connection that cannot be accepted.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A DNS proxy that does not serve yet. Its name table can be used already.
 pub(crate) struct DnsProxy {
@@ -62,12 +62,14 @@ impl DnsProxy {
             timeout: self.settings.timeout,
         };
         let request_slots = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+        let listen_metrics = metrics.listen();
         let resolver = Arc::new(Resolver { names: self.names, forwarder, metrics, request_slots });
         for address in listen_addresses(&self.settings.address, &self.resolv_conf.servers)? {
             let udp = UdpSocket::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             let tcp = TcpListener::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             info!(target: "dns", %address, servers = ?self.resolv_conf.servers, "listening");
             tokio::spawn(serve_udp(Arc::clone(&resolver), Arc::new(udp)));
+            let tcp = Listener::new(tcp, ports::options("dns", listen_metrics.clone()));
             tokio::spawn(serve_tcp(Arc::clone(&resolver), tcp));
         }
         Ok(())
@@ -133,27 +135,18 @@ async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
     }
 }
 
-async fn serve_tcp(resolver: Arc<Resolver>, listener: TcpListener) {
+async fn serve_tcp(resolver: Arc<Resolver>, mut listener: Listener) {
     loop {
-        let Ok(permit) = Arc::clone(&resolver.request_slots).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                warn!(target: "dns", %error, "failed to accept a TCP connection");
-                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
-                continue;
-            }
-        };
+        let AcceptedConnection { mut stream, slot, .. } = listener.accept().await;
         let resolver = Arc::clone(&resolver);
         tokio::spawn(async move {
-            let mut stream = stream;
             loop {
                 let served = tokio::time::timeout(TCP_IDLE_TIMEOUT, serve_request(&resolver, &mut stream)).await;
                 if !matches!(served, Ok(Ok(()))) {
                     break;
                 }
             }
-            drop(permit);
+            drop(slot);
         });
     }
 }
@@ -162,6 +155,8 @@ async fn serve_request(resolver: &Resolver, stream: &mut TcpStream) -> std::io::
     let mut request = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut request).await?;
     let closed = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    // Connections without a request take no slots of requests over UDP.
+    let _permit = resolver.request_slots.acquire().await.map_err(|_| closed())?;
     let response = resolver.resolve(&request, false).await.ok_or_else(closed)?;
     stream.write_u16(u16::try_from(response.len()).map_err(|_| closed())?).await?;
     stream.write_all(&response).await

@@ -39,6 +39,7 @@ mod log;
 mod metrics;
 mod node;
 mod pod;
+mod ports;
 mod proxy_config;
 mod sds;
 mod settings;

@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use sluice_listen::ListenMetrics;
 
 /// Handles to all metrics. Clones share the counters.
 #[derive(Clone)]
@@ -33,6 +34,7 @@ struct Inner {
     dns_requests: Counter,
     dns_upstream: Counter,
     dns_upstream_failures: Counter,
+    listen: ListenMetrics,
     wasm_modules: Gauge,
     wasm_lookups: Family<LookupLabels, Counter>,
     wasm_fetches: Family<ResultLabels, Counter>,
@@ -82,6 +84,7 @@ impl Default for Metrics {
             dns_requests: Counter::default(),
             dns_upstream: Counter::default(),
             dns_upstream_failures: Counter::default(),
+            listen: ListenMetrics::default(),
             wasm_modules: Gauge::default(),
             wasm_lookups: Family::default(),
             wasm_fetches: Family::default(),
@@ -140,6 +143,7 @@ impl Default for Metrics {
             "Forwarded DNS requests without a response",
             inner.dns_upstream_failures.clone(),
         );
+        inner.listen.register(registry);
         registry.register("wasm_cache_entries", "Cached Wasm modules", inner.wasm_modules.clone());
         registry.register(
             "wasm_cache_lookup_count",
@@ -211,6 +215,11 @@ impl Metrics {
 
     pub(crate) fn dns_request(&self) {
         self.0.dns_requests.inc();
+    }
+
+    /// Metrics of the ports.
+    pub(crate) fn listen(&self) -> ListenMetrics {
+        self.0.listen.clone()
     }
 
     pub(crate) fn dns_forwarded(&self, responded: bool) {

@@ -13,24 +13,26 @@ use sluice_proto::envoy::service::discovery::v3::{
 use sluice_proto::envoy::service::secret::v3::secret_discovery_service_server::{
     SecretDiscoveryService, SecretDiscoveryServiceServer,
 };
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
 use crate::identity::SecretStore;
+use crate::metrics::Metrics;
 use session::{Delta, SdsSession, SecretUpdate, Sotw};
 
 /// Serves secrets on a socket until the process ends.
 ///
 /// # Errors
 /// The agent cannot listen on the socket.
-pub(crate) fn serve(secrets: SecretStore, socket: &Path) -> Result<()> {
+pub(crate) fn serve(secrets: SecretStore, socket: &Path, metrics: &Metrics) -> Result<()> {
     let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
+    let incoming = crate::unix::incoming(listener, "sds", &metrics.listen());
     info!(target: "sds", socket = %socket.display(), "listening");
     let server =
         tonic::transport::Server::builder().add_service(SecretDiscoveryServiceServer::new(Service { secrets }));
     tokio::spawn(async move {
-        if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
+        if let Err(error) = server.serve_with_incoming(incoming).await {
             warn!(target: "sds", %error, "SDS server stopped");
         }
     });

@@ -23,7 +23,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
+use sluice_listen::{ListenMetrics, Listener, serve_http};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::Role;
@@ -31,6 +33,7 @@ use crate::dns::NameTableStore;
 use crate::envoy::ShutdownTokens;
 use crate::envoy::admin::Admin;
 use crate::metrics::Metrics;
+use crate::ports;
 use crate::settings::Settings;
 use app_probes::AppProbes;
 use merge::Scraper;
@@ -75,7 +78,7 @@ impl StatusState {
 ///
 /// # Errors
 /// The agent cannot listen on the port.
-pub(crate) async fn serve(status: StatusState, port: u16) -> Result<()> {
+pub(crate) async fn serve(status: StatusState, port: u16, metrics: ListenMetrics) -> Result<()> {
     // IPv4 and IPv6 where the machine has both.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
@@ -84,12 +87,8 @@ pub(crate) async fn serve(status: StatusState, port: u16) -> Result<()> {
             .with_context(|| format!("listen on port {port} for the status server"))?,
     };
     info!(target: "status", port, "listening");
-    let service = router(Arc::new(status)).into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, service).await {
-            warn!(target: "status", %error, "status server stopped");
-        }
-    });
+    let listener = Listener::new(listener, ports::options("status", metrics));
+    tokio::spawn(serve_http(listener, router(Arc::new(status)), CancellationToken::new()));
     Ok(())
 }
 

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use futures::Stream;
+use sluice_listen::{AcceptBackoff, ListenMetrics};
 use tokio::net::{UnixListener, UnixStream};
 
 /// Listens on a socket. A stale socket of an earlier run is replaced.
@@ -23,6 +25,27 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(listener)
+}
+
+/// The connections of a socket, with a pause after each that cannot be accepted.
+pub(crate) fn incoming(
+    listener: UnixListener,
+    name: &'static str,
+    metrics: &ListenMetrics,
+) -> impl Stream<Item = io::Result<UnixStream>> + use<> {
+    let backoff = AcceptBackoff::new(name, metrics);
+    futures::stream::unfold((listener, backoff), async |(listener, mut backoff)| {
+        loop {
+            backoff.pause().await;
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    backoff.accepted();
+                    return Some((Ok(stream), (listener, backoff)));
+                }
+                Err(error) => backoff.failed(&error),
+            }
+        }
+    })
 }
 
 /// Whether a server accepts connections on the socket.

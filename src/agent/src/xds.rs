@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::uri::PathAndQuery;
 use tokio::sync::watch;
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::server::{NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
@@ -57,9 +57,10 @@ pub(crate) fn serve(proxy: XdsProxy, socket: &Path) -> Result<()> {
     if proxy.upstream.roots.is_none() {
         warn!(target: "xdsproxy", "connections to the control plane are plaintext: controlPlaneAuthPolicy is NONE");
     }
+    let incoming = crate::unix::incoming(listener, "xds", &proxy.metrics.listen());
     let server = tonic::transport::Server::builder().add_service(Service(Arc::new(proxy)));
     tokio::spawn(async move {
-        if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
+        if let Err(error) = server.serve_with_incoming(incoming).await {
             warn!(target: "xdsproxy", %error, "xDS proxy stopped");
         }
     });

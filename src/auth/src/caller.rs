@@ -31,6 +31,8 @@ pub struct Caller {
     pub cluster: Option<Text>,
     /// Its pod, if its credentials name one.
     pub pod: Option<PodName>,
+    /// When its credentials expire, in seconds since the Unix epoch, if they do and the connection does not end then.
+    pub expiry: Option<i64>,
     /// Why the caller is anonymous; empty for an authenticated caller.
     pub anonymous_reason: String,
 }

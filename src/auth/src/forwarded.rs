@@ -12,7 +12,8 @@ use crate::{Authenticator, Call, Verdict};
 /// The header with the client certificates of a forwarded request.
 pub const FORWARDED_HEADER: &str = "x-forwarded-client-cert";
 
-/// Accepts `x-forwarded-client-cert` from the loopback and from gateways in trusted address ranges.
+/// Accepts `x-forwarded-client-cert` from gateways in trusted address ranges. The loopback is trusted only if a range contains
+/// it: other processes of the pod or the machine can connect from there.
 ///
 /// A trusted gateway must verify the certificates it forwards, and must drop this header from the requests of its own
 /// clients (`SANITIZE_SET`).
@@ -22,7 +23,7 @@ pub struct ForwardedCertificates {
 }
 
 impl ForwardedCertificates {
-    /// Trusts the loopback and these ranges.
+    /// Trusts these ranges.
     #[must_use]
     pub fn new(trusted: Vec<IpNet>) -> Self {
         Self { trusted }
@@ -30,7 +31,7 @@ impl ForwardedCertificates {
 
     fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        address.is_loopback() || self.trusted.iter().any(|range| range.contains(&address))
+        self.trusted.iter().any(|range| range.contains(&address))
     }
 
     fn verdict(&self, call: &Call<'_>) -> Verdict {
@@ -38,7 +39,9 @@ impl ForwardedCertificates {
             return Verdict::NoCredentials;
         };
         if !call.peer.is_some_and(|peer| self.trusts(peer.ip())) {
-            return Verdict::Rejected(format!("{FORWARDED_HEADER} is accepted from trusted addresses only"));
+            return Verdict::Rejected(format!(
+                "{FORWARDED_HEADER} is accepted from trusted addresses only (TRUSTED_GATEWAY_CIDR)"
+            ));
         }
         let elements = value.to_str().ok().and_then(header::parse);
         let Some(elements) = elements.filter(|elements| !elements.is_empty()) else {
@@ -84,11 +87,19 @@ mod tests {
     #[test]
     fn forwarded_certificates_are_accepted_from_trusted_peers_only() {
         let edge = Verdict::Identified(vec![Identity::new("cluster.local", "edge", "gw")]);
-        for peer in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "10.1.255.3:1", "[fd00:1::7]:1"] {
+        for peer in ["10.1.255.3:1", "[fd00:1::7]:1"] {
             assert_eq!(verdict(peer, EDGE.as_bytes()), edge, "{peer}");
         }
         assert_eq!(verdict("[::ffff:10.1.0.1]:1", EDGE.as_bytes()), edge, "an IPv4-mapped address");
-        for peer in ["10.2.0.1:1", "192.168.0.1:1", "[fd00:2::7]:1", "0.0.0.0:1"] {
+        for peer in [
+            "127.0.0.1:1",
+            "[::1]:1",
+            "[::ffff:127.0.0.1]:1",
+            "10.2.0.1:1",
+            "192.168.0.1:1",
+            "[fd00:2::7]:1",
+            "0.0.0.0:1",
+        ] {
             assert!(matches!(verdict(peer, EDGE.as_bytes()), Verdict::Rejected(_)), "{peer}");
         }
         let mut headers = HeaderMap::new();
@@ -102,10 +113,10 @@ mod tests {
     #[test]
     fn malformed_header_is_rejected() {
         for value in [&b"nonsense"[..], b"URI=", b"\xff\xfe", b"URI=\"spiffe://td/ns/a/sa/b", b";;,"] {
-            let refused = verdict("127.0.0.1:1", value);
+            let refused = verdict("10.1.0.1:1", value);
             assert!(matches!(refused, Verdict::Rejected(_)), "{:?}: {refused:?}", String::from_utf8_lossy(value));
         }
-        assert_eq!(verdict("127.0.0.1:1", b"By=a;DNS=web.example"), Verdict::Identified(Vec::new()));
-        assert_eq!(verdict("127.0.0.1:1", b"By=spiffe://td/ns/a/sa/b"), Verdict::Identified(Vec::new()));
+        assert_eq!(verdict("10.1.0.1:1", b"By=a;DNS=web.example"), Verdict::Identified(Vec::new()));
+        assert_eq!(verdict("10.1.0.1:1", b"By=spiffe://td/ns/a/sa/b"), Verdict::Identified(Vec::new()));
     }
 }

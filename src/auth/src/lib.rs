@@ -21,9 +21,9 @@ use rustls::pki_types::CertificateDer;
 use sluice_model::{Identity, Text};
 
 pub use caller::{Caller, IdentityMismatch, PodName};
-pub use certificate::ClientCertificates;
+pub use certificate::{CertificateCheck, ClientCertificates};
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
-pub use review::ReviewedTokens;
+pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens};
 pub use token::{FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
 pub use trust_domain::TrustDomain;
 pub use viewer::{Viewer, ViewerRules};
@@ -61,6 +61,12 @@ pub trait Authenticator: Send + Sync + 'static {
 
     /// Checks the credentials of a call.
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict>;
+
+    /// Expiry of the credentials of a call that the authenticator accepts, in seconds since the Unix epoch; `None` if they do
+    /// not expire, or if the expiry is that of the connection.
+    fn expiry(&self, _: &Call<'_>) -> Option<i64> {
+        None
+    }
 }
 
 /// The authenticators of a port.
@@ -89,24 +95,27 @@ impl Authenticators {
                 Verdict::NoCredentials => {}
                 Verdict::Rejected(reason) => reasons.push(format!("{}: {reason}", authenticator.name())),
                 Verdict::Identified(identities) => {
-                    let authenticator = Some(authenticator.name());
-                    return Ok(Caller { peer: call.peer, authenticator, identities, ..Caller::default() });
+                    let (authenticator, expiry) = (Some(authenticator.name()), authenticator.expiry(call));
+                    return Ok(Caller { peer: call.peer, authenticator, identities, expiry, ..Caller::default() });
                 }
                 Verdict::Pod(identity, pod) => {
-                    let (authenticator, identities) = (Some(authenticator.name()), vec![identity]);
+                    let (authenticator, expiry) = (Some(authenticator.name()), authenticator.expiry(call));
+                    let identities = vec![identity];
                     return Ok(Caller {
                         peer: call.peer,
                         authenticator,
                         identities,
                         cluster: Some(pod.cluster.clone()),
                         pod: Some(pod),
+                        expiry,
                         ..Caller::default()
                     });
                 }
                 Verdict::Account(identity, cluster) => {
-                    let (authenticator, identities) = (Some(authenticator.name()), vec![identity]);
-                    let cluster = Some(cluster);
-                    return Ok(Caller { peer: call.peer, authenticator, identities, cluster, ..Caller::default() });
+                    let (authenticator, expiry) = (Some(authenticator.name()), authenticator.expiry(call));
+                    let (identities, cluster) = (vec![identity], Some(cluster));
+                    let peer = call.peer;
+                    return Ok(Caller { peer, authenticator, identities, cluster, expiry, ..Caller::default() });
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Tokens of service accounts, verified by a TokenReview of the Kubernetes API (P07).
 
+mod cache;
+
 use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
@@ -10,7 +12,10 @@ use serde_json::json;
 use sluice_kube::{Clients, RequestError};
 use sluice_model::Text;
 
-use crate::token::{bearer, cluster, service_account};
+use crate::token::{bearer, cluster, expiry, service_account};
+use cache::ReviewCache;
+pub use cache::{ReviewLimits, ReviewMetrics};
+
 use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
@@ -26,6 +31,7 @@ pub struct ReviewedTokens {
     aliases: BTreeMap<Text, Text>,
     audiences: Vec<String>,
     trust_domain: TrustDomain,
+    cache: ReviewCache,
 }
 
 /// The response to a TokenReview.
@@ -53,7 +59,7 @@ struct User {
 }
 
 /// The subject of a token.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 struct Reviewed {
     namespace: String,
     service_account: String,
@@ -62,8 +68,14 @@ struct Reviewed {
 }
 
 /// Why a reviewed token does not authenticate a service account.
-#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 enum ReviewError {
+    /// The API server does not answer, or reports a failure.
+    #[error("cluster {0} cannot review the token: {1}")]
+    Unavailable(Text, String),
+    /// The review, or the wait for it, takes too long.
+    #[error("the token was not reviewed in time")]
+    Timeout,
     /// The API server reports an error instead of a result.
     #[error("the Kubernetes API rejects the token")]
     Rejected,
@@ -89,7 +101,14 @@ impl ReviewedTokens {
         audiences: &[String],
         trust_domain: TrustDomain,
     ) -> Self {
-        Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain }
+        let cache = ReviewCache::new(ReviewLimits::default(), ReviewMetrics::default());
+        Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain, cache }
+    }
+
+    /// The same with other limits of TokenReviews.
+    #[must_use]
+    pub fn with_limits(self, limits: ReviewLimits, metrics: ReviewMetrics) -> Self {
+        Self { cache: ReviewCache::new(limits, metrics), ..self }
     }
 
     /// The cluster of an id or alias, and its client.
@@ -106,25 +125,11 @@ impl ReviewedTokens {
             let id = &id[..id.floor_char_boundary(MAX_QUOTED_BYTES)];
             return Verdict::Rejected(format!("the caller names cluster {id:?}; known clusters are {known:?}"));
         };
-        let review = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-            "spec": {"token": token, "audiences": self.audiences},
-        });
-        let request = Request::post("/apis/authentication.k8s.io/v1/tokenreviews")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(review.to_string().into_bytes());
-        let Ok(request) = request else { return Verdict::Rejected("the token cannot be reviewed".to_owned()) };
-        let review = match sluice_kube::request::<Review>(&client, request).await {
-            Ok(review) => review,
-            Err(error) => {
-                let why = RequestError::from(error).to_string();
-                return Verdict::Rejected(format!("cluster {cluster} cannot review the token: {why}"));
-            }
-        };
-        match review.status.reviewed(&self.audiences) {
-            Ok(reviewed) => {
-                let identity = self.trust_domain.identity(&reviewed.namespace, &reviewed.service_account);
-                match reviewed.pod {
+        let reviewed = self.cache.reviewed(&cluster, token, self.review(&cluster, client, token)).await;
+        match reviewed {
+            Ok(Reviewed { namespace, service_account, pod }) => {
+                let identity = self.trust_domain.identity(&namespace, &service_account);
+                match pod {
                     Some((name, uid)) => {
                         let (name, uid) = (name.into(), uid.into());
                         let pod = PodName { cluster, namespace: identity.namespace.clone(), name, uid };
@@ -135,6 +140,21 @@ impl ReviewedTokens {
             }
             Err(error) => Verdict::Rejected(error.to_string()),
         }
+    }
+
+    /// The result of a TokenReview.
+    async fn review(&self, cluster: &Text, client: Client, token: &str) -> Result<Reviewed, ReviewError> {
+        let unavailable = |reason| ReviewError::Unavailable(cluster.clone(), reason);
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": {"token": token, "audiences": self.audiences},
+        });
+        let request = Request::post("/apis/authentication.k8s.io/v1/tokenreviews")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(review.to_string().into_bytes())
+            .map_err(|error| unavailable(error.to_string()))?;
+        let review = sluice_kube::request::<Review>(&client, request).await;
+        review.map_err(|error| unavailable(RequestError::from(error).to_string()))?.status.reviewed(&self.audiences)
     }
 }
 
@@ -167,6 +187,10 @@ impl Authenticator for ReviewedTokens {
 
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
         Box::pin(self.verdict(call))
+    }
+
+    fn expiry(&self, call: &Call<'_>) -> Option<i64> {
+        expiry(bearer(call.headers)?)
     }
 }
 

@@ -162,6 +162,15 @@ impl Authenticator for SignedTokens {
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
         Box::pin(self.verdict(call))
     }
+
+    fn expiry(&self, call: &Call<'_>) -> Option<i64> {
+        expiry(bearer(call.headers)?)
+    }
+}
+
+/// The expiry that a token states, in seconds since the Unix epoch. It is to be trusted only if the token is accepted.
+pub(super) fn expiry(token: &str) -> Option<i64> {
+    UnverifiedToken::split(token).ok()?.expiry()
 }
 
 /// The bearer token of a request.

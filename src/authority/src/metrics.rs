@@ -30,6 +30,7 @@ pub struct AuthorityMetrics {
     pub(super) unidentified: Count,
     sign_errors: Family<ErrorLabel, Count>,
     pub(super) issued: Count,
+    pub(super) rate_limited: Count,
     /// Connections of the secure port whose handshake failed.
     pub refused_connections: Count,
     signer: Arc<ArcSwapOption<Signer>>,
@@ -52,6 +53,11 @@ impl AuthorityMetrics {
             &self.unidentified,
         );
         add("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued);
+        add(
+            "sluice_certificate_requests_refused",
+            "Requests that were refused because of too many for the same identity in a minute",
+            &self.rate_limited,
+        );
         add("sluice_tls_refused", "Connections of the secure port whose handshake failed", &self.refused_connections);
         registry.register(
             "citadel_server_csr_sign_err_count",

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sluice_ca::{IssueError, ServerCertificate};
 use sluice_telemetry::unix_seconds;
 use sluice_tls::{ClientVerifier, ServerIdentity, TlsFiles};
@@ -199,8 +199,11 @@ impl ServerCertificateKeeper {
         for text in self.workload_signer.iter().flat_map(|signer| signer.roots()) {
             roots.extend(CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok));
         }
-        if let Err(error) = self.clients.set_roots(&roots) {
-            error!(target: "tls", %error, "client certificates cannot be verified");
+        let revoked = authority.as_ref().map(|authority| authority.crl().to_owned()).unwrap_or_default();
+        // The lists were read by the authority.
+        let lists = CertificateRevocationListDer::pem_slice_iter(revoked.as_bytes()).filter_map(Result::ok);
+        if let Err(error) = self.clients.set_roots(&roots, &lists.collect::<Vec<_>>()) {
+            error!(target: "tls", %error, "client certificates cannot be verified with the current roots");
         }
         // Roots of the server certificate.
         let pem = match &self.server_signer {
@@ -209,7 +212,6 @@ impl ServerCertificateKeeper {
             None => authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default(),
         };
         let workload_roots = authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default();
-        let revoked = authority.map(|authority| authority.crl().to_owned()).unwrap_or_default();
         let bundle = TrustBundle { roots: pem, workload_roots, revoked };
         self.bundle.send_if_modified(|current| {
             let is_new = *current != bundle;

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use http::HeaderMap;
@@ -19,12 +20,15 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::{AuthorityMetrics, ImpersonationError, KubernetesSigner, NodePods, Signer};
+use super::{AuthorityMetrics, ImpersonationError, KubernetesSigner, NodePods, RequestRate, Signer};
 
 /// The file that declares the service.
 pub const CERTIFICATE_SERVICE_PROTO: &str = "istio/security/certificate_service.proto";
 /// Largest request: four times one with the largest key.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
+/// Time limit for the message of an authenticated caller to arrive and for its certificate to be issued, by a signer of the
+/// Kubernetes API too.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Request metadata: the identity that a node proxy requests a certificate for.
 const IMPERSONATED_IDENTITY_FIELD: &str = "ImpersonatedIdentity";
 /// Request metadata: the requested signer of the Kubernetes API.
@@ -49,6 +53,8 @@ pub struct IssuingOptions {
     pub nodes: Option<Arc<NodePods>>,
     /// Lifetimes of certificates.
     pub lifetimes: LifetimeLimits,
+    /// Limits the requests for each identity.
+    pub rate: RequestRate,
     /// Metrics.
     pub metrics: AuthorityMetrics,
 }
@@ -68,12 +74,8 @@ impl CertificateService {
 }
 
 impl IssuingOptions {
-    async fn issue(
-        &self,
-        headers: &HeaderMap,
-        connection: Option<&TlsConnection>,
-        request: IstioCertificateRequest,
-    ) -> Result<IstioCertificateResponse, Status> {
+    /// Authenticates the caller of a request, whose message has not been read.
+    async fn caller(&self, headers: &HeaderMap, connection: Option<&TlsConnection>) -> Result<Caller, Status> {
         self.metrics.requests.inc();
         let none: &[_] = &[];
         let call = Call {
@@ -81,12 +83,20 @@ impl IssuingOptions {
             peer: connection.map(|connection| connection.peer),
             certificates: connection.map_or(none, |connection| &connection.certificates),
         };
-        let caller = self.authenticators.caller(&call).await.map_err(|refused| {
+        self.authenticators.caller(&call).await.map_err(|refused| {
             self.metrics.unauthenticated.inc();
             warn!(target: "serverca", "rejected a certificate request: {refused}");
             Status::unauthenticated("request authenticate failure")
-        })?;
-        let identities = self.identities(&caller, &request)?;
+        })
+    }
+
+    async fn issue(
+        &self,
+        caller: &Caller,
+        request: IstioCertificateRequest,
+    ) -> Result<IstioCertificateResponse, Status> {
+        let identities = self.identities(caller, &request)?;
+        self.check_rate(caller, &identities)?;
         let seconds = request.validity_duration;
         let issued = match &self.issuer {
             CertificateIssuer::Authority(signer) => {
@@ -109,6 +119,22 @@ impl IssuingOptions {
         self.metrics.issued.inc();
         debug!(target: "serverca", peer = %caller.address(), ?identities, not_after = issued.not_after, "issued a certificate");
         Ok(IstioCertificateResponse { cert_chain: issued.chain })
+    }
+
+    /// Refuses a request if there have been too many for the same identities.
+    fn check_rate(&self, caller: &Caller, identities: &[String]) -> Result<(), Status> {
+        if self.rate.admit(identities.join(","), Instant::now()) {
+            return Ok(());
+        }
+        self.metrics.rate_limited.inc();
+        if let Some(requests) = self.rate.log.event(Instant::now()) {
+            let limit = self.rate.per_minute();
+            warn!(
+                target: "serverca", peer = %caller.address(), ?identities, limit, requests,
+                "refused certificate requests: too many in a minute for an identity (logged once a minute)"
+            );
+        }
+        Err(Status::resource_exhausted("too many certificate requests for this identity, try again later"))
     }
 
     /// The identities of the certificate: those of the caller, or of a pod on its node.
@@ -158,31 +184,38 @@ impl Service<http::Request<Body>> for CertificateService {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let method = CreateCertificate(self.issuing.clone());
+        let issuing = self.issuing.clone();
         Box::pin(async move {
             if !request.uri().path().ends_with("/CreateCertificate") {
                 return Ok(Status::unimplemented("no such method").into_http());
             }
+            // The message is read only if the caller is authenticated, and has to arrive in time.
+            let (head, body) = request.into_parts();
+            let caller = match issuing.caller(&head.headers, head.extensions.get::<TlsConnection>()).await {
+                Ok(caller) => caller,
+                Err(refused) => return Ok(refused.into_http()),
+            };
+            let request = http::Request::from_parts(head, body);
+            let method = CreateCertificate { issuing, caller };
             let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
                 .max_decoding_message_size(MAX_REQUEST_BYTES);
-            Ok(grpc.unary(method, request).await)
+            let response = tokio::time::timeout(REQUEST_TIMEOUT, grpc.unary(method, request)).await;
+            Ok(response.unwrap_or_else(|_| Status::deadline_exceeded("the request takes too long").into_http()))
         })
     }
 }
 
-struct CreateCertificate(Arc<IssuingOptions>);
+struct CreateCertificate {
+    issuing: Arc<IssuingOptions>,
+    caller: Caller,
+}
 
 impl UnaryService<IstioCertificateRequest> for CreateCertificate {
     type Response = IstioCertificateResponse;
     type Future = BoxFuture<'static, Result<Response<IstioCertificateResponse>, Status>>;
 
     fn call(&mut self, request: Request<IstioCertificateRequest>) -> Self::Future {
-        let issuing = self.0.clone();
-        Box::pin(async move {
-            let (metadata, extensions, request) = request.into_parts();
-            let headers = metadata.into_headers();
-            let response = issuing.issue(&headers, extensions.get::<TlsConnection>(), request).await?;
-            Ok(Response::new(response))
-        })
+        let (issuing, caller) = (self.issuing.clone(), self.caller.clone());
+        Box::pin(async move { Ok(Response::new(issuing.issue(&caller, request.into_inner()).await?)) })
     }
 }

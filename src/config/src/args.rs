@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::limit_args::LimitArgs;
 use crate::namespace_limit_args::NamespaceLimitArgs;
 use crate::proxy_limit_args::ProxyLimitArgs;
 use crate::security_args::SecurityArgs;
@@ -267,15 +268,21 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_timeout: String,
-    /// Age at which a connection is closed, so that proxies spread over replicas; unlimited by default.
+    /// Age at which a connection of proxies is closed gracefully, within a tenth more or less, so that proxies spread over
+    /// replicas; 0 is unlimited.
     #[arg(
         long = "keepaliveMaxServerConnectionAge",
         alias = "keepalive-max-server-connection-age",
         value_name = "DURATION",
+        default_value = "24h",
         global = true,
         help_heading = "Serving"
     )]
-    pub keepalive_max_server_connection_age: Option<String>,
+    pub keepalive_max_server_connection_age: String,
+
+    /// Limits.
+    #[command(flatten)]
+    pub limits: LimitArgs,
 
     /// Limits of the proxies that callers may connect.
     #[command(flatten)]

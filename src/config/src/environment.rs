@@ -118,6 +118,8 @@ pub struct Features {
     pub push_throttle: Option<NonZeroUsize>,
     /// `ISTIO_GPRC_MAXRECVMSGSIZE`: largest request in bytes; 4 MiB if 0 or not set.
     pub max_request_bytes: Option<NonZeroUsize>,
+    /// `ISTIO_GPRC_MAXSTREAMS`: concurrent streams of one connection; 1000 if 0 or not set.
+    pub max_streams_per_connection: Option<NonZeroU32>,
     /// `PILOT_MAX_REQUESTS_PER_SECOND`: new streams for each second; limited by load only if 0 or not
     /// set.
     pub max_streams_a_second: Option<NonZeroU32>,
@@ -140,7 +142,7 @@ pub struct Features {
     pub local_cluster_secrets: bool,
     /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: the identity of a caller must be that of its proxy.
     pub xds_identity_check: bool,
-    /// `TRUSTED_GATEWAY_CIDR`: addresses, in addition to the loopback, whose forwarded client certificates are trusted.
+    /// `TRUSTED_GATEWAY_CIDR`: addresses whose forwarded client certificates are trusted.
     pub trusted_gateways: Vec<IpNet>,
 }
 
@@ -242,6 +244,7 @@ impl Features {
             allocation_v4: variables.block("PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4),
             allocation_v6: variables.block("PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6),
             push_throttle: variables.limit("PILOT_PUSH_THROTTLE"),
+            max_streams_per_connection: variables.limit("ISTIO_GPRC_MAXSTREAMS"),
             max_request_bytes: variables.limit("ISTIO_GPRC_MAXRECVMSGSIZE"),
             remote_cluster_timeout: variables.duration("PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT),
             insecure_kubeconfig: variables.list("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS"),

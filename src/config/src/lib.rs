@@ -3,6 +3,8 @@
 mod address;
 mod args;
 mod environment;
+mod limit_args;
+mod limits;
 mod namespace_limit_args;
 mod proxy_limit_args;
 mod security;
@@ -26,6 +28,8 @@ use crate::values::Variables;
 pub use address::{AddressError, ListenAddress};
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
+pub use limit_args::LimitArgs;
+pub use limits::LimitsConfig;
 pub use namespace_limit_args::NamespaceLimitArgs;
 pub use proxy_limit_args::ProxyLimitArgs;
 pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
@@ -41,6 +45,8 @@ pub struct Config {
     pub ports: Ports,
     /// Connections.
     pub serving: ServingConfig,
+    /// Limits of connections and of what clients may cause.
+    pub limits: LimitsConfig,
     /// Limits of the proxies that callers may connect.
     pub proxy_limits: ProxyLimitArgs,
     /// Limits of what the objects of one namespace may cost.
@@ -178,13 +184,14 @@ impl Config {
             secure_grpc: parse_address("--secureGRPCAddr", &args.secure_grpc_addr)?,
             monitoring: parse_address("--monitoringAddr", &args.monitoring_addr)?,
         };
-        let max_age = args.keepalive_max_server_connection_age.as_deref();
+        let max_age = duration("--keepaliveMaxServerConnectionAge", &args.keepalive_max_server_connection_age)?;
         let serving = ServingConfig {
             shutdown: duration("--shutdownDuration", &args.shutdown_duration)?,
             keepalive_interval: duration("--keepaliveInterval", &args.keepalive_interval)?,
             keepalive_timeout: duration("--keepaliveTimeout", &args.keepalive_timeout)?,
-            max_connection_age: max_age.map(|text| duration("--keepaliveMaxServerConnectionAge", text)).transpose()?,
+            max_connection_age: Some(max_age).filter(|age| !age.is_zero()),
         };
+        let limits = LimitsConfig::new(&args.limits)?;
         let log = LogConfig {
             levels: args.log_output_level.parse().map_err(fail("--log_output_level"))?,
             json: args.log_as_json,
@@ -219,6 +226,7 @@ impl Config {
             identity,
             ports,
             serving,
+            limits,
             proxy_limits,
             namespace_limits,
             log,

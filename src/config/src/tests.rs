@@ -78,6 +78,10 @@ fn invalid_values_name_the_flag() {
     check(&["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"], "--tls-cipher-suites");
     check(&["--tlsCertFile=/c", "--tlsKeyFile=/k"], "--tlsCertFile");
     check(&["--domain=a..b"], "--domain");
+    check(&["--handshakeTimeout=0s"], "--handshakeTimeout: \"0s\" is no time limit");
+    check(&["--firstRequestTimeout=10"], "--firstRequestTimeout: \"10\" is not a duration");
+    check(&["--maxConnections=0"], "--maxConnections");
+    check(&["--maxHeaderBytes=many"], "--maxHeaderBytes");
     check(&["--configDir"], "value");
     check(&["serve"], "serve");
 }

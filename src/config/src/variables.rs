@@ -138,6 +138,7 @@ const LOAD: &[Variable] = &[
         "4194304",
         "Largest request in bytes; 0 is the default. A delta proxy that reconnects lists all resources it holds",
     ),
+    ("ISTIO_GPRC_MAXSTREAMS", "1000", "Maximum number of concurrent streams of a connection; 0 is the default"),
     ("PILOT_MAX_REQUESTS_PER_SECOND", "by load", "New streams for each second; 0 is the default"),
     (
         "SLUICE_VHDS",
@@ -160,7 +161,8 @@ const CALLERS: &[Variable] = &[
     (
         "TRUSTED_GATEWAY_CIDR",
         "",
-        "CIDR blocks, in addition to the loopback, whose X-Forwarded-Client-Cert is trusted, comma separated",
+        "CIDR blocks whose X-Forwarded-Client-Cert is trusted, comma separated; 127.0.0.0/8,::1/128 is the loopback. Their \
+         connections have no limits for each address",
     ),
     ("TOKEN_AUDIENCES", "istio-ca", "Accepted audiences of tokens, comma separated"),
     ("JWT_RULE", "", "JSON with issuer, jwks_uri and audiences of accepted OIDC tokens"),

@@ -1,4 +1,4 @@
-//! Connections of the secure port: concurrent handshakes, each with a timeout.
+//! Connections of the secure port: concurrent handshakes, each with a time limit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,37 +8,48 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::Stream;
+use rand::Rng as _;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use sluice_telemetry::Count;
+use sluice_auth::CertificateCheck as _;
+use sluice_ca::Certificate;
+use sluice_listen::{AcceptedConnection, ConnectionEnd, ConnectionSlot, Listener};
+use sluice_telemetry::{Count, unix_seconds};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-/// Time limit of a handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes; further connections wait.
-const MAX_HANDSHAKES: usize = 2048;
-/// Pause after a failed `accept`, for instance because of too many open files.
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+use crate::ClientVerifier;
 
-/// Connections that completed their handshake.
+/// Longest time between two checks of the expiry of a client certificate, because the clock of the machine can be changed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+/// Maximum delay of a check after the roots have changed, so that not all connections are checked at once.
+const MAX_CHECK_DELAY: Duration = Duration::from_secs(30);
+/// Approximate time to check the certificates of a connection.
+const CHECK_COST: Duration = Duration::from_millis(1);
+
+/// Connections that completed their handshake, with their slots.
 pub struct SecureIncoming {
-    ready: mpsc::Receiver<io::Result<SecureStream>>,
+    ready: mpsc::Receiver<(SecureStream, ConnectionSlot)>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl SecureIncoming {
     /// Accepts connections on the listener until it is dropped, and counts failed handshakes.
     #[must_use]
-    pub fn new(listener: TcpListener, config: Arc<ServerConfig>, failed_handshakes: Count) -> Self {
+    pub fn new(
+        listener: Listener,
+        config: Arc<ServerConfig>,
+        clients: Arc<ClientVerifier>,
+        failed_handshakes: Count,
+    ) -> Self {
         let (done, ready) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), done, failed_handshakes));
-        Self { ready, accepting }
+        let handshakes = Handshakes { acceptor: config.into(), clients, failed_handshakes, done };
+        Self { ready, accepting: tokio::spawn(handshakes.accept(listener)) }
     }
 }
 
@@ -49,52 +60,54 @@ impl Drop for SecureIncoming {
 }
 
 impl Stream for SecureIncoming {
-    type Item = io::Result<SecureStream>;
+    type Item = (SecureStream, ConnectionSlot);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.ready.poll_recv(cx)
     }
 }
 
-async fn accept(
-    listener: TcpListener,
+/// Performs handshakes.
+#[derive(Clone)]
+struct Handshakes {
     acceptor: TlsAcceptor,
-    done: mpsc::Sender<io::Result<SecureStream>>,
+    clients: Arc<ClientVerifier>,
     failed_handshakes: Count,
-) {
-    let permits = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                warn!(target: "tls", %error, "failed to accept a connection");
-                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
-                continue;
+    done: mpsc::Sender<(SecureStream, ConnectionSlot)>,
+}
+
+impl Handshakes {
+    async fn accept(self, mut listener: Listener) {
+        loop {
+            let accepted = listener.accept().await;
+            tokio::spawn(self.clone().secure(accepted));
+        }
+    }
+
+    /// Performs the handshake of a connection.
+    async fn secure(self, accepted: AcceptedConnection) {
+        let AcceptedConnection { stream, peer, slot } = accepted;
+        if !slot.begin().await {
+            return;
+        }
+        // From before the verification on, so that no change is missed.
+        let changes = self.clients.changes();
+        match tokio::time::timeout(slot.limits().handshake_timeout, self.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let secure = SecureStream { stream, peer, clients: self.clients, changes };
+                // Fails only when the server has stopped.
+                let _ = self.done.send((secure, slot)).await;
             }
-        };
-        let (acceptor, done, failed_handshakes) = (acceptor.clone(), done.clone(), failed_handshakes.clone());
-        tokio::spawn(async move {
-            if let Err(error) = stream.set_nodelay(true) {
-                debug!(target: "tls", %peer, %error, "failed to set TCP_NODELAY");
+            // For example a TCP probe of the port.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                debug!(target: "tls", %peer, "connection closed before the handshake");
             }
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    // Fails only when the server has stopped.
-                    let _ = done.send(Ok(SecureStream { stream, peer })).await;
-                }
-                // For example a TCP probe of the port.
-                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    debug!(target: "tls", %peer, "connection closed before the handshake");
-                }
-                Ok(Err(error)) => {
-                    failed_handshakes.inc();
-                    warn!(target: "tls", %peer, %error, "TLS handshake failed");
-                }
-                Err(_) => debug!(target: "tls", %peer, "TLS handshake timed out"),
+            Ok(Err(error)) => {
+                self.failed_handshakes.inc();
+                warn!(target: "tls", %peer, %error, "TLS handshake failed");
             }
-            drop(permit);
-        });
+            Err(_) => slot.closed(ConnectionEnd::Handshake),
+        }
     }
 }
 
@@ -102,6 +115,8 @@ async fn accept(
 pub struct SecureStream {
     stream: TlsStream<TcpStream>,
     peer: SocketAddr,
+    clients: Arc<ClientVerifier>,
+    changes: watch::Receiver<()>,
 }
 
 /// The peer of a connection, after the handshake.
@@ -111,6 +126,49 @@ pub struct TlsConnection {
     pub peer: SocketAddr,
     /// The verified certificate chain of the client; empty if the client has no certificate.
     pub certificates: Arc<[CertificateDer<'static>]>,
+    /// Verifies the certificates again.
+    clients: Arc<ClientVerifier>,
+    changes: watch::Receiver<()>,
+}
+
+impl TlsConnection {
+    pub(crate) fn new(
+        peer: SocketAddr,
+        certificates: Arc<[CertificateDer<'static>]>,
+        clients: Arc<ClientVerifier>,
+        changes: watch::Receiver<()>,
+    ) -> Self {
+        Self { peer, certificates, clients, changes }
+    }
+
+    /// Waits until the client certificate is no longer valid: it has expired or is revoked, or its root is withdrawn.
+    /// Returns the reason. Without a client certificate, it waits forever.
+    pub async fn credentials_end(&self) -> String {
+        let expiry = |certificate| Certificate::parse("client certificate", certificate).map(|it| it.not_after).ok();
+        let Some(not_after) = self.certificates.iter().filter_map(|der| expiry(der)).min() else {
+            return std::future::pending().await;
+        };
+        let mut changes = self.changes.clone();
+        loop {
+            let left = u64::try_from(not_after.saturating_add(1) - unix_seconds()).unwrap_or_default();
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(left).min(CHECK_INTERVAL)) => {
+                    if unix_seconds() <= not_after {
+                        continue;
+                    }
+                }
+                // The verifier lives as long as the connection.
+                _ = changes.changed() => {
+                    let spread = CHECK_COST.saturating_mul(self.clients.connections()).min(MAX_CHECK_DELAY);
+                    let delay = spread.mul_f64(rand::rng().random());
+                    tokio::time::sleep(delay).await;
+                }
+            }
+            if let Err(reason) = self.clients.check(&self.certificates) {
+                return reason;
+            }
+        }
+    }
 }
 
 impl Connected for SecureStream {
@@ -118,10 +176,8 @@ impl Connected for SecureStream {
 
     fn connect_info(&self) -> TlsConnection {
         let certificates = self.stream.get_ref().1.peer_certificates().unwrap_or_default();
-        TlsConnection {
-            peer: self.peer,
-            certificates: certificates.iter().cloned().map(CertificateDer::into_owned).collect(),
-        }
+        let certificates = certificates.iter().cloned().map(CertificateDer::into_owned).collect();
+        TlsConnection::new(self.peer, certificates, self.clients.clone(), self.changes.clone())
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
-use sluice_auth::TrustDomain;
+use sluice_auth::{CertificateCheck, TrustDomain};
 use sluice_ca::Certificate;
 use sluice_model::Identity;
+use tokio::sync::watch;
 
 /// Verifies client certificates with the current roots, and their trust domain. A client may connect without a
 /// certificate; it is then authenticated by other credentials.
@@ -20,6 +21,8 @@ pub struct ClientVerifier {
     provider: Arc<CryptoProvider>,
     /// Without roots, every certificate is rejected.
     current: ArcSwapOption<Roots>,
+    /// Notifies of other roots or revocation lists.
+    changes: watch::Sender<()>,
     trust_domain: TrustDomain,
 }
 
@@ -34,29 +37,55 @@ pub enum RootsError {
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-struct Roots(Arc<dyn ClientCertVerifier>);
+struct Roots {
+    roots: Vec<CertificateDer<'static>>,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
 
 impl ClientVerifier {
     /// Without roots.
     #[must_use]
     pub fn new(trust_domain: TrustDomain) -> Self {
         let provider = sluice_crypto::provider(None);
-        Self { provider, current: ArcSwapOption::empty(), trust_domain }
+        Self { provider, current: ArcSwapOption::empty(), changes: watch::Sender::default(), trust_domain }
     }
 
-    /// Replaces the roots.
+    /// Replaces the roots and the revocation lists. A certificate of an issuer without a list is not revoked.
     ///
     /// # Errors
-    /// No usable root is among them.
-    pub fn set_roots(&self, roots: &[CertificateDer<'static>]) -> Result<(), RootsError> {
+    /// No usable root is among them, or a list is malformed. The previous ones stay in use.
+    pub fn set_roots(
+        &self,
+        roots: &[CertificateDer<'static>],
+        revoked: &[CertificateRevocationListDer<'static>],
+    ) -> Result<(), RootsError> {
+        if self.current.load().as_ref().is_some_and(|current| current.roots == roots && current.revoked == revoked) {
+            return Ok(());
+        }
         let mut store = RootCertStore::empty();
         let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
         if added == 0 {
             return Err(RootsError::NoRoot);
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), self.provider.clone()).build()?;
-        self.current.store(Some(Arc::new(Roots(verifier))));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), self.provider.clone())
+            .with_crls(revoked.iter().cloned())
+            .allow_unknown_revocation_status()
+            .build()?;
+        let current = Roots { roots: roots.to_vec(), revoked: revoked.to_vec(), verifier };
+        self.current.store(Some(Arc::new(current)));
+        self.changes.send_replace(());
         Ok(())
+    }
+
+    /// Approximate number of connections that follow the changes.
+    pub(crate) fn connections(&self) -> u32 {
+        u32::try_from(self.changes.receiver_count()).unwrap_or(u32::MAX)
+    }
+
+    /// Notifies of other roots or revocation lists.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Checks that a verified certificate has one identity, of the trust domain.
@@ -80,6 +109,17 @@ impl fmt::Debug for ClientVerifier {
     }
 }
 
+impl CertificateCheck for ClientVerifier {
+    fn check(&self, chain: &[CertificateDer<'static>]) -> Result<(), String> {
+        let Some((certificate, intermediates)) = chain.split_first() else { return Ok(()) };
+        match self.verify_client_cert(certificate, intermediates, UnixTime::now()) {
+            Ok(_) => Ok(()),
+            Err(Error::InvalidCertificate(reason)) => Err(format!("the client certificate is not valid: {reason}")),
+            Err(error) => Err(format!("the client certificate is not valid: {error}")),
+        }
+    }
+}
+
 impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
@@ -99,7 +139,7 @@ impl ClientCertVerifier for ClientVerifier {
         let Some(roots) = self.current.load_full() else {
             return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
         };
-        let verified = roots.0.verify_client_cert(certificate, intermediates, now)?;
+        let verified = roots.verifier.verify_client_cert(certificate, intermediates, now)?;
         self.check_identity(certificate)?;
         Ok(verified)
     }
@@ -126,3 +166,6 @@ impl ClientCertVerifier for ClientVerifier {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,14 +8,16 @@ use std::time::Duration;
 use ResourceType::{Cluster, Listener};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
+use prometheus_client::registry::Registry;
 use sluice_auth::{Authenticators, ForwardedCertificates};
+use sluice_listen::{ListenLimits, ListenMetrics, PortOptions};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
-use sluice_xds::{Admission, ListenerEnded, ProxyLimits, ServerOptions, serve};
+use sluice_xds::{Admission, ListenerEnded, ProxyLimits, ServerOptions, StreamLimits, serve};
 use sluice_xds_protocol::XdsProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -36,17 +38,44 @@ struct Server {
     address: SocketAddr,
     shutdown: oneshot::Sender<()>,
     serving: JoinHandle<Result<(), ListenerEnded>>,
+    metrics: ListenMetrics,
 }
 
 impl Server {
     async fn start(mesh: &SessionFixture, options: ServerOptions) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
+        Self::start_with(mesh, options, ListenLimits::default()).await
+    }
+
+    /// With limits of connections.
+    async fn start_with(mesh: &SessionFixture, options: ServerOptions, limits: ListenLimits) -> Self {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = tcp.local_addr().expect("an address");
+        let metrics = ListenMetrics::default();
+        let port = PortOptions { name: "grpc", limits, metrics: metrics.clone(), ..PortOptions::default() };
+        let listener = sluice_listen::Listener::new(tcp, port);
         let (shutdown, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve(listener, mesh.server.clone(), options, plaintext(), async {
             let _ = stopped.await;
         }));
-        Self { address, shutdown, serving }
+        Self { address, shutdown, serving, metrics }
+    }
+
+    /// Waits until a limit has closed a connection.
+    async fn closed_by(&self, reason: &str) {
+        let mut registry = Registry::default();
+        self.metrics.register(&mut registry);
+        let line = format!("sluice_closed_connections{{port=\"grpc\",reason=\"{reason}\"}} 1\n");
+        let is_closed = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
+            text.contains(&line)
+        };
+        within(async {
+            while !is_closed() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
     }
 
     async fn channel(&self) -> Channel {
@@ -319,5 +348,157 @@ async fn streams_over_the_admission_limit_are_rejected_with_resource_exhausted()
     let codes = within(futures::future::join_all((0..4).map(|_| begin()))).await;
     let refused = codes.iter().filter(|code| **code == Some(Code::ResourceExhausted)).count();
     assert!((1..=2).contains(&refused), "{codes:?}");
+    server.serving.abort();
+}
+
+/// Limits of connections with short time limits.
+fn short_limits() -> ListenLimits {
+    let limit = Duration::from_millis(300);
+    ListenLimits { first_request_timeout: limit, idle_timeout: limit, ..ListenLimits::default() }
+}
+
+#[tokio::test]
+async fn stream_without_a_first_request_ends() {
+    let mesh = mesh_of(1);
+    let server = Server::start_with(&mesh, ServerOptions::default(), short_limits()).await;
+    let (requests, mut identified) = server.delta().await;
+    requests.send(first(Cluster)).await.expect("open");
+    within(identified.message()).await.expect("no error").expect("a response");
+    let (_silent, mut nothing) = server.delta().await;
+    let status = within(nothing.message()).await.expect_err("it ends");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    // A report of health does not identify the proxy.
+    let (requests, mut probing) = server.delta().await;
+    let health =
+        DeltaDiscoveryRequest { type_url: "type.googleapis.com/istio.v1.HealthInformation".into(), ..first(Cluster) };
+    requests.send(health).await.expect("open");
+    let status = within(probing.message()).await.expect_err("it ends");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    mesh.cluster("base", "cluster-00000", "after");
+    mesh.commit();
+    within(identified.message()).await.expect("no error").expect("the identified stream is served");
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn connection_without_a_stream_is_closed() {
+    let mesh = mesh_of(1);
+    let server = Server::start_with(&mesh, ServerOptions::default(), short_limits()).await;
+    let channel = server.channel().await;
+    let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
+    let (requests, outgoing) = mpsc::channel(16);
+    requests.send(first(Cluster)).await.expect("open");
+    let mut responses =
+        client.delta_aggregated_resources(ReceiverStream::new(outgoing)).await.expect("a stream").into_inner();
+    within(responses.message()).await.expect("no error").expect("a response");
+    let mut raw = tokio::net::TcpStream::connect(server.address).await.expect("connect");
+    let mut end = [0; 1024];
+    // The raw connection sends nothing; the stream stays open although it is as idle.
+    within(async { while let Ok(1..) = tokio::io::AsyncReadExt::read(&mut raw, &mut end).await {} }).await;
+    mesh.cluster("base", "cluster-00000", "after");
+    mesh.commit();
+    within(responses.message()).await.expect("no error").expect("the stream is served");
+    drop((requests, responses, client));
+    server.closed_by("idle").await;
+    drop(channel);
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn streams_of_a_caller_and_of_a_connection_are_limited() {
+    let mesh = mesh_of(1);
+    let streams = StreamLimits { of_caller: 4, ..StreamLimits::default() };
+    let server = Server::start(&mesh, ServerOptions { streams, max_streams: 3, ..ServerOptions::default() }).await;
+    let client = server.client().await;
+    let open = async |mut client: AggregatedDiscoveryServiceClient<Channel>| {
+        let (requests, outgoing) = mpsc::channel(16);
+        requests.send(first(Cluster)).await.expect("open");
+        let responses = client.delta_aggregated_resources(ReceiverStream::new(outgoing)).await?;
+        Ok::<_, Status>((requests, responses.into_inner()))
+    };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(within(open(client.clone())).await.expect("a stream"));
+    }
+    // The client keeps to the limit that the server announces: the fourth stream of the connection waits.
+    let fourth = tokio::spawn(open(client.clone()));
+    held.push(within(open(server.client().await)).await.expect("another connection"));
+    let status = within(open(server.client().await)).await.expect_err("the caller has four streams");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    for (_, responses) in &mut held {
+        within(responses.message()).await.expect("no error").expect("a response");
+    }
+    assert!(!fourth.is_finished());
+    fourth.abort();
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn first_request_of_an_anonymous_stream_has_a_smaller_limit() {
+    let mesh = mesh_of(1);
+    let options = ServerOptions { max_anonymous_request_bytes: 10_000, ..ServerOptions::default() };
+    let server = Server::start(&mesh, options).await;
+    let large = DeltaDiscoveryRequest { resource_names_subscribe: vec!["x".repeat(100); 200], ..first(Cluster) };
+    let (requests, mut responses) = server.delta().await;
+    requests.send(large.clone()).await.expect("open");
+    let status = within(responses.message()).await.expect_err("too large");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let (requests, mut responses) = server.delta().await;
+    requests.send(first(Cluster)).await.expect("open");
+    within(responses.message()).await.expect("no error").expect("a response");
+    requests
+        .send(DeltaDiscoveryRequest { node: None, type_url: Listener.type_url().into(), ..large })
+        .await
+        .expect("open");
+    requests.send(first(ResourceType::Route)).await.expect("open");
+    mesh.cluster("base", "cluster-00000", "after");
+    mesh.commit();
+    within(responses.message()).await.expect("the later request is accepted").expect("a response");
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn connections_end_at_their_maximum_age_without_loss() {
+    let mesh = mesh_of(300);
+    let options = ServerOptions { max_connection_age: Some(Duration::from_millis(500)), ..ServerOptions::default() };
+    let server = Server::start(&mesh, options).await;
+    let mut held = std::collections::BTreeMap::new();
+    let mut connections = 0;
+    // A cluster changes until the client has reconnected three times. Each response is whole, and each change arrives.
+    for round in 0.. {
+        connections += 1;
+        let (requests, mut responses) = server.delta().await;
+        let versions = held.iter().map(|(name, (version, _))| (String::clone(name), String::clone(version))).collect();
+        requests
+            .send(DeltaDiscoveryRequest { initial_resource_versions: versions, ..first(Cluster) })
+            .await
+            .expect("open");
+        let mut received = 0;
+        let status = loop {
+            match within(responses.message()).await {
+                Ok(Some(response)) => {
+                    received += response.resources.len();
+                    for resource in response.resources {
+                        let bytes = resource.resource.expect("a resource").value;
+                        held.insert(resource.name, (resource.version, bytes));
+                    }
+                    let ack = DeltaDiscoveryRequest { node: None, response_nonce: response.nonce, ..first(Cluster) };
+                    // The stream may have ended.
+                    let _ = requests.send(ack).await;
+                    mesh.cluster("base", "cluster-00007", &format!("{round}-{received}"));
+                    mesh.commit();
+                }
+                Ok(None) => panic!("the stream has no status"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!(status.message().contains("opened again"), "{status:?}");
+        assert!(round == 0 || received >= 1, "the change before the reconnect arrives");
+        if connections == 3 {
+            break;
+        }
+    }
+    assert_eq!(held.len(), 300);
     server.serving.abort();
 }

@@ -89,7 +89,7 @@ impl<'s> CallerTarget<'s> {
         let audiences = ["istio-ca".to_owned()];
         let tokens = SignedTokens::of_clusters(keys, "https://issuer", &audiences, TrustDomain::new("td".into()));
         let chain: Vec<Arc<dyn Authenticator>> = vec![
-            Arc::new(ClientCertificates),
+            Arc::new(ClientCertificates::default()),
             Arc::new(tokens),
             Arc::new(ForwardedCertificates::new(vec![TRUSTED.parse()?])),
         ];
@@ -130,10 +130,7 @@ impl<'s> CallerTarget<'s> {
         }
         let peer = rng.choose(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
         let peer: Option<SocketAddr> = peer.filter(|_| !rng.once_in(20)).and_then(|peer| peer.parse().ok());
-        let trusted = peer.is_some_and(|peer| {
-            let ip = peer.ip().to_canonical().to_string();
-            ip.starts_with("10.1.") || ip == "::1"
-        });
+        let trusted = peer.is_some_and(|peer| peer.ip().to_canonical().to_string().starts_with("10.1."));
         let mut forwarded = None;
         if !rng.once_in(3) {
             let (mut value, names) = header(rng);

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use simple_dns::{CLASS, Name, Packet, Question, TYPE};
+use sluice_listen::ListenMetrics;
 
 use super::table::tests::names;
 use super::*;
@@ -53,6 +54,7 @@ async fn request_is_forwarded_to_another_server_if_one_fails() {
 async fn requests_are_served_over_tcp() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
     let address = listener.local_addr().expect("an address");
+    let listener = Listener::new(listener, ports::options("dns", ListenMetrics::default()));
     tokio::spawn(serve_tcp(Arc::new(resolver(Vec::new(), false).await), listener));
     let mut stream = TcpStream::connect(address).await.expect("connect");
     let request = request("tea.shop");

@@ -76,6 +76,13 @@ impl<'a> UnverifiedToken<'a> {
         Ok(Self { text, claims: decode(claims)?, signature: decode(signature)?, head })
     }
 
+    /// The expiry that the token states.
+    pub(super) fn expiry(&self) -> Option<i64> {
+        let claims: Claims = serde_json::from_slice(&self.claims).ok()?;
+        #[expect(clippy::cast_possible_truncation, reason = "the result saturates")]
+        claims.exp.map(|seconds| seconds as i64)
+    }
+
     pub(super) fn key_id(&self) -> Option<&str> {
         self.head.kid.as_deref()
     }

@@ -5,11 +5,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Buf as _;
 use http_body::Frame;
 use hyper::body::Incoming;
+use sluice_telemetry::unix_seconds;
 use sluice_xds_protocol::wire::{BufferChunks, ResponseFrame};
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 use tokio::time::Sleep;
@@ -17,12 +18,17 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::activity::RequestGuard;
 use crate::admission::{AdmissionClass, PushPermit};
+use crate::caller_streams::CountedStream;
 use crate::grpc_messages::GrpcMessages;
 use crate::stream::{AdsStream, EncodedResponse};
 
 /// Maximum number of requests that are read before the next response.
 const MAX_REQUESTS_PER_POLL: usize = 32;
+
+/// Longest time after which a stream ends because of the expiry of the caller's credentials: longer ones are as good as none.
+const MAX_EXPIRY_SECONDS: u64 = 365 * 24 * 3600;
 
 /// Chunks of a response are passed to the transport together, in frames of about this size.
 const FRAME_TARGET_BYTES: usize = 64 << 10;
@@ -36,14 +42,20 @@ pub(crate) struct AdsBody {
     chunks: Option<BufferChunks>,
     /// When the server began to build the response that is being sent.
     sending: Option<Instant>,
-    draining: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The task that `draining` wakes.
-    draining_waker: Option<Waker>,
+    ending: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The task that `ending` wakes.
+    ending_waker: Option<Waker>,
     retry: Option<Pin<Box<Sleep>>>,
     permit: PushPermit,
     /// A response was built with the permit.
     permit_used: bool,
     end: StreamEnd,
+    request: RequestGuard,
+    counted: CountedStream,
+    /// Time limit of the request that identifies the proxy, and the maximum size of later ones.
+    first_request: Option<(Pin<Box<Sleep>>, usize)>,
+    /// Ends when the credentials of the caller expire, if they do.
+    expiry: Option<Pin<Box<Sleep>>>,
 }
 
 enum StreamEnd {
@@ -56,8 +68,17 @@ enum StreamEnd {
 }
 
 impl AdsBody {
-    pub(crate) fn new(stream: AdsStream, protocol: XdsProtocol, requests: GrpcMessages<Incoming>) -> Self {
-        let draining = Box::pin(stream.server().draining().clone().cancelled_owned());
+    pub(crate) fn new(
+        stream: AdsStream,
+        protocol: XdsProtocol,
+        requests: GrpcMessages<Incoming>,
+        max_request_bytes: usize,
+        request: RequestGuard,
+        counted: CountedStream,
+    ) -> Self {
+        let expiry = stream.caller().expiry;
+        let deadline = Box::pin(tokio::time::sleep(request.connection().first_request_timeout()));
+        let ending = Box::pin(request.connection().ending().clone().cancelled_owned());
         let permit = PushPermit::new(stream.server().admission().clone());
         Self {
             permit,
@@ -67,10 +88,29 @@ impl AdsBody {
             requests,
             chunks: None,
             sending: None,
-            draining,
-            draining_waker: None,
+            ending,
+            ending_waker: None,
             retry: None,
             end: StreamEnd::Open,
+            request,
+            counted,
+            first_request: Some((deadline, max_request_bytes)),
+            expiry: expiry.map(|seconds| Box::pin(tokio::time::sleep(time_until(seconds)))),
+        }
+    }
+
+    /// Whether the request that identifies the proxy has not arrived in time.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        self.first_request.as_mut().is_some_and(|(deadline, _)| deadline.as_mut().poll(cx).is_ready())
+    }
+
+    /// Lifts the limits of the first request once the proxy is identified.
+    fn lift_first_limits(&mut self) {
+        if self.stream.is_identified()
+            && let Some((_, max_request_bytes)) = self.first_request.take()
+        {
+            self.requests.set_max_bytes(max_request_bytes);
+            self.counted.identified();
         }
     }
 
@@ -120,6 +160,7 @@ impl AdsBody {
                         status
                     })?;
                     self.stream.request(request, Instant::now()).map_err(status_of)?;
+                    self.lift_first_limits();
                 }
             }
         }
@@ -128,13 +169,18 @@ impl AdsBody {
         Ok(())
     }
 
-    /// Whether the server drains. If not, the task is woken when it does.
-    fn is_draining(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.draining_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            return self.stream.server().is_draining();
+    /// Why the stream has to end, if the server drains or a limit ends the connection. If not, the task is woken when it
+    /// does.
+    fn end_reason(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
+        if !self.ending_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.ending_waker = Some(cx.waker().clone());
+            // Pending registers the task. Whether it is ready is read from the mirrors below.
+            let _ = self.ending.as_mut().poll(cx);
         }
-        self.draining_waker = Some(cx.waker().clone());
-        self.draining.as_mut().poll(cx).is_ready()
+        if self.stream.server().is_draining() {
+            return Some("the server is shutting down");
+        }
+        self.request.connection().is_ending().then_some("the connection has to be opened again")
     }
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseFrame, Status>> {
@@ -143,12 +189,20 @@ impl AdsBody {
             self.permit.release(Instant::now());
         }
         loop {
-            if self.is_draining(cx) {
-                return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
+            if let Some(reason) = self.end_reason(cx) {
+                return Poll::Ready(Err(Status::unavailable(reason)));
             }
             self.read_requests(cx)?;
             if self.requests.turn().is_taken() && !self.stream.keeps_requests() {
                 self.requests.turn().release();
+            }
+            if self.is_late(cx) {
+                self.stream.server().metrics().refused("first_request");
+                return Poll::Ready(Err(Status::deadline_exceeded("no request has identified the proxy in time")));
+            }
+            if self.expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
+                self.stream.server().metrics().refused("expired");
+                return Poll::Ready(Err(Status::unauthenticated("the credentials of the caller have expired")));
             }
             self.stream.register(cx);
             if let Poll::Ready(response) = self.stream.poll_debug(cx) {
@@ -189,6 +243,12 @@ impl AdsBody {
     }
 }
 
+/// The time until credentials expire, in seconds since the Unix epoch.
+fn time_until(expiry: i64) -> Duration {
+    let left = u64::try_from(expiry.saturating_sub(unix_seconds())).unwrap_or_default();
+    Duration::from_secs(left.min(MAX_EXPIRY_SECONDS))
+}
+
 impl http_body::Body for AdsBody {
     type Data = ResponseFrame;
     type Error = Status;
@@ -224,7 +284,11 @@ impl http_body::Body for AdsBody {
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large variant, and are stored where they are polled")]
 pub(crate) enum ResponseBody {
     Ads(AdsBody),
-    Other(Body),
+    Other {
+        body: Body,
+        /// Counts the request until the body is sent.
+        _request: RequestGuard,
+    },
 }
 
 impl http_body::Body for ResponseBody {
@@ -237,7 +301,7 @@ impl http_body::Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<ResponseFrame>, Status>>> {
         match &mut *self {
             Self::Ads(body) => Pin::new(body).poll_frame(cx),
-            Self::Other(body) => {
+            Self::Other { body, .. } => {
                 let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
                 Poll::Ready(frame.map(|frame| Ok(frame?.map_data(ResponseFrame::from))))
             }
@@ -247,7 +311,7 @@ impl http_body::Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Ads(body) => body.is_end_stream(),
-            Self::Other(body) => body.is_end_stream(),
+            Self::Other { body, .. } => body.is_end_stream(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Serves ADS on gRPC.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,19 +10,21 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use sluice_auth::{Authenticators, Call};
+use sluice_listen::{AcceptedConnection, ConnectionEnd, ConnectionSlot, Listener, PeriodicLog};
 use sluice_tls::TlsConnection;
 use sluice_xds_protocol::XdsProtocol;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::service::Routes;
-use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
+use tonic::transport::server::{Connected, TcpConnectInfo};
 use tower::Service;
 
+use crate::activity::{ConnectionActivity, RequestGuard};
 use crate::admission::AdmissionError;
 use crate::body::{AdsBody, ResponseBody, status_of};
+use crate::caller_streams::{CallerStreams, StreamLimits};
 use crate::discovery_server::DiscoveryServer;
 use crate::frames::SmallFrames;
 use crate::grpc_messages::GrpcMessages;
@@ -48,6 +51,10 @@ pub struct ServerOptions {
     pub max_streams: u32,
     /// Maximum size of a request in bytes.
     pub max_request_bytes: usize,
+    /// Maximum size in bytes of the first request of a stream whose caller is anonymous.
+    pub max_anonymous_request_bytes: usize,
+    /// Maximum numbers of streams by caller.
+    pub streams: StreamLimits,
     /// Age at which the client is told to reconnect (GOAWAY); `None` is no limit.
     pub max_connection_age: Option<Duration>,
     /// How long such a connection may stay open before it is closed.
@@ -64,8 +71,10 @@ impl Default for ServerOptions {
         Self {
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
-            max_streams: 100_000,
+            max_streams: 1000,
             max_request_bytes: 4 << 20,
+            max_anonymous_request_bytes: 2 << 20,
+            streams: StreamLimits::default(),
             max_connection_age: None,
             max_connection_age_grace: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
@@ -84,13 +93,16 @@ pub struct ListenerEnded;
 /// # Errors
 /// The listener fails.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     server: Arc<DiscoveryServer>,
     options: ServerOptions,
     authenticators: Authenticators,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ListenerEnded> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = futures::stream::unfold(listener, async |mut listener| {
+        let AcceptedConnection { stream, slot, .. } = listener.accept().await;
+        Some(((stream, slot), listener))
+    });
     serve_on(incoming, server, options, authenticators, AdditionalServices::default(), shutdown).await
 }
 
@@ -107,8 +119,8 @@ pub struct AdditionalServices {
 ///
 /// # Errors
 /// `incoming` ends.
-pub async fn serve_on<IO, E>(
-    incoming: impl Stream<Item = Result<IO, E>>,
+pub async fn serve_on<IO>(
+    incoming: impl Stream<Item = (IO, ConnectionSlot)>,
     server: Arc<DiscoveryServer>,
     options: ServerOptions,
     authenticators: Authenticators,
@@ -117,9 +129,15 @@ pub async fn serve_on<IO, E>(
 ) -> Result<(), ListenerEnded>
 where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
-    E: Into<tower::BoxError>,
 {
-    let ads = AdsService { server: server.clone(), authenticators, max_request_bytes: options.max_request_bytes };
+    let ads = AdsService {
+        server: server.clone(),
+        authenticators,
+        streams: CallerStreams::new(options.streams),
+        refusals: Arc::default(),
+        max_request_bytes: options.max_request_bytes,
+        max_anonymous_request_bytes: options.max_anonymous_request_bytes.min(options.max_request_bytes),
+    };
     let reflection = ReflectionService::of([ADS_PROTO].into_iter().chain(additional.proto_files.iter().copied()));
     let router = additional.routes.into_axum_router();
     let router =
@@ -136,10 +154,9 @@ where
             tokio::select! {
                 () = &mut shutdown => break,
                 accepted = incoming.next() => match accepted {
-                    Some(Ok(io)) => {
-                        connections.spawn(serve_connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
+                    Some((io, slot)) => {
+                        connections.spawn(serve_connection(io, slot, ads.clone(), routes.clone(), options.clone(), closing.clone()));
                     }
-                    Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "failed to accept a connection"),
                     None => return Err(ListenerEnded),
                 },
                 Some(_) = connections.join_next() => {}
@@ -158,10 +175,11 @@ where
     Ok(())
 }
 
-/// Serves one connection until it ends. A GOAWAY tells the client to reconnect when the connection is too old or the
+/// Serves one connection until it ends. A GOAWAY tells the client to reconnect when a limit ends the connection or the
 /// server drains.
 async fn serve_connection<IO>(
     io: IO,
+    slot: ConnectionSlot,
     ads: AdsService,
     routes: Routes,
     options: ServerOptions,
@@ -169,16 +187,26 @@ async fn serve_connection<IO>(
 ) where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
+    if !slot.begin().await {
+        return;
+    }
+    let max_header_bytes = slot.limits().max_header_bytes;
+    let activity = ConnectionActivity::new(slot, ads.server.draining());
     let from = io.connect_info();
+    let secure = (&from as &dyn Any).downcast_ref::<TlsConnection>().cloned();
+    let of_requests = activity.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(from.clone());
-        let (ads, mut routes) = (ads.clone(), routes.clone());
+        let (ads, mut routes, guard) = (ads.clone(), routes.clone(), of_requests.begin());
         // Boxed, because the stream's task has the size of the larger of this future and the response's body.
         Box::pin(async move {
             if request.uri().path().starts_with(ADS_PATH_PREFIX) {
-                return Ok(ads.respond(request).await);
+                return Ok(ads.respond(request, guard).await);
             }
-            routes.call(request).await.map(|response| response.map(ResponseBody::Other))
+            routes
+                .call(request)
+                .await
+                .map(|response| response.map(|body| ResponseBody::Other { body, _request: guard }))
         })
     });
     let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -186,25 +214,25 @@ async fn serve_connection<IO>(
         .keep_alive_interval(Some(options.keepalive_interval))
         .keep_alive_timeout(options.keepalive_timeout)
         .max_concurrent_streams(options.max_streams)
+        .max_header_list_size(max_header_bytes)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(SEND_BUFFER_BYTES);
     let mut serving =
         std::pin::pin!(http.serve_connection(TokioIo::new(SmallFrames::new(io, options.small_frames)), service));
-    let age = async {
-        match options.max_connection_age {
-            Some(age) => tokio::time::sleep(age).await,
-            None => std::future::pending().await,
-        }
-    };
     let ended = tokio::select! {
         ended = &mut serving => ended,
         () = closing.cancelled() => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }
-        () = age => {
+        end = activity.end(options.max_connection_age, secure.as_ref()) => {
+            if end == ConnectionEnd::FirstRequest {
+                return;
+            }
             serving.as_mut().graceful_shutdown();
+            // Each stream ends after the response that is being sent.
+            activity.end_streams();
             // The connection is closed after the grace period.
             tokio::time::timeout(options.max_connection_age_grace, serving).await.unwrap_or(Ok(()))
         }
@@ -222,14 +250,19 @@ const ADS_PATH_PREFIX: &str = "/envoy.service.discovery.v3.AggregatedDiscoverySe
 struct AdsService {
     server: Arc<DiscoveryServer>,
     authenticators: Authenticators,
+    streams: Arc<CallerStreams>,
+    /// Limits messages about refused streams.
+    refusals: Arc<PeriodicLog>,
     max_request_bytes: usize,
+    max_anonymous_request_bytes: usize,
 }
 
 impl AdsService {
-    async fn respond(self, request: http::Request<Incoming>) -> http::Response<ResponseBody> {
+    async fn respond(self, request: http::Request<Incoming>, guard: RequestGuard) -> http::Response<ResponseBody> {
+        let connection = guard.connection().clone();
         let result = match request.uri().path().strip_prefix(ADS_PATH_PREFIX) {
-            Some("StreamAggregatedResources") => self.stream(XdsProtocol::Sotw, request).await,
-            Some("DeltaAggregatedResources") => self.stream(XdsProtocol::Delta, request).await,
+            Some("StreamAggregatedResources") => self.stream(XdsProtocol::Sotw, request, guard).await,
+            Some("DeltaAggregatedResources") => self.stream(XdsProtocol::Delta, request, guard).await,
             _ => Err(Status::unimplemented("no such method")),
         };
         match result {
@@ -239,11 +272,16 @@ impl AdsService {
                 response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
                 response
             }
-            Err(status) => status.into_http().map(ResponseBody::Other),
+            Err(status) => status.into_http().map(|body| ResponseBody::Other { body, _request: connection.begin() }),
         }
     }
 
-    async fn stream(self, protocol: XdsProtocol, request: http::Request<Incoming>) -> Result<AdsBody, Status> {
+    async fn stream(
+        self,
+        protocol: XdsProtocol,
+        request: http::Request<Incoming>,
+        guard: RequestGuard,
+    ) -> Result<AdsBody, Status> {
         let peer = peer_of(&request);
         match self.server.admission().admit(Instant::now()) {
             // Clients retry after both errors, with a backoff (X14).
@@ -267,10 +305,20 @@ impl AdsService {
             tracing::warn!(target: "ads", "refused a stream: {refused}");
             Status::unauthenticated("authentication failure")
         })?;
+        let Some(counted) = self.streams.add(&caller) else {
+            self.server.metrics().refused("caller");
+            if let Some(streams) = self.refusals.event(Instant::now()) {
+                let (peer, identities) = (caller.address(), &caller.identities);
+                tracing::warn!(target: "ads", %peer, ?identities, streams, "refused streams: their callers have too many (logged once a minute)");
+            }
+            return Err(Status::resource_exhausted("too many streams of this caller"));
+        };
+        let max_bytes =
+            if caller.authenticator.is_some() { self.max_request_bytes } else { self.max_anonymous_request_bytes };
         let stream = self.server.open(protocol, caller).map_err(status_of)?;
         let turn = RequestTurn::new(self.server.request_turns());
-        let requests = GrpcMessages::new(request.into_body(), self.max_request_bytes, turn);
-        Ok(AdsBody::new(stream, protocol, requests))
+        let requests = GrpcMessages::new(request.into_body(), max_bytes, turn);
+        Ok(AdsBody::new(stream, protocol, requests, self.max_request_bytes, guard, counted))
     }
 }
 

@@ -40,6 +40,11 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
         &mut self.turn
     }
 
+    /// Sets the maximum size of the next messages.
+    pub(crate) fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     /// The next message; `None` at the end of the body.
     ///
     /// # Errors
@@ -103,7 +108,8 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B
         if len > self.max_bytes {
             let max = self.max_bytes;
             return Err(Status::resource_exhausted(format!(
-                "the request has {len} bytes, more than the maximum of {max} (ISTIO_GPRC_MAXRECVMSGSIZE)"
+                "the request has {len} bytes, more than the maximum of {max} (ISTIO_GPRC_MAXRECVMSGSIZE, and \
+                 --maxAnonymousRequestBytes for the first request of an anonymous caller)"
             )));
         }
         Ok(Some(GRPC_PREFIX_BYTES + len))

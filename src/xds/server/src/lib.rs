@@ -5,8 +5,10 @@
 //! its gRPC response polls it for the next message when the transport has room. [`follow`] moves the engine's epochs
 //! into the store.
 
+mod activity;
 mod admission;
 mod body;
+mod caller_streams;
 mod connection;
 mod debug;
 mod discovery_server;
@@ -26,6 +28,7 @@ mod stream;
 mod version_counts;
 
 pub use admission::Admission;
+pub use caller_streams::StreamLimits;
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use discovery_server::DiscoveryServer;
 pub use feed::{EngineProxies, Outputs, follow};

@@ -158,7 +158,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug",
+            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug, caller, first_request, expired",
             self.refused.clone(),
         );
         registry.register(

@@ -352,6 +352,15 @@ impl AdsStream {
         &self.server
     }
 
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Whether a request has identified the proxy, or the caller of debug pages.
+    pub(crate) fn is_identified(&self) -> bool {
+        self.connection.is_some() || self.debug_requests.has_caller()
+    }
+
     /// The proxy, once the stream is identified.
     #[must_use]
     pub fn proxy(&self) -> Option<&ProxyKey> {

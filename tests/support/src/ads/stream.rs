@@ -111,17 +111,35 @@ impl AdsStream {
     /// # Errors
     /// The identity cannot be sent as a header.
     pub fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
+        let header = identity.forwarded.as_ref().map(|value| ("x-forwarded-client-cert", value.clone()));
+        Self::open_with(channel, protocol, identity, header)
+    }
+
+    /// Opens a stream of a caller with a token.
+    ///
+    /// # Errors
+    /// The token cannot be sent as a header.
+    pub fn open_with_token(channel: Channel, protocol: Protocol, identity: Identity, token: &str) -> Result<Self> {
+        Self::open_with(channel, protocol, identity, Some(("authorization", format!("Bearer {token}"))))
+    }
+
+    fn open_with(
+        channel: Channel,
+        protocol: Protocol,
+        identity: Identity,
+        header: Option<(&'static str, String)>,
+    ) -> Result<Self> {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let header: Option<MetadataValue<Ascii>> = match &identity.forwarded {
-            Some(value) => Some(value.parse().context("encode the identity as a header")?),
+        let header: Option<(&'static str, MetadataValue<Ascii>)> = match header {
+            Some((name, value)) => Some((name, value.parse().context("encode the credentials as a header")?)),
             None => None,
         };
         let wire = match protocol {
             Protocol::Sotw => {
                 let (sender, requests) = mpsc::unbounded_channel();
                 let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
-                if let Some(header) = header {
-                    request.metadata_mut().insert("x-forwarded-client-cert", header);
+                if let Some((name, header)) = header {
+                    request.metadata_mut().insert(name, header);
                 }
                 StreamHalves::Sotw(
                     sender,
@@ -131,8 +149,8 @@ impl AdsStream {
             Protocol::Delta => {
                 let (sender, requests) = mpsc::unbounded_channel();
                 let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
-                if let Some(header) = header {
-                    request.metadata_mut().insert("x-forwarded-client-cert", header);
+                if let Some((name, header)) = header {
+                    request.metadata_mut().insert(name, header);
                 }
                 StreamHalves::Delta(
                     sender,

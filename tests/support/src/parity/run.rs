@@ -88,6 +88,9 @@ impl Plan {
     }
 }
 
+/// The variable that lets the loopback forward the identities of proxies.
+pub const TRUSTED_LOOPBACK: [&str; 2] = ["TRUSTED_GATEWAY_CIDR", "127.0.0.0/8"];
+
 /// Runs the cases, several at a time, and compares all received resources.
 ///
 /// # Errors
@@ -120,6 +123,7 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     let log = out.join("sluiced.log");
     let mut options = Options::new(&primary);
     options.env = case.env.clone().into_iter().collect();
+    options.env.push(TRUSTED_LOOPBACK.map(str::to_owned).into());
     options.log = Some(log.clone());
     for (cluster, dir) in remotes {
         options.args.push(format!("--remoteConfigDir={cluster}={}", dir.display()));

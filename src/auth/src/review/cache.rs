@@ -1,0 +1,209 @@
+//! Limits TokenReviews: how many run at a time, for how long, and how often the same token is reviewed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::{hmac, rand};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sluice_model::Text;
+use sluice_telemetry::{Count, unix_seconds};
+use tokio::sync::{OnceCell, Semaphore};
+
+use super::{ReviewError, Reviewed};
+use crate::token::expiry;
+
+/// How long results are used again. A revoked token is accepted for no longer.
+const ACCEPTED_LIFETIME: Duration = Duration::from_secs(10);
+const REJECTED_LIFETIME: Duration = Duration::from_secs(2);
+/// Maximum number of results. Further tokens are reviewed at each use.
+const MAX_RESULTS: usize = 10_000;
+
+/// Limits of TokenReviews.
+#[derive(Clone, Copy, Debug)]
+pub struct ReviewLimits {
+    /// Maximum number of reviews at a time. Further ones wait.
+    pub max_reviews: usize,
+    /// Time limit of a review, the wait for it included.
+    pub timeout: Duration,
+}
+
+impl Default for ReviewLimits {
+    fn default() -> Self {
+        Self { max_reviews: 64, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Metrics of TokenReviews. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct ReviewMetrics {
+    running: Gauge,
+    reviews: Count,
+    cached: Count,
+    timeouts: Count,
+}
+
+impl ReviewMetrics {
+    /// Registers the metrics.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("sluice_token_reviews_running", "TokenReviews in progress", self.running.clone());
+        registry.register("sluice_token_reviews", "TokenReviews sent", self.reviews.clone());
+        registry.register(
+            "sluice_token_reviews_cached",
+            "Tokens that were accepted or rejected by the result of a recent TokenReview",
+            self.cached.clone(),
+        );
+        registry.register(
+            "sluice_token_review_timeouts",
+            "Tokens that were rejected because they were not reviewed in time",
+            self.timeouts.clone(),
+        );
+    }
+}
+
+/// The key of a token: a keyed hash, from which the token cannot be derived.
+type TokenKey = [u8; 32];
+type ReviewResult = Result<Reviewed, ReviewError>;
+
+/// The result of a review, with the time until which it is used again.
+type CachedResult = OnceCell<(ReviewResult, Option<Instant>)>;
+
+/// Results of recent reviews, and those in progress.
+pub(super) struct ReviewCache {
+    limits: ReviewLimits,
+    metrics: ReviewMetrics,
+    hash_key: hmac::Key,
+    permits: Semaphore,
+    results: Mutex<HashMap<TokenKey, Arc<CachedResult>>>,
+}
+
+impl ReviewCache {
+    pub(super) fn new(limits: ReviewLimits, metrics: ReviewMetrics) -> Self {
+        let mut secret = [0; 32];
+        // If the system has no randomness, the keys are still hashes: a key has no other use than to tell tokens apart.
+        let _ = rand::fill(&mut secret);
+        Self {
+            permits: Semaphore::new(limits.max_reviews.min(Semaphore::MAX_PERMITS)),
+            limits,
+            metrics,
+            hash_key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            results: Mutex::default(),
+        }
+    }
+
+    fn results(&self) -> MutexGuard<'_, HashMap<TokenKey, Arc<CachedResult>>> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The result for a token of a cluster: that of a recent review or of one in progress, or that of `review`.
+    pub(super) async fn reviewed(
+        &self,
+        cluster: &Text,
+        token: &str,
+        review: impl Future<Output = ReviewResult>,
+    ) -> ReviewResult {
+        let key = self.key(cluster, token);
+        let result = self.entry(key, Instant::now());
+        let mut is_cached = true;
+        let run = async {
+            is_cached = false;
+            // The semaphore is never closed.
+            let _permit = self.permits.acquire().await;
+            self.metrics.reviews.inc();
+            let _running = Running::new(&self.metrics.running);
+            let result = review.await;
+            let until = lifetime(&result, token).and_then(|lifetime| Instant::now().checked_add(lifetime));
+            (result, until)
+        };
+        let waited = tokio::time::timeout(self.limits.timeout, result.get_or_init(|| run)).await;
+        let found = match waited {
+            Ok((found, until)) => {
+                if until.is_none() {
+                    self.forget(&key, &result);
+                }
+                found.clone()
+            }
+            Err(_) => {
+                self.metrics.timeouts.inc();
+                self.forget(&key, &result);
+                Err(ReviewError::Timeout)
+            }
+        };
+        if is_cached && !matches!(found, Err(ReviewError::Timeout)) {
+            self.metrics.cached.inc();
+        }
+        found
+    }
+
+    fn key(&self, cluster: &str, token: &str) -> TokenKey {
+        let mut context = hmac::Context::with_key(&self.hash_key);
+        context.update(&(cluster.len() as u64).to_be_bytes());
+        context.update(cluster.as_bytes());
+        context.update(token.as_bytes());
+        let mut key = TokenKey::default();
+        key.copy_from_slice(context.sign().as_ref());
+        key
+    }
+
+    /// The entry of a key, without a result if there is no recent one.
+    fn entry(&self, key: TokenKey, now: Instant) -> Arc<CachedResult> {
+        let is_current = |entry: &CachedResult| match entry.get() {
+            Some((_, until)) => until.is_some_and(|until| now < until),
+            None => true,
+        };
+        let mut results = self.results();
+        if let Some(entry) = results.get(&key).filter(|entry| is_current(entry)) {
+            return entry.clone();
+        }
+        if results.len() >= MAX_RESULTS {
+            results.retain(|_, entry| is_current(entry));
+        }
+        let entry = Arc::new(CachedResult::new());
+        if results.len() < MAX_RESULTS {
+            results.insert(key, entry.clone());
+        }
+        entry
+    }
+
+    /// Removes an entry, unless another one has replaced it.
+    fn forget(&self, key: &TokenKey, entry: &Arc<CachedResult>) {
+        let mut results = self.results();
+        if results.get(key).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            // Other callers that wait for the review keep the entry.
+            results.remove(key);
+        }
+    }
+}
+
+/// How long a result is used again.
+fn lifetime(result: &ReviewResult, token: &str) -> Option<Duration> {
+    match result {
+        Ok(_) => {
+            // A token without an expiry is that of a Secret, which is valid until it is revoked.
+            let left = expiry(token).map_or(i64::MAX, |expiry| expiry.saturating_sub(unix_seconds()));
+            Some(ACCEPTED_LIFETIME.min(Duration::from_secs(u64::try_from(left).unwrap_or_default())))
+        }
+        Err(ReviewError::Unavailable(..) | ReviewError::Timeout) => None,
+        Err(_) => Some(REJECTED_LIFETIME),
+    }
+}
+
+/// A review in progress, in the metric.
+struct Running<'m>(&'m Gauge);
+
+impl<'m> Running<'m> {
+    fn new(metric: &'m Gauge) -> Self {
+        metric.inc();
+        Self(metric)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,19 @@
+//! Listeners: limits of connections in total and for each address, a back-off when connections cannot be accepted, and the
+//! server of the HTTP ports.
+
+mod accept_backoff;
+mod http1;
+mod limits;
+mod listener;
+mod metrics;
+mod periodic_log;
+mod slots;
+mod stalled_write;
+
+pub use accept_backoff::AcceptBackoff;
+pub use http1::serve_http;
+pub use limits::{ListenLimits, PortOptions};
+pub use listener::{AcceptedConnection, Listener};
+pub use metrics::ListenMetrics;
+pub use periodic_log::PeriodicLog;
+pub use slots::{ConnectionEnd, ConnectionSlot};

@@ -1,0 +1,148 @@
+//! Streams by caller.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use sluice_auth::Caller;
+use sluice_model::Identity;
+
+/// Maximum numbers of streams.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StreamLimits {
+    /// Of one caller: an identity, or the address of an anonymous caller.
+    pub of_caller: usize,
+    /// Of one caller without a request that identifies the proxy.
+    pub unidentified_of_caller: usize,
+    /// Of all callers together without such a request.
+    pub unidentified: usize,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        Self { of_caller: 20_000, unidentified_of_caller: 1024, unidentified: 4096 }
+    }
+}
+
+/// The key of a caller.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+enum CallerKey {
+    Identity(Identity),
+    Address(Option<IpAddr>),
+}
+
+#[derive(Debug, Default)]
+struct StreamCounts {
+    all: usize,
+    unidentified: usize,
+}
+
+/// The open streams of all callers.
+#[derive(Debug)]
+pub(crate) struct CallerStreams {
+    limits: StreamLimits,
+    callers: DashMap<CallerKey, StreamCounts>,
+    unidentified: AtomicUsize,
+}
+
+/// A stream that is counted. It is not identified yet.
+#[derive(Debug)]
+pub(crate) struct CountedStream {
+    streams: Arc<CallerStreams>,
+    key: CallerKey,
+    is_identified: bool,
+}
+
+impl CallerStreams {
+    pub(crate) fn new(limits: StreamLimits) -> Arc<Self> {
+        Arc::new(Self { limits, callers: DashMap::new(), unidentified: AtomicUsize::new(0) })
+    }
+
+    /// Adds a stream of a caller. `None` if a limit forbids it.
+    pub(crate) fn add(self: &Arc<Self>, caller: &Caller) -> Option<CountedStream> {
+        let key = match caller.identities.first() {
+            Some(identity) => CallerKey::Identity(identity.clone()),
+            None => CallerKey::Address(caller.peer.map(|peer| peer.ip().to_canonical())),
+        };
+        if self.unidentified.load(Ordering::Relaxed) >= self.limits.unidentified {
+            return None;
+        }
+        let mut counts = self.callers.entry(key.clone()).or_default();
+        if counts.all >= self.limits.of_caller || counts.unidentified >= self.limits.unidentified_of_caller {
+            return None;
+        }
+        counts.all += 1;
+        counts.unidentified += 1;
+        drop(counts);
+        self.unidentified.fetch_add(1, Ordering::Relaxed);
+        Some(CountedStream { streams: self.clone(), key, is_identified: false })
+    }
+}
+
+impl CountedStream {
+    /// The first request of the stream has identified the proxy.
+    pub(crate) fn identified(&mut self) {
+        if std::mem::replace(&mut self.is_identified, true) {
+            return;
+        }
+        self.streams.unidentified.fetch_sub(1, Ordering::Relaxed);
+        if let Some(mut counts) = self.streams.callers.get_mut(&self.key) {
+            counts.unidentified -= 1;
+        }
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        self.identified();
+        if let Entry::Occupied(mut entry) = self.streams.callers.entry(self.key.clone()) {
+            entry.get_mut().all -= 1;
+            if entry.get().all == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(account: &str, address: &str) -> Caller {
+        let identities = (!account.is_empty()).then(|| Identity::new("td", "shop", account));
+        let peer = Some((address.parse::<IpAddr>().expect("an address"), 1).into());
+        Caller { peer, identities: identities.into_iter().collect(), ..Caller::default() }
+    }
+
+    #[test]
+    fn streams_are_limited_by_identity_or_else_by_address() {
+        let limits = StreamLimits { of_caller: 3, unidentified_of_caller: 2, unidentified: 5 };
+        let streams = CallerStreams::new(limits);
+        let (cart, anonymous) = (caller("cart", "10.0.0.1"), caller("", "10.0.0.1"));
+        let mut first = streams.add(&cart).expect("below the limits");
+        let _second = streams.add(&caller("cart", "10.0.0.2")).expect("below the limits");
+        assert!(streams.add(&cart).is_none(), "two streams of the identity have sent no request");
+        first.identified();
+        let mut third = streams.add(&cart).expect("one of them has");
+        third.identified();
+        assert!(streams.add(&cart).is_none(), "the identity has three streams");
+        let others = [streams.add(&anonymous), streams.add(&caller("", "::ffff:10.0.0.1"))];
+        assert!(others.iter().all(Option::is_some) && streams.add(&anonymous).is_none(), "the address has two");
+        let _till = [streams.add(&caller("till", "10.0.0.1")), streams.add(&caller("till", "10.0.0.1"))];
+        assert!(streams.add(&caller("other", "10.0.0.1")).is_none(), "five streams have sent no request");
+        drop(first);
+        drop(others);
+        assert!(streams.add(&cart).is_some(), "a stream of the identity has ended");
+    }
+
+    #[test]
+    fn callers_without_streams_are_forgotten() {
+        let streams = CallerStreams::new(StreamLimits::default());
+        for n in 0..100 {
+            drop(streams.add(&caller(&format!("account-{n}"), "10.0.0.1")));
+        }
+        assert_eq!((streams.callers.len(), streams.unidentified.load(Ordering::Relaxed)), (0, 0));
+    }
+}

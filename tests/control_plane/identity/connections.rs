@@ -1,0 +1,120 @@
+//! Connections whose credentials are no longer valid.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_ca::{Authority, LifetimeLimits, Material};
+use sluice_testkit::ads::{AdsStream, Kind, Protocol};
+use sluice_testkit::pods::identity::Authority as Organization;
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
+use tonic::transport::Channel;
+use x509_parser::pem::parse_x509_pem;
+
+use super::mesh::{CART, IdentityFixture, now, until};
+use super::node;
+
+/// Time limit for the end of a stream.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A stream of a service account of namespace `shop` that has received clusters.
+async fn stream(channel: &Channel, account: &str) -> AdsStream {
+    let mut stream = AdsStream::open(channel.clone(), Protocol::Delta, node("shop", account)).expect("a stream");
+    stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).expect("open");
+    stream.next().await.expect("no error").expect("a response");
+    stream
+}
+
+/// Waits for the end of a stream. Returns the error.
+async fn end(stream: &mut AdsStream) -> String {
+    let end = async {
+        loop {
+            match stream.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return String::new(),
+                Err(error) => return format!("{error:#}"),
+            }
+        }
+    };
+    tokio::time::timeout(END_TIMEOUT, end).await.expect("the stream ends")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_ends_when_its_client_certificate_expires() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let read = |name: &str| std::fs::read_to_string(mesh.authority().join(name)).expect("the authority is kept");
+    let material = Material {
+        certificate: read("ca-cert.pem"),
+        key: read("ca-key.pem").into(),
+        roots: read("root-cert.pem"),
+        ..Material::default()
+    };
+    let authority = Authority::new(&material, now()).expect("an authority");
+    let (key, csr) = signing_request().expect("a request");
+    let names = ["spiffe://cluster.local/ns/shop/sa/cart".to_owned()];
+    let issued = authority.issue(&csr, &names, 4, LifetimeLimits::default(), now()).expect("issued");
+    let presented = ClientTls { pair: Some((issued.chain[0].clone(), key)), ..ClientTls::default() };
+    let channel = mesh.connect(&presented).await;
+    let mut short = stream(&channel, "cart").await;
+    CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() }.send(&channel).await.expect("still valid");
+    let error = end(&mut short).await;
+    assert!(now() >= issued.not_after, "the certificate is still valid: {error}");
+    let refused = CertificateRequest { csr, ..CertificateRequest::default() }.send(&channel).await;
+    assert!(refused.is_err(), "an expired certificate renews nothing");
+    let metrics = mesh.metrics().await;
+    assert_eq!(metrics[r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#], 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_ends_when_its_token_expires() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let channel = mesh.connect(&ClientTls::default()).await;
+    let open = |seconds| {
+        let token = mesh.sign(&mesh.claims(CART, seconds));
+        AdsStream::open_with_token(channel.clone(), Protocol::Delta, node("shop", "cart"), &token).expect("a stream")
+    };
+    let (mut short, mut long) = (open(3), open(600));
+    for stream in [&mut short, &mut long] {
+        stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).expect("open");
+        stream.next().await.expect("no error").expect("a response");
+    }
+    let error = end(&mut short).await;
+    assert!(error.contains("expired"), "{error}");
+    long.subscribe(Kind::Lds.type_url(), &[], BTreeMap::new()).expect("open");
+    long.next().await.expect("no error").expect("a response");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revoked_certificate_ends_its_connection_and_no_other() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let organization = Organization::new().expect("a root");
+    organization.plug_in(&mesh.authority(), "first", organization.root()).expect("plugged in");
+    let mesh = mesh.restart(&[]).await;
+    let mut streams = Vec::new();
+    let mut serials = Vec::new();
+    for account in ["cart", "till"] {
+        let (key, csr) = signing_request().expect("a request");
+        let token = mesh.token(&format!("system:serviceaccount:shop:{account}"));
+        let channel = mesh.connect(&ClientTls::default()).await;
+        let chain = CertificateRequest::with_token(&csr, &token).send(&channel).await.expect("issued");
+        let (_, pem) = parse_x509_pem(chain[0].as_bytes()).expect("a PEM text");
+        serials.push(pem.parse_x509().expect("a certificate").raw_serial().to_vec());
+        let pair = (chain[0].clone() + &chain[1], key);
+        let channel = mesh.connect(&ClientTls { pair: Some(pair), ..ClientTls::default() }).await;
+        streams.push((stream(&channel, account).await, channel, csr));
+    }
+    organization.revoke(&mesh.authority(), "first", &serials[..1]).expect("revoked");
+    let [(revoked, channel, csr), (kept, ..)] = &mut streams[..] else { panic!("two streams") };
+    end(revoked).await;
+    let refused = CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() }.send(channel).await;
+    assert!(refused.is_err(), "a revoked certificate renews nothing");
+    until("it is counted", async || {
+        let metrics = mesh.metrics().await;
+        metrics
+            .get(r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#)
+            .filter(|count| **count == 1.0)
+            .copied()
+    })
+    .await;
+    kept.subscribe(Kind::Lds.type_url(), &[], BTreeMap::new()).expect("open");
+    kept.next().await.expect("no error").expect("a response");
+}
