@@ -226,7 +226,7 @@ impl WaitingCommands {
         let obsolete: Vec<u64> = match op {
             WriteOp::Set(key, ..) | WriteOp::Delete(key, _) => waiting.keys.remove(key).into_iter().collect(),
             WriteOp::Replace(_) => {
-                let keys = std::mem::take(&mut waiting.keys).into_iter().map(|(_, number)| number);
+                let keys = std::mem::take(&mut waiting.keys).into_values();
                 keys.chain(waiting.replace_all.take()).collect()
             }
             WriteOp::Synced => Vec::new(),
