@@ -7,6 +7,7 @@
 mod decode;
 mod encode;
 mod scalar;
+mod shortened;
 #[cfg(test)]
 mod tests;
 
@@ -18,24 +19,41 @@ use serde_json::Value;
 
 pub use encode::{encode_any, encode_dynamic};
 pub use scalar::parse_duration;
+pub use shortened::Shortened;
 
 use crate::pool;
+
+/// Maximum number of unknown fields of a message whose paths are recorded.
+pub const MAX_UNKNOWN_FIELDS: usize = 100;
+/// Maximum length of a field path. Of a longer one, both ends are recorded.
+pub const MAX_FIELD_PATH_BYTES: usize = 512;
+/// Maximum length of the reason why a part is invalid. Of a longer one, both ends are recorded.
+pub const MAX_REASON_BYTES: usize = 1024;
 
 /// A decoded message, and the parts of the JSON without a field in the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded<M> {
     /// The message.
     pub message: M,
-    /// Paths of unknown fields, such as `http[0].retries.budget`, in the order of the JSON.
+    /// Paths of the first [`MAX_UNKNOWN_FIELDS`] unknown fields, such as `http[0].retries.budget`, in the order of the JSON.
     pub unknown: Vec<String>,
+    /// Number of further unknown fields.
+    pub more_unknown: usize,
+}
+
+impl<M> Decoded<M> {
+    fn try_map<N>(self, message: impl FnOnce(M) -> Result<N, FieldError>) -> Result<Decoded<N>, FieldError> {
+        Ok(Decoded { message: message(self.message)?, unknown: self.unknown, more_unknown: self.more_unknown })
+    }
 }
 
 /// Why a JSON value does not decode as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Path of the invalid field in the message, such as `http[0].timeout`; empty for the message itself.
+    /// Path of the invalid field in the message, such as `http[0].timeout`; empty for the message itself. It has at most
+    /// [`MAX_FIELD_PATH_BYTES`].
     pub path: String,
-    /// What is wrong, as a lower-case fragment.
+    /// What is wrong, as a lower-case fragment of at most [`MAX_REASON_BYTES`].
     pub reason: String,
 }
 
@@ -56,8 +74,8 @@ impl std::error::Error for FieldError {}
 /// For the first field with a value of another type, and for a oneof that is set twice.
 pub fn decode<M: Message + Name + Default>(value: &Value) -> Result<Decoded<M>, FieldError> {
     let descriptor = descriptor_of::<M>()?;
-    let (bytes, unknown) = decode::to_wire(&descriptor, value)?;
-    Ok(Decoded { message: M::decode(bytes.as_slice()).map_err(decode_error)?, unknown })
+    let bytes = decode::to_wire(&descriptor, value)?;
+    bytes.try_map(|bytes| M::decode(bytes.as_slice()).map_err(decode_error))
 }
 
 /// Decodes a message whose type is known at run time only.
@@ -65,9 +83,8 @@ pub fn decode<M: Message + Name + Default>(value: &Value) -> Result<Decoded<M>, 
 /// # Errors
 /// As [`decode()`].
 pub fn decode_dynamic(descriptor: &MessageDescriptor, value: &Value) -> Result<Decoded<DynamicMessage>, FieldError> {
-    let (bytes, unknown) = decode::to_wire(descriptor, value)?;
-    let message = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).map_err(decode_error)?;
-    Ok(Decoded { message, unknown })
+    let bytes = decode::to_wire(descriptor, value)?;
+    bytes.try_map(|bytes| DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).map_err(decode_error))
 }
 
 /// Decodes an object with `@type` into the type URL and the encoded message.

@@ -158,7 +158,8 @@ async fn connections_of_one_address_leave_room_for_others() {
         });
         assert_eq!(refused.await, (CONNECTIONS - LIMIT) as f64, "{name}");
         let pending = count(&mesh.metrics().await, "sluice_pending_connections", name, "");
-        assert!(pending <= 21.0, "{name}: {pending} are served");
+        // 20, and connections of this test that have sent no request yet.
+        assert!(pending <= 25.0, "{name}: {pending} are served");
         check_others(&mesh).await;
     }
     check_memory(&mesh, before);

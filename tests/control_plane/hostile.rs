@@ -180,6 +180,22 @@ async fn invalid_nodes_are_rejected() -> Result<()> {
     attacked.check().await
 }
 
+/// A request of 1.35 MB: an unknown field takes 20 bytes, and its path would take 100 kB.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_metadata_below_a_long_key_leaves_memory_bounded() -> Result<()> {
+    let attacked = AttackedServer::start().await?;
+    let unknown: serde_json::Map<String, Value> = (0..60_000).map(|n| (format!("unknown{n}"), json!(1))).collect();
+    let metadata = json!({"PROXY_CONFIG": {"tracing": {"customTags": {"k".repeat(100_000): unknown}}}});
+    for protocol in Protocol::ALL {
+        let identity = node("sidecar~10.9.9.9~a.canteen~canteen.svc.cluster.local", metadata.clone())?;
+        let mut stream = attacked.stream(protocol, identity).await?;
+        stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
+        let answer = stream.next_within(Duration::from_secs(20)).await?;
+        ensure!(answer.is_some(), "a valid node with unknown metadata is served");
+    }
+    attacked.check().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_types_and_names_are_answered_with_nothing() -> Result<()> {
     let attacked = AttackedServer::start().await?;

@@ -101,7 +101,12 @@ fn rule(fields: &Fields<'_>) -> AuthorizationRule {
 }
 
 /// The alternatives of a rule. If one cannot be read, any source or operation may match it: the list is empty.
-fn alternatives<T: Default>(fields: &Fields<'_>, list: &str, name: &str, read: impl Fn(&Fields<'_>) -> T) -> Vec<T> {
+fn alternatives<'a, T: Default>(
+    fields: &Fields<'a>,
+    list: &'a str,
+    name: &'a str,
+    read: impl Fn(&Fields<'a>) -> T,
+) -> Vec<T> {
     let before = fields.findings().error_count();
     let elements = fields.objects(list);
     let mut readable = fields.findings().error_count() == before;

@@ -2,7 +2,6 @@
 
 mod value;
 
-use regex::Regex;
 use serde_json::Value;
 use sluice_model::{
     ApplyTo, Attachment, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, HTTP_CONNECTION_MANAGER,
@@ -12,7 +11,7 @@ use sluice_model::{
 
 use crate::admission::check_selector;
 use crate::attachment::target_ref;
-use crate::{Fields, Findings, Item};
+use crate::{FieldPath, Fields, Findings, Item};
 
 /// Longer expressions for proxy versions are not compiled.
 const MAX_VERSION_PATTERN: usize = 1024;
@@ -37,7 +36,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         Some(Value::Array(patches)) => {
             let path = fields.path_of("configPatches");
             let read = patches.iter().enumerate();
-            read.map(|(number, patch)| read_separately(patch, &format!("{path}[{number}]"), findings)).collect()
+            read.map(|(number, patch)| read_separately(patch, path.element(number), findings)).collect()
         }
         Some(_) => {
             fields.reject("configPatches", "expected a list");
@@ -59,13 +58,11 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 }
 
 /// Reads one patch with its own findings: an error in it does not affect the other patches.
-fn read_separately(patch: &Value, path: &str, findings: &Findings) -> Option<EnvoyPatch> {
-    let own = Findings::default();
+fn read_separately(patch: &Value, path: FieldPath<'_>, findings: &Findings) -> Option<EnvoyPatch> {
+    let own = findings.of_part();
     let read = Fields::new(patch, path, &own).and_then(|fields| read_patch(&fields));
     let usable = !own.has_errors();
-    for found in own.into_vec() {
-        findings.note(found.severity, &found.field_path, found.reason);
-    }
+    findings.add_all(own);
     read.filter(|_| usable)
 }
 
@@ -167,7 +164,7 @@ fn read_version(proxy: &Fields<'_>) -> VersionMatch {
         proxy.warn("proxyVersion", "the expression is too long; it matches no version");
         return VersionMatch::Never;
     }
-    if let Err(error) = Regex::new(&pattern) {
+    if let Err(error) = proxy.findings().patterns().check_matched(&pattern) {
         proxy.reject("proxyVersion", error.to_string());
     }
     VersionMatch::Matches(pattern)

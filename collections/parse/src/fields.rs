@@ -1,120 +1,23 @@
 //! Field-by-field reader of JSON objects that records findings with field paths.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use sluice_model::{Decimal, Kind, Labels, ObjectKey, Reject, Severity, Text};
+use sluice_model::{Decimal, Labels, Severity, Text};
 use sluice_proto::json::parse_duration;
 
-/// An invalid or suspicious part of an object. It becomes a [`Reject`] when the object's kind and key are added.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Finding {
-    /// Path of the field, such as `spec.http[0].timeout`.
-    pub field_path: Text,
-    /// What is wrong and what is accepted, a lower-case fragment.
-    pub reason: Text,
-    /// `Error`: the part does not apply. `Refused`: admission refuses the object, which applies where it is stored.
-    /// `Warning`: the object is admitted; the part may have no effect.
-    pub severity: Severity,
-}
+use crate::findings::UNKNOWN_FIELD;
+use crate::{FieldPath, Findings};
 
-impl Finding {
-    /// Whether the finding reports a field that the object's schema does not have.
-    #[must_use]
-    pub fn is_unknown_field(&self) -> bool {
-        self.reason.starts_with(UNKNOWN_FIELD)
-    }
-
-    /// The reject record of this finding for `object`.
-    #[must_use]
-    pub(crate) fn into_reject(self, kind: Kind, object: &ObjectKey) -> Reject {
-        let Self { field_path, reason, severity } = self;
-        Reject { kind, object: object.clone(), field_path, reason, severity }
-    }
-}
-
-/// Findings collected while an object is parsed.
-#[derive(Debug, Default)]
-pub struct Findings(RefCell<Vec<Finding>>);
-
-impl Findings {
-    /// Records a finding.
-    pub fn note(&self, severity: Severity, field_path: &str, reason: impl Into<Text>) {
-        self.0.borrow_mut().push(Finding { field_path: field_path.into(), reason: reason.into(), severity });
-    }
-
-    /// Records that the part at `field_path` does not apply.
-    pub fn error(&self, field_path: &str, reason: impl Into<Text>) {
-        self.note(Severity::Error, field_path, reason);
-    }
-
-    /// Records that admission refuses the part at `field_path`, which applies where it is stored.
-    pub fn refuse(&self, field_path: &str, reason: impl Into<Text>) {
-        self.note(Severity::Refused, field_path, reason);
-    }
-
-    /// Records that the part at `field_path` is ignored or has a different effect than it seems to have.
-    pub fn warning(&self, field_path: &str, reason: impl Into<Text>) {
-        self.note(Severity::Warning, field_path, reason);
-    }
-
-    /// Deserializes a whole value, or records where and why that fails. Fields that the type does not declare are
-    /// skipped: Kubernetes kinds have many fields that nothing reads.
-    pub(crate) fn deserialize<T: DeserializeOwned>(&self, value: &Value) -> Option<T> {
-        match serde_path_to_error::deserialize(value) {
-            Ok(read) => Some(read),
-            Err(error) => {
-                let path = error.path().to_string();
-                self.error(if path == "." { "" } else { &path }, error.inner().to_string());
-                None
-            }
-        }
-    }
-
-    /// Whether a part of the object does not apply.
-    #[must_use]
-    pub(crate) fn has_errors(&self) -> bool {
-        self.0.borrow().iter().any(|finding| finding.severity == Severity::Error)
-    }
-
-    /// Number of errors.
-    pub(crate) fn error_count(&self) -> usize {
-        self.0.borrow().iter().filter(|finding| finding.severity == Severity::Error).count()
-    }
-
-    /// Number of errors and unknown fields: what cannot be read.
-    pub(crate) fn unreadable_count(&self) -> usize {
-        let findings = self.0.borrow();
-        findings.iter().filter(|finding| finding.severity == Severity::Error || finding.is_unknown_field()).count()
-    }
-
-    /// Whether admission refuses the object.
-    #[must_use]
-    pub(crate) fn has_refusals(&self) -> bool {
-        self.0.borrow().iter().any(|finding| finding.severity.is_refusal())
-    }
-
-    /// All findings, sorted by field path and without duplicates.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<Finding> {
-        let mut findings = self.0.into_inner();
-        findings.sort();
-        // A field that is read twice is reported once.
-        findings.dedup_by(|later, earlier| {
-            let same_unknown_field =
-                later.is_unknown_field() && earlier.is_unknown_field() && later.field_path == earlier.field_path;
-            if same_unknown_field && later.reason.len() > earlier.reason.len() {
-                // The later one suggests a name.
-                std::mem::swap(later, earlier);
-            }
-            same_unknown_field || later == earlier
-        });
-        findings
-    }
-}
+/// Longest beginning of a value that a message quotes.
+const MAX_QUOTED_CHARS: usize = 60;
+/// Largest edit distance of a name that is suggested.
+const MAX_DISTANCE: usize = 2;
+/// Longest name for which a similar one is suggested.
+const MAX_SUGGESTION_CHARS: usize = 64;
 
 /// Reader of one JSON object.
 ///
@@ -123,9 +26,10 @@ impl Findings {
 /// accessor has read as a warning.
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
-    path: String,
+    path: FieldPath<'a>,
     findings: &'a Findings,
-    read: RefCell<BTreeSet<String>>,
+    read: RefCell<BTreeSet<&'a str>>,
+    ignores_rest: Cell<bool>,
     /// Names that an accessor has read and that the object does not have, each followed by a line feed. They are suggested
     /// for misspelt names.
     absent: RefCell<String>,
@@ -133,32 +37,29 @@ pub struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// A reader of `value`, whose field path is `path`. Records an error if the value is not an object.
-    pub fn new(value: &'a Value, path: impl Into<String>, findings: &'a Findings) -> Option<Self> {
+    pub fn new(value: &'a Value, path: impl Into<FieldPath<'a>>, findings: &'a Findings) -> Option<Self> {
         let path = path.into();
-        match value {
-            Value::Object(object) => {
-                Some(Self { object, path, findings, read: RefCell::default(), absent: RefCell::default() })
-            }
-            _ => {
-                findings.note(Severity::Error, &path, format!("expected an object, found `{}`", shorten(value)));
-                None
-            }
-        }
+        let Value::Object(object) = value else {
+            findings.error(&path, format!("expected an object, found `{}`", shorten(value)));
+            return None;
+        };
+        let (read, absent) = Default::default();
+        Some(Self { object, path, findings, read, ignores_rest: Cell::new(false), absent })
     }
 
     /// Field path of the field `name`.
-    pub(crate) fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
+    pub(crate) fn path_of(&self, name: &'a str) -> FieldPath<'a> {
+        self.path.field(name)
+    }
+
+    /// Names of all fields.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.object.keys().map(String::as_str)
     }
 
     /// The collection that findings are added to.
     pub fn findings(&self) -> &'a Findings {
         self.findings
-    }
-
-    /// Field path of this object.
-    pub fn path(&self) -> &str {
-        &self.path
     }
 
     /// Records an error at the field `name`; an empty name is the object itself.
@@ -177,27 +78,17 @@ impl<'a> Fields<'a> {
     }
 
     fn note(&self, severity: Severity, name: &str, reason: impl Into<Text>) {
-        let path = if name.is_empty() { self.path.clone() } else { self.path_of(name) };
-        self.findings.note(severity, &path, reason);
+        self.findings.note(severity, &self.path.with(name), reason);
     }
 
     /// The value of a field that is present and not null.
     pub fn value(&self, name: &str) -> Option<&'a Value> {
-        let value = match self.object.get(name) {
-            Some(value) => {
-                self.read.borrow_mut().insert(name.into());
-                value
-            }
-            None => {
-                let snake = snake_case(name);
-                let Some(value) = snake.as_ref().and_then(|snake| self.object.get(snake)) else {
-                    self.note_absent(name);
-                    return None;
-                };
-                self.read.borrow_mut().extend(snake);
-                value
-            }
+        let found = self.object.get_key_value(name).or_else(|| self.object.get_key_value(&snake_case(name)?));
+        let Some((key, value)) = found else {
+            self.note_absent(name);
+            return None;
         };
+        self.read.borrow_mut().insert(key);
         if value.is_null() { None } else { Some(value) }
     }
 
@@ -319,38 +210,41 @@ impl<'a> Fields<'a> {
     }
 
     /// An object.
-    pub fn object(&self, name: &str) -> Option<Fields<'a>> {
+    pub fn object(&self, name: &'a str) -> Option<Fields<'a>> {
         Fields::new(self.value(name)?, self.path_of(name), self.findings)
     }
 
     /// The result of `read` for an object field.
-    pub fn read<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> T) -> Option<T> {
+    pub fn read<T>(&self, name: &'a str, read: impl Fn(&Fields<'a>) -> T) -> Option<T> {
         self.object(name).map(|object| read(&object))
     }
 
-    fn elements(&self, name: &str) -> impl Iterator<Item = (&'a Value, String)> {
-        let elements = self.typed(name, "a list", Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    fn elements(&self, name: &str) -> &'a [Value] {
+        self.typed(name, "a list", Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn element_objects(&self, name: &'a str) -> impl Iterator<Item = Fields<'a>> {
         let path = self.path_of(name);
-        elements.iter().enumerate().map(move |(n, value)| (value, format!("{path}[{n}]")))
+        let elements = self.elements(name).iter().enumerate();
+        elements.filter_map(move |(n, value)| Fields::new(value, path.element(n), self.findings))
     }
 
     /// A list of objects, empty if absent. An element that is not an object is an error and is left out.
-    pub fn objects(&self, name: &str) -> Vec<Fields<'a>> {
-        self.elements(name).filter_map(|(value, path)| Fields::new(value, path, self.findings)).collect()
+    pub fn objects(&self, name: &'a str) -> Vec<Fields<'a>> {
+        self.element_objects(name).collect()
     }
 
     /// The result of `read` for each object of a list.
-    pub fn list<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> T) -> Vec<T> {
-        self.objects(name).iter().map(read).collect()
+    pub fn list<T>(&self, name: &'a str, read: impl Fn(&Fields<'a>) -> T) -> Vec<T> {
+        self.element_objects(name).map(|element| read(&element)).collect()
     }
 
     /// A list of strings, empty if absent. An element that is not a string is an error and is left out.
     pub fn texts(&self, name: &str) -> Vec<Text> {
-        let texts = self.elements(name).filter_map(|(value, path)| match value.as_str() {
+        let texts = self.elements(name).iter().enumerate().filter_map(|(n, value)| match value.as_str() {
             Some(text) => Some(text.into()),
             None => {
-                let reason = format!("expected a string, found `{}`", shorten(value));
-                self.findings.note(Severity::Error, &path, reason);
+                self.reject(&format!("{name}[{n}]"), format!("expected a string, found `{}`", shorten(value)));
                 None
             }
         });
@@ -358,19 +252,21 @@ impl<'a> Fields<'a> {
     }
 
     /// The entries of a map with their paths, empty if absent. Values may be null.
-    pub fn entries(&self, name: &str) -> Vec<(Text, &'a Value, String)> {
-        let Some(map) = self.typed(name, "an object", Value::as_object) else { return Vec::new() };
+    pub fn entries(&self, name: &'a str) -> impl Iterator<Item = (Text, &'a Value, FieldPath<'a>)> + use<'a> {
         let path = self.path_of(name);
-        map.iter().map(|(key, value)| (key.into(), value, format!("{path}[{key}]"))).collect()
+        let map = self.typed(name, "an object", Value::as_object).into_iter().flatten();
+        map.map(move |(key, value)| (key.into(), value, path.entry(key)))
     }
 
     /// A map of strings, empty if absent. An entry that is not a string is an error and is left out.
     pub fn text_map(&self, name: &str) -> BTreeMap<Text, Text> {
-        let entries = self.entries(name).into_iter().filter_map(|(key, value, path)| match value.as_str() {
-            Some(text) => Some((key, text.into())),
+        let entries = self.typed(name, "an object", Value::as_object).into_iter().flatten();
+        let entries = entries.filter_map(|(key, value)| match value.as_str() {
+            Some(text) => Some((key.into(), text.into())),
             None => {
+                let path = self.path.with(name);
                 let reason = format!("expected a string, found `{}`", shorten(value));
-                self.findings.note(Severity::Error, &path, reason);
+                self.findings.error(&format_args!("{path}[{key}]"), reason);
                 None
             }
         });
@@ -385,20 +281,28 @@ impl<'a> Fields<'a> {
     /// Whether there is a field that no accessor has read so far.
     pub(crate) fn has_unread(&self) -> bool {
         let read = self.read.borrow();
-        self.object.keys().any(|name| !read.contains(name))
+        self.object.keys().any(|name| !read.contains(name.as_str()))
     }
 
     /// Marks every field as read, so that none is reported as unknown.
     pub(crate) fn ignore_rest(&self) {
-        self.read.borrow_mut().extend(self.object.keys().cloned());
+        self.ignores_rest.set(true);
     }
 }
 
 impl Drop for Fields<'_> {
     fn drop(&mut self) {
-        let read = self.read.borrow();
-        for name in self.object.keys().filter(|name| !read.contains(*name)) {
-            self.warn(name, unknown_field(name, self.absent.borrow().lines()));
+        if self.ignores_rest.get() {
+            return;
+        }
+        let (read, absent) = (self.read.borrow(), self.absent.borrow());
+        for name in self.object.keys().filter(|name| !read.contains(name.as_str())) {
+            self.findings.count_unknown();
+            if self.findings.keeps(Severity::Warning) {
+                self.warn(name, unknown_field(name, absent.lines()));
+            } else {
+                self.findings.omit(Severity::Warning, 1);
+            }
         }
     }
 }
@@ -410,14 +314,14 @@ pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
     }
 }
 
-/// Prefix of every message about an unknown field.
-const UNKNOWN_FIELD: &str = "unknown field";
-
 /// The message for an unknown field. It suggests the name among `known` that is nearest to `name`.
 pub(crate) fn unknown_field<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
-    let near = known.map(|known| (edit_distance(&name.to_ascii_lowercase(), &known.to_ascii_lowercase()), known)).min();
+    let name: String = name.chars().take(MAX_SUGGESTION_CHARS).map(|c| c.to_ascii_lowercase()).collect();
+    // The distance is at least the difference of the lengths.
+    let known = known.filter(|known| known.len().abs_diff(name.len()) <= MAX_DISTANCE);
+    let near = known.map(|known| (edit_distance(&name, &known.to_ascii_lowercase()), known)).min();
     match near {
-        Some((distance, known)) if distance <= 2 && distance * 3 <= known.len() => {
+        Some((distance, known)) if distance <= MAX_DISTANCE && distance * 3 <= known.len() => {
             format!("{UNKNOWN_FIELD}, it is ignored; did you mean `{known}`?")
         }
         _ => format!("{UNKNOWN_FIELD}, it is ignored"),
@@ -426,7 +330,7 @@ pub(crate) fn unknown_field<'k>(name: &str, known: impl Iterator<Item = &'k str>
 
 /// Insertions, deletions, replacements and swaps of neighbouring characters that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().take(MAX_SUGGESTION_CHARS).collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for i in 1..=a.len() {
         let mut row = vec![i];
@@ -476,8 +380,25 @@ fn whole(number: f64) -> Option<i64> {
     (number.abs() < 9e15).then_some(number as i64)
 }
 
+/// The beginning of a value.
 fn shorten(value: &Value) -> String {
-    value.to_string().chars().take(60).collect()
+    /// Ends the output after this number of characters.
+    struct Beginning(String, usize);
+
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for c in text.chars() {
+                self.1 = self.1.checked_sub(1).ok_or(fmt::Error)?;
+                self.0.push(c);
+            }
+            Ok(())
+        }
+    }
+
+    let mut beginning = Beginning(String::new(), MAX_QUOTED_CHARS);
+    // Fails where the text is cut.
+    let _ = write!(beginning, "{value}");
+    beginning.0
 }
 
 /// The snake-case form of a lower-camel-case name; `None` if it is the same.

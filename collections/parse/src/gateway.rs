@@ -8,9 +8,8 @@ use sluice_model::{
     UNIX_PREFIX, is_cipher_suite,
 };
 
-use crate::fields::{Fields, Findings};
 use crate::names::{is_admitted_host, is_dns_label, is_socket_path, is_wildcard_domain};
-use crate::protocol;
+use crate::{Fields, Findings, protocol};
 
 /// TLS modes by their names in the API.
 const TLS_MODES: [(&str, ServerTlsMode); 6] = [

@@ -84,8 +84,8 @@ pub fn parse_kubeconfig(text: &[u8], allowed: &BTreeSet<String>) -> Result<Kubec
     let read = document(text).map_err(|reason| vec![KubeconfigFault { path: String::new(), reason }])?;
     let read = faults.read(&read, allowed);
     match read {
-        Some(value) if faults.0.is_empty() => Ok(Kubeconfig(value)),
-        _ => Err(faults.0),
+        Some(value) if faults.listed.is_empty() => Ok(Kubeconfig(value)),
+        _ => Err(faults.into_vec()),
     }
 }
 
@@ -106,12 +106,31 @@ fn document(text: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
+/// Maximum number of faults that are listed. One more says how many are left out.
+const MAX_FAULTS: usize = 100;
+
 #[derive(Default)]
-struct Faults(Vec<KubeconfigFault>);
+struct Faults {
+    listed: Vec<KubeconfigFault>,
+    omitted: usize,
+}
 
 impl Faults {
     fn add(&mut self, path: impl Into<String>, reason: impl Into<String>) {
-        self.0.push(KubeconfigFault { path: path.into(), reason: reason.into() });
+        if self.listed.len() < MAX_FAULTS {
+            self.listed.push(KubeconfigFault { path: path.into(), reason: reason.into() });
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    fn into_vec(self) -> Vec<KubeconfigFault> {
+        let Self { mut listed, omitted } = self;
+        if omitted > 0 {
+            let reason = format!("{omitted} more errors are not listed: at most {MAX_FAULTS} are");
+            listed.push(KubeconfigFault { path: String::new(), reason });
+        }
+        listed
     }
 
     fn read(&mut self, fields: &Map<String, Value>, allowed: &BTreeSet<String>) -> Option<Value> {

@@ -2,7 +2,7 @@
 
 mod check;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use sluice_model::{
@@ -88,10 +88,15 @@ fn observability(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     set(&mut mesh.enable_prometheus_merge, fields.opt_bool("enablePrometheusMerge"));
     set(&mut mesh.inbound_cluster_stat_name, fields.opt_text("inboundClusterStatName"));
     set(&mut mesh.outbound_cluster_stat_name, fields.opt_text("outboundClusterStatName"));
+    let places = mesh.extension_providers.iter().enumerate().rev().map(|(at, known)| (known.name.clone(), at));
+    let mut places: BTreeMap<Text, usize> = places.collect();
     for provider in fields.list("extensionProviders", extension_provider) {
-        match mesh.extension_providers.iter_mut().find(|known| known.name == provider.name) {
-            Some(known) => *known = provider,
-            None => mesh.extension_providers.push(provider),
+        match places.get(&provider.name) {
+            Some(at) => mesh.extension_providers[*at] = provider,
+            None => {
+                places.insert(provider.name.clone(), mesh.extension_providers.len());
+                mesh.extension_providers.push(provider);
+            }
         }
     }
     if let Some(providers) = fields.object("defaultProviders") {
@@ -220,7 +225,7 @@ fn traffic(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     set(&mut mesh.zone_aware_lb, fields.read("zoneAwareLbSetting", zone_aware_lb).map(Some));
     let upgrades = [("DO_NOT_UPGRADE", false), ("UPGRADE", true)];
     set(&mut mesh.h2_upgrade, fields.choice("h2UpgradePolicy", &upgrades));
-    let retry = |name: &str| -> Option<Option<HttpRetry>> { fields.read(name, parse_http_retry).map(Some) };
+    let retry = |name: &'static str| -> Option<Option<HttpRetry>> { fields.read(name, parse_http_retry).map(Some) };
     set(&mut mesh.default_http_retry_policy, retry("defaultHttpRetryPolicy"));
     set(&mut mesh.default_inbound_http_retry_policy, retry("defaultInboundHttpRetryPolicy"));
     if let Some(policy) = fields.object("defaultTrafficPolicy") {

@@ -12,7 +12,7 @@ use crate::{Fields, Findings, is_any_case_label, is_fqdn};
 #[must_use]
 pub fn parse_mesh_networks(value: &Value, path: &str, findings: &Findings) -> MeshNetworks {
     let Some(fields) = Fields::new(value, path, findings) else { return MeshNetworks::default() };
-    let networks = fields.entries("networks").into_iter().filter_map(|(id, value, path)| {
+    let networks = fields.entries("networks").filter_map(|(id, value, path)| {
         let fields = Fields::new(value, path, findings)?;
         Some((id, network(&fields)))
     });

@@ -49,7 +49,7 @@ fn spec(fields: &Fields<'_>) -> PeerAuthentication {
 
 /// Reads the modes by port.
 fn ports(fields: &Fields<'_>, policy: &mut PeerAuthentication) {
-    let entries = fields.entries("portLevelMtls");
+    let entries: Vec<_> = fields.entries("portLevelMtls").collect();
     if entries.is_empty() && fields.has("portLevelMtls") {
         if fields.value("portLevelMtls").is_some_and(serde_json::Value::is_object) {
             fields.refuse("portLevelMtls", "at least one port is required");

@@ -1,5 +1,7 @@
 //! Pod (S05).
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use sluice_model::{Labels, Object, ObjectKey, Pod, Text, label};
 
@@ -74,11 +76,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let workload_name = labels.get(label::WORKLOAD_NAME).cloned().unwrap_or(workload_name);
     let status = input.status;
     let mut ips: Vec<Text> = status.pod_ip.filter(|ip| !ip.is_empty()).into_iter().collect();
-    for PodIp { ip } in status.pod_ips.unwrap_or_default() {
-        if !ip.is_empty() && !ips.contains(&ip) {
-            ips.push(ip);
-        }
-    }
+    let mut known: BTreeSet<Text> = ips.iter().cloned().collect();
+    let others = status.pod_ips.unwrap_or_default().into_iter().map(|PodIp { ip }| ip);
+    ips.extend(others.filter(|ip| !ip.is_empty() && known.insert(ip.clone())));
     let conditions = status.conditions.unwrap_or_default();
     let non_empty = |text: Option<Text>| text.filter(|text| !text.is_empty());
     let mut annotations = input.metadata.take_annotations();

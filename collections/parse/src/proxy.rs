@@ -11,6 +11,7 @@ use sluice_model::{
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::google::protobuf::{Struct, Value as ProtoValue};
+use sluice_proto::json::Shortened;
 
 use crate::{Findings, merge_proxy_config};
 
@@ -35,10 +36,10 @@ const READ_ANNOTATIONS: [&str; 1] = ["resource.opentelemetry.io/service.name"];
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeParseError {
     /// The node ID does not have four parts.
-    #[error("missing parts in the service node {0:?}")]
+    #[error("missing parts in the service node {}", quoted(.0))]
     MissingParts(String),
     /// The first part of the node ID is not a type of proxy.
-    #[error("invalid node type in the service node {0:?}")]
+    #[error("invalid node type in the service node {}", quoted(.0))]
     InvalidType(String),
     /// Neither the node ID nor the metadata has a valid IP address.
     #[error("no valid IP address in the service node id or metadata")]
@@ -55,6 +56,13 @@ pub enum NodeParseError {
 
 fn limited(field: &'static str, length: usize, limit: usize) -> Result<(), NodeParseError> {
     if length > limit { Err(NodeParseError::TooLong { field, limit }) } else { Ok(()) }
+}
+
+/// Longest quotation in an error.
+const MAX_QUOTED_BYTES: usize = 200;
+
+fn quoted(text: &str) -> String {
+    Shortened::of(&format_args!("{text:?}"), MAX_QUOTED_BYTES)
 }
 
 /// Parses the node of a proxy. `aliases` maps other names of clusters to their IDs.
@@ -205,7 +213,7 @@ impl Metadata {
     fn proxy_config(&self) -> Result<Option<Arc<ProxyConfig>>, NodeParseError> {
         const NAME: &str = "PROXY_CONFIG";
         let Some(value) = self.0.get(NAME).filter(|value| value.is_object()) else { return Ok(None) };
-        let config = merge_proxy_config(ProxyConfig::default(), value, NAME, &Findings::default()).of_resources();
+        let config = merge_proxy_config(ProxyConfig::default(), value, NAME, &Findings::only_counted()).of_resources();
         limited(NAME, serde_json::to_string(&config).map_or(0, |text| text.len()), MAX_CONFIG_BYTES)?;
         Ok(Some(Arc::new(config)))
     }

@@ -103,7 +103,7 @@ fn remote_service(fields: &Fields<'_>) -> RemoteService {
 
 /// `Tracing`.
 pub(crate) fn tracing(fields: &Fields<'_>) -> Tracing {
-    let address = |name: &str| fields.read(name, |tracer| tracer.text("address"));
+    let address = |name: &'static str| fields.read(name, |tracer| tracer.text("address"));
     let tracer = if let Some(address) = address("zipkin") {
         Some(Tracer::Zipkin(address))
     } else if let Some(lightstep) = fields.object("lightstep") {
@@ -132,7 +132,6 @@ pub(crate) fn tracing(fields: &Fields<'_>) -> Tracing {
 
 fn custom_tags(fields: &Fields<'_>) -> BTreeMap<Text, CustomTag> {
     let Some(tags) = fields.object("customTags") else { return BTreeMap::new() };
-    let names: Vec<Text> = fields.entries("customTags").into_iter().map(|(name, _, _)| name).collect();
     let tag = |tag: &Fields<'_>| {
         let pair = |of: &Fields<'_>| (of.text("name"), of.text("defaultValue"));
         if let Some(literal) = tag.read("literal", |literal| literal.text("value")) {
@@ -143,7 +142,7 @@ fn custom_tags(fields: &Fields<'_>) -> BTreeMap<Text, CustomTag> {
         }
         tag.read("header", pair).map(|(name, default)| CustomTag::Header(name, default))
     };
-    names.into_iter().filter_map(|name| Some((name.clone(), tags.read(&name, tag)??))).collect()
+    tags.names().filter_map(|name| Some((name.into(), tags.read(name, tag)??))).collect()
 }
 
 const FORWARD: [(&str, ForwardClientCert); 6] = [
@@ -165,7 +164,7 @@ fn topology(fields: &Fields<'_>) -> Topology {
 
 fn proxy_headers(fields: &Fields<'_>) -> ProxyHeaders {
     // An object that is present counts even if it is empty.
-    let switch = |name: &str, word: &str| fields.object(name).map(|object| object.bool(word));
+    let switch = |name: &'static str, word: &str| fields.object(name).map(|object| object.bool(word));
     let server = fields.object("server");
     let in_mesh = fields.read("metadataExchangeHeaders", |exchange| {
         exchange.choice("mode", &[("UNDEFINED", false), ("IN_MESH", true)]).unwrap_or_default()

@@ -206,6 +206,7 @@ fn egress(fields: &Fields<'_>, namespace: &str) -> SidecarEgress {
 
 fn check_hosts(fields: &Fields<'_>, hosts: &[Text], own: &str) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut namespaces: BTreeSet<&str> = BTreeSet::new();
     for (n, entry) in hosts.iter().enumerate() {
         let path = format!("hosts[{n}]");
         let Some((namespace, host)) = entry.split_once('/') else {
@@ -225,15 +226,16 @@ fn check_hosts(fields: &Fields<'_>, hosts: &[Text], own: &str) {
         }
         let of = if namespace == "." { own } else { namespace };
         let covered = match host {
-            "*" => seen.iter().any(|(namespace, _)| *namespace == of),
+            "*" => namespaces.contains(of),
             _ => seen.contains(&(of, host)) || seen.contains(&(of, "*")),
         };
         if covered {
             fields.warn(&path, format!("`{entry}` overlaps another host"));
         }
         seen.insert((of, host));
+        namespaces.insert(of);
     }
-    if seen.contains(&("*", "*")) && seen.iter().any(|(namespace, _)| *namespace != "*") {
+    if seen.contains(&("*", "*")) && namespaces.len() > 1 {
         fields.warn("hosts", "`*/*` selects every host: it must be the only entry");
     }
 }

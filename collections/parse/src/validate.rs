@@ -4,7 +4,8 @@ use serde_json::Value;
 use sluice_model::{Kind, MeshConfig, Reject, Severity, Text};
 
 use crate::fields::one_of;
-use crate::yaml::{Limits, Position, SyntaxError, find_position, parse_documents};
+use crate::findings::MAX_FINDINGS;
+use crate::yaml::{Chunk, Document, Limits, Position, SyntaxError, find_positions, split_documents};
 use crate::{Finding, Findings, ObjectError, merge_mesh_config, parse_mesh_networks, parse_object};
 
 /// All findings of an object. Admission refuses the object if one of them [is a refusal](Severity::is_refusal).
@@ -64,24 +65,49 @@ pub struct Validation {
 #[must_use]
 pub fn validate_text(text: &str) -> Validation {
     let mut validation = Validation::default();
-    for document in parse_documents(text, &Limits::default()) {
-        match document {
-            Ok(document) => {
-                let mut found = Vec::new();
-                validate_document(&document.value, "", &mut validation, &mut found);
-                validation.problems.extend(found.into_iter().map(|(object, finding)| {
-                    let is_unknown_field = finding.is_unknown_field();
-                    let Finding { field_path, reason, severity } = finding;
-                    let position = find_position(text, document.line, &field_path);
-                    let ObjectName { kind, namespace, name } = object;
-                    Problem { position, kind, namespace, name, field_path, reason, severity, is_unknown_field }
-                }));
+    for chunk in split_documents(text) {
+        match chunk.parse(&Limits::default()) {
+            Ok(documents) => {
+                for (n, document) in documents.iter().enumerate() {
+                    add_problems(chunk, document, n < MAX_LOCATED_DOCUMENTS, &mut validation);
+                }
             }
             Err(error) => validation.problems.push(syntax_problem(error)),
         }
     }
     validation.problems.sort_by_key(|problem| problem.position);
     validation
+}
+
+/// Maximum number of documents between two `---` lines whose findings are located: each search reads the text again. Findings
+/// of further documents have the position of their document.
+const MAX_LOCATED_DOCUMENTS: usize = 20;
+
+/// Validates the objects of a document of this chunk.
+fn add_problems(chunk: Chunk<'_>, document: &Document, locate: bool, validation: &mut Validation) {
+    let mut found = Vec::new();
+    validate_document(&document.value, "", validation, &mut found);
+    if found.is_empty() {
+        return;
+    }
+    let paths: Vec<&str> = found.iter().map(|(_, finding)| finding.field_path.as_str()).collect();
+    let before = chunk.line - 1;
+    let begin = Position { line: document.line - before, column: 1 };
+    let positions = if locate { find_positions(chunk.text, begin.line, &paths) } else { vec![begin; paths.len()] };
+    validation.problems.extend(found.iter().zip(positions).map(|((object, finding), at)| {
+        let ObjectName { kind, namespace, name } = object.clone();
+        let Finding { field_path, reason, severity } = finding.clone();
+        Problem {
+            position: Position { line: at.line + before, ..at },
+            kind,
+            namespace,
+            name,
+            field_path,
+            reason,
+            severity,
+            is_unknown_field: finding.is_unknown_field(),
+        }
+    }));
 }
 
 fn syntax_problem(SyntaxError { line, column, reason }: SyntaxError) -> Problem {
@@ -191,10 +217,12 @@ fn mesh_findings(value: &Value) -> Vec<Finding> {
         return findings.into_vec();
     }
     let _ = merge_mesh_config(MeshConfig::default(), value, "", &findings);
+    let warnings = findings.warning_count();
     let found = findings.into_vec();
     let unknown =
         |name: &&&String| found.iter().any(|f| f.field_path.as_str() == name.as_str() && f.is_unknown_field());
-    if fields.iter().filter(unknown).count() == fields.len() {
+    // Not all findings are kept.
+    if fields.iter().filter(unknown).count() == fields.len().min(MAX_FINDINGS) && warnings >= fields.len() {
         let reason = "expected an object with `apiVersion` and `kind`, a MeshConfig or MeshNetworks".into();
         return vec![Finding { field_path: Text::default(), reason, severity: Severity::Error }];
     }

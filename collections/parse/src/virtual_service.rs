@@ -11,8 +11,8 @@ use sluice_model::{
 };
 
 use crate::encoding::decode_base64;
-use crate::fields::{Fields, Findings};
 use crate::names::{resolve_gateway, resolve_host};
+use crate::{Fields, Findings};
 
 mod check;
 mod retry;
@@ -140,7 +140,7 @@ fn matched_gateways(fields: &Fields<'_>, names: NameResolver<'_>) -> Vec<Text> {
     names.gateways(&gateways)
 }
 
-fn string_match(fields: &Fields<'_>, name: &str) -> Option<StringMatch> {
+fn string_match(fields: &Fields<'_>, name: &'static str) -> Option<StringMatch> {
     read_string_match(&fields.object(name)?)
 }
 
@@ -154,8 +154,8 @@ fn read_string_match(fields: &Fields<'_>) -> Option<StringMatch> {
     exact.or(prefix).or(regex)
 }
 
-fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
-    let entries = fields.entries(name).into_iter().map(|(key, value, path)| {
+fn named_matches(fields: &Fields<'_>, name: &'static str) -> NamedMatches {
+    let entries = fields.entries(name).map(|(key, value, path)| {
         let matched = match value {
             Value::Null if name == "headers" => {
                 fields.findings().refuse(&path, "`exact`, `prefix` or `regex` is required");

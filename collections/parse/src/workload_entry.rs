@@ -59,7 +59,7 @@ pub(crate) fn workload_address(fields: &Fields<'_>) -> WorkloadAddress {
 }
 
 fn ports(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
-    let ports = fields.entries("ports").into_iter().filter_map(|(name, value, path)| {
+    let ports = fields.entries("ports").filter_map(|(name, value, path)| {
         let port = value.as_u64().and_then(|port| u32::try_from(port).ok()).filter(|port| is_port(*port));
         if port.is_none() {
             fields.findings().error(&path, "expected a port from 1 to 65535");

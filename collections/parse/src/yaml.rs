@@ -13,6 +13,7 @@ use std::fmt;
 
 use granit_parser::{Event, Options, Parser};
 use serde_json::Value;
+use sluice_proto::json::{MAX_REASON_BYTES, Shortened};
 
 use build::{BuildError, Builder};
 use position::Positions;
@@ -158,14 +159,40 @@ pub fn parse_value(text: &str, limits: &Limits) -> Result<Value, SyntaxError> {
 #[must_use]
 pub fn find_position(text: &str, document: usize, path: &str) -> Position {
     let begin = Position { line: document, column: 1 };
-    let Some(Chunk { line: first_line, text: chunk }) =
-        split_documents(text).into_iter().rfind(|chunk| chunk.line <= document)
-    else {
-        return begin;
+    find_positions(text, document, &[path]).pop().unwrap_or(begin)
+}
+
+/// The positions of several fields of one document, as by [`find_position`]. The text is parsed once.
+#[must_use]
+pub fn find_positions(text: &str, document: usize, paths: &[&str]) -> Vec<Position> {
+    let begin = Position { line: document, column: 1 };
+    let chunk = split_documents(text).into_iter().rfind(|chunk| chunk.line <= document);
+    let Some(positions) = chunk.and_then(|chunk| read_positions(chunk, document, paths)) else {
+        return vec![begin; paths.len()];
     };
-    let (mut positions, mut begun) = (Positions::default(), false);
-    let read = read_events(chunk, |event, at| {
-        let at = Position { line: at.line + first_line - 1, ..at };
+    let find = |path: &&str| {
+        let Some((position, known, rest)) = positions.nearest(path) else { return begin };
+        match positions.block(known) {
+            Some((first, block)) if !rest.is_empty() => {
+                let content = |line: &&str| !line.trim().is_empty();
+                let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+                let outer = text.lines().skip(first - 1).find(content).map_or(0, indent);
+                let inner = block.lines().find(content).map_or(0, indent);
+                let document = block.lines().position(has_content).map_or(1, |n| n + 1);
+                let within = find_position(block, document, rest);
+                Position { line: first - 1 + within.line, column: within.column + outer.saturating_sub(inner) }
+            }
+            _ => position,
+        }
+    };
+    paths.iter().map(find).collect()
+}
+
+/// The positions of the fields of the document that begins on line `document`; `None` if the chunk does not parse.
+fn read_positions<'p>(chunk: Chunk<'_>, document: usize, paths: &[&'p str]) -> Option<Positions<'p>> {
+    let (mut positions, mut begun) = (Positions::of(paths), false);
+    let read = read_events(chunk.text, |event, at| {
+        let at = Position { line: at.line + chunk.line - 1, ..at };
         begun |= event.is_node() && at.line == document;
         if begun {
             positions.event(&event, at);
@@ -174,22 +201,7 @@ pub fn find_position(text: &str, document: usize, path: &str) -> Position {
         begun &= !matches!(event, Event::DocumentEnd);
         Ok(())
     });
-    if read.is_err() {
-        return begin;
-    }
-    let Some((position, known, rest)) = positions.nearest(path) else { return begin };
-    match positions.block(known) {
-        Some((first, block)) if !rest.is_empty() => {
-            let content = |line: &&str| !line.trim().is_empty();
-            let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
-            let outer = text.lines().skip(first - 1).find(content).map_or(0, indent);
-            let inner = block.lines().find(content).map_or(0, indent);
-            let document = block.lines().position(has_content).map_or(1, |n| n + 1);
-            let within = find_position(block, document, rest);
-            Position { line: first - 1 + within.line, column: within.column + outer.saturating_sub(inner) }
-        }
-        _ => position,
-    }
+    read.is_ok().then_some(positions)
 }
 
 /// Parses the documents of a chunk in any form of YAML.
@@ -203,13 +215,16 @@ fn parse_events(chunk: &str, limits: &Limits) -> Result<Vec<Document>, SyntaxErr
 fn parse_json(text: &str) -> Option<Vec<Document>> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut documents = Vec::new();
+    let (mut line, mut counted) = (1, 0);
     loop {
         let rest = &text[stream.byte_offset()..];
         let start = stream.byte_offset() + rest.len() - rest.trim_start().len();
         let Some(value) = stream.next() else { return Some(documents) };
         let value = value.ok()?;
+        line += count_lines(&text[counted..start]);
+        counted = start;
         if !value.is_null() {
-            documents.push(Document { line: count_lines(&text[..start]) + 1, value });
+            documents.push(Document { line, value });
         }
     }
 }
@@ -246,6 +261,11 @@ fn has_content(line: &str) -> bool {
     !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%'))
 }
 
+/// The reason, which may quote the text.
+fn shortened(reason: &impl fmt::Display) -> String {
+    Shortened::of(reason, MAX_REASON_BYTES)
+}
+
 /// Passes every event of a chunk to `take`, with its position in the chunk.
 fn read_events<'t>(
     chunk: &'t str,
@@ -257,12 +277,12 @@ fn read_events<'t>(
     while let Some(next) = parser.next_event() {
         let (event, span) = next.map_err(|error| {
             let marker = error.marker();
-            SyntaxError { line: marker.line().max(1), column: marker.col() + 1, reason: error.info() }
+            SyntaxError { line: marker.line().max(1), column: marker.col() + 1, reason: shortened(&error.info()) }
         })?;
         let (is_end, start) = (matches!(event, Event::StreamEnd), span.start);
         let at = Position { line: start.line(), column: start.col() + 1 };
         let taken = take(event, at);
-        taken.map_err(|error| SyntaxError { line: at.line, column: at.column, reason: error.to_string() })?;
+        taken.map_err(|error| SyntaxError { line: at.line, column: at.column, reason: shortened(&error) })?;
         if is_end {
             break;
         }

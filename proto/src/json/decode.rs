@@ -2,40 +2,52 @@
 //!
 //! It writes bytes without a dynamic message in between; the typed message is then decoded from the bytes.
 
+use std::fmt::{self, Write as _};
+
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::{Map, Value};
 
-use super::{Decoded, FieldError, scalar};
+use super::{Decoded, FieldError, MAX_FIELD_PATH_BYTES, MAX_REASON_BYTES, MAX_UNKNOWN_FIELDS, Shortened, scalar};
 use crate::pool;
 
 /// Maximum nesting of messages, as in protobuf's decoders.
 const MAX_MESSAGE_DEPTH: usize = 100;
+/// Longer strings are not quoted.
+const MAX_QUOTED_CHARS: usize = 60;
 
-/// Encodes `value` as a message; also returns the paths of unknown fields.
-pub(super) fn to_wire(descriptor: &MessageDescriptor, value: &Value) -> Result<(Vec<u8>, Vec<String>), FieldError> {
-    let mut writer = JsonToWire { path: String::new(), depth: 0, unknown: Vec::new() };
+/// Encodes `value` as a message.
+pub(super) fn to_wire(descriptor: &MessageDescriptor, value: &Value) -> Result<Decoded<Vec<u8>>, FieldError> {
+    let mut writer = JsonToWire::default();
     let mut out = Vec::new();
     writer.message(descriptor, value, &mut out)?;
-    Ok((out, writer.unknown))
+    Ok(writer.decoded(out))
 }
 
 /// Encodes the message inside an expanded `Any`.
 pub(super) fn any_to_wire(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldError> {
-    let mut writer = JsonToWire { path: String::new(), depth: 0, unknown: Vec::new() };
+    let mut writer = JsonToWire::default();
     let message = writer.expanded_any(value)?;
-    Ok(Decoded { message, unknown: writer.unknown })
+    Ok(writer.decoded(message))
 }
 
+#[derive(Default)]
 struct JsonToWire {
+    /// The path of the current field. Its keys of maps may be long, so it is shortened where it is recorded.
     path: String,
     depth: usize,
     unknown: Vec<String>,
+    more_unknown: usize,
 }
 
 impl JsonToWire {
-    fn fail<T>(&self, reason: impl Into<String>) -> Result<T, FieldError> {
-        Err(FieldError { path: self.path.clone(), reason: reason.into() })
+    fn decoded<M>(self, message: M) -> Decoded<M> {
+        Decoded { message, unknown: self.unknown, more_unknown: self.more_unknown }
+    }
+
+    fn fail<T>(&self, reason: impl fmt::Display) -> Result<T, FieldError> {
+        let path = Shortened::of(&self.path, MAX_FIELD_PATH_BYTES);
+        Err(FieldError { path, reason: Shortened::of(&reason, MAX_REASON_BYTES) })
     }
 
     fn expected<T>(&self, expected: &str, value: &Value) -> Result<T, FieldError> {
@@ -43,26 +55,38 @@ impl JsonToWire {
             Value::Null => "null".to_owned(),
             Value::Bool(b) => b.to_string(),
             Value::Number(n) => n.to_string(),
-            Value::String(s) if s.chars().count() <= 60 => format!("{s:?}"),
+            Value::String(s) if s.chars().nth(MAX_QUOTED_CHARS).is_none() => format!("{s:?}"),
             Value::String(_) => "a long string".to_owned(),
             Value::Array(_) => "a list".to_owned(),
             Value::Object(_) => "an object".to_owned(),
         };
-        self.fail(format!("expected {expected}, got {actual}"))
+        self.fail(format_args!("expected {expected}, got {actual}"))
     }
 
     /// Runs `step` with `part` (`.name` or `[index]`) appended to the path.
     fn at<T>(
         &mut self,
-        part: std::fmt::Arguments<'_>,
+        part: fmt::Arguments<'_>,
         step: impl FnOnce(&mut Self) -> Result<T, FieldError>,
     ) -> Result<T, FieldError> {
         let length = self.path.len();
-        let part = part.to_string();
-        self.path.push_str(if length == 0 { part.trim_start_matches('.') } else { &part });
+        // Writing to a string does not fail.
+        let _ = self.path.write_fmt(part);
+        if length == 0 && self.path.starts_with('.') {
+            self.path.remove(0);
+        }
         let result = step(self);
         self.path.truncate(length);
         result
+    }
+
+    fn note_unknown(&mut self, name: &str) {
+        if self.unknown.len() < MAX_UNKNOWN_FIELDS {
+            let dot = if self.path.is_empty() { "" } else { "." };
+            self.unknown.push(Shortened::of(&format_args!("{}{dot}{name}", self.path), MAX_FIELD_PATH_BYTES));
+        } else {
+            self.more_unknown += 1;
+        }
     }
 
     fn message(&mut self, descriptor: &MessageDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
@@ -128,14 +152,13 @@ impl JsonToWire {
         fields: &Map<String, Value>,
         out: &mut Vec<u8>,
     ) -> Result<(), FieldError> {
-        let mut seen: Vec<(u32, &str)> = Vec::with_capacity(fields.len());
+        let mut seen: Vec<(u32, &str)> = Vec::new();
         let mut oneofs: Vec<(String, &str)> = Vec::new();
         for (name, value) in fields {
             let field = descriptor.get_field_by_json_name(name).or_else(|| descriptor.get_field_by_name(name));
             let Some(field) = field else {
                 if name != "@type" {
-                    let dot = if self.path.is_empty() { "" } else { "." };
-                    self.unknown.push(format!("{}{dot}{name}", self.path));
+                    self.note_unknown(name);
                 }
                 continue;
             };
@@ -143,13 +166,13 @@ impl JsonToWire {
                 continue;
             }
             if let Some((_, other)) = seen.iter().find(|(number, _)| *number == field.number()) {
-                return self.at(format_args!(".{name}"), |w| w.fail(format!("is the same field as {other}")));
+                return self.at(format_args!(".{name}"), |w| w.fail(format_args!("is the same field as {other}")));
             }
             seen.push((field.number(), name));
             if let Some(oneof) = field.containing_oneof() {
                 if let Some((_, other)) = oneofs.iter().find(|(known, _)| known == oneof.name()) {
                     return self.at(format_args!(".{name}"), |w| {
-                        w.fail(format!("only one of this field and {other} may be set"))
+                        w.fail(format_args!("only one of this field and {other} may be set"))
                     });
                 }
                 oneofs.push((oneof.name().to_owned(), name));
@@ -285,7 +308,7 @@ impl JsonToWire {
         };
         match parsed {
             Some(n) if (min..=max).contains(&n) => Ok(n),
-            Some(n) => self.fail(format!("{n} is out of range; {min} to {max} is accepted")),
+            Some(n) => self.fail(format_args!("{n} is out of range; {min} to {max} is accepted")),
             None => self.expected("a whole number", value),
         }
     }
@@ -311,7 +334,7 @@ impl JsonToWire {
                 Some(found) => Ok(found.number()),
                 None => {
                     let accepted: Vec<_> = enumeration.values().map(|value| value.name().to_owned()).collect();
-                    self.fail(format!("unknown value {name:?}, accepted: {}", accepted.join(", ")))
+                    self.fail(format_args!("unknown value {name:?}, accepted: {}", accepted.join(", ")))
                 }
             },
             Value::Number(_) => Ok(self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))? as i32),
@@ -393,7 +416,7 @@ impl JsonToWire {
             (None, Some(Value::String(text))) if fields.len() == 2 => {
                 bytes = scalar::parse_bytes(text).or_else(|reason| self.fail(reason))?;
             }
-            (None, _) => return self.fail(format!("unknown message type {name}")),
+            (None, _) => return self.fail(format_args!("unknown message type {name}")),
         }
         Ok((url.clone(), bytes))
     }

@@ -7,6 +7,8 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
+use super::Shortened;
+
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
@@ -16,12 +18,19 @@ const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIEN
 const MAX_DURATION_SECONDS: i128 = 315_576_000_000;
 const NANOS: i128 = 1_000_000_000;
 
+/// Longest quotation in an error.
+const MAX_QUOTED_BYTES: usize = 200;
+
+fn quoted(text: &str) -> String {
+    Shortened::of(&format_args!("{text:?}"), MAX_QUOTED_BYTES)
+}
+
 /// Parses a duration in Go's syntax, which includes protobuf's (`1.5s`), to (seconds, nanoseconds) with the same sign.
 ///
 /// # Errors
 /// What is wrong, as a lower-case fragment.
 pub(super) fn parse_signed_duration(text: &str) -> Result<(i64, i32), String> {
-    let bad = || format!("not a duration: {text:?}");
+    let bad = || format!("not a duration: {}", quoted(text));
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -46,8 +55,8 @@ pub(super) fn parse_signed_duration(text: &str) -> Result<(i64, i32), String> {
             "s" => NANOS,
             "m" => 60 * NANOS,
             "h" => 3_600 * NANOS,
-            "" => return Err(format!("duration without a unit: {text:?}")),
-            _ => return Err(format!("unknown unit {unit:?} in duration {text:?}")),
+            "" => return Err(format!("duration without a unit: {}", quoted(text))),
+            _ => return Err(format!("unknown unit {} in duration {}", quoted(unit), quoted(text))),
         };
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 18 {
@@ -63,7 +72,7 @@ pub(super) fn parse_signed_duration(text: &str) -> Result<(i64, i32), String> {
         rest = tail;
     }
     if total / NANOS > MAX_DURATION_SECONDS {
-        return Err(format!("duration out of range: {text:?}"));
+        return Err(format!("duration out of range: {}", quoted(text)));
     }
     let total = if negative { -total } else { total };
     // Both casts fit: seconds are limited above, and the remainder is less than a billion.
@@ -97,7 +106,7 @@ fn fraction(nanos: u32) -> String {
 
 /// Parses an RFC 3339 time to (seconds since 1970, nanoseconds).
 pub(super) fn parse_timestamp(text: &str) -> Result<(i64, i32), String> {
-    timestamp(text).ok_or_else(|| format!("not an RFC 3339 time: {text:?}"))
+    timestamp(text).ok_or_else(|| format!("not an RFC 3339 time: {}", quoted(text)))
 }
 
 fn timestamp(text: &str) -> Option<(i64, i32)> {

@@ -37,6 +37,9 @@ pub(crate) fn merge(sources: &[ProxyConfigSource<'_>], warnings: &mut Vec<String
         }
         let decoded = sluice_proto::json::decode::<ProxyConfig>(&value).with_context(|| format!("parse {name}"))?;
         warnings.extend(decoded.unknown.iter().map(|path| format!("{name}: {path}: unknown field, it is ignored")));
+        if decoded.more_unknown > 0 {
+            warnings.push(format!("{name}: {} more unknown fields are ignored", decoded.more_unknown));
+        }
         // In the canonical form a field has one spelling.
         let canonical = sluice_proto::json::encode(&decoded.message).context("encode a ProxyConfig")?;
         let (Value::Object(canonical), Value::Object(given)) = (canonical, value) else {

@@ -267,9 +267,11 @@ impl MeshFile {
             }
             MeshPart::Networks => settings.networks = Some(parse_mesh_networks(&value, "", &findings)),
         }
-        for finding in findings.into_vec() {
-            let field = finding.field_path.trim_start_matches('.');
-            let line = yaml::find_position(text, first_line(text), field).line;
+        let findings = findings.into_vec();
+        let fields: Vec<&str> = findings.iter().map(|finding| finding.field_path.trim_start_matches('.')).collect();
+        let positions = yaml::find_positions(text, first_line(text), &fields);
+        for ((finding, field), position) in findings.iter().zip(fields).zip(positions) {
+            let line = position.line;
             let reason = format!("{field}: {}", finding.reason);
             if finding.severity.is_refusal() {
                 return Err(Problem { line, reason: reason.into() });

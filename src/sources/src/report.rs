@@ -65,11 +65,16 @@ pub(super) struct RejectLog {
 }
 
 impl RejectLog {
-    /// Logs the rejects of an object. `line` returns the line of a field path if the object is from a file.
-    pub(super) fn log(&mut self, object: &ParsedObject, place: &str, line: impl Fn(&str) -> Option<usize>) {
+    /// Logs the rejects of an object. `lines` returns the lines of field paths if the object is from a file.
+    pub(super) fn log(&mut self, object: &ParsedObject, place: &str, lines: impl FnOnce(&[&str]) -> Vec<usize>) {
         let is_first = self.is_first(object.kind);
-        for reject in &object.rejects {
-            let place = line(&reject.field_path).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
+        if object.rejects.is_empty() {
+            return;
+        }
+        let fields: Vec<&str> = object.rejects.iter().map(|reject| reject.field_path.as_str()).collect();
+        let lines = lines(&fields);
+        for (n, reject) in object.rejects.iter().enumerate() {
+            let place = lines.get(n).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
             let (kind, key, field, reason) = (reject.kind, display(&reject.object), &reject.field_path, &reject.reason);
             match reject.severity {
                 _ if !is_first => debug!(%kind, object = %key, %field, %reason, %place, "validation warning"),

@@ -61,7 +61,8 @@ async fn connection_ends_when_its_client_certificate_expires() {
     let refused = CertificateRequest { csr, ..CertificateRequest::default() }.send(&channel).await;
     assert!(refused.is_err(), "an expired certificate renews nothing");
     let metrics = mesh.metrics().await;
-    assert_eq!(metrics[r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#], 1.0);
+    // The client may have connected again.
+    assert!(metrics[r#"sluice_closed_connections{port="secure grpc",reason="credentials"}"#] >= 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use sluice_fuzz::epochs::EpochSequence;
 use sluice_fuzz::mesh::{EpochChange, FuzzedMesh, Violation};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, epochs, failure, identity, jwt, objects, patches, xds, yaml};
+use sluice_fuzz::{csr, epochs, failure, identity, jwt, memory, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Fuzzes the control plane with mutated cases.
@@ -59,6 +59,8 @@ enum Target {
     Identity,
     /// YAML texts, at the fast path of the reader and at the complete parser.
     Yaml,
+    /// Objects, nodes and texts in which one place has grown out of all proportion.
+    Memory,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +88,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Jwt => "jwt",
         Target::Identity => "identity",
         Target::Yaml => "yaml",
+        Target::Memory => "memory",
     };
     let mut run = Run::new(name, args.seed, args.seconds, args.out.clone());
     run.turns = args.turns.as_deref().and_then(|turns| Some((*turns.first()?, *turns.get(1)?)));
@@ -105,6 +108,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Jwt => jwt::run(&run, &seeds)?,
         Target::Identity => identity::run(&run, &seeds)?,
         Target::Yaml => yaml::run(&run, &root())?,
+        Target::Memory => memory::run(&run, &seeds),
     };
     Ok(print_result(name, &statistics))
 }

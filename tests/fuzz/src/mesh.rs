@@ -14,10 +14,13 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::assembled::check_domains;
 use crate::decode;
+use crate::memory_bound::bounded;
 use crate::seeds::{CaseMesh, Seed};
 
 /// Start of the signature of a finding about a validation rule of Envoy.
 const ENVOY_REJECTS: &str = "Envoy would reject ";
+/// Signature of a finding about the memory that parsing takes.
+const PARSING_MEMORY: &str = "memory of parsing";
 /// Longest time of one epoch. Debug builds on busy machines are slow; an endless loop takes far longer.
 const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -333,7 +336,9 @@ fn message_name(of: ResourceType) -> &'static str {
 /// Parses an object as a source would. A panic is a finding. An object of an unknown kind is not.
 pub(crate) fn parse(seed: &Seed, findings: &mut Vec<Violation>) -> Option<ParsedObject> {
     let object = seed.rendered();
-    catch_panic(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
+    let parse = || parse_object(&seed.cluster, "cluster.local", &object).ok();
+    let parsed = catch_panic(findings, || bounded(object.to_string().len(), parse))?;
+    parsed.map_err(|excess| findings.push(Violation::new(PARSING_MEMORY, excess))).ok().flatten()
 }
 
 pub(crate) fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
@@ -341,7 +346,8 @@ pub(crate) fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy
         let node = sluice_proto::json::decode::<Node>(node).ok()?;
         parse_proxy(&node.message, &BTreeMap::new()).ok()
     };
-    catch_panic(findings, read).flatten()
+    let proxy = catch_panic(findings, || bounded(node.to_string().len(), read))?;
+    proxy.map_err(|excess| findings.push(Violation::new(PARSING_MEMORY, excess))).ok().flatten()
 }
 
 fn catch_panic<T>(findings: &mut Vec<Violation>, work: impl FnOnce() -> T) -> Option<T> {

@@ -13,6 +13,7 @@ use sluice_testkit::parity::case::{Case, root};
 use sluice_testkit::parity::case_server::CaseServer;
 use sluice_testkit::server::Sluiced;
 
+use crate::memory::grow_anywhere;
 use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::mutate::mutate;
@@ -24,6 +25,8 @@ use crate::seeds::Seeds;
 const ROUND: usize = 40;
 /// Largest growth of the server's resident memory, in KiB.
 const MAX_GROWTH_KIB: u64 = 300 * 1024;
+/// Size of a node in which one place has grown.
+const GROWN_NODE_BYTES: usize = 400 << 10;
 /// The case that the server serves.
 const CASE: &str = "virtualservice/01-user-header-canary";
 
@@ -166,6 +169,9 @@ fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> RequestSession 
     if rng.once_in(2) {
         let times = 1 + rng.below(4);
         mutate(&mut node, "", seeds, rng, times);
+    }
+    if rng.once_in(8) {
+        node = grow_anywhere(&node, GROWN_NODE_BYTES, rng);
     }
     let mut steps = Vec::new();
     for n in 0..=rng.below(14) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{coverage, csr, epochs, identity, jwt, objects, patches, xds, yaml};
+use sluice_fuzz::{coverage, csr, epochs, identity, jwt, memory, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Number of turns. A number instead of a duration makes each run the same.
@@ -101,6 +101,13 @@ fn mutated_identities_violate_no_rule() {
     let statistics = identity::run(&short("identity", turns), &seeds()).expect("keys");
     clean(&statistics, turns);
     assert!(statistics.effective > turns / 20, "{} callers were authenticated", statistics.effective);
+}
+
+#[test]
+fn grown_inputs_take_memory_in_proportion_to_their_size() {
+    let statistics = memory::run(&short("memory", MANY_TURNS), &seeds());
+    clean(&statistics, MANY_TURNS);
+    assert!(statistics.effective > MANY_TURNS / 4, "{} inputs were read", statistics.effective);
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use regex::Regex;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::{
@@ -16,6 +15,7 @@ use sluice_model::{
 };
 
 use crate::content_names::content_hash;
+use crate::proxies::version_patterns::{VersionPatterns, matches_version};
 
 /// A patch of an EnvoyFilter.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -259,10 +259,11 @@ fn derive_version_matches<'s>(
     });
     patterns.distinct("version_patterns").derive("version_matches", |deps| {
         let versions = deps.on(&versions);
+        let patterns = VersionPatterns::default();
         move |cx, pattern, ()| {
-            let pattern = Regex::new(pattern).ok()?;
+            let pattern = patterns.compiled(pattern)?;
             let versions = cx.all(&versions).into_iter().map(|(version, _)| version);
-            Some(versions.filter(|version| pattern.is_match(version)).collect())
+            Some(versions.filter(|version| matches_version(&pattern, version)).collect())
         }
     })
 }

@@ -3,7 +3,7 @@
 use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value as Reflected};
 use serde_json::Value;
-use sluice_model::PatchValue;
+use sluice_model::{PatchValue, Severity};
 use sluice_proto::{json, pool, wire};
 
 use crate::Fields;
@@ -13,7 +13,7 @@ use crate::fields::unknown_field;
 pub(super) fn read(message: &str, value: &Value, patch: &Fields<'_>) -> Option<PatchValue> {
     let path = patch.path_of("value");
     let at = |inner: &str| match inner {
-        "" => path.clone(),
+        "" => path.to_string(),
         inner if inner.starts_with('[') => format!("{path}{inner}"),
         inner => format!("{path}.{inner}"),
     };
@@ -34,6 +34,7 @@ pub(super) fn read(message: &str, value: &Value, patch: &Fields<'_>) -> Option<P
     for unknown in &decoded.unknown {
         patch.findings().warning(&at(unknown), unknown_field(unknown, std::iter::empty()));
     }
+    patch.findings().omit(Severity::Warning, decoded.more_unknown);
     let mut untyped = Vec::new();
     find_untyped(&decoded.message, &mut untyped);
     for name in untyped {

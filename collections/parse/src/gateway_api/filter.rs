@@ -99,7 +99,7 @@ fn header_operations(fields: &Fields<'_>) -> HeaderOperations {
 }
 
 /// Values by lower-case name. The first of two entries with the same name is used.
-fn header_values(fields: &Fields<'_>, name: &str) -> BTreeMap<Text, Text> {
+fn header_values(fields: &Fields<'_>, name: &'static str) -> BTreeMap<Text, Text> {
     let mut values = BTreeMap::new();
     for header in fields.objects(name) {
         let value = header.text("value");

@@ -131,7 +131,7 @@ fn path_match(fields: &Fields<'_>) -> Option<StringMatch> {
 }
 
 /// Conditions by name. The last of two entries with the same name is used.
-pub(super) fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
+pub(super) fn named_matches(fields: &Fields<'_>, name: &'static str) -> NamedMatches {
     let mut matches = NamedMatches::new();
     for condition in fields.objects(name) {
         let value = condition.text("value");

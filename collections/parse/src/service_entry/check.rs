@@ -114,6 +114,7 @@ fn check_endpoints(fields: &Fields<'_>, entry: &ServiceEntry) {
             }
         }
     }
+    let names: BTreeSet<&str> = entry.ports.iter().map(|port| port.name.as_str()).collect();
     for (n, endpoint) in entry.endpoints.iter().enumerate() {
         let path = format!("endpoints[{n}].address");
         let address = endpoint.address.as_str();
@@ -126,8 +127,7 @@ fn check_endpoints(fields: &Fields<'_>, entry: &ServiceEntry) {
         }
         check_workload(fields, &path, endpoint);
         if is_static || dns {
-            let known = |name: &str| entry.ports.iter().any(|port| port.name.as_str() == name);
-            for name in endpoint.ports.keys().filter(|name| !known(name)) {
+            for name in endpoint.ports.keys().filter(|name| !names.contains(name.as_str())) {
                 fields.refuse(&format!("endpoints[{n}].ports[{name}]"), "the ServiceEntry has no port with this name");
             }
         }

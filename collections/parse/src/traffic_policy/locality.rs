@@ -1,6 +1,6 @@
 //! Locality load balancing and its validation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_model::{LocalityDistribute, LocalityLb, Text, ZoneAwareLb, label};
 
@@ -23,7 +23,7 @@ pub(crate) fn locality_lb(fields: &Fields<'_>) -> LocalityLb {
 }
 
 fn weights(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
-    let weights = fields.entries("to").into_iter().filter_map(|(locality, value, path)| {
+    let weights = fields.entries("to").filter_map(|(locality, value, path)| {
         let weight = value.as_u64().and_then(|weight| u32::try_from(weight).ok());
         if weight.is_none() {
             fields.findings().error(&path, "expected a weight from 1 to 100");
@@ -101,7 +101,7 @@ fn check_failover(fields: &Fields<'_>, failover: &[(Text, Text)]) {
 
 /// Checks a list of localities, none of which may contain another.
 fn check_localities<'t>(fields: &Fields<'_>, path: &str, localities: impl Iterator<Item = &'t Text>) {
-    let mut earlier: Vec<Vec<&str>> = Vec::new();
+    let mut earlier: BTreeSet<Vec<&str>> = BTreeSet::new();
     for locality in localities {
         let parts: Vec<&str> = locality.splitn(3, '/').collect();
         if parts.iter().any(|part| part.is_empty()) {
@@ -111,10 +111,12 @@ fn check_localities<'t>(fields: &Fields<'_>, path: &str, localities: impl Iterat
             fields.refuse(path, format!("`{locality}` is invalid: `*` must be at the end"));
         }
         let own: Vec<&str> = parts.into_iter().take_while(|part| *part != "*").collect();
-        let within = |other: &Vec<&str>| own.starts_with(other) || other.starts_with(&own);
-        if earlier.iter().any(within) {
+        let is_within = (0..=own.len()).any(|length| earlier.contains(&own[..length]));
+        // Those that begin with `own` follow it in the order.
+        let contains = earlier.range(own.clone()..).next().is_some_and(|next| next.starts_with(&own));
+        if is_within || contains {
             fields.refuse(path, format!("`{locality}` overlaps another locality"));
         }
-        earlier.push(own);
+        earlier.insert(own);
     }
 }

@@ -5,10 +5,11 @@ mod unreachable;
 
 use std::net::IpAddr;
 
-use sluice_model::{Destination, Host, L4Match, Labels, MESH_GATEWAY, Text, TlsMatch, VirtualService};
+use sluice_model::{Destination, Host, L4Match, Labels, MESH_GATEWAY, Severity, Text, TlsMatch, VirtualService};
 
+use crate::Fields;
 use crate::admission::{check_export_to, check_labels, is_port, is_subnet};
-use crate::fields::Fields;
+use crate::host_index::HostIndex;
 use crate::names::{is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_wildcard_domain};
 
 /// Checks a VirtualService after it is parsed.
@@ -25,13 +26,14 @@ pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService, hosts: &[Text], ga
     for (n, route) in vs.http.iter().enumerate() {
         http::check_http(&At { fields, path: format!("http[{n}]") }, route, vs);
     }
+    let served: HostIndex = vs.hosts.iter().collect();
     for (n, route) in vs.tls.iter().enumerate() {
         let at = At { fields, path: format!("tls[{n}]") };
         if route.matches.is_empty() {
             at.reject("match", "`match` is required in a TLS route");
         }
         for (m, matched) in route.matches.iter().enumerate() {
-            check_tls_match(&at.element("match", m), matched, vs);
+            check_tls_match(&at.element("match", m), matched, &served);
         }
         check_weights(&at, route.route.iter().map(|d| (&d.destination, d.weight)));
         if route.route.is_empty() {
@@ -148,15 +150,21 @@ fn check_hosts(fields: &Fields<'_>, vs: &VirtualService, written: &[Text]) {
     }
     if valid {
         let hosts: Vec<Host> = written.iter().map(|host| Host::new(host)).collect();
+        let mut index = HostIndex::default();
         for (n, host) in hosts.iter().enumerate() {
-            if let Some(earlier) = hosts.iter().take(n).find(|earlier| earlier.overlaps(host)) {
+            if index.overlaps(host) {
+                // The name is only needed for a finding that is kept.
+                let earlier: &[Host] = if fields.findings().keeps(Severity::Error) { &hosts[..n] } else { &[] };
+                let earlier = earlier.iter().find(|earlier| earlier.overlaps(host));
+                let earlier = earlier.map(Host::as_str).unwrap_or_default();
                 fields.reject(&format!("hosts[{n}]"), format!("`{host}` overlaps host `{earlier}`"));
             }
+            index.insert(host);
         }
     }
 }
 
-fn check_tls_match(at: &At<'_, '_>, matched: &TlsMatch, vs: &VirtualService) {
+fn check_tls_match(at: &At<'_, '_>, matched: &TlsMatch, served: &HostIndex) {
     if matched.sni_hosts.is_empty() {
         at.reject("sniHosts", "`sniHosts` is required in a TLS match");
     }
@@ -166,7 +174,7 @@ fn check_tls_match(at: &At<'_, '_>, matched: &TlsMatch, vs: &VirtualService) {
             at.warn(&path, "an IP address is not a valid SNI: most clients do not send it");
         }
         let name = Host::new(written);
-        if !vs.hosts.iter().any(|host| host.contains(&name)) {
+        if !served.contains(&name) {
             at.reject(&path, format!("`{name}` does not match a host of the VirtualService"));
         } else if !is_admitted_host(written) && written.parse::<IpAddr>().is_err() && !is_cluster_name(written) {
             at.refuse(&path, format!("`{written}` is not a valid server name"));

@@ -2,7 +2,8 @@
 
 use sluice_model::HttpRetry;
 
-use crate::fields::{Fields, one_of};
+use crate::Fields;
+use crate::fields::one_of;
 
 /// Reads an `HTTPRetry` and records findings.
 pub(crate) fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {

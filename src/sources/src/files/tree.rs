@@ -159,10 +159,10 @@ impl Tree {
             // The object was not parsed: another file declared it until now.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
             let Object { parsed, version } = object;
-            self.log.log(&parsed, &holder.display().to_string(), |field| {
-                chunk.map(|chunk| {
-                    chunk.line - 1 + yaml::find_position(chunk.text, entry.line - chunk.line + 1, field).line
-                })
+            self.log.log(&parsed, &holder.display().to_string(), |fields| {
+                let Some(chunk) = chunk else { return Vec::new() };
+                let positions = yaml::find_positions(chunk.text, entry.line - chunk.line + 1, fields);
+                positions.into_iter().map(|position| chunk.line - 1 + position.line).collect()
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
             let origin = ChangeOrigin { place, version, received };

@@ -60,7 +60,7 @@ impl ObjectsReceiver {
         }
         match parse_object(&self.cluster.id, &self.cluster.domain, object) {
             Ok(parsed) => {
-                self.log.log(&parsed, "", |_| None);
+                self.log.log(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
                 let origin = ChangeOrigin { place: Text::default(), version, received };

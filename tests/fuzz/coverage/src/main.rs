@@ -8,15 +8,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use cap::Cap;
 use libfuzzer_sys::fuzz_target;
 use sluice_fuzz::coverage::CoverageTarget;
-
-/// Largest number of bytes that one input may allocate at a time. libFuzzer's own limit (`-malloc_limit_mb`) needs a sanitizer.
-const MAX_INPUT_MEMORY_BYTES: usize = 64 << 20;
-
-#[global_allocator]
-static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
 
 static TARGET: LazyLock<CoverageTarget> = LazyLock::new(|| {
     let name = std::env::var("SLUICE_FUZZ_TARGET").unwrap_or_default();
@@ -31,8 +24,6 @@ fuzz_target!(
         }
     },
     |input: &[u8]| {
-        let limit = ALLOCATOR.allocated() + MAX_INPUT_MEMORY_BYTES;
-        ALLOCATOR.set_limit(limit).unwrap_or_else(|error| panic!("limit memory: {error:?}"));
         if let Err(found) = TARGET.run(input) {
             panic!("{}\n{}", found.signature, found.message);
         }

@@ -1,6 +1,5 @@
 //! Validation of HTTP routes.
 
-use regex::Regex;
 use sluice_model::{
     AbortStatus, CLAIM_PREFIX, CorsPolicy, Decimal, DirectResponse, DirectResponseBody, HeaderOperations, Headers,
     HttpFault, HttpMatch, HttpRedirect, HttpRewrite, HttpRoute, RedirectPort, StringMatch, VirtualService, claim_path,
@@ -145,10 +144,8 @@ fn check_string(at: &At<'_, '_>, name: &str, value: Option<&StringMatch>) {
 fn check_regex(at: &At<'_, '_>, name: &str, pattern: &str) {
     if pattern.is_empty() {
         at.reject(name, "a regular expression must not be empty");
-    } else if let Err(error) = Regex::new(pattern) {
-        // The last line of the error is the reason; the lines before it show the position.
-        let text = error.to_string();
-        at.reject(name, text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned());
+    } else if let Err(error) = at.fields.findings().patterns().check(pattern) {
+        at.reject(name, error.to_string());
     } else if pattern.len() > MAX_REGEX_BYTES {
         at.refuse(name, format!("a regular expression must have at most {MAX_REGEX_BYTES} bytes"));
     }

@@ -6,6 +6,9 @@ use sluice_model::{HttpMatch, NamedMatches, StringMatch, VirtualService};
 
 use crate::Fields;
 
+/// Maximum number of comparisons of two matches. In a longer list, prefix matches are not reported from there on.
+const MAX_COMPARISONS: usize = 2_000_000;
+
 pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService) {
     check_repeated(fields, "http", vs.http.iter().map(|route| route.matches.as_slice()));
     check_repeated(fields, "tls", vs.tls.iter().map(|route| route.matches.as_slice()));
@@ -48,6 +51,7 @@ fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: imp
 /// Reports prefix matches whose requests all match an earlier, shorter prefix.
 fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
     let mut earlier: Vec<(usize, usize, &str, &HttpMatch)> = Vec::new();
+    let mut comparisons = 0;
     for (n, route) in vs.http.iter().enumerate() {
         for (m, matched) in route.matches.iter().enumerate() {
             let Some(StringMatch::Prefix(prefix)) = &matched.uri else { continue };
@@ -58,6 +62,10 @@ fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
             let covers = |(_, _, short, other): &&(usize, usize, &str, &HttpMatch)| {
                 prefix.len() > short.len() && prefix.starts_with(short) && covers_conditions(other, matched)
             };
+            comparisons += earlier.len();
+            if comparisons > MAX_COMPARISONS {
+                return;
+            }
             if let Some((route, of, short, _)) = earlier.iter().find(covers) {
                 let reason = format!("unreachable: http[{route}].match[{of}] matches every request below {short}");
                 fields.warn(&format!("http[{n}].match[{m}]"), reason);
