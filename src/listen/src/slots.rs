@@ -230,8 +230,11 @@ impl ConnectionSlot {
     }
 
     /// Waits until few enough other connections are pending. Returns false if that takes too long: the connection has to be
-    /// closed.
+    /// closed. A connection that is pending already keeps its permission.
     pub async fn begin(&self) -> bool {
+        if self.is_pending() {
+            return true;
+        }
         match tokio::time::timeout(self.limits().handshake_timeout, self.wait()).await {
             Ok(permit) => {
                 self.slots.pending_metric.inc();

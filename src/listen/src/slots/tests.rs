@@ -66,3 +66,17 @@ async fn pending_connections_of_one_address_leave_permits_for_others() {
     assert_eq!(slots.pending.available_permits(), 3);
     assert!(slots.table().addresses.is_empty());
 }
+
+#[tokio::test]
+async fn connection_that_begins_twice_takes_one_permit() {
+    let handshake_timeout = Duration::from_millis(50);
+    let limits =
+        ListenLimits { max_pending: 1, max_pending_per_address: 1, handshake_timeout, ..ListenLimits::default() };
+    let slots = slots(limits);
+    let slot = slots.add(peer("10.0.0.1")).expect("a slot");
+    // Once before the TLS handshake, once before requests are served.
+    assert!(slot.begin().await && slot.begin().await);
+    assert_eq!((slots.pending_metric.get(), slots.pending.available_permits()), (1, 0));
+    slot.first_request();
+    assert_eq!((slots.pending_metric.get(), slots.pending.available_permits()), (0, 1));
+}

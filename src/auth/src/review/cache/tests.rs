@@ -17,7 +17,11 @@ fn cart() -> ReviewResult {
 /// A token with an expiry.
 fn token(expires_in: i64) -> String {
     let encode = |text: String| URL_SAFE_NO_PAD.encode(text);
-    format!("{}.{}.x", encode("{}".to_owned()), encode(format!(r#"{{"exp":{}}}"#, unix_seconds() + expires_in)))
+    format!(
+        "{}.{}.x",
+        encode(r#"{"alg":"RS256"}"#.to_owned()),
+        encode(format!(r#"{{"exp":{}}}"#, unix_seconds() + expires_in))
+    )
 }
 
 #[tokio::test]
