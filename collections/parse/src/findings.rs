@@ -106,7 +106,7 @@ impl Findings {
         &self.patterns
     }
 
-    /// Whether a further finding of this severity is kept. If not, nobody needs its text.
+    /// Whether a further finding of this severity is kept. If not, its text is not needed.
     pub(crate) fn keeps(&self, severity: Severity) -> bool {
         self.kept.borrow().len() < self.most || self.less_severe(severity) > 0
     }
