@@ -140,7 +140,7 @@ fn unknown_fields_below_a_long_key_of_an_envoy_filter_are_counted() {
         rejects = parse_object(&"cluster".into(), "cluster.local", &object).expect("a known kind").rejects;
     });
     let peak = parsed.bytes_max;
-    assert!(peak < 5 * bytes as u64, "{bytes} bytes take {peak} bytes");
+    assert!(peak < 20 * bytes as u64, "{bytes} bytes take {peak} bytes");
     let kept: usize = rejects.iter().map(|reject| reject.field_path.len() + reject.reason.len()).sum();
     assert!(rejects.len() <= 101 && kept < 100_000, "{} findings of {kept} bytes", rejects.len());
 }

@@ -58,7 +58,7 @@ pub struct ListenerProfile {
     pub unprivileged: bool,
     /// Ports of its own static listeners.
     pub reserved_ports: Vec<u16>,
-    /// The highest of [`VERSIONS`] that its istio-proxy has; `None` if it has all of them or its version is unknown.
+    /// The highest of `VERSIONS` that its istio-proxy has; `None` if it has all of them or its version is unknown.
     pub version: Option<(u32, u32)>,
     /// Address of the agent's DNS server if DNS is captured.
     pub dns_proxy: Option<(Text, u16)>,

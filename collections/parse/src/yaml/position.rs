@@ -23,7 +23,7 @@ enum Frame<'p> {
 
 /// What is known of the field at a path.
 #[derive(Default)]
-struct Place {
+struct PathPosition {
     position: Option<Position>,
     /// A block scalar, which may contain a document: the line where the text begins, and the text.
     block: Option<(usize, String)>,
@@ -33,13 +33,13 @@ struct Place {
 pub(super) struct Positions<'p> {
     stack: Vec<Frame<'p>>,
     /// The wanted paths and all their beginnings.
-    places: BTreeMap<&'p str, Place>,
+    places: BTreeMap<&'p str, PathPosition>,
 }
 
 impl<'p> Positions<'p> {
     pub(super) fn of(paths: &[&'p str]) -> Self {
         let beginnings = paths.iter().flat_map(|path| beginnings(path)).chain([""]);
-        Self { stack: Vec::new(), places: beginnings.map(|path| (path, Place::default())).collect() }
+        Self { stack: Vec::new(), places: beginnings.map(|path| (path, PathPosition::default())).collect() }
     }
 
     /// The position of a wanted field or of its nearest enclosing field, the path of that field, and the rest of `path`.
