@@ -61,7 +61,7 @@ impl Counts {
     }
 }
 
-/// Findings collected while an object is parsed. All are counted; at most [`MAX_FINDINGS`] are kept, those of the highest
+/// Findings collected while an object is parsed. All are counted; at most 100 are kept, those of the highest
 /// severities.
 #[derive(Debug)]
 pub struct Findings {
