@@ -45,6 +45,14 @@ impl ListenAddress {
         Ok(Some(Self { host: host.to_owned(), port }))
     }
 
+    /// A port of a host, without brackets around an IPv6 address: `*` for all interfaces. `None` if the host is empty.
+    #[must_use]
+    pub fn of_host(host: &str, port: u16) -> Option<Self> {
+        let all_interfaces = host == "*";
+        let bound = if all_interfaces { "" } else { host };
+        (all_interfaces || !host.is_empty()).then(|| Self { host: bound.to_owned(), port })
+    }
+
     /// The name or address; empty for all interfaces.
     #[must_use]
     pub fn host(&self) -> &str {

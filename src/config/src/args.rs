@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use sluice_variables::CONTROL_PLANE;
 
 use crate::limit_args::LimitArgs;
 use crate::namespace_limit_args::NamespaceLimitArgs;
 use crate::proxy_limit_args::ProxyLimitArgs;
 use crate::security_args::SecurityArgs;
-use crate::{unknown, variables};
+use crate::unknown;
 
 /// Default of `--meshConfig`.
 pub(crate) const DEFAULT_MESH_CONFIG: &str = "./etc/istio/config/mesh";
@@ -26,7 +27,8 @@ A new stream needs a push permit for each of its first responses; PILOT_PUSH_THR
 of permits. Changes for configured proxies go before new streams. They need a permit only if they
 have more than 256 resources; changes of a few endpoints need none. A stream that would wait too
 long, or exceeds PILOT_MAX_REQUESTS_PER_SECOND, is refused with RESOURCE_EXHAUSTED, and its proxy
-retries. `--help` lists all environment variables.
+retries. `--help` lists the environment variables that are followed. `sluiced env` also lists those of
+Istio that are not, with the reason.
 
 Exit codes:
   0  stopped on request
@@ -39,7 +41,10 @@ Exit codes:
   7  the certificate authority cannot be used";
 
 fn long_help() -> String {
-    format!("{AFTER_HELP}\n\n{}", variables::help())
+    format!(
+        "{AFTER_HELP}\n\nEnvironment, in addition to the variables of flags:\n{}",
+        sluice_variables::help(CONTROL_PLANE)
+    )
 }
 
 /// A service-mesh control plane that speaks istiod's protocols.
@@ -61,6 +66,8 @@ pub enum Command {
     Discovery,
     /// Print the version.
     Version,
+    /// List the environment variables of Sluice and Istio: name, state, accepted values, default, and meaning or reason.
+    Env,
 }
 
 /// Flags under the names that `pilot-discovery discovery` has.
@@ -125,6 +132,19 @@ pub struct DiscoveryArgs {
         help_heading = "Sources"
     )]
     pub watch_namespace: String,
+
+    /// Namespace of the pods of the CNI agent; that of the control plane if it is empty. A taint is removed from nodes with such
+    /// a pod, see PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS.
+    #[arg(
+        long = "cniNamespace",
+        alias = "cni-namespace",
+        value_name = "NAMESPACE",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Sources"
+    )]
+    pub cni_namespace: String,
 
     /// Namespace of the control plane.
     #[arg(
@@ -225,7 +245,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub secure_grpc_addr: String,
-    /// Address of the injection and validation webhooks. They are not served yet, which is logged.
+    /// Address of the injection and validation webhooks over TLS; empty to serve them on the port of --httpAddr.
     #[arg(
         long = "httpsAddr",
         alias = "https-addr",
@@ -235,6 +255,27 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub https_addr: String,
+    /// Address of ControlZ, the log levels by scope; `*` for all interfaces, empty to disable the port. Callers that are
+    /// not on the loopback need a token of the control plane's namespace.
+    #[arg(
+        long = "ctrlz_address",
+        alias = "ctrlz-address",
+        value_name = "HOST",
+        default_value = "localhost",
+        global = true,
+        help_heading = "Ports"
+    )]
+    pub ctrlz_address: String,
+    /// Port of ControlZ; 0 for any free port.
+    #[arg(
+        long = "ctrlz_port",
+        alias = "ctrlz-port",
+        value_name = "PORT",
+        default_value_t = 9876,
+        global = true,
+        help_heading = "Ports"
+    )]
+    pub ctrlz_port: u16,
 
     /// Time limit for streams to end after a stop signal.
     #[arg(
@@ -321,7 +362,8 @@ pub struct DiscoveryArgs {
 }
 
 impl CommandLine {
-    /// Reads arguments, the name of the program first. Also returns unknown flags, which have no effect, as in istiod.
+    /// Reads arguments, the name of the program first. Also returns unknown flags, which have no effect, as in istiod: `--NAME`
+    /// or `--NAME=VALUE`.
     ///
     /// # Errors
     /// A known flag has an invalid value, an unknown flag is similar to a known one, or the arguments request help or the
@@ -345,21 +387,15 @@ impl CommandLine {
                         return Err(command.error(clap::error::ErrorKind::UnknownArgument, text));
                     }
                     // As in cobra: what follows an unknown flag is its value unless it is a flag itself.
-                    if !argument.contains('=') {
-                        arguments.next_if(|next| !next.starts_with('-') && next != "discovery");
-                    }
-                    unknown.push(format!("--{name}"));
+                    let value = match argument.contains('=') {
+                        true => None,
+                        false => arguments.next_if(|next| !next.starts_with('-') && next != "discovery"),
+                    };
+                    unknown.push(value.map_or_else(|| argument.clone(), |value| format!("{argument}={value}")));
                 }
                 _ => kept.push(argument),
             }
         }
         Ok((Self::try_parse_from(kept)?, unknown))
-    }
-
-    /// Variables of the environment that set flags.
-    pub(crate) fn variables() -> Vec<String> {
-        let command = <Self as clap::CommandFactory>::command();
-        let names = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned));
-        names.collect()
     }
 }

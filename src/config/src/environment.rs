@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use sluice_graph::{AddressPools, GatewayApiOptions, JwksFetch};
+use sluice_graph::{AddressPools, ClusterSwitches, GatewayApiOptions, JwksFetch};
 use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, SessionLabels, Text};
 use sluice_parse::KINDS;
 
-use crate::values::{Variables, parse_bool};
-use crate::variables::UNSUPPORTED_SWITCHES;
+use crate::values::Variables;
 
 const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
+const GATEWAY_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for which the WorkloadEntry of a disconnected proxy stays.
+const WORKLOAD_GRACE_PERIOD: Duration = Duration::from_secs(10);
 const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 
 /// Environment variables that have an effect, with the names and the defaults of istiod.
@@ -34,6 +37,12 @@ pub struct Features {
     pub allocation_v4: Ipv4Net,
     /// `PILOT_IP_AUTOALLOCATE_IPV6_PREFIX`: the CIDR block of allocated IPv6 addresses.
     pub allocation_v6: Ipv6Net,
+    /// `AMBIENT_ENABLE_STATUS`: in ambient mode, conditions are written into the statuses of objects.
+    pub writes_conditions: bool,
+    /// `PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS`: a taint is removed from nodes whose CNI agent is ready.
+    pub untaints_nodes: bool,
+    /// `PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME`: key of this taint.
+    pub node_taint: Text,
     /// `PILOT_ENABLE_SENDING_HBONE`: in ambient mode, sidecars and gateways use HBONE for destinations that accept it.
     pub sends_hbone: bool,
     /// `PILOT_PREFER_SENDING_HBONE`: HBONE is also used for destinations that accept mutual TLS as well.
@@ -46,10 +55,20 @@ pub struct Features {
     pub http3: bool,
     /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway applies only to routers of its own namespace.
     pub scope_gateways: bool,
+    /// `PILOT_ENABLE_STRICT_GATEWAY_MERGING`: a router of a managed Gateway of the Gateway API serves no Istio Gateway of another
+    /// namespace.
+    pub strict_gateway_merging: bool,
+    /// `PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE`: of the services of several namespaces with the host that a route of a Sidecar has
+    /// as destination, the one of Kubernetes or the oldest is reached, else the first by namespace.
+    pub reaches_best_service: bool,
     /// `PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`: routers receive only the clusters that they send requests to.
     pub filter_gateway_clusters: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
+    /// `PILOT_IGNORE_RESOURCES`: definitions of kinds that are not read: `PLURAL.GROUP` or `*.SUFFIX`.
+    pub ignored_resources: Vec<String>,
+    /// `PILOT_INCLUDE_RESOURCES`: definitions of kinds that are read nevertheless.
+    pub included_resources: Vec<String>,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
     pub gateway_api: bool,
     /// `PILOT_GATEWAY_API_CONTROLLER_NAME`: controller of the GatewayClasses whose Gateways routers serve.
@@ -109,6 +128,14 @@ pub struct Features {
     pub jwks_skip_verify: bool,
     /// `BLOCKED_CIDRS_IN_JWKS_URIS`: CIDR blocks from which JWKS are never fetched.
     pub jwks_blocked: Vec<IpNet>,
+    /// `PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION`: proxies that name a WorkloadGroup get a WorkloadEntry.
+    pub register_workloads: bool,
+    /// `PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS`: the health that proxies report is written to WorkloadEntries.
+    pub workload_health: bool,
+    /// `PILOT_WORKLOAD_ENTRY_GRACE_PERIOD`: time after which the entry of a proxy that has disconnected is removed.
+    pub workload_grace_period: Duration,
+    /// `ISTIO_WORKLOAD_ENTRY_VALIDATE_IDENTITY`: the identity of a proxy must be that of its WorkloadEntry.
+    pub workload_identity_check: bool,
     /// `XDS_AUTH`: xDS clients are authenticated.
     pub xds_auth: bool,
     /// `XDS_AUTH_PLAINTEXT`: authentication is required on the plaintext port as well.
@@ -134,6 +161,8 @@ pub struct Features {
     /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: options that kubeconfigs of remote clusters may use
     /// although they are unsafe.
     pub insecure_kubeconfig: BTreeSet<String>,
+    /// `PILOT_MULTICLUSTER_KUBECONFIG_PATH`: a directory with kubeconfigs of remote clusters, which replaces the Secrets.
+    pub kubeconfig_directory: Option<PathBuf>,
     /// `EXTERNAL_ISTIOD`: clusters without a control plane of their own are served, and receive root certificates if an
     /// annotation says so.
     pub external_istiod: bool,
@@ -142,13 +171,27 @@ pub struct Features {
     pub local_cluster_secrets: bool,
     /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: the identity of a caller must be that of its proxy.
     pub xds_identity_check: bool,
+    /// `INJECT_ENABLED`: pods are injected, if there is a configuration of the injector.
+    pub inject: bool,
+    /// `ENABLE_NATIVE_SIDECARS`: whether proxies are native sidecars; `None` (`auto`) decides by the kubelets.
+    pub native_sidecars: Option<bool>,
+    /// `INJECTION_WEBHOOK_CONFIG_NAME` is not empty: roots are written into the webhook configurations for injection.
+    pub patches_injection: bool,
+    /// `VALIDATION_WEBHOOK_CONFIG_NAME` is not empty: roots are written into the webhook configurations for validation.
+    pub patches_validation: bool,
+    /// `PLATFORM` is `openshift`: users and groups of proxies are those that OpenShift allocates.
+    pub openshift: bool,
+    /// Switches of clusters and endpoints: `DISABLE_TRACK_REMAINING_CB_METRICS`, `PILOT_DNS_CARES_UDP_MAX_QUERIES`,
+    /// `PILOT_DNS_JITTER_DURATION`, `PILOT_SEND_UNHEALTHY_ENDPOINTS`, `PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS`.
+    pub clusters: ClusterSwitches,
+    /// Not `DISABLE_SHADOW_HOST_SUFFIX`: the host of mirrored requests has the suffix `-shadow`.
+    pub shadow_suffix: bool,
+    /// `MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP`: connections that a listener accepts for each socket event; 0 is unlimited.
+    pub connections_per_event: u32,
+    /// `PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT`: time limit of TLS handshakes at gateways; zero is unlimited.
+    pub gateway_handshake_timeout: Duration,
     /// `TRUSTED_GATEWAY_CIDR`: addresses whose forwarded client certificates are trusted.
     pub trusted_gateways: Vec<IpNet>,
-}
-
-/// Whether two values of a variable are equivalent.
-fn is_equivalent(one: &str, other: &str) -> bool {
-    one == other || parse_bool(one).is_some_and(|value| parse_bool(other) == Some(value))
 }
 
 impl Features {
@@ -157,7 +200,12 @@ impl Features {
     pub fn ignored_kinds(&self) -> BTreeSet<Kind> {
         let ignored = KINDS.iter().filter(|info| {
             let experimental = info.group == EXPERIMENTAL_GROUP && !self.alpha_gateway_api;
-            info.is_gateway_api() && (experimental || !self.gateway_api)
+            let disabled = info.is_gateway_api() && (experimental || !self.gateway_api);
+            let definition = format!("{}.{}", info.plural, info.group);
+            let excluded = info.is_custom()
+                && matches_any(&definition, &self.ignored_resources)
+                && !matches_any(&definition, &self.included_resources);
+            disabled || excluded
         });
         ignored.map(|info| info.kind).collect()
     }
@@ -176,18 +224,13 @@ impl Features {
         }
     }
 
-    /// Reads the environment. An invalid value is a warning, and the default is used.
-    pub(crate) fn read(variables: &mut Variables<'_>) -> Self {
-        for (name, supported) in UNSUPPORTED_SWITCHES {
-            let Some(value) = variables.text(name).filter(|value| !is_equivalent(value, supported)) else { continue };
-            let effect =
-                if supported.is_empty() { "it is ignored".to_owned() } else { format!("{supported:?} is used") };
-            variables.warnings.push(format!("variable {name}={value:?} is not supported, {effect}"));
-        }
+    /// Reads the environment.
+    pub(crate) fn read(variables: &mut Variables<'_>, warnings: &mut Vec<String>) -> Self {
         let external_istiod = variables.flag("EXTERNAL_ISTIOD", false);
         let local_cluster_secrets = variables.flag("LOCAL_CLUSTER_SECRET_WATCHER", false);
         if local_cluster_secrets && !external_istiod {
-            variables.warn("LOCAL_CLUSTER_SECRET_WATCHER", "true has no effect without EXTERNAL_ISTIOD");
+            warnings
+                .push("variable LOCAL_CLUSTER_SECRET_WATCHER: true has no effect without EXTERNAL_ISTIOD".to_owned());
         }
         let labels = SessionLabels::default();
         let sessions = SessionLabels {
@@ -203,14 +246,21 @@ impl Features {
             sends_hbone: variables.flag("PILOT_ENABLE_SENDING_HBONE", true),
             prefers_hbone: variables.flag("PILOT_PREFER_SENDING_HBONE", false),
             ambient: variables.flag("PILOT_ENABLE_AMBIENT", false),
+            writes_conditions: variables.flag("AMBIENT_ENABLE_STATUS", true),
+            untaints_nodes: variables.flag("PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS", false),
+            node_taint: variables.text_or("PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME", "cni.istio.io/not-ready").into(),
             allows_waypoints: variables.flag("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", false),
             dry_run_policies: variables.flag("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", false),
             dual_stack: variables.flag("ISTIO_DUAL_STACK", false),
             http3: variables.flag("PILOT_ENABLE_QUIC_LISTENERS", false),
             scope_gateways: variables.flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
+            strict_gateway_merging: variables.flag("PILOT_ENABLE_STRICT_GATEWAY_MERGING", true),
+            reaches_best_service: variables.flag("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", true),
             filter_gateway_clusters: variables.flag("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", false),
             alpha_gateway_api: variables.flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
+            ignored_resources: variables.list("PILOT_IGNORE_RESOURCES"),
+            included_resources: variables.list("PILOT_INCLUDE_RESOURCES"),
             gateway_controller: variables
                 .text_or("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller")
                 .into(),
@@ -239,19 +289,34 @@ impl Features {
             jwks_skip_verify: variables.flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
             xds_auth: variables.flag("XDS_AUTH", true),
             xds_auth_plaintext: variables.flag("XDS_AUTH_PLAINTEXT", false),
+            register_workloads: variables.flag("PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION", true),
+            workload_health: variables.flag("PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS", true),
+            workload_grace_period: variables.duration("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD", WORKLOAD_GRACE_PERIOD),
+            workload_identity_check: variables.flag("ISTIO_WORKLOAD_ENTRY_VALIDATE_IDENTITY", true),
             xds_identity_check: variables.flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
             jwks_fetch: read_jwks_fetch(variables),
+            inject: variables.flag("INJECT_ENABLED", true),
+            native_sidecars: read_native_sidecars(variables),
+            patches_injection: variables.raw("INJECTION_WEBHOOK_CONFIG_NAME").is_none_or(|name| !name.is_empty()),
+            patches_validation: variables.raw("VALIDATION_WEBHOOK_CONFIG_NAME").is_none_or(|name| !name.is_empty()),
+            openshift: variables.text_or("PLATFORM", "") == "openshift",
             allocation_v4: variables.block("PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4),
             allocation_v6: variables.block("PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6),
             push_throttle: variables.limit("PILOT_PUSH_THROTTLE"),
             max_streams_per_connection: variables.limit("ISTIO_GPRC_MAXSTREAMS"),
             max_request_bytes: variables.limit("ISTIO_GPRC_MAXRECVMSGSIZE"),
             remote_cluster_timeout: variables.duration("PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT),
+            kubeconfig_directory: variables.text("PILOT_MULTICLUSTER_KUBECONFIG_PATH").map(PathBuf::from),
             insecure_kubeconfig: variables.list("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS"),
             external_istiod,
             local_cluster_secrets: local_cluster_secrets && external_istiod,
             max_streams_a_second: variables.limit("PILOT_MAX_REQUESTS_PER_SECOND"),
             jwks_refresh: variables.interval("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", JWKS_REFRESH_INTERVAL),
+            clusters: read_cluster_switches(variables),
+            shadow_suffix: !variables.flag("DISABLE_SHADOW_HOST_SUFFIX", true),
+            connections_per_event: variables.count("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", 1),
+            gateway_handshake_timeout: variables
+                .duration("PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT", GATEWAY_HANDSHAKE_TIMEOUT),
             trusted_gateways: variables.blocks("TRUSTED_GATEWAY_CIDR"),
             jwks_blocked: variables.blocks("BLOCKED_CIDRS_IN_JWKS_URIS"),
             trace_sampling_millipercent: variables.millipercent("PILOT_TRACE_SAMPLING", 1_000),
@@ -259,16 +324,39 @@ impl Features {
     }
 }
 
-fn read_jwks_fetch(variables: &mut Variables<'_>) -> JwksFetch {
-    const NAME: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
-    match variables.text(NAME).as_deref() {
-        Some("hybrid" | "true") => JwksFetch::Hybrid,
-        Some("envoy") => JwksFetch::Proxy,
-        None | Some("false" | "istiod") => JwksFetch::ControlPlane,
-        Some(other) => {
-            let accepted = "use false, istiod, hybrid, true or envoy; false is used";
-            variables.warn(NAME, &format!("{other:?} is not supported: {accepted}"));
-            JwksFetch::ControlPlane
-        }
+fn read_cluster_switches(variables: &mut Variables<'_>) -> ClusterSwitches {
+    let default = ClusterSwitches::default();
+    ClusterSwitches {
+        tracks_remaining: !variables.flag("DISABLE_TRACK_REMAINING_CB_METRICS", !default.tracks_remaining),
+        dns_udp_queries: variables.count("PILOT_DNS_CARES_UDP_MAX_QUERIES", default.dns_udp_queries),
+        dns_jitter: variables.duration("PILOT_DNS_JITTER_DURATION", default.dns_jitter),
+        sends_unhealthy: variables.flag("PILOT_SEND_UNHEALTHY_ENDPOINTS", default.sends_unhealthy),
+        sends_unhealthy_by_default: variables
+            .flag("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", default.sends_unhealthy_by_default),
     }
+}
+
+/// Whether a name equals one of the patterns, or has the suffix of a pattern `*.SUFFIX`.
+fn matches_any(name: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_prefix("*.") {
+        Some(suffix) => name.ends_with(suffix),
+        None => name == pattern,
+    })
+}
+
+/// `None` is `auto`.
+fn read_native_sidecars(variables: &mut Variables<'_>) -> Option<bool> {
+    let accepted = [("true", Some(true)), ("false", Some(false)), ("auto", None)];
+    variables.choice("ENABLE_NATIVE_SIDECARS", &accepted).flatten()
+}
+
+fn read_jwks_fetch(variables: &mut Variables<'_>) -> JwksFetch {
+    let accepted = [
+        ("false", JwksFetch::ControlPlane),
+        ("istiod", JwksFetch::ControlPlane),
+        ("hybrid", JwksFetch::Hybrid),
+        ("true", JwksFetch::Hybrid),
+        ("envoy", JwksFetch::Proxy),
+    ];
+    variables.choice("PILOT_JWT_ENABLE_REMOTE_JWKS", &accepted).unwrap_or(JwksFetch::ControlPlane)
 }

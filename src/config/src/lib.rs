@@ -11,7 +11,6 @@ mod security;
 mod security_args;
 mod unknown;
 mod values;
-mod variables;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -59,8 +58,6 @@ pub struct Config {
     pub features: Features,
     /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
-    /// Messages that need no action. They are logged when the log has started.
-    pub notices: Vec<String>,
 }
 
 /// The source of a cluster's objects.
@@ -91,6 +88,8 @@ pub struct SourcesConfig {
     pub variable: fn(&str) -> Option<String>,
     /// The only namespace to watch; `None` is all.
     pub watch_namespace: Option<Text>,
+    /// Namespace of the pods of the CNI agent; `None` is that of the control plane.
+    pub cni_namespace: Option<Text>,
 }
 
 /// The identity of this control plane.
@@ -123,6 +122,10 @@ pub struct Ports {
     pub secure_grpc: Option<ListenAddress>,
     /// Metrics and version.
     pub monitoring: Option<ListenAddress>,
+    /// Webhooks over TLS. Without an address, they are served on the HTTP port.
+    pub https: Option<ListenAddress>,
+    /// ControlZ.
+    pub controlz: Option<ListenAddress>,
 }
 
 /// Limits of connections.
@@ -155,7 +158,8 @@ impl From<TlsOptionError> for ConfigError {
 }
 
 impl Config {
-    /// Settings of these arguments, and of the environment; `variable` looks up a variable.
+    /// Settings of these arguments, and of the environment; `variable` looks up a variable. `unknown_flags` have the form of
+    /// [`CommandLine::parse_lenient`].
     ///
     /// # Errors
     /// The first invalid flag or variable.
@@ -165,24 +169,16 @@ impl Config {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
         let mut warnings: Vec<String> =
-            unknown_flags.iter().map(|flag| format!("flag {flag} is unknown and has no effect")).collect();
-        let mut notices = Vec::new();
-        if parse_address("--httpsAddr", &args.https_addr)?.is_some() {
-            let address = &args.https_addr;
-            let text = format!(
-                "the injection and validation webhooks ({address}) are not served yet: nothing listens on the port"
-            );
-            // Only the Kubernetes API calls webhooks.
-            if args.config_dir.is_some() { notices.push(text) } else { warnings.push(text) }
-        }
+            unknown_flags.iter().filter_map(|flag| sluice_variables::flag_warning(flag)).collect();
         let security_args = args.security.clone();
         let mut sources = sources_config(&args)?;
-        sources.shared_mesh_config = variable("SHARED_MESH_CONFIG").filter(|name| !name.is_empty()).map(Text::from);
         let ports = Ports {
             http: parse_address("--httpAddr", &args.http_addr)?,
             grpc: parse_address("--grpcAddr", &args.grpc_addr)?,
             secure_grpc: parse_address("--secureGRPCAddr", &args.secure_grpc_addr)?,
             monitoring: parse_address("--monitoringAddr", &args.monitoring_addr)?,
+            https: parse_address("--httpsAddr", &args.https_addr)?,
+            controlz: ListenAddress::of_host(&args.ctrlz_address, args.ctrlz_port),
         };
         let max_age = duration("--keepaliveMaxServerConnectionAge", &args.keepalive_max_server_connection_age)?;
         let serving = ServingConfig {
@@ -218,9 +214,11 @@ impl Config {
             cluster_aliases,
         };
         let (proxy_limits, namespace_limits) = (args.proxy_limits, args.namespace_limits);
-        let mut variables = Variables::new(&variable, &mut warnings);
+        let mut variables = Variables::new(&variable);
         let security = SecurityConfig::new(&security_args, &mut variables)?;
-        let features = Features::read(&mut variables);
+        let features = Features::read(&mut variables, &mut warnings);
+        sources.shared_mesh_config = variables.text("SHARED_MESH_CONFIG").map(Text::from);
+        variables.finish()?;
         Ok(Self {
             sources,
             identity,
@@ -233,7 +231,6 @@ impl Config {
             security,
             features,
             warnings,
-            notices,
         })
     }
 }
@@ -246,11 +243,11 @@ impl Config {
         self
     }
 
-    /// Adds warnings for variables that are set and have no effect: misspelt ones, and unsupported ones of istiod.
+    /// Adds warnings for variables that are set and not followed: misspelt ones, and those of istiod with another value than the
+    /// supported one.
     #[must_use]
-    pub fn check_environment(mut self, set: impl IntoIterator<Item = String>) -> Self {
-        let known = variables::names().map(str::to_owned).chain(CommandLine::variables()).collect();
-        self.warnings.extend(unknown::variable_warnings(set, &known));
+    pub fn check_environment(mut self, environment: &[(String, String)]) -> Self {
+        self.warnings.extend(sluice_variables::control_plane_warnings(environment));
         self
     }
 
@@ -304,8 +301,13 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
         networks: args.networks_config.clone(),
         shared_mesh_config: None,
         variable: |_| None,
-        watch_namespace: Some(Text::from(args.watch_namespace.as_str())).filter(|namespace| !namespace.is_empty()),
+        watch_namespace: non_empty(&args.watch_namespace),
+        cni_namespace: non_empty(&args.cni_namespace),
     })
+}
+
+fn non_empty(text: &str) -> Option<Text> {
+    Some(Text::from(text)).filter(|text| !text.is_empty())
 }
 
 fn fail<E: Display>(flag: &'static str) -> impl Fn(E) -> ConfigError {

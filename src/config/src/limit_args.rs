@@ -146,6 +146,18 @@ pub struct LimitArgs {
         help_heading = "Limits"
     )]
     pub max_streams_per_caller: NonZeroUsize,
+    /// Maximum memory in bytes of the resource names that the ADS streams of a caller subscribe to, on each port. Equal sets of
+    /// names count once. A stream that exceeds it ends with RESOURCE_EXHAUSTED.
+    #[arg(
+        long = "maxNameBytesPerCaller",
+        alias = "max-name-bytes-per-caller",
+        env = "SLUICE_MAX_NAME_BYTES_PER_CALLER",
+        value_name = "BYTES",
+        default_value = "268435456",
+        global = true,
+        help_heading = "Limits"
+    )]
+    pub max_name_bytes_per_caller: NonZeroUsize,
     /// Maximum size in bytes of the first request of an ADS stream whose caller is anonymous.
     #[arg(
         long = "maxAnonymousRequestBytes",

@@ -19,6 +19,8 @@ pub struct LimitsConfig {
     pub certificate_requests: NonZeroU32,
     /// ADS streams of a caller.
     pub streams_of_caller: usize,
+    /// Maximum memory of the resource names that the streams of a caller subscribe to, in bytes.
+    pub name_bytes_of_caller: usize,
     /// Size of the first request of an anonymous ADS stream in bytes.
     pub anonymous_request_bytes: usize,
     /// Concurrent TokenReviews.
@@ -49,6 +51,7 @@ impl LimitsConfig {
             http,
             certificate_requests: args.max_certificate_requests,
             streams_of_caller: args.max_streams_per_caller.get(),
+            name_bytes_of_caller: args.max_name_bytes_per_caller.get(),
             anonymous_request_bytes: args.max_anonymous_request_bytes.get(),
             token_reviews: args.max_token_reviews.get(),
             token_review_timeout: time_limit("--tokenReviewTimeout", &args.token_review_timeout)?,

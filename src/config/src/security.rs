@@ -165,8 +165,8 @@ impl SecurityConfig {
             match account.split_once('/') {
                 Some((namespace, name)) => drop(node_accounts.insert((namespace.into(), name.into()))),
                 None => {
-                    let problem = format!("{account:?} is not of the form NAMESPACE/NAME, it is ignored");
-                    variables.warn("CA_TRUSTED_NODE_ACCOUNTS", &problem);
+                    variables
+                        .fail("CA_TRUSTED_NODE_ACCOUNTS", format!("{account:?} is not of the form NAMESPACE/NAME"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Values of variables. An invalid value is a warning, and the default is used. Most empty ones are as if they were not set.
+//! Values of variables. An invalid value is an error. Most empty ones are as if they were not set.
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -7,21 +7,29 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use sluice_parse::{address_blocks, parse_duration};
+use sluice_variables::{CONTROL_PLANE, ValueKind, parse_bool};
 
-/// Reads variables, and collects warnings.
+use crate::ConfigError;
+
+/// Reads variables, and collects invalid ones.
 pub(crate) struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    pub(crate) warnings: &'a mut Vec<String>,
+    errors: Vec<ConfigError>,
 }
 
 impl<'a> Variables<'a> {
-    pub(crate) fn new(lookup: &'a dyn Fn(&str) -> Option<String>, warnings: &'a mut Vec<String>) -> Self {
-        Self { lookup, warnings }
+    pub(crate) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { lookup, errors: Vec::new() }
+    }
+
+    /// The first invalid variable, if there is one.
+    pub(crate) fn finish(self) -> Result<(), ConfigError> {
+        self.errors.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// The text of a variable, if it is not empty.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
-        (self.lookup)(name).filter(|text| !text.is_empty())
+        self.raw(name).filter(|text| !text.is_empty())
     }
 
     /// The text of a variable, or a default.
@@ -31,6 +39,10 @@ impl<'a> Variables<'a> {
 
     /// The text of a variable, which may be empty; `None` if it is not set.
     pub(crate) fn raw(&self, name: &str) -> Option<String> {
+        debug_assert!(
+            sluice_variables::find(CONTROL_PLANE, name).is_some_and(|variable| variable.is_read()),
+            "{name} is not listed as followed"
+        );
         (self.lookup)(name)
     }
 
@@ -39,79 +51,92 @@ impl<'a> Variables<'a> {
         comma_separated(&self.text_or(name, "")).map(|part| part.to_owned().into()).collect()
     }
 
-    /// Warns of the value of a variable; `problem` says what is wrong and what is used.
-    pub(crate) fn warn(&mut self, name: &str, problem: &str) {
-        self.warnings.push(format!("variable {name}: {problem}"));
+    /// Reports the value of a variable; `problem` says what is wrong and what is accepted.
+    pub(crate) fn fail(&mut self, name: &'static str, problem: String) {
+        self.errors.push(ConfigError { flag: name, reason: problem });
     }
 
     /// A boolean.
-    pub(crate) fn flag(&mut self, name: &str, default: bool) -> bool {
-        let Some(text) = self.text(name) else { return default };
-        parse_bool(&text).unwrap_or_else(|| {
-            self.warn(name, &format!("{text:?} is not supported: use true or false; {default} is used"));
-            default
-        })
+    pub(crate) fn flag(&mut self, name: &'static str, default: bool) -> bool {
+        check_default(name, ValueKind::Bool, if default { "true" } else { "false" });
+        self.parse(name, "true or false", parse_bool).unwrap_or(default)
     }
 
     /// A duration, zero included.
-    pub(crate) fn duration(&mut self, name: &str, default: Duration) -> Duration {
-        self.parse(name, "a duration such as 24h", &format!("{default:?}"), parse_duration).unwrap_or(default)
+    pub(crate) fn duration(&mut self, name: &'static str, default: Duration) -> Duration {
+        check_default(name, ValueKind::Duration, &format!("{}ms", default.as_millis()));
+        self.parse(name, "a duration such as 24h", parse_duration).unwrap_or(default)
     }
 
     /// A duration that is not zero.
-    pub(crate) fn interval(&mut self, name: &str, default: Duration) -> Duration {
+    pub(crate) fn interval(&mut self, name: &'static str, default: Duration) -> Duration {
+        check_default(name, ValueKind::Duration, &format!("{}ms", default.as_millis()));
         let parse = |text: &str| parse_duration(text).filter(|interval| !interval.is_zero());
-        self.parse(name, "a duration above 0 such as 20m", &format!("{default:?}"), parse).unwrap_or(default)
+        self.parse(name, "a duration above 0 such as 20m", parse).unwrap_or(default)
     }
 
     /// A CIDR block of one address family.
-    pub(crate) fn block<T: FromStr + Display>(&mut self, name: &str, default: T) -> T {
-        self.parse(name, "a CIDR block", &default.to_string(), |text| text.parse().ok()).unwrap_or(default)
+    pub(crate) fn block<T: FromStr + Display>(&mut self, name: &'static str, default: T) -> T {
+        check_default(name, ValueKind::Block, &default.to_string());
+        self.parse(name, &format!("a CIDR block such as {default}"), |text| text.parse().ok()).unwrap_or(default)
     }
 
     /// CIDR blocks of both address families, comma separated.
-    pub(crate) fn blocks(&mut self, name: &str) -> Vec<IpNet> {
+    pub(crate) fn blocks(&mut self, name: &'static str) -> Vec<IpNet> {
         address_blocks(&self.text(name).unwrap_or_default(), |block| {
-            self.warn(name, &format!("{block:?} is not a CIDR block such as 10.0.0.0/8, it is ignored"));
+            self.fail(name, format!("{block:?} is not a CIDR block such as 10.0.0.0/8"));
         })
     }
 
-    /// A limit; `None` if it is 0, invalid or not set. As in istiod, a rate can have a fraction, which is rounded up.
-    pub(crate) fn limit<T: TryFrom<NonZeroU32>>(&mut self, name: &str) -> Option<T> {
-        let limit = self.number(name, 1e9, "the default")?;
+    /// A limit; `None` if it is 0 or not set. As in istiod, a rate can have a fraction, which is rounded up.
+    pub(crate) fn limit<T: TryFrom<NonZeroU32>>(&mut self, name: &'static str) -> Option<T> {
+        let limit = self.number(name, 1e9)?;
         NonZeroU32::new(to_integer(limit.ceil())).and_then(|limit| limit.try_into().ok())
     }
 
+    /// A whole number, 0 included.
+    pub(crate) fn count(&mut self, name: &'static str, default: u32) -> u32 {
+        check_default(name, ValueKind::Number, &default.to_string());
+        self.parse(name, "a whole number, 0 or more", |text| text.parse().ok()).unwrap_or(default)
+    }
+
     /// A percentage, in thousandths of a percent.
-    pub(crate) fn millipercent(&mut self, name: &str, default: u32) -> u32 {
-        let used = format!("{}", f64::from(default) / 1000.0);
-        self.number(name, 100.0, &used).map_or(default, |percent| to_integer((percent * 1000.0).round()))
+    pub(crate) fn millipercent(&mut self, name: &'static str, default: u32) -> u32 {
+        check_default(name, ValueKind::Number, &format!("{}", f64::from(default) / 1000.0));
+        self.number(name, 100.0).map_or(default, |percent| to_integer((percent * 1000.0).round()))
+    }
+
+    /// One of several values, by name; `None` if it is not set.
+    pub(crate) fn choice<T: Copy>(&mut self, name: &'static str, values: &[(&str, T)]) -> Option<T> {
+        let accepted = values.iter().map(|(value, _)| *value).collect::<Vec<_>>().join(", ");
+        let parse = |text: &str| values.iter().find(|(value, _)| *value == text).map(|(_, value)| *value);
+        self.parse(name, &format!("one of {accepted}"), parse)
     }
 
     /// A number from 0 to `max`.
-    fn number(&mut self, name: &str, max: f64, default: &str) -> Option<f64> {
+    fn number(&mut self, name: &'static str, max: f64) -> Option<f64> {
         let parse = |text: &str| text.parse().ok().filter(|number| (0.0..=max).contains(number));
-        self.parse(name, &format!("a number from 0 to {max}"), default, parse)
+        self.parse(name, &format!("a number from 0 to {max}"), parse)
     }
 
-    /// A value, if the variable is set and valid. A warning says what was expected, and that `default` is used.
-    fn parse<T>(&mut self, name: &str, expected: &str, default: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    /// A value, if the variable is set and valid.
+    fn parse<T>(&mut self, name: &'static str, accepted: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let text = self.text(name)?;
         let value = parse(&text);
         if value.is_none() {
-            self.warn(name, &format!("{text:?} is not {expected}, {default} is used"));
+            self.fail(name, format!("{text:?} is not supported: use {accepted}"));
         }
         value
     }
 }
 
-/// Parses a boolean as Go's `strconv.ParseBool` does.
-pub(crate) fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
+/// The table of variables is the documentation: it has the kind and the default that are used.
+fn check_default(name: &str, kind: ValueKind, default: &str) {
+    debug_assert!(
+        sluice_variables::find(CONTROL_PLANE, name)
+            .is_some_and(|variable| variable.kind == kind && kind.is_same(variable.default, default)),
+        "{name} is listed with another kind or default than {default}"
+    );
 }
 
 /// Parts of a text that commas separate. Empty parts are left out.

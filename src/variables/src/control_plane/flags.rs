@@ -1,0 +1,51 @@
+//! Variables that set flags. Values and defaults are those of the flags, which `sluiced --help` describes.
+
+use crate::ValueKind::{Bool, Duration, List, Number, Text};
+use crate::{Variable, flag};
+
+/// Variables of flags.
+pub(super) const FLAGS: &[Variable] = &[
+    flag("SLUICE_STRICT_CONFIG", Bool, "false", "Sets `--strictConfig`"),
+    flag("ISTIO_WATCH_NAMESPACE", Text, "", "Sets `--watchNamespace`"),
+    flag("POD_NAMESPACE", Text, "istio-system", "Sets `--namespace`"),
+    flag("POD_NAME", Text, "", "Sets `--podName`"),
+    flag("REVISION", Text, "", "Sets `--revision`"),
+    flag("CLUSTER_ID", Text, "Kubernetes", "Sets `--clusterID`"),
+    flag("GRPC_KEEPALIVE_INTERVAL", Duration, "30s", "Sets `--keepaliveInterval`"),
+    flag("GRPC_KEEPALIVE_TIMEOUT", Duration, "10s", "Sets `--keepaliveTimeout`"),
+    flag("SLUICE_MAX_CONNECTIONS", Number, "50000", "Sets `--maxConnections`"),
+    flag("SLUICE_MAX_CONNECTIONS_PER_ADDRESS", Number, "20000", "Sets `--maxConnectionsPerAddress`"),
+    flag("SLUICE_MAX_PENDING_CONNECTIONS", Number, "1024", "Sets `--maxPendingConnections`"),
+    flag("SLUICE_MAX_PENDING_CONNECTIONS_PER_ADDRESS", Number, "256", "Sets `--maxPendingConnectionsPerAddress`"),
+    flag("SLUICE_MAX_HTTP_CONNECTIONS", Number, "1000", "Sets `--maxHTTPConnections`"),
+    flag("SLUICE_MAX_HTTP_CONNECTIONS_PER_ADDRESS", Number, "250", "Sets `--maxHTTPConnectionsPerAddress`"),
+    flag("SLUICE_HANDSHAKE_TIMEOUT", Duration, "10s", "Sets `--handshakeTimeout`"),
+    flag("SLUICE_FIRST_REQUEST_TIMEOUT", Duration, "10s", "Sets `--firstRequestTimeout`"),
+    flag("SLUICE_IDLE_CONNECTION_TIMEOUT", Duration, "5m", "Sets `--idleConnectionTimeout`"),
+    flag("SLUICE_MAX_HEADER_BYTES", Number, "16384", "Sets `--maxHeaderBytes`"),
+    flag("SLUICE_MAX_CERTIFICATE_REQUESTS", Number, "6000", "Sets `--maxCertificateRequests`"),
+    flag("SLUICE_MAX_STREAMS_PER_CALLER", Number, "20000", "Sets `--maxStreamsPerCaller`"),
+    flag("SLUICE_MAX_NAME_BYTES_PER_CALLER", Number, "268435456", "Sets `--maxNameBytesPerCaller`"),
+    flag("SLUICE_MAX_ANONYMOUS_REQUEST_BYTES", Number, "2097152", "Sets `--maxAnonymousRequestBytes`"),
+    flag("SLUICE_MAX_TOKEN_REVIEWS", Number, "64", "Sets `--maxTokenReviews`"),
+    flag("SLUICE_TOKEN_REVIEW_TIMEOUT", Duration, "10s", "Sets `--tokenReviewTimeout`"),
+    flag("SLUICE_MAX_JWKS_PER_NAMESPACE", Number, "100", "Sets `--maxJwksPerNamespace`"),
+    flag("SLUICE_MAX_JWKS_BYTES_PER_NAMESPACE", Number, "4194304", "Sets `--maxJwksBytesPerNamespace`"),
+    flag("SLUICE_MAX_ENVOY_FILTER_PATCHES_PER_NAMESPACE", Number, "1000", "Sets `--maxEnvoyFilterPatchesPerNamespace`"),
+    flag("SLUICE_MAX_ENVOY_FILTER_BYTES_PER_NAMESPACE", Number, "4194304", "Sets `--maxEnvoyFilterBytesPerNamespace`"),
+    flag(
+        "SLUICE_MAX_ENVOY_FILTER_REPEATED_BYTES_PER_NAMESPACE",
+        Number,
+        "262144",
+        "Sets `--maxEnvoyFilterRepeatedBytesPerNamespace`",
+    ),
+    flag("SLUICE_MAX_PROFILES_PER_IDENTITY", Number, "16", "Sets `--maxProfilesPerIdentity`"),
+    flag("SLUICE_MAX_ANONYMOUS_PROFILES", Number, "32", "Sets `--maxAnonymousProfiles`"),
+    flag("SLUICE_MAX_LOCATIONS_PER_IDENTITY", Number, "32", "Sets `--maxLocationsPerIdentity`"),
+    flag("SLUICE_MAX_ANONYMOUS_LOCATIONS", Number, "64", "Sets `--maxAnonymousLocations`"),
+    flag("SLUICE_MAX_PROXIES_PER_IDENTITY", Number, "5000", "Sets `--maxProxiesPerIdentity`"),
+    flag("SLUICE_MAX_ANONYMOUS_PROXIES", Number, "10000", "Sets `--maxAnonymousProxies`"),
+    flag("SLUICE_CREATE_CA", Bool, "false", "Sets `--createCA`"),
+    flag("SLUICE_TOKEN_KEYS", List, "", "Sets `--tokenKeys`"),
+    flag("TOKEN_ISSUER", Text, "", "Sets `--tokenIssuer`"),
+];
