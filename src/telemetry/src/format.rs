@@ -1,19 +1,24 @@
 //! The format of a log line: that of istiod, as text or JSON.
 
+use std::backtrace::Backtrace;
 use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::levels::scope_of;
+use super::scopes::LineDetails;
 
 /// Lines `TIME<tab>LEVEL<tab>SCOPE<tab>MESSAGE key=value ..`, or JSON objects.
+///
+/// Where the scope logs callers, `FILE:LINE` precedes the message. Where it logs stack traces, one follows the line.
 pub(super) struct Lines {
     pub(super) json: bool,
+    pub(super) details: LineDetails,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -32,6 +37,9 @@ where
         };
         let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
         let scope = scope_of(event.metadata().target());
+        let caller = self.details.logs_callers(scope).then(|| caller(event.metadata())).flatten();
+        let has_stack_trace = *event.metadata().level() <= self.details.stack_trace_level(scope);
+        let stack_trace = has_stack_trace.then(|| Backtrace::force_capture().to_string());
         let mut spans = Vec::new();
         for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
             if let Some(text) = span.extensions().get::<FormattedFields<N>>()
@@ -45,6 +53,9 @@ where
             object.insert("level".to_owned(), level.into());
             object.insert("time".to_owned(), time.into());
             object.insert("scope".to_owned(), scope.into());
+            if let Some(caller) = caller {
+                object.insert("caller".to_owned(), caller.into());
+            }
             object.insert("msg".to_owned(), fields.message.into());
             if !spans.is_empty() {
                 object.insert("span".to_owned(), spans.join(" ").into());
@@ -52,9 +63,16 @@ where
             for (name, value) in fields.others {
                 object.entry(name).or_insert(value);
             }
+            if let Some(stack_trace) = stack_trace {
+                object.insert("stack".to_owned(), stack_trace.into());
+            }
             return writeln!(writer, "{}", Value::Object(object));
         }
-        write!(writer, "{time}\t{level}\t{scope}\t{}", one_line(&fields.message))?;
+        write!(writer, "{time}\t{level}\t{scope}\t")?;
+        if let Some(caller) = caller {
+            write!(writer, "{caller}\t")?;
+        }
+        write!(writer, "{}", one_line(&fields.message))?;
         for (name, value) in &fields.others {
             match value {
                 Value::String(text) if needs_quotes(text) => write!(writer, " {name}={text:?}")?,
@@ -65,8 +83,14 @@ where
         if !spans.is_empty() {
             write!(writer, "\t{}", spans.join(" "))?;
         }
-        writeln!(writer)
+        writeln!(writer)?;
+        stack_trace.map_or(Ok(()), |stack_trace| writeln!(writer, "{}", stack_trace.trim_end()))
     }
+}
+
+/// The position of the code that logs.
+fn caller(metadata: &Metadata<'_>) -> Option<String> {
+    Some(format!("{}:{}", metadata.file()?, metadata.line()?))
 }
 
 fn needs_quotes(text: &str) -> bool {

@@ -10,17 +10,48 @@ use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Scopes and their modules. The longest matching module decides.
-pub(crate) const SCOPES: &[(&str, &[&str])] = &[
-    ("admin", &["sluice_admin"]),
-    ("ads", &["sluice_xds", "sluice_xds_protocol"]),
-    ("delta", &["sluice_xds_protocol::delta"]),
-    ("files", &["sluice_sources::files", "sluice_watch"]),
-    ("grpc", &["tonic", "h2", "hyper", "hyper_util", "tower"]),
-    ("krt", &["sluice_engine", "sluice_graph"]),
-    ("kube", &["sluice_sources::kube", "sluice_kube", "kube", "kube_client", "kube_runtime"]),
-    ("model", &["sluice_parse", "sluice_model", "sluice_sources"]),
-    ("validation", &["sluice_sources::report"]),
+/// A scope of `sluiced`.
+pub(crate) struct LogScope {
+    pub(crate) name: &'static str,
+    /// What its lines are about.
+    pub(crate) description: &'static str,
+    /// Its modules. The longest matching module decides.
+    modules: &'static [&'static str],
+}
+
+const fn scope(name: &'static str, description: &'static str, modules: &'static [&'static str]) -> LogScope {
+    LogScope { name, description, modules }
+}
+
+/// The scope of modules that belong to no other one.
+pub(crate) const DEFAULT_SCOPE: &str = "default";
+
+/// Scopes of `sluiced`, in the order of their names. Events may also name their scope as the target.
+pub(crate) const SCOPES: &[LogScope] = &[
+    scope("admin", "debug pages and metrics", &["sluice_admin"]),
+    scope("ads", "streams of proxies and what they are sent", &["sluice_xds", "sluice_xds_protocol"]),
+    scope("ca", "roots in namespaces and webhook configurations", &["sluice_authority"]),
+    scope(DEFAULT_SCOPE, "everything else", &[]),
+    scope("delta", "the delta protocol of xDS", &["sluice_xds_protocol::delta"]),
+    scope("files", "configuration files", &["sluice_sources::files", "sluice_watch"]),
+    scope("grpc", "gRPC and HTTP libraries", &["tonic", "h2", "hyper", "hyper_util", "tower"]),
+    scope("jwks", "keys of token issuers", &["sluice_jwks"]),
+    scope("krt", "derived collections", &["sluice_engine", "sluice_graph"]),
+    scope(
+        "kube",
+        "the Kubernetes API",
+        &["sluice_sources::kube", "sluice_kube", "kube", "kube_client", "kube_runtime"],
+    ),
+    scope("leader", "the election among replicas", &["sluice_kube::leader"]),
+    scope("listen", "connections of all ports", &["sluice_listen"]),
+    scope("model", "reading of objects", &["sluice_parse", "sluice_model", "sluice_sources"]),
+    scope("pkica", "the certificate authority", &["sluice_ca"]),
+    scope("pkira", "certificates that the Kubernetes API signs", &[]),
+    scope("rootcertrotator", "the renewal of the self-signed root", &[]),
+    scope("serverca", "requests for certificates", &[]),
+    scope("tls", "TLS of the secure port and of the webhooks", &["sluice_tls"]),
+    scope("validation", "invalid objects", &["sluice_sources::report"]),
+    scope("webhook", "calls of the webhooks", &["sluice_webhook"]),
 ];
 
 /// Scopes of `sluice-agent`. Its events name their scope as the target.
@@ -34,15 +65,15 @@ pub fn scope_of(target: &str) -> &'static str {
     }
     let begins =
         |module: &str| target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
-    let matches = SCOPES.iter().flat_map(|(scope, modules)| modules.iter().map(move |module| (*scope, *module)));
+    let matches = SCOPES.iter().flat_map(|scope| scope.modules.iter().map(move |module| (scope.name, *module)));
     matches
         .filter(|(_, module)| begins(module))
         .max_by_key(|(_, module)| module.len())
-        .map_or("default", |(scope, _)| scope)
+        .map_or(DEFAULT_SCOPE, |(scope, _)| scope)
 }
 
 fn scopes() -> impl Iterator<Item = &'static str> {
-    SCOPES.iter().map(|(scope, _)| *scope).chain(AGENT_SCOPES.iter().copied())
+    SCOPES.iter().map(|scope| scope.name).chain(AGENT_SCOPES.iter().copied())
 }
 
 fn known_scope(name: &str) -> Option<&'static str> {
@@ -70,6 +101,19 @@ impl LogLevels {
         let default = if scope == "grpc" { self.default.min(LevelFilter::WARN) } else { self.default };
         self.scopes.get(scope).copied().unwrap_or(default)
     }
+
+    /// Sets the level of one scope. [`DEFAULT_SCOPE`] is a scope like any other here: the levels of all others stay.
+    pub(crate) fn set(&mut self, scope: &'static str, level: LevelFilter) {
+        if scope != DEFAULT_SCOPE {
+            self.scopes.insert(scope, level);
+            return;
+        }
+        for other in SCOPES.iter().filter(|other| other.name != DEFAULT_SCOPE) {
+            let current = self.of(other.name);
+            self.scopes.insert(other.name, current);
+        }
+        self.default = level;
+    }
 }
 
 /// A text that is not a log level.
@@ -83,21 +127,14 @@ impl FromStr for LogLevels {
     fn from_str(text: &str) -> Result<Self, UnknownLogLevel> {
         let mut levels = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (scope, level) = part.split_once(':').unwrap_or(("default", part));
-            let level = match level {
-                "none" => LevelFilter::OFF,
-                "fatal" | "error" => LevelFilter::ERROR,
-                "warn" => LevelFilter::WARN,
-                "info" => LevelFilter::INFO,
-                "debug" => LevelFilter::DEBUG,
-                "trace" => LevelFilter::TRACE,
-                unknown => return Err(UnknownLogLevel(unknown.to_owned())),
-            };
+            let (scope, level) = part.split_once(':').unwrap_or((DEFAULT_SCOPE, part));
+            let level = parse_level(level).ok_or_else(|| UnknownLogLevel(level.to_owned()))?;
             match scope {
-                "default" => levels.default = level,
+                DEFAULT_SCOPE => levels.default = level,
                 "all" => {
                     levels.default = level;
-                    levels.scopes = SCOPES.iter().map(|(scope, _)| (*scope, level)).collect();
+                    let named = SCOPES.iter().filter(|scope| scope.name != DEFAULT_SCOPE);
+                    levels.scopes = named.map(|scope| (scope.name, level)).collect();
                 }
                 _ => {
                     // Scopes of istiod that do not exist here are accepted.
@@ -113,9 +150,22 @@ impl FromStr for LogLevels {
 
 impl fmt::Display for LogLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "default:{}", name_of(self.default))?;
+        write!(f, "{DEFAULT_SCOPE}:{}", name_of(self.default))?;
         self.scopes.iter().try_for_each(|(scope, level)| write!(f, ",{scope}:{}", name_of(*level)))
     }
+}
+
+/// The level of this name.
+pub(crate) fn parse_level(name: &str) -> Option<LevelFilter> {
+    Some(match name {
+        "none" => LevelFilter::OFF,
+        "fatal" | "error" => LevelFilter::ERROR,
+        "warn" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => return None,
+    })
 }
 
 /// The name of a level as it is parsed.
@@ -158,7 +208,7 @@ mod tests {
     use tracing::Level;
     use tracing::level_filters::LevelFilter;
 
-    use super::{LogLevels, level_of, scope_of};
+    use super::{DEFAULT_SCOPE, LogLevels, SCOPES, level_of, scope_of};
 
     #[test]
     fn targets_map_to_scopes() {
@@ -167,6 +217,7 @@ mod tests {
         assert_eq!(scope_of("sluice_xdsomething"), "default");
         assert_eq!(scope_of("sluiced::app"), "default");
         assert_eq!(scope_of("delta"), "delta");
+        assert!(SCOPES.is_sorted_by_key(|scope| scope.name));
     }
 
     #[test]
@@ -185,6 +236,16 @@ mod tests {
         assert_eq!("debug".parse::<LogLevels>().expect("valid").of("kube"), LevelFilter::DEBUG);
         assert_eq!("all:none".parse::<LogLevels>().expect("valid").of("ads"), LevelFilter::OFF);
         assert!("ads:loud".parse::<LogLevels>().is_err());
+    }
+
+    #[test]
+    fn level_of_one_scope_is_set_without_the_others() {
+        let mut levels: LogLevels = "default:info,ads:debug".parse().expect("valid");
+        levels.set(DEFAULT_SCOPE, LevelFilter::ERROR);
+        levels.set("kube", LevelFilter::OFF);
+        let of = |scope| levels.of(scope);
+        assert_eq!((of("default"), of("ads"), of("kube")), (LevelFilter::ERROR, LevelFilter::DEBUG, LevelFilter::OFF));
+        assert_eq!((of("model"), of("grpc")), (LevelFilter::INFO, LevelFilter::WARN), "these levels are as before");
     }
 
     #[test]
