@@ -71,6 +71,12 @@ impl Dump {
         self.epoch
     }
 
+    /// Whether every input that the collection reads has its initial state.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// Number of records; of an index, number of rows.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -71,6 +71,9 @@
 //! | [`Collection::map`], [`filter`](Collection::filter), [`filter_map`](Collection::filter_map), [`flat_map`](Collection::flat_map), [`index`](Collection::index) | the engine's, one record at a time (`operators/record.rs`) | none, except owners of renamed keys |
 //! | [`Collection::union`], [`union_merge`](Collection::union_merge) | the engine's (`operators/merge.rs`) | the rows of the parents |
 //! | [`Index::distinct`] | the engine's (`operators/distinct.rs`) | a count per key |
+//! | [`Collection::group_chunks`] | the engine's (`operators/chunk.rs`) | the keys in order, the last outputs, the rows of its parent |
+//! | [`Collection::restrict`] | the engine's (`operators/restrict.rs`) | the rows, their keys by group while not all pass |
+//! | [`Collection::incremental`] | the user's, an [`Incremental`] | that of the user, the last outputs, the rows of its parent |
 //! | [`Collection::derive`], [`derive_many`](Collection::derive_many) | the engine's (`operators/lookup.rs`) | hashes of look-ups, the last outputs, one store per collection or index looked up |
 //!
 //! The engine also uses differential's update triples `(record, time, diff)` and their consolidation everywhere, its
@@ -81,6 +84,8 @@
 //!   operator of the engine's network. In one timely dataflow, every epoch advances the frontier of every operator of
 //!   the graph, even of those that no update reaches.
 //! - *Unions and `distinct`*. No other operator reads their input rows by key, so arrangements would only cost memory.
+//! - *`restrict`*. A join would copy each record, and keep arrangements of both sides.
+//! - *`group_chunks`*. Differential's `reduce` reads all rows of a key, and orders them by hash.
 //! - *`derive`*. Look-ups depend on data that was looked up before, which a fixed join plan cannot express without
 //!   materialising every intermediate relation. `derive` is also cheaper for small fan-outs: `benches/README.md` has
 //!   the figures of both forms of one composite (index, join and group, and the same by `derive`), and of each
@@ -176,6 +181,7 @@ pub use feed::{Batch, Event, Feed};
 pub use input::Input;
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
 pub use operations::derive::Deps;
+pub use operators::incremental::Incremental;
 pub use operators::lookup::{Context, Dep, IndexDep};
 pub use options::EngineOptions;
 pub use output::{Published, Snapshot};

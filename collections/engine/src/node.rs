@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::CollectionGauges;
+use crate::operators::chunk::{ChunkRule, ChunkStateRef};
 use crate::operators::lookup::{DeriveRule, DeriveStateRef};
 use crate::operators::record::{KeyOwners, RecordTransform};
 use crate::spines::{TraceCursor, TraceRef};
@@ -89,6 +90,10 @@ pub(crate) enum Provenance {
     IndexRows,
     /// The rows of the only parent, an index, under the same key.
     Grouped,
+    /// The records of a chunk of the only parent.
+    Chunked(Rc<ChunkRule>, ChunkStateRef),
+    /// The same key of the first parent, and its group in the second: the group of a key.
+    Restricted(Rc<dyn Fn(&Erased) -> Erased>),
     /// A row of the first parent, an index, with the record of the second; (index key, source key) is recorded.
     JoinedRows(KeyOwners),
     /// The look-ups of the closure.
@@ -107,7 +112,12 @@ impl Provenance {
         match self {
             Self::Renamed(owners) | Self::JoinedRows(owners) => Some(owners.clone()),
             Self::Derived { owners, .. } => owners.clone(),
-            Self::Input(_) | Self::SameKey | Self::IndexRows | Self::Grouped => None,
+            Self::Input(_)
+            | Self::SameKey
+            | Self::IndexRows
+            | Self::Grouped
+            | Self::Chunked(..)
+            | Self::Restricted(_) => None,
         }
     }
 }

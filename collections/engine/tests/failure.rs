@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, Input, Published};
+use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, Incremental, Input, Published};
 
 type Rows<'s> = Collection<'s, u32, u32>;
 type Make = for<'s> fn(&DataflowBuilder<'s>, &Rows<'s>, &Rows<'s>) -> Rows<'s>;
@@ -49,6 +49,10 @@ const OPERATORS: &[(&str, Make)] = &[
         index.join("made", other, |_, k, v, _| Some((*k, times_ten(*v))))
     }),
     ("union_merge", |_, rows, _| rows.union_merge("made", &[rows], |_, vs| Some(times_ten(*vs[0])))),
+    ("group_chunks", |_, rows, _| {
+        let chunks = rows.group_chunks("made", |k| (*k, ()), |()| true, |_, rows| Some(times_ten(*rows[0].1)));
+        chunks.flat_map("chunks", |(k, _), v| [(*k, *v)])
+    }),
     ("derive", |_, rows, _| rows.derive("made", |_| |_, _, v| Some(times_ten(*v)))),
     ("derive_many", |_, rows, _| rows.derive_many("made", |_| |_, k, v| vec![(*k, times_ten(*v))])),
 ];
@@ -102,6 +106,48 @@ fn panic_affects_only_its_record_and_keeps_the_last_good_output() {
         assert_eq!(state(&engine, &copy), BTreeMap::new(), "{name}");
         assert!(engine.metrics().collections.iter().all(|it| it.name.starts_with("other") || it.size == 0), "{name}");
     }
+}
+
+/// Each record times ten.
+#[derive(Default)]
+struct TimesTen(BTreeMap<u32, Option<u32>>);
+
+impl Incremental<u32, u32> for TimesTen {
+    type Key = u32;
+    type Value = u32;
+
+    fn change(&mut self, key: &u32, _: Option<&u32>, new: Option<&u32>) {
+        self.0.insert(*key, new.copied().map(times_ten));
+    }
+
+    fn settle(&mut self) -> Vec<(u32, Option<u32>)> {
+        std::mem::take(&mut self.0).into_iter().collect()
+    }
+
+    fn owner(output: &u32) -> u32 {
+        *output
+    }
+}
+
+#[test]
+fn incremental_outputs_stay_while_a_record_makes_its_closure_panic() {
+    let (engine, (input, _, copy)) = start(|_, rows, _| rows.incremental("made", TimesTen::default));
+    for key in 1..=3 {
+        input.set(key, key);
+    }
+    let before = BTreeMap::from([(1, 10), (2, 20), (3, 30)]);
+    assert_eq!(state(&engine, &copy), before);
+    input.set(1, BAD);
+    assert_eq!(state(&engine, &copy), before);
+    input.delete(2);
+    input.set(3, 4);
+    assert_eq!(state(&engine, &copy), before);
+    input.set(1, 5);
+    assert_eq!(state(&engine, &copy), BTreeMap::from([(1, 50), (3, 40)]));
+    assert!(engine.panics().iter().all(|panic| panic.collection == "made"), "{:?}", engine.panics());
+    input.delete(1);
+    input.delete(3);
+    assert_eq!(state(&engine, &copy), BTreeMap::new());
 }
 
 #[test]

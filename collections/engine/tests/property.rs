@@ -1,8 +1,8 @@
 //! Properties: after any sequence of changes the state equals that of a fresh engine and of a naive computation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_engine::{Collection, Engine, EngineOptions, Epoch, Feed, Input, Published};
+use sluice_engine::{Collection, Engine, EngineOptions, Epoch, Feed, Incremental, Input, Published};
 
 type Pods = BTreeMap<u32, (u32, bool)>;
 type Services = BTreeMap<u32, u32>;
@@ -14,6 +14,35 @@ struct Handles {
     services: Input<u32, u32>,
     other: Input<u32, u32>,
     outputs: Vec<Published<u32, String>>,
+}
+
+/// The position of each pod among all pods.
+#[derive(Default)]
+struct Ranks {
+    pods: BTreeSet<u32>,
+    deleted: BTreeSet<u32>,
+}
+
+impl Incremental<u32, (u32, bool)> for Ranks {
+    type Key = u32;
+    type Value = String;
+
+    fn change(&mut self, pod: &u32, _: Option<&(u32, bool)>, new: Option<&(u32, bool)>) {
+        let changed = if new.is_some() { &mut self.pods } else { &mut self.deleted };
+        changed.insert(*pod);
+        if new.is_none() {
+            self.pods.remove(pod);
+        }
+    }
+
+    fn settle(&mut self) -> Vec<(u32, Option<String>)> {
+        let deleted = std::mem::take(&mut self.deleted).into_iter().map(|pod| (pod, None));
+        deleted.chain(self.pods.iter().enumerate().map(|(rank, pod)| (*pod, Some(text(rank))))).collect()
+    }
+
+    fn owner(output: &u32) -> u32 {
+        *output
+    }
 }
 
 /// Publishes a copy, so that the operator itself is neither published nor stored, and dumps of it are tested.
@@ -74,6 +103,23 @@ fn start() -> (Engine, Handles) {
                 published_copy(&many),
                 published_copy(&looked_up.filter_map("chained", |k, v| (k % 2 == 0).then(|| text(v.len())))),
             ]);
+            let chunks = pods.group_chunks(
+                "chunks",
+                |pod| (pod % 3, pod / 2),
+                |position| position % 5 == 0,
+                |group, pods| (group + 1 != pods.len() as u32).then(|| text(pods)),
+            );
+            outputs.push(published_copy(&chunks.flat_map("chunk-text", |(group, start), pods| {
+                [(group + 3 * start.map_or(0, |start| start + 1), pods.clone())]
+            })));
+            let groups = other.index("groups-by", |key, _| [((*key != 8).then_some(key % 4), ())]).distinct("groups");
+            let restricted = pods.restrict("restricted", &groups, |pod| pod % 4);
+            outputs.push(published_copy(&restricted.map("restricted-text", |_, pod| text(pod))));
+            // Two pods have one key.
+            let halves = pods.flat_map("halves", |pod, value| [(pod / 2, *value)]);
+            let restricted = halves.restrict("restricted-halves", &groups, |half| half % 4);
+            outputs.push(published_copy(&restricted.map("restricted-halves-text", |_, pod| text(pod))));
+            outputs.push(published_copy(&pods.incremental("ranks", Ranks::default)));
             Handles { pods: pods_in, services: services_in, other: other_in, outputs }
         })
     })
@@ -86,7 +132,7 @@ fn naive(pods: &Pods, services: &Services, other: &Services) -> Vec<TextByKey> {
         let rows = pods.iter().filter(|(_, (service, ready))| *service == key && (*ready || !only_ready));
         rows.map(|(pod, (_, ready))| (*pod, *ready)).collect()
     };
-    let keys: std::collections::BTreeSet<u32> = pods.values().filter(|(_, r)| *r).map(|(s, _)| *s).collect();
+    let keys: BTreeSet<u32> = pods.values().filter(|(_, r)| *r).map(|(s, _)| *s).collect();
     let units = |key: u32| rows(key, true).into_iter().map(|(pod, _)| (pod, ())).collect::<Vec<_>>();
     let merged = |maps: &[&Services]| -> Services {
         maps.iter().rev().flat_map(|map| map.iter().map(|(k, v)| (*k, *v))).collect()
@@ -101,6 +147,9 @@ fn naive(pods: &Pods, services: &Services, other: &Services) -> Vec<TextByKey> {
         })
         .collect();
     let listed: Vec<_> = services.iter().map(|(k, v)| (*k, *v)).collect();
+    let passes = |key: u32| other.contains_key(&8) || other.keys().any(|group| group % 4 == key % 4);
+    let mut by_value: Vec<((u32, bool), u32)> = pods.iter().map(|(pod, value)| (*value, pod / 2)).collect();
+    by_value.sort_unstable();
     let union = merged(&[services, other, &fixed]);
     let both: std::collections::BTreeSet<u32> = services.keys().chain(other.keys()).copied().collect();
     vec![
@@ -123,7 +172,27 @@ fn naive(pods: &Pods, services: &Services, other: &Services) -> Vec<TextByKey> {
             .flat_map(|k| rows(*k, false).into_iter().map(|(pod, r)| (k * 1000 + pod, text(r))).collect::<Vec<_>>())
             .collect(),
         looked_up.iter().filter(|(k, _)| *k % 2 == 0).map(|(k, v)| (*k, text(v.len()))).collect(),
+        chunks(pods),
+        pods.iter().filter(|(pod, _)| passes(**pod)).map(|(pod, value)| (*pod, text(value))).collect(),
+        // In descending order: the smallest value is inserted last.
+        by_value.iter().rev().filter(|(_, half)| passes(*half)).map(|(value, half)| (*half, text(value))).collect(),
+        pods.keys().enumerate().map(|(rank, pod)| (*pod, text(rank))).collect(),
     ]
+}
+
+/// The pods of each remainder of 3, in chunks that start where half of the number is a multiple of 5.
+fn chunks(pods: &Pods) -> TextByKey {
+    type PodList = Vec<(u32, (u32, bool))>;
+    let mut chunks: BTreeMap<(u32, Option<u32>), PodList> = BTreeMap::new();
+    for group in 0..3 {
+        let mut start = None;
+        for (pod, value) in pods.iter().filter(|(pod, _)| *pod % 3 == group) {
+            start = if pod / 2 % 5 == 0 { Some(pod / 2) } else { start };
+            chunks.entry((group, start)).or_default().push((*pod, *value));
+        }
+    }
+    let shown = chunks.into_iter().filter(|((group, _), pods)| group + 1 != pods.len() as u32);
+    shown.map(|((group, start), pods)| (group + 3 * start.map_or(0, |start| start + 1), text(pods))).collect()
 }
 
 fn state(engine: &Engine, handles: &Handles) -> Vec<TextByKey> {

@@ -58,6 +58,13 @@ impl DataflowThread {
                 self.source_keys(node, key).into_iter().map(|source| (it.parents[0], Some(source))).collect()
             }
             Provenance::Grouped => self.grouped(node, key),
+            Provenance::Chunked(rule, state) => {
+                let keys = state.borrow().keys(rule, key);
+                keys.into_iter().map(|record| (it.parents[0], Some(record))).collect()
+            }
+            Provenance::Restricted(group) => {
+                vec![(it.parents[0], Some(key.clone())), (it.parents[1], Some(group(key)))]
+            }
             Provenance::JoinedRows(owners) => {
                 let owner = owners.borrow().get(&key.hash64()).cloned();
                 let Some(Pair(index, source)) = owner.as_ref().and_then(Erased::as_pair) else { return Vec::new() };

@@ -1,0 +1,90 @@
+//! Outputs that depend on all records, kept up to date by a state of the user.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::metrics::CollectionGauges;
+use crate::operators::record::{KeyOwners, update_owners};
+use crate::store::{KeyedStoreRef, apply};
+use crate::update::{EpochLogic, by_key, size_change};
+use crate::value::{Erased, Key, Value};
+
+/// Outputs that depend on all records of a collection, such as a resource that is divided among them.
+///
+/// The outputs must be a function of the *set* of records: they must not depend on the order of changes.
+pub trait Incremental<K: Key, V: Value>: 'static {
+    /// Key of the outputs.
+    type Key: Key;
+    /// Value of the outputs.
+    type Value: Value;
+
+    /// A record changes: its old and its new value.
+    fn change(&mut self, key: &K, old: Option<&V>, new: Option<&V>);
+
+    /// The outputs that differ after all changes of an epoch. Outputs that are equal to those before may be among them.
+    fn settle(&mut self) -> Vec<(Self::Key, Option<Self::Value>)>;
+
+    /// The record that an output belongs to.
+    fn owner(output: &Self::Key) -> K;
+}
+
+/// The outputs that differ, with the keys of their records.
+pub(crate) type Settled = Vec<(Erased, Option<Erased>, Erased)>;
+
+/// An [`Incremental`] of erased type.
+pub(crate) trait ErasedIncremental {
+    fn change(&mut self, key: &Erased, old: Option<&Erased>, new: Option<&Erased>);
+    fn settle(&mut self) -> Settled;
+}
+
+/// Keeps the outputs in `store`. After a panic, the state is made again from all records in the next epoch that reaches
+/// the operator; until then the outputs stay.
+pub(crate) fn incremental_logic(
+    make: Box<dyn Fn() -> Box<dyn ErasedIncremental>>,
+    records: KeyedStoreRef,
+    store: KeyedStoreRef,
+    gauges: Arc<CollectionGauges>,
+    owners: KeyOwners,
+) -> EpochLogic {
+    let mut state = Some(make());
+    let mut stored = 0;
+    Box::new(move |time, updates, out| {
+        let Some(((first, _), ..)) = updates[0].first() else { return };
+        let records = &records.borrow().rows;
+        let rows = &mut store.borrow_mut().rows;
+        let mut known = state.take();
+        let is_new = known.is_none();
+        let settled = gauges.run(first, updates[0].len(), || match &mut known {
+            Some(state) => {
+                for changes in by_key(&updates[0]) {
+                    let value =
+                        |sign: isize| changes.iter().find(|(.., diff)| *diff == sign).map(|((_, value), ..)| value);
+                    state.change(&changes[0].0.0, value(-1), value(1));
+                }
+                state.settle()
+            }
+            None => {
+                let state = known.insert(make());
+                records.iter().for_each(|(key, value)| state.change(key, None, Some(value)));
+                state.settle()
+            }
+        });
+        let Some(settled) = settled else { return };
+        state = known;
+        if is_new {
+            let old: Vec<Erased> = rows.iter().map(|(key, _)| key.clone()).collect();
+            let made: BTreeSet<&Erased> = settled.iter().map(|(key, ..)| key).collect();
+            for key in old.iter().filter(|key| !made.contains(key)) {
+                apply(rows, key, None, time, out);
+                owners.borrow_mut().remove(&key.hash64());
+            }
+        }
+        for (key, value, owner) in settled {
+            let start = out.len();
+            apply(rows, &key, value, time, out);
+            update_owners(&owners, &owner, &out[start..]);
+        }
+        gauges.count_stored(&mut stored, rows.len());
+        gauges.record_output(size_change(out), out.len());
+    })
+}
