@@ -15,6 +15,8 @@ pub struct Ingress {
     pub tls: Vec<IngressTls>,
     /// Rules in declared order.
     pub rules: Vec<IngressRule>,
+    /// The addresses in its status, as JSON text; empty if there are none.
+    pub status_addresses: Text,
 }
 
 /// Hosts and their certificate.

@@ -49,6 +49,9 @@ pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
 /// Label of workloads, services and namespaces: the name of their waypoint, or `none`.
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 
+/// Annotation of an object that the webhook for validation always refuses: a test whether the API server calls it (W12).
+pub const ALWAYS_REJECT: &str = "internal.istio.io/webhook-always-reject";
+
 /// Annotation of an AuthorizationPolicy: whether it only reports what it would deny.
 pub const DRY_RUN: &str = "istio.io/dry-run";
 

@@ -181,6 +181,8 @@ pub struct Proxy {
     /// The fields of its own configuration (`PROXY_CONFIG`) that resources depend on. Its agent has merged it over the
     /// defaults; `None` uses the mesh's default.
     pub config: Option<Arc<ProxyConfig>>,
+    /// Its agent reports the health of its workload.
+    pub health_checked: bool,
     /// Its Sidecar, set by the registry.
     pub sidecar: Option<ProxySidecar>,
     /// The cluster and network that its shared resources are built for, set by the registry; `None` is its own.

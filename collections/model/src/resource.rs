@@ -71,7 +71,8 @@ pub struct SegmentKey {
     pub segment: Text,
 }
 
-/// The encoded element, without the tag and length of the field; `Hidden` hides the segment of the layers below.
+/// The encoded element, without the tag and length of the field; `Hidden` hides the segment of the layers below. Segments
+/// of endpoint assignments are runs of the encoded message.
 ///
 /// The segment with an empty name is the rest of the resource: every other field of the message. A resource exists in a
 /// scope if a layer of the scope has that segment.

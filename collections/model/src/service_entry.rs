@@ -89,6 +89,8 @@ pub struct ServiceEntry {
     pub subject_alt_names: Vec<Text>,
     /// Addresses allocated to its hosts (S10): `status.addresses` as declared, (host, address).
     pub allocated_addresses: Vec<(Host, Text)>,
+    /// The conditions in its status as JSON text; empty if there are none (S11).
+    pub conditions: Text,
 }
 
 impl ServiceEntry {

@@ -42,10 +42,14 @@ impl Locality {
 pub struct Node {
     /// From the topology labels.
     pub locality: Locality,
-    /// Its InternalIP and ExternalIP addresses (NodePort services).
+    /// Its ExternalIP addresses, each once. Internal addresses are not reachable from other networks.
     pub addresses: Vec<Text>,
+    /// Keys of its taints, in order.
+    pub taints: Vec<Text>,
     /// Labels, for `traffic.istio.io/nodeSelector`.
     pub labels: Labels,
+    /// Version of its kubelet, such as `v1.33.1`: it decides about native sidecars (W07).
+    pub kubelet_version: Text,
 }
 
 /// A Kubernetes Pod (S05).
@@ -79,6 +83,8 @@ pub struct Pod {
     pub host_network: bool,
     /// Whether the `Ready` condition is true.
     pub ready: bool,
+    /// Whether the phase is `Running`.
+    pub running: bool,
     /// Whether the phase is `Succeeded` or `Failed`.
     pub finished: bool,
     /// Whether it is being deleted.

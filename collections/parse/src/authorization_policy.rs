@@ -7,9 +7,10 @@
 mod attribute;
 mod check;
 
+use serde_json::Value;
 use sluice_model::{
-    AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
-    Object, PolicyAction, PolicyValues, label,
+    Attachment, AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule,
+    AuthorizationSource, Object, ObjectMeta, PolicyAction, PolicyValues, label,
 };
 
 use crate::attachment::security_attachment;
@@ -87,6 +88,31 @@ fn applicable_rule(fields: &Fields<'_>, action: PolicyAction) -> Option<Authoriz
         fields.warn("", "a part of the rule cannot be read: the rule allows nothing");
     }
     readable.then_some(rule)
+}
+
+/// A policy in place of one whose parser panics: it denies all that the policy could have denied. `None` if that is nothing.
+pub(crate) fn most_restrictive(spec: &Value, meta: ObjectMeta, attachment: Attachment) -> Option<Object> {
+    let text = |path: &str| spec.pointer(path).and_then(Value::as_str);
+    let everything = vec![AuthorizationRule::default()];
+    let (action, rules) = match text("/action").unwrap_or("ALLOW") {
+        "ALLOW" => (PolicyAction::Allow, Vec::new()),
+        "DENY" => (PolicyAction::Deny, everything),
+        "CUSTOM" => (PolicyAction::Custom, everything),
+        "AUDIT" => return None,
+        _ => (PolicyAction::Unreadable, everything),
+    };
+    let dry_run = meta.annotations.get(label::DRY_RUN).is_some_and(|value| check::dry_run(value));
+    let provider = text("/provider/name").unwrap_or_default().into();
+    Some(Object::AuthorizationPolicy(Box::new(AuthorizationPolicy {
+        namespace: meta.namespace,
+        name: meta.name,
+        created: meta.created,
+        attachment,
+        action,
+        provider,
+        dry_run,
+        rules,
+    })))
 }
 
 fn rule(fields: &Fields<'_>) -> AuthorizationRule {

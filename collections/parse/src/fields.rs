@@ -292,7 +292,8 @@ impl<'a> Fields<'a> {
 
 impl Drop for Fields<'_> {
     fn drop(&mut self) {
-        if self.ignores_rest.get() {
+        // After a panic, what has been read is incomplete.
+        if self.ignores_rest.get() || std::thread::panicking() {
             return;
         }
         let (read, absent) = (self.read.borrow(), self.absent.borrow());

@@ -2,7 +2,9 @@
 //!
 //! An Ingress may belong to another controller, so only values of the wrong type are reported.
 
-use sluice_model::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, Object, PathType};
+use sluice_model::{
+    Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, Object, PathType, Text,
+};
 
 use crate::{Fields, Findings, Item};
 
@@ -20,6 +22,10 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         class_name: fields.opt_text("ingressClassName"),
         tls: fields.list("tls", tls),
         rules: fields.list("rules", rule),
+        status_addresses: item
+            .object
+            .pointer("/status/loadBalancer/ingress")
+            .map_or_else(Text::default, |addresses| addresses.to_string().into()),
     };
     drop(fields);
     (!findings.has_errors()).then_some(Object::Ingress(ingress))

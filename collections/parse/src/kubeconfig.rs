@@ -3,7 +3,7 @@
 //! The author of such a Secret must not be able to run programs on this machine or to make it send local files. Only known
 //! fields are kept, and messages do not quote the text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -87,6 +87,26 @@ pub fn parse_kubeconfig(text: &[u8], allowed: &BTreeSet<String>) -> Result<Kubec
         Some(value) if faults.listed.is_empty() => Ok(Kubeconfig(value)),
         _ => Err(faults.into_vec()),
     }
+}
+
+/// The id of the cluster of a kubeconfig in a file: the cluster of the current context, else that of the first context, else the
+/// first cluster, by name.
+///
+/// # Errors
+/// The reason why there is none, a lower-case fragment that quotes nothing of the kubeconfig.
+pub fn kubeconfig_cluster(content: &[u8]) -> Result<String, String> {
+    let fields = document(content)?;
+    let entries = |list: &str| fields.get(list).and_then(Value::as_array).into_iter().flatten();
+    let name_of = |entry: &Value| entry.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let contexts = entries("contexts").filter_map(|entry| {
+        let cluster = text(entry.get("context")?.as_object()?, "cluster")?;
+        Some((name_of(entry), cluster.to_owned()))
+    });
+    let contexts: BTreeMap<String, String> = contexts.collect();
+    let current = text(&fields, "current-context").and_then(|current| contexts.get(current));
+    let of_context = current.or_else(|| contexts.values().next()).cloned();
+    let first_cluster = || entries("clusters").map(name_of).filter(|name| !name.is_empty()).min();
+    of_context.or_else(first_cluster).ok_or_else(|| "the kubeconfig names no cluster".to_owned())
 }
 
 /// The single document of the text.
@@ -286,6 +306,21 @@ fn kept(fields: &Map<String, Value>, names: &[&str]) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cluster_is_that_of_the_current_context_or_the_first_by_name() {
+        let id = |text: &str| kubeconfig_cluster(text.as_bytes());
+        let contexts =
+            "contexts: [{name: b, context: {cluster: west}}, {name: a, context: {cluster: east}}, {name: c}]";
+        let clusters = "clusters: [{name: west}, {name: north}]";
+        assert_eq!(id(&format!("current-context: b\n{contexts}\n{clusters}")).as_deref(), Ok("west"));
+        assert_eq!(id(&format!("current-context: c\n{contexts}\n{clusters}")).as_deref(), Ok("east"));
+        assert_eq!(id(&format!("{contexts}\n{clusters}")).as_deref(), Ok("east"));
+        assert_eq!(id(clusters).as_deref(), Ok("north"));
+        for text in ["{}", "clusters: [{name: ''}, 1]", "contexts: 1", "[]", "hush: {"] {
+            assert!(id(text).is_err_and(|reason| !reason.contains("hush")), "{text}");
+        }
+    }
 
     fn kubeconfig() -> Value {
         json!({

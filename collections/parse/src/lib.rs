@@ -7,8 +7,9 @@
 //! `kinds.rs` is the table of kinds: their API versions, whether they are namespaced, and their parser. A kind without a
 //! parser gets a warning that it is not supported yet.
 //!
-//! Modules import each other in one direction: `fields.rs` and `item.rs`, which every parser uses; the parsers; the table of
-//! kinds; `object.rs`, which looks a kind up in the table and runs its parser; `validate.rs`.
+//! Modules import each other in one direction: `fields.rs` and `item.rs`, which every parser uses; the parsers;
+//! `panicked.rs`, for an object whose parser panics; the table of kinds; `object.rs`, which looks a kind up in the table and
+//! runs its parser; `validate.rs`.
 //!
 //! To add a kind: add a model type and a variant of [`sluice_model::Object`]; add a file here with
 //! `pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object>`, which returns `None` for an object that
@@ -45,6 +46,7 @@ mod names;
 mod namespace;
 mod node;
 mod object;
+mod panicked;
 mod pattern;
 mod peer_authentication;
 mod pod;
@@ -75,7 +77,7 @@ pub use item::Item;
 pub use kind_info::{KindInfo, Parse};
 pub(crate) use kinds::find_kind;
 pub use kinds::{KINDS, WORKLOAD_KINDS, kind_info};
-pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
+pub use kubeconfig::{Kubeconfig, KubeconfigFault, kubeconfig_cluster, parse_kubeconfig};
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
 pub(crate) use names::{
@@ -84,7 +86,7 @@ pub(crate) use names::{
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::{NodeParseError, parse_proxy};
-pub(crate) use proxy_config::merge_proxy_config;
+pub use proxy_config::merge_proxy_config;
 pub use sluice_proto::json::parse_duration;
-pub use validate::{Problem, Validation, validate_text, validated_kinds};
+pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
 pub(crate) use virtual_service::parse_virtual_service;

@@ -14,13 +14,35 @@ const DROPPED_PREFIXES: [&str; 2] = ["beta.kubernetes.io/", "failure-domain.beta
 struct Input {
     metadata: Metadata,
     #[serde(default)]
+    spec: Option<Spec>,
+    #[serde(default)]
     status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Deserialize)]
+struct Taint {
+    #[serde(default)]
+    key: Text,
 }
 
 #[derive(Deserialize)]
 struct Status {
     #[serde(default)]
     addresses: Option<Vec<Address>>,
+    #[serde(rename = "nodeInfo", default)]
+    info: Option<NodeInfo>,
+}
+
+#[derive(Deserialize)]
+struct NodeInfo {
+    #[serde(rename = "kubeletVersion", default)]
+    kubelet_version: Text,
 }
 
 #[derive(Deserialize)]
@@ -36,11 +58,19 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let mut labels = input.metadata.take_labels();
     let locality = locality(&labels);
     labels.retain(|name, _| !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
-    let addresses = input.status.and_then(|status| status.addresses).unwrap_or_default();
-    // Only the first external address is used. Internal addresses are not reachable from other networks.
-    let external = addresses.into_iter().filter(|a| a.address_type == "ExternalIP" && !a.address.is_empty());
-    let addresses = external.map(|a| a.address).take(1).collect();
-    Some(Object::Node(Node { locality, addresses, labels }))
+    let (addresses, info) = input.status.map(|status| (status.addresses, status.info)).unwrap_or_default();
+    let kubelet_version = info.map(|info| info.kubelet_version).unwrap_or_default();
+    let external = addresses.unwrap_or_default().into_iter().filter(|a| a.address_type == "ExternalIP");
+    let mut addresses: Vec<Text> = Vec::new();
+    for address in external.map(|a| a.address).filter(|address| !address.is_empty()) {
+        // A node has few addresses.
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    let taints = input.spec.unwrap_or_default().taints.unwrap_or_default();
+    let taints = taints.into_iter().map(|taint| taint.key).collect();
+    Some(Object::Node(Node { locality, addresses, taints, labels, kubelet_version }))
 }
 
 /// Region and zone from their labels; the stable labels have precedence over the beta ones.

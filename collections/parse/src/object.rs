@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sluice_model::{ObjectKey, ParsedObject, Text};
 
-use crate::{Findings, Item, KindInfo, admission, find_kind};
+use crate::{Item, KindInfo, admission, find_kind, panicked};
 
 /// The reason why a value is not an object of a known kind.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -53,23 +53,19 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
 /// Parses an object read from `cluster`, whose DNS domain is `domain`.
 ///
 /// # Errors
-/// As [`identify`]. Invalid parts of an object of a known kind are in the rejects.
+/// As [`identify`]. Invalid parts of an object of a known kind are in the rejects, and so is a panic of its parser.
 pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<ParsedObject, ObjectError> {
     let ObjectId { info, key } = identify(cluster, object)?;
-    let findings = Findings::default();
     let item = Item { key: &key, object, domain };
-    if info.group.ends_with(".istio.io") {
-        admission::check_object(&item, info.kind, &findings);
-    }
-    let value = match info.parse {
-        Some(parse) => parse(&item, &findings),
-        None => {
-            if info.warn_unsupported {
-                findings.warning("kind", "this kind is not supported yet");
-            }
-            None
+    let (value, findings) = panicked::catch(info.kind, &item, |item, findings| {
+        if info.group.ends_with(".istio.io") {
+            admission::check_object(item, info.kind, findings);
         }
-    };
+        if info.parse.is_none() && info.warn_unsupported {
+            findings.warning("kind", "this kind is not supported yet");
+        }
+        info.parse.and_then(|parse| parse(item, findings))
+    });
     let rejects = findings.into_vec().into_iter().map(|finding| finding.into_reject(info.kind, &key)).collect();
     Ok(ParsedObject { kind: info.kind, key, object: value, rejects })
 }

@@ -3,7 +3,7 @@
 //! An invalid policy still applies: an invalid value must not make the mesh more permissive. A mode that cannot be read
 //! counts as `STRICT`, as does the mode of every port if the ports cannot be read.
 
-use sluice_model::{Object, PeerAuthentication, PeerMtls};
+use sluice_model::{Attachment, Object, ObjectMeta, PeerAuthentication, PeerMtls};
 
 use crate::{Fields, Findings, Item, attachment};
 
@@ -20,6 +20,21 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     };
     (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
     Some(Object::PeerAuthentication(policy))
+}
+
+/// A policy in place of one whose parser panics: it denies all that the policy could have denied. `attachment` is `None` if
+/// its workloads cannot be read.
+pub(crate) fn most_restrictive(meta: ObjectMeta, attachment: Option<Attachment>) -> Object {
+    let selector_unreadable = attachment.is_none();
+    Object::PeerAuthentication(PeerAuthentication {
+        namespace: meta.namespace,
+        name: meta.name,
+        created: meta.created,
+        selector: attachment.unwrap_or_default().selector,
+        mtls: PeerMtls::Strict,
+        selector_unreadable,
+        ..PeerAuthentication::default()
+    })
 }
 
 fn spec(fields: &Fields<'_>) -> PeerAuthentication {

@@ -98,6 +98,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         ports: ports(input.spec.containers, input.spec.init_containers),
         host_network: input.spec.host_network.unwrap_or_default(),
         ready: conditions.iter().any(|c| c.condition == "Ready" && c.status == "True"),
+        running: status.phase == "Running",
         finished: status.phase == "Succeeded" || status.phase == "Failed",
         terminating: input.metadata.deletion_timestamp.is_some(),
         hostname: input.spec.hostname.unwrap_or_default(),

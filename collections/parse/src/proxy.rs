@@ -17,6 +17,8 @@ use crate::{Findings, merge_proxy_config};
 
 /// Maximum nesting of node metadata. Deeper metadata is ignored.
 const MAX_DEPTH: usize = 32;
+/// Maximum number of values in node metadata: what is built from an empty value is much larger than its bytes.
+const MAX_VALUES: usize = 8192;
 /// Maximum length of a name or address in a node.
 const MAX_NAME_BYTES: usize = 512;
 /// Maximum length of a list in a node.
@@ -52,6 +54,9 @@ pub enum NodeParseError {
         /// Its maximum length.
         limit: usize,
     },
+    /// The metadata has more values than a proxy needs.
+    #[error("the metadata of the node has more than {MAX_VALUES} values")]
+    TooManyValues,
 }
 
 fn limited(field: &'static str, length: usize, limit: usize) -> Result<(), NodeParseError> {
@@ -68,7 +73,8 @@ fn quoted(text: &str) -> String {
 /// Parses the node of a proxy. `aliases` maps other names of clusters to their IDs.
 ///
 /// # Errors
-/// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, there is no valid IP address, or a part is too long.
+/// The node ID does not have the form `TYPE~IP~NAME~DOMAIN`, there is no valid IP address, a part is too long, or the metadata
+/// has too many values.
 pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, NodeParseError> {
     let parts: Vec<&str> = node.id.split('~').collect();
     let &[kind, ip, name, domain] = parts.as_slice() else {
@@ -81,6 +87,9 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         "ztunnel" => ProxyType::Ztunnel,
         _ => return Err(NodeParseError::InvalidType(node.id.clone())),
     };
+    if node.metadata.as_ref().map_or(0, values) > MAX_VALUES {
+        return Err(NodeParseError::TooManyValues);
+    }
     let metadata = Metadata(node.metadata.as_ref().map(struct_fields).unwrap_or_default());
     check_lengths(node, &metadata)?;
     let addresses = metadata.list("INSTANCE_IPS");
@@ -145,6 +154,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
         config,
+        health_checked: metadata.0.get("PROXY_CONFIG").is_some_and(|config| config["readinessProbe"].is_object()),
         sidecar: None,
         location: None,
         metadata: metadata.kept(),
@@ -282,6 +292,20 @@ fn extensions(node: &Node) -> EnvoyExtensions {
     EnvoyExtensions((!node.extensions.is_empty()).then_some(names))
 }
 
+/// The number of values in a struct, nested ones included. The decoder limits the nesting.
+fn values(fields: &Struct) -> usize {
+    fields.fields.values().map(nested_values).sum()
+}
+
+fn nested_values(value: &ProtoValue) -> usize {
+    let inner = match &value.kind {
+        Some(Kind::ListValue(list)) => list.values.iter().map(nested_values).sum(),
+        Some(Kind::StructValue(fields)) => values(fields),
+        _ => 0,
+    };
+    1 + inner
+}
+
 fn struct_fields(fields: &Struct) -> Map<String, Value> {
     fields.fields.iter().map(|(name, value)| (name.clone(), json(value, 1))).collect()
 }
@@ -394,6 +418,13 @@ mod tests {
     }
 
     #[test]
+    fn nodes_with_too_many_values_are_refused() {
+        let tags = |number: usize| json!({"PROXY_CONFIG": {"extraStatTags": vec![json!({}); number]}});
+        assert!(with_metadata(tags(8190)).is_ok());
+        assert_eq!(with_metadata(tags(8191)), Err(NodeParseError::TooManyValues));
+    }
+
+    #[test]
     fn only_metadata_that_is_read_is_kept() {
         let plain = with_metadata(json!({"PROXY_CONFIG": {}})).expect("a proxy");
         let made_up = json!({
@@ -403,7 +434,7 @@ mod tests {
             "NESTED": {"a": ["x"]},
         });
         assert_eq!(with_metadata(made_up).expect("a proxy"), plain);
-        let many: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("K{n}"), json!("x".repeat(100)))).collect();
+        let many: serde_json::Map<_, _> = (0..5000).map(|n| (format!("K{n}"), json!("x".repeat(100)))).collect();
         let kept = with_metadata(many.into()).expect("a proxy").metadata;
         assert!(!kept.is_empty() && kept.iter().map(|(name, json)| name.len() + json.len()).sum::<usize>() <= 16 << 10);
     }

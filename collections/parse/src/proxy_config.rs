@@ -47,7 +47,7 @@ const UNUSED: [&str; 24] = [
 ///
 /// Findings have paths below `path`. For an invalid field, the value of `base` stays.
 #[must_use]
-pub(crate) fn merge_proxy_config(base: ProxyConfig, value: &Value, path: &str, findings: &Findings) -> ProxyConfig {
+pub fn merge_proxy_config(base: ProxyConfig, value: &Value, path: &str, findings: &Findings) -> ProxyConfig {
     match Fields::new(value, path, findings) {
         Some(fields) => merge_proxy_fields(base, &fields),
         None => base,

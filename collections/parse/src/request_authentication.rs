@@ -7,7 +7,7 @@
 mod jwks;
 mod uri;
 
-use sluice_model::{JwtKeys, JwtRule, Object, RequestAuthentication, Text};
+use sluice_model::{Attachment, JwtKeys, JwtRule, Object, ObjectMeta, RequestAuthentication, Text};
 
 use crate::attachment::security_attachment;
 use crate::{Fields, Findings, Item};
@@ -43,6 +43,17 @@ fn spec(fields: &Fields<'_>) -> RequestAuthentication {
 /// A rule that cannot be read.
 fn unreadable_rule() -> JwtRule {
     JwtRule { keys: JwtKeys::Unusable, location_unreadable: true, ..JwtRule::default() }
+}
+
+/// A policy in place of one whose parser panics: it denies all that the policy could have denied.
+pub(crate) fn most_restrictive(meta: ObjectMeta, attachment: Attachment) -> Object {
+    Object::RequestAuthentication(Box::new(RequestAuthentication {
+        namespace: meta.namespace,
+        name: meta.name,
+        created: meta.created,
+        attachment,
+        rules: vec![unreadable_rule()],
+    }))
 }
 
 fn rule(fields: &Fields<'_>) -> JwtRule {

@@ -12,7 +12,7 @@ use crate::{Finding, Findings, ObjectError, merge_mesh_config, parse_mesh_networ
 ///
 /// # Errors
 /// The value is not an object of a known kind.
-pub(crate) fn validate_object(object: &Value) -> Result<Vec<Reject>, ObjectError> {
+pub fn validate_object(object: &Value) -> Result<Vec<Reject>, ObjectError> {
     let mut named = None;
     // The API server completes `generateName` after admission.
     if let (None, Some(prefix)) = (object.pointer("/metadata/name"), object.pointer("/metadata/generateName")) {

@@ -10,6 +10,7 @@ mod position;
 mod scalar;
 
 use std::fmt;
+use std::panic::catch_unwind;
 
 use granit_parser::{Event, Options, Parser};
 use serde_json::Value;
@@ -29,12 +30,14 @@ pub struct Limits {
     pub alias_bytes: usize,
     /// Maximum nesting.
     pub depth: usize,
+    /// Whether the last one of equal keys applies, as in Istio's templates. Otherwise, equal keys are an error.
+    pub allows_duplicate_keys: bool,
 }
 
 impl Default for Limits {
     /// 64 MiB of text, because a list of many objects is one document; 1 MiB of aliases; 100 levels.
     fn default() -> Self {
-        Self { document_bytes: 64 << 20, alias_bytes: 1 << 20, depth: 100 }
+        Self { document_bytes: 64 << 20, alias_bytes: 1 << 20, depth: 100, allows_duplicate_keys: false }
     }
 }
 
@@ -90,6 +93,14 @@ impl Chunk<'_> {
             let reason = format!("a document of {length} bytes exceeds the limit of {} bytes", limits.document_bytes);
             return Err(SyntaxError { line: self.line, column: 0, reason });
         }
+        // A text that makes a parser panic, which is a bug, must not affect others.
+        catch_unwind(|| self.parse_text(limits)).unwrap_or_else(|_| {
+            let reason = "the parser panicked, which is a bug: please report it".to_owned();
+            Err(SyntaxError { line: self.line, column: 0, reason })
+        })
+    }
+
+    fn parse_text(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
         let json = if self.text.trim_start().starts_with('{') { parse_json(self.text) } else { None };
         let fast = || fast_path::parse(self.text, limits).map(|document| vec![document]);
         let mut documents = match json.or_else(fast) {

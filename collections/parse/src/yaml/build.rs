@@ -168,7 +168,7 @@ impl<'l> Builder<'l> {
                 *bytes += size;
                 match key.take() {
                     Some(Key::Name(name)) => {
-                        if map.contains_key(&name) {
+                        if !self.limits.allows_duplicate_keys && map.contains_key(&name) {
                             return Err(BuildError::DuplicateKey(name));
                         }
                         *bytes += name.len();

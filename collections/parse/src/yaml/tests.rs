@@ -52,6 +52,8 @@ fn keys_become_strings() {
 
 #[test]
 fn duplicate_key_is_an_error() {
+    let limits = Limits { allows_duplicate_keys: true, ..Limits::default() };
+    assert_eq!(parse_value("a: 1\nb: 2\na: 3\n", &limits), Ok(json!({"a": 3, "b": 2})));
     assert_eq!(error("a: 1\nb: 2\na: 3\n"), "line 3, column 4: duplicate key \"a\"");
 }
 
