@@ -47,6 +47,18 @@ pub fn sort_maps(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// Writes the tag and the length of a length-delimited field whose value follows.
+pub fn put_head(number: u32, len: usize, out: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(len as u64, out);
+}
+
+/// Writes a length-delimited field.
+pub fn put_field(number: u32, value: &[u8], out: &mut Vec<u8>) {
+    put_head(number, value.len(), out);
+    out.extend_from_slice(value);
+}
+
 /// The map fields of a message type; `None` if it contains no maps.
 fn map_fields_of(name: &str) -> Option<MapFields> {
     MAP_FIELDS.binary_search_by_key(&name, |(name, _)| name).ok().map(map_fields_at)
@@ -127,7 +139,7 @@ fn sorted(map_fields: MapFields, mut bytes: &[u8]) -> Option<Vec<u8>> {
         match map_field {
             None => out.extend_from_slice(field.whole),
             Some(MapField::Message(index)) => {
-                put(&mut out, field.number, &sorted(map_fields_at(index as usize), field.value)?);
+                put_field(field.number, &sorted(map_fields_at(index as usize), field.value)?, &mut out);
             }
             Some(MapField::Map(value)) => {
                 let (key, entry) = sorted_entry(value, field.value)?;
@@ -145,7 +157,7 @@ fn sorted_entry(value: Option<u32>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> 
     while !rest.is_empty() {
         let field = next(&mut rest)?;
         match (field.number, value) {
-            (2, Some(index)) => put(&mut out, 2, &sorted(map_fields_at(index as usize), field.value)?),
+            (2, Some(index)) => put_field(2, &sorted(map_fields_at(index as usize), field.value)?, &mut out),
             (number, _) => {
                 if number == 1 {
                     key = field.value.to_vec();
@@ -160,14 +172,8 @@ fn sorted_entry(value: Option<u32>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> 
 fn flush(entries: &mut Vec<(u32, Vec<u8>, Vec<u8>)>, out: &mut Vec<u8>) {
     entries.sort();
     for (number, _, entry) in entries.drain(..) {
-        put(out, number, &entry);
+        put_field(number, &entry, out);
     }
-}
-
-fn put(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
-    encode_key(number, WireType::LengthDelimited, out);
-    encode_varint(bytes.len() as u64, out);
-    out.extend_from_slice(bytes);
 }
 
 #[cfg(test)]

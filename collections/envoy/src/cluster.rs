@@ -82,6 +82,36 @@ pub struct ClusterSettings {
     pub sessions: SessionLabels,
     /// Compliance policy, which limits all TLS settings.
     pub compliance: Option<CompliancePolicy>,
+    /// Server options.
+    pub switches: ClusterSwitches,
+}
+
+/// Options of the server that change clusters and endpoints.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ClusterSwitches {
+    /// Circuit breakers count what remains before they open (not `DISABLE_TRACK_REMAINING_CB_METRICS`).
+    pub tracks_remaining: bool,
+    /// Maximum number of DNS queries of a socket, 0 for no limit (`PILOT_DNS_CARES_UDP_MAX_QUERIES`).
+    pub dns_udp_queries: u32,
+    /// Jitter of DNS queries (`PILOT_DNS_JITTER_DURATION`).
+    pub dns_jitter: Duration,
+    /// All services have endpoints that are not ready (`PILOT_SEND_UNHEALTHY_ENDPOINTS`).
+    pub sends_unhealthy: bool,
+    /// So do those without a minimum health percentage (`PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS`).
+    pub sends_unhealthy_by_default: bool,
+}
+
+impl Default for ClusterSwitches {
+    fn default() -> Self {
+        Self {
+            tracks_remaining: false,
+            // Enough for 200,000 queries a second, and few enough that a dead DNS server is given up.
+            dns_udp_queries: 100,
+            dns_jitter: Duration::from_millis(100),
+            sends_unhealthy: false,
+            sends_unhealthy_by_default: true,
+        }
+    }
 }
 
 impl ClusterSettings {
@@ -114,7 +144,14 @@ impl ClusterSettings {
             prefers_hbone: false,
             sessions: SessionLabels::default(),
             compliance: None,
+            switches: ClusterSwitches::default(),
         }
+    }
+
+    /// Sets the server options.
+    #[must_use]
+    pub fn with_switches(self, switches: ClusterSwitches) -> Self {
+        Self { switches, ..self }
     }
 
     /// Sets the labels that request persistent sessions.

@@ -2,16 +2,23 @@
 
 mod assignment;
 mod client;
+mod frame;
 mod group;
 mod inputs;
+mod lb_endpoint;
 mod locality;
 mod metadata;
 mod networks;
+mod part;
+mod segments;
+mod totals;
 
 pub use assignment::build_assignment;
 pub use client::{EndpointClient, Tier, tier, tier_of_service, tiers_of_mesh, tiers_of_rule};
 pub use inputs::{AssignmentInputs, Backend};
 pub(crate) use metadata::canonical_service;
+pub use segments::{AssignmentSegments, build_frames, build_head, build_part};
+pub use totals::AssignmentTotals;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,9 @@ mod telemetry;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use envoy_types::pb::google::protobuf::{self, UInt32Value};
 use serde::Serialize;
 use sluice_model::{
     CompliancePolicy, Decimal, ExtensionProvider, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic,
@@ -26,6 +28,7 @@ pub(crate) use telemetry::METRICS;
 pub use telemetry::{LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec};
 
 use crate::name;
+use crate::wire::{duration, uint32};
 
 /// Inputs of listeners besides services and policies.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -115,6 +118,20 @@ pub struct ListenerSwitches {
     pub persistent_sessions: bool,
     /// Ingress listeners of Sidecars terminate the TLS that they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
     pub sidecar_ingress_tls: bool,
+    /// Connections that are accepted for each socket event, 0 for no limit (`MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP`).
+    pub connections_per_event: u32,
+    /// Time limit of TLS handshakes at gateways, 0 for no limit (`PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT`).
+    pub gateway_handshake_timeout: Duration,
+}
+
+impl ListenerSwitches {
+    pub(crate) fn connections_per_event(self) -> Option<UInt32Value> {
+        (self.connections_per_event > 0).then(|| uint32(self.connections_per_event))
+    }
+
+    pub(crate) fn gateway_handshake_timeout(self) -> Option<protobuf::Duration> {
+        (!self.gateway_handshake_timeout.is_zero()).then(|| duration(self.gateway_handshake_timeout))
+    }
 }
 
 impl Default for ListenerSwitches {
@@ -127,6 +144,8 @@ impl Default for ListenerSwitches {
             http10: false,
             persistent_sessions: false,
             sidecar_ingress_tls: false,
+            connections_per_event: 1,
+            gateway_handshake_timeout: Duration::from_secs(15),
         }
     }
 }

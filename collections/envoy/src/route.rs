@@ -73,6 +73,8 @@ pub struct RouteInputs<'a> {
     pub append_x_forwarded_host: bool,
     /// Default retry policy.
     pub default_retry: Option<&'a HttpRetry>,
+    /// The host of mirrored requests has the suffix `-shadow` (not `DISABLE_SHADOW_HOST_SUFFIX`).
+    pub shadow_suffix: bool,
     /// Looks up the service of a destination host.
     pub service: &'a dyn Fn(&Host) -> Option<DestinationService>,
     /// Looks up the consistent hashing of a destination by the client's rules.

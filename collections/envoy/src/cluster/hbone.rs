@@ -80,7 +80,10 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
             lb_policy: LbPolicy::ClusterProvided as i32,
             connect_timeout: Some(duration(settings.connect_timeout)),
             cleanup_interval: Some(duration(CLEANUP_INTERVAL)),
-            circuit_breakers: Some(CircuitBreakers { thresholds: vec![unlimited()], ..CircuitBreakers::default() }),
+            circuit_breakers: Some(CircuitBreakers {
+                thresholds: vec![unlimited(settings)],
+                ..CircuitBreakers::default()
+            }),
             lb_config: Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
                 upstream_port_override: Some(uint32(u32::from(HBONE_PORT))),
                 metadata_key: Some(MetadataKey {

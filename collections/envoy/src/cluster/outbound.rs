@@ -28,11 +28,6 @@ use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
 use crate::stat_name::StatNameValues;
 use crate::wire::{any, duration, uint32};
 
-/// Number of queries after which a UDP socket is replaced.
-const MAX_DNS_UDP_QUERIES: u32 = 100;
-/// Jitter of DNS queries.
-const DNS_JITTER: Duration = Duration::from_millis(100);
-
 /// Looks up the load assignment of a DNS cluster by subset, which is part of the cluster.
 pub type DnsLoad<'a> = &'a dyn Fn(&str) -> Option<ClusterLoadAssignment>;
 
@@ -211,11 +206,11 @@ fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Op
     cluster.typed_dns_resolver_config = Some(TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(any(&CaresDnsResolverConfig {
-            udp_max_queries: Some(uint32(MAX_DNS_UDP_QUERIES)),
+            udp_max_queries: Some(uint32(inputs.settings.switches.dns_udp_queries)),
             ..CaresDnsResolverConfig::default()
         })),
     });
-    cluster.dns_jitter = Some(duration(DNS_JITTER));
+    cluster.dns_jitter = Some(duration(inputs.settings.switches.dns_jitter));
     cluster.dns_refresh_rate = Some(duration(inputs.settings.dns_refresh_rate));
     cluster.respect_dns_ttl = true;
     load.cluster_name.clone_from(&cluster.name);
@@ -235,7 +230,7 @@ fn apply_policy(
     let pool = policy.connection_pool.clone().unwrap_or_default();
     apply_h2_upgrade(draft, settings, pool.http.as_ref(), port.protocol);
     apply_connection_pool(draft, settings, &pool, policy.retry_budget.as_ref());
-    apply_outlier_detection(draft, policy.outlier_detection.as_ref(), service);
+    apply_outlier_detection(draft, policy.outlier_detection.as_ref(), settings, service);
     apply_load_balancer(draft, settings, policy.load_balancer.as_ref(), service);
     let dialled = service.resolution == Resolution::Passthrough || declared.is_some_and(TrafficPolicy::is_passthrough);
     let tls = TlsInputs {

@@ -9,12 +9,18 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use sluice_model::{OutlierDetection, Service, TrafficDistribution};
 
+use super::ClusterSettings;
 use super::draft::Draft;
 use crate::string_match::exact;
 use crate::wire::{duration, positive, uint32};
 
 /// Applies the outlier detection of a rule, if any.
-pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&OutlierDetection>, service: &Service) {
+pub(super) fn apply_outlier_detection(
+    draft: &mut Draft,
+    outlier: Option<&OutlierDetection>,
+    settings: &ClusterSettings,
+    service: &Service,
+) {
     let Some(outlier) = outlier else { return };
     // A count of 0 disables the check, so enforcement depends on the count.
     let enforced = |count: Option<u32>| count.map(|count| uint32(if count > 0 { 100 } else { 0 }));
@@ -41,7 +47,7 @@ pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&Outlie
     draft.cluster.outlier_detection = Some(out);
     // Services often have few pods, so panic routing is disabled unless the rule enables it.
     if outlier.min_health_percent >= 0 {
-        let percent = if sends_unhealthy(service) { 0 } else { outlier.min_health_percent };
+        let percent = if sends_unhealthy(settings, service) { 0 } else { outlier.min_health_percent };
         draft.cluster.common_lb_config.get_or_insert_default().healthy_panic_threshold =
             Some(Percent { value: f64::from(percent) });
     }
@@ -51,9 +57,9 @@ pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&Outlie
     }
 }
 
-/// Adds default outlier detection for failover by traffic distribution, which requires detection of unhealthy endpoints.
-pub(crate) fn sends_unhealthy(service: &Service) -> bool {
-    service.traffic_distribution != TrafficDistribution::Any
+/// Whether a service always has endpoints that are not ready: failover by traffic distribution requires them.
+pub(crate) fn sends_unhealthy(settings: &ClusterSettings, service: &Service) -> bool {
+    settings.switches.sends_unhealthy || service.traffic_distribution != TrafficDistribution::Any
 }
 
 fn status_codes(codes: &[u32]) -> MatchPredicate {

@@ -50,7 +50,7 @@ fn apply_policy(inputs: &OutboundInputs<'_>, draft: &mut Draft, policy: &Traffic
     let pool = policy.connection_pool.clone().unwrap_or_default();
     apply_h2_upgrade(draft, inputs.settings, pool.http.as_ref(), inputs.port.protocol);
     apply_connection_pool(draft, inputs.settings, &pool, policy.retry_budget.as_ref());
-    apply_outlier_detection(draft, policy.outlier_detection.as_ref(), inputs.service);
+    apply_outlier_detection(draft, policy.outlier_detection.as_ref(), inputs.settings, inputs.service);
     apply_load_balancer(draft, inputs.settings, policy.load_balancer.as_ref(), inputs.service);
     finish(draft, inputs.profile);
 }

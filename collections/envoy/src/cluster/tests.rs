@@ -164,3 +164,14 @@ fn compliance_policy_limits_every_cluster_with_tls() {
     let tunnel = build_connect_originate(&settings, &HboneSettings::new(&MeshConfig::default()));
     assert_eq!(versions(tunnel.transport_socket.unwrap()), only_12);
 }
+
+#[test]
+fn circuit_breakers_count_what_remains_if_the_server_says_so() {
+    let tracked = |tracks_remaining| {
+        let switches = super::ClusterSwitches { tracks_remaining, ..Default::default() };
+        let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
+        let clusters = build_with(&settings, &service(), None, &ClusterProfile::default(), false);
+        clusters[0].circuit_breakers.as_ref().expect("thresholds").thresholds[0].track_remaining
+    };
+    assert!(!tracked(false) && tracked(true));
+}

@@ -56,7 +56,7 @@ pub(super) fn apply_connection_pool(
     pool: &ConnectionPool,
     retry_budget: Option<&RetryBudget>,
 ) {
-    let mut thresholds = unlimited();
+    let mut thresholds = unlimited(settings);
     thresholds.retry_budget = retry_budget.map(retries);
     draft.cluster.connect_timeout = Some(duration(settings.connect_timeout));
     let http = pool.http.clone().unwrap_or_default();
@@ -116,8 +116,9 @@ pub(super) fn apply_connection_pool(
 }
 
 /// Circuit breakers without limits: Envoy's defaults are too low.
-pub(super) fn unlimited() -> Thresholds {
+pub(super) fn unlimited(settings: &ClusterSettings) -> Thresholds {
     Thresholds {
+        track_remaining: settings.switches.tracks_remaining,
         max_connections: Some(uint32(u32::MAX)),
         max_pending_requests: Some(uint32(u32::MAX)),
         max_requests: Some(uint32(u32::MAX)),

@@ -7,50 +7,49 @@ use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
 use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
-use super::group::{EndpointOrigin, Group, weight_of};
 use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
 use crate::address::address;
 use crate::socket_match::selects_mtls;
 use crate::wire::uint32;
 
-/// Replaces endpoints of other networks by the gateways of these networks.
-pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [Group<'a>]) {
-    let scale = scale(inputs.gateways);
-    for group in groups {
-        let endpoints = std::mem::take(&mut group.message.lb_endpoints);
-        let origins = std::mem::take(&mut group.origins);
-        let mut by_gateway: BTreeMap<&NetworkGateway, u32> = BTreeMap::new();
-        for (mut message, origin) in endpoints.into_iter().zip(origins) {
-            let EndpointOrigin::Endpoint(endpoint) = origin else { continue };
-            let weight = weight_of(&message).max(1).saturating_mul(scale);
-            message.load_balancing_weight = Some(uint32(weight));
-            let gateways = leading_to(inputs, endpoint);
-            // A client without a known network also uses the gateway of an endpoint's network.
-            let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
-            if !unknown && (same_network(&inputs.client.network, &endpoint.network) || gateways.is_empty()) {
-                if endpoint.addresses.first().is_some_and(|address| !address.is_empty()) {
-                    group.push(message, origin);
-                }
-                continue;
-            }
-            let reachable: Vec<_> =
-                gateways.into_iter().filter(|gateway| is_reachable(inputs.client.ip_families, gateway)).collect();
-            let Some(share) = u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) else {
-                continue;
-            };
-            // The gateway routes by SNI, so only mutual TLS is supported.
-            if takes_mtls(&message) {
-                for gateway in reachable {
-                    let sum = by_gateway.entry(gateway).or_default();
-                    *sum = sum.saturating_add(share);
-                }
-            }
-        }
-        for (gateway, weight) in by_gateway {
-            group.push(gateway_endpoint(gateway, weight.max(1)), EndpointOrigin::Gateway(gateway));
-        }
-        group.sum_weight();
+/// How a client reaches an endpoint.
+pub(super) enum EndpointPath<'a> {
+    /// At its own address.
+    Direct,
+    /// Not at all.
+    Unreachable,
+    /// Through gateways of its network, each with this weight.
+    Through(Vec<&'a NetworkGateway>, u32),
+}
+
+/// How the client reaches an endpoint. If there are gateways, sets the weight of the endpoint's message: `scale` is that
+/// of all gateways.
+pub(super) fn reach<'a>(
+    inputs: &AssignmentInputs<'a>,
+    endpoint: &Endpoint,
+    message: &mut LbEndpoint,
+    scale: u32,
+) -> EndpointPath<'a> {
+    if inputs.gateways.is_empty() {
+        return EndpointPath::Direct;
+    }
+    let own = message.load_balancing_weight.as_ref().map_or(0, |weight| weight.value);
+    let weight = own.max(1).saturating_mul(scale);
+    message.load_balancing_weight = Some(uint32(weight));
+    let gateways = leading_to(inputs, endpoint);
+    // A client without a known network also uses the gateway of an endpoint's network.
+    let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
+    if !unknown && (same_network(&inputs.client.network, &endpoint.network) || gateways.is_empty()) {
+        let addressed = endpoint.addresses.first().is_some_and(|address| !address.is_empty());
+        return if addressed { EndpointPath::Direct } else { EndpointPath::Unreachable };
+    }
+    let reachable: Vec<_> =
+        gateways.into_iter().filter(|gateway| is_reachable(inputs.client.ip_families, gateway)).collect();
+    match u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) {
+        // The gateway routes by SNI, so only mutual TLS is supported.
+        Some(share) if takes_mtls(message) => EndpointPath::Through(reachable, share),
+        _ => EndpointPath::Unreachable,
     }
 }
 
@@ -84,7 +83,7 @@ fn is_reachable(families: IpFamilies, gateway: &NetworkGateway) -> bool {
 }
 
 /// Factor for all weights that makes them divisible by the number of gateways of any network or cluster.
-fn scale(gateways: &[NetworkGateway]) -> u32 {
+pub(super) fn scale(gateways: &[NetworkGateway]) -> u32 {
     let mut counts: BTreeMap<(&str, Option<&str>), u32> = BTreeMap::new();
     for gateway in gateways {
         *counts.entry((&gateway.network, None)).or_default() += 1;
@@ -97,7 +96,8 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
 }
 
-fn gateway_endpoint(gateway: &NetworkGateway, weight: u32) -> LbEndpoint {
+/// The endpoint of a gateway, with the weight of the endpoints that it replaces.
+pub(super) fn gateway_endpoint(gateway: &NetworkGateway, weight: u32) -> LbEndpoint {
     LbEndpoint {
         load_balancing_weight: Some(uint32(weight)),
         metadata: Some(gateway_metadata(&gateway.cluster)),

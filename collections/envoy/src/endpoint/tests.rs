@@ -8,10 +8,10 @@ use sluice_model::{
 };
 
 use super::{
-    AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier, tier_of_service, tiers_of_mesh,
-    tiers_of_rule,
+    AssignmentInputs, AssignmentTotals, Backend, EndpointClient, Tier, build_assignment, build_frames, build_head,
+    build_part, tier, tier_of_service, tiers_of_mesh, tiers_of_rule,
 };
-use crate::cluster::ClusterSettings;
+use crate::cluster::{ClusterSettings, ClusterSwitches};
 
 fn service() -> Service {
     Service {
@@ -229,4 +229,126 @@ fn hbone_is_used_for_endpoints_without_mutual_tls() {
     assert!(!tunnelled(&client, false, false, &ambient));
     assert!(!tunnelled(&client, true, false, &sidecar) && tunnelled(&client, true, true, &sidecar));
     assert!(!tunnelled(&EndpointClient { no_hbone: true, ..EndpointClient::default() }, true, false, &ambient));
+}
+
+/// The encoded message, assembled from segments of parts of `size` endpoints.
+fn in_segments(inputs: &AssignmentInputs<'_>, name: &str, size: usize) -> Vec<u8> {
+    let mut segments = vec![(Text::default(), build_head(name))];
+    let mut totals = AssignmentTotals::default();
+    for part in inputs.backends.chunks(size) {
+        let first = part[0].endpoint.addresses.first().map_or("", |address| address.as_str());
+        let (runs, sums) = build_part(&AssignmentInputs { backends: part, ..*inputs }, first);
+        segments.extend(runs);
+        totals.add(&sums);
+    }
+    segments.extend(build_frames(&AssignmentInputs { backends: &[], ..*inputs }, &totals));
+    segments.sort();
+    segments.into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+#[test]
+fn segments_are_the_encoded_assignment() {
+    let places = ["", "a", "a/1", "a/1/x", "a/2", "b/1", "a\u{0}/1", "a!/1"];
+    let networks = ["", "near", "far", "lost"];
+    let mut endpoints: Vec<Endpoint> = (0..400u32)
+        .map(|n| {
+            let pick = |of: u32| (n.wrapping_mul(2_654_435_761) >> 7) % of;
+            let mut endpoint = endpoint(
+                &format!("10.{}.{}.{}", pick(3), n / 100, n % 100),
+                places[pick(8) as usize],
+                networks[pick(4) as usize],
+            );
+            endpoint.weight = pick(5);
+            endpoint.hbone = pick(7) == 0;
+            endpoint.tls_mode = if pick(5) == 0 { TlsMode::Disabled } else { TlsMode::Istio };
+            endpoint.health = if pick(11) == 0 { Health::Unhealthy } else { Health::Healthy };
+            endpoint.labels.insert("rack".into(), format!("r{}", pick(3)).as_str().into());
+            if pick(13) == 0 {
+                endpoint.addresses = vec![Text::default()];
+            }
+            endpoint
+        })
+        .collect();
+    endpoints.sort();
+    let gateway = |address: &str, network: &str, cluster: &str| NetworkGateway {
+        address: address.into(),
+        port: 15443,
+        network: network.into(),
+        cluster: cluster.into(),
+        ..NetworkGateway::default()
+    };
+    let gateways =
+        [gateway("192.0.2.1", "far", "c"), gateway("192.0.2.2", "far", "d"), gateway("192.0.2.3", "lost", "")];
+    let order = |labels: &[&str]| labels.iter().map(|label| Text::from(*label)).collect::<Vec<_>>();
+    let localities = [
+        LocalityLb::default(),
+        LocalityLb { failover: vec![("a".into(), "b".into())], ..LocalityLb::default() },
+        LocalityLb { failover_priority: order(&["rack=r1"]), ..LocalityLb::default() },
+        LocalityLb {
+            failover_priority: order(&["topology.istio.io/network", "rack=r2", "topology.istio.io/cluster"]),
+            failover: vec![("a".into(), "b".into())],
+            ..LocalityLb::default()
+        },
+        LocalityLb {
+            distribute: vec![LocalityDistribute {
+                from: "a/*".into(),
+                to: BTreeMap::from([("a/1".into(), 30), ("a/*".into(), 70)]),
+            }],
+            ..LocalityLb::default()
+        },
+    ];
+    let mut rules = vec![None];
+    for locality in localities {
+        rules.extend([true, false].map(|outlier| Some(rule(Some(locality.clone()), outlier))));
+    }
+    let service = service();
+    let mut groups = std::collections::BTreeSet::new();
+    for gateways in [&[][..], &gateways] {
+        for rule in &rules {
+            for (only_mtls, network) in [(false, "near"), (false, ""), (true, "near")] {
+                let settings = ClusterSettings::new(&MeshConfig::default(), false).with_hbone(true, false);
+                let locality = Locality::parse("a/1");
+                let client =
+                    EndpointClient { locality, network: network.into(), only_mtls, ..EndpointClient::default() };
+                let backend = |endpoint: &'_ Endpoint| endpoint.weight == 1;
+                let backends: Vec<_> =
+                    endpoints.iter().map(|endpoint| Backend { endpoint, refuses_mtls: backend(endpoint) }).collect();
+                let inputs = AssignmentInputs {
+                    settings: &settings,
+                    client: &client,
+                    service: &service,
+                    port: &service.ports[0],
+                    subset: "",
+                    rule: rule.as_ref(),
+                    backends: &backends,
+                    gateways,
+                    by_name: false,
+                };
+                let whole = build_assignment(&inputs, "outbound|80||cart");
+                groups.insert(whole.endpoints.len());
+                for size in [1, 7, 64, 1000] {
+                    let bytes = sluice_proto::wire::encode(&whole);
+                    assert!(in_segments(&inputs, "outbound|80||cart", size) == bytes, "{size} {rule:?} {gateways:?}");
+                }
+            }
+        }
+    }
+    assert!(groups.len() > 2, "{groups:?}");
+}
+
+#[test]
+fn endpoints_that_are_not_ready_are_sent_as_the_server_says() {
+    let endpoints = [Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.1", "a/1", "") }];
+    let outlier = OutlierDetection { min_health_percent: 50, ..OutlierDetection::default() };
+    let policy = TrafficPolicy { outlier_detection: Some(outlier), ..TrafficPolicy::default() };
+    let with_panic_routing = DestinationRule { traffic_policy: Some(policy), ..DestinationRule::default() };
+    let sent = |sends_unhealthy, sends_unhealthy_by_default, rule| {
+        let switches = ClusterSwitches { sends_unhealthy, sends_unhealthy_by_default, ..ClusterSwitches::default() };
+        let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
+        let found = assign_to(&EndpointClient::default(), &settings, rule, &endpoints, &[]);
+        found.endpoints.iter().any(|group| !group.lb_endpoints.is_empty())
+    };
+    assert!(sent(false, true, None) && !sent(false, true, Some(&with_panic_routing)));
+    assert!(!sent(false, false, None));
+    assert!(sent(true, false, None) && sent(true, false, Some(&with_panic_routing)));
 }

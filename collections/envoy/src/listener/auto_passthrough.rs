@@ -6,11 +6,9 @@ use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, 
 use super::chain::{Action, Chain};
 use super::inbound_chain::MESH_ALL;
 use super::tcp_filters::{Destinations, TcpFilterInputs};
-use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::sni_cluster;
 use crate::stat_name::StatNameValues;
-use crate::wire::duration;
 
 /// The chains of a mesh service, one per port and subset.
 #[must_use]
@@ -64,7 +62,7 @@ fn chain(
     FilterChain {
         filter_chain_match: matching.to_match(),
         filters: carrier.to_cluster(settings, stat_prefix, cluster, subset, rule),
-        transport_socket_connect_timeout: Some(duration(HANDSHAKE_TIMEOUT)),
+        transport_socket_connect_timeout: settings.switches.gateway_handshake_timeout(),
         ..FilterChain::default()
     }
 }

@@ -21,7 +21,6 @@ use super::mtls::socket;
 use super::outbound::exact_balance;
 use super::server_tls::{TlsPayload, server_tls};
 use super::tcp_filters::{Destinations, TcpFilterInputs};
-use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::address::address;
 use crate::filter::{
     Extensions, HttpChain, RouteSource, build_http_manager, connection_settings, hcm_filter, listener_access_log,
@@ -29,7 +28,7 @@ use crate::filter::{
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::security::PolicyFilters;
-use crate::wire::{any, duration, uint32};
+use crate::wire::{any, uint32};
 
 /// A port of a gateway and its filter chains.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -126,7 +125,7 @@ pub fn build_gateway(
         traffic_direction: TrafficDirection::Outbound as i32,
         filter_chains: chains.collect(),
         per_connection_buffer_limit_bytes: limit.and_then(|limit| u32::try_from(limit).ok()).map(uint32),
-        max_connections_to_accept_per_socket_event: Some(uint32(1)),
+        max_connections_to_accept_per_socket_event: settings.switches.connections_per_event(),
         access_log: listener_access_log(settings, ListenerClass::Gateway),
         name,
         ..Listener::default()
@@ -217,7 +216,7 @@ fn filter_chain(
         filter_chain_match: matching.to_match(),
         filters,
         transport_socket,
-        transport_socket_connect_timeout: Some(duration(HANDSHAKE_TIMEOUT)),
+        transport_socket_connect_timeout: settings.switches.gateway_handshake_timeout(),
         ..FilterChain::default()
     }
 }

@@ -149,7 +149,7 @@ fn listener(
         },
         traffic_direction: TrafficDirection::Inbound as i32,
         continue_on_listener_filters_timeout: true,
-        max_connections_to_accept_per_socket_event: Some(uint32(1)),
+        max_connections_to_accept_per_socket_event: settings.switches.connections_per_event(),
         connection_balance_config: exact_balance(settings.profile.inbound_exact_balance),
         transparent: transparent.then(|| boolean(true)),
         access_log: listener_access_log(settings, ListenerClass::Inbound),

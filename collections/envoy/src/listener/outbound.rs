@@ -23,7 +23,7 @@ use crate::address::address;
 use crate::filter::{Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
-use crate::wire::{boolean, duration, uint32};
+use crate::wire::{boolean, duration};
 
 /// The address and port of an outbound listener.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -245,7 +245,7 @@ fn finish(settings: &ListenerSettings, key: &ListenerKey, entry: &Entry) -> List
         ..Listener::default()
     };
     if key.bind.to_port {
-        listener.max_connections_to_accept_per_socket_event = Some(uint32(1));
+        listener.max_connections_to_accept_per_socket_event = settings.switches.connections_per_event();
     } else {
         listener.bind_to_port = Some(boolean(false));
     }
@@ -274,7 +274,7 @@ fn finish(settings: &ListenerSettings, key: &ListenerKey, entry: &Entry) -> List
                 }
             },
             metadata: chain.metadata.clone(),
-            transport_socket_connect_timeout: Some(duration(virtual_outbound::HANDSHAKE_TIMEOUT)),
+            transport_socket_connect_timeout: settings.switches.gateway_handshake_timeout(),
             ..FilterChain::default()
         };
         // A chain that matches everything becomes the default filter chain.

@@ -225,3 +225,22 @@ fn http10_is_detected_if_it_is_accepted() {
     let sniffed = inbound_chain::transport_matches(MtlsMode::Disable, PortProtocol::Auto, switches);
     assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);
 }
+
+#[test]
+fn connections_of_an_event_and_handshakes_are_limited_as_the_server_says() {
+    let limits = |connections_per_event, seconds| {
+        let mut settings = settings();
+        settings.switches.connections_per_event = connections_per_event;
+        settings.switches.gateway_handshake_timeout = std::time::Duration::from_secs(seconds);
+        let listener = build(&settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]);
+        let chain = &listener.filter_chains[0];
+        let handshake = chain.transport_socket_connect_timeout.as_ref().map(|timeout| timeout.seconds);
+        (
+            build_virtual_outbound(&settings).unwrap().max_connections_to_accept_per_socket_event.map(|n| n.value),
+            handshake,
+        )
+    };
+    assert_eq!(limits(1, 15), (Some(1), Some(15)));
+    assert_eq!(limits(5, 7), (Some(5), Some(7)));
+    assert_eq!(limits(0, 0), (None, None));
+}

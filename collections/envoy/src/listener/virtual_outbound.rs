@@ -1,7 +1,5 @@
 //! The listener for redirected outbound traffic, and the handling of unknown hosts (N02).
 
-use std::time::Duration;
-
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, FilterChainMatch, Listener};
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy, tcp_proxy::ClusterSpecifier};
@@ -19,9 +17,6 @@ use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name;
 use crate::route::{CatchAll, TableKind, build_catch_all, build_header};
 use crate::wire::{boolean, duration, uint32};
-
-/// Timeout of TLS handshakes.
-pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The listener for redirected outbound traffic; `None` if traffic is not redirected.
 #[must_use]
@@ -50,7 +45,7 @@ pub fn build_virtual_outbound(settings: &ListenerSettings) -> Option<Listener> {
         use_original_dst: Some(boolean(true)),
         filter_chains: chains,
         traffic_direction: TrafficDirection::Outbound as i32,
-        max_connections_to_accept_per_socket_event: Some(uint32(1)),
+        max_connections_to_accept_per_socket_event: settings.switches.connections_per_event(),
         listener_filters: if dynamic { vec![inspector::http_inspector()] } else { Vec::new() },
         access_log: listener_access_log(settings, ListenerClass::Outbound),
         ..Listener::default()

@@ -54,7 +54,8 @@ pub(super) fn build_action(
         }
     }
     action.host_rewrite_specifier = authority.map(HostRewriteSpecifier::HostRewriteLiteral);
-    action.request_mirror_policies = mirror::build_mirrors(route, |destination| cluster(inputs, destination));
+    action.request_mirror_policies =
+        mirror::build_mirrors(route, inputs.shadow_suffix, |destination| cluster(inputs, destination));
     let mut consistent_hash = false;
     if let [destination] = route.route.as_slice() {
         consistent_hash = single(inputs, destination, out, &mut action);

@@ -19,7 +19,11 @@ pub(super) fn hundredths(percent: u32) -> FractionalPercent {
 }
 
 /// The mirror destinations with their percentage. A percentage of 0 mirrors nothing.
-pub(super) fn build_mirrors(route: &HttpRoute, cluster: impl Fn(&Destination) -> String) -> Vec<RequestMirrorPolicy> {
+pub(super) fn build_mirrors(
+    route: &HttpRoute,
+    shadow_suffix: bool,
+    cluster: impl Fn(&Destination) -> String,
+) -> Vec<RequestMirrorPolicy> {
     let share = |percentage: Option<Decimal>, percent: Option<u32>| match (percentage, percent) {
         (Some(percentage), _) => (percentage > Decimal::default()).then(|| millionths(percentage)),
         (None, Some(percent)) => (percent > 0).then(|| hundredths(percent)),
@@ -29,7 +33,7 @@ pub(super) fn build_mirrors(route: &HttpRoute, cluster: impl Fn(&Destination) ->
         cluster: cluster(destination),
         runtime_fraction: Some(RuntimeFractionalPercent { default_value: Some(share), ..Default::default() }),
         trace_sampled: Some(BoolValue { value: false }),
-        disable_shadow_host_suffix_append: true,
+        disable_shadow_host_suffix_append: !shadow_suffix,
         ..RequestMirrorPolicy::default()
     };
     let first = route.mirror.as_ref().and_then(|destination| {

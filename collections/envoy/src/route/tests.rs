@@ -41,6 +41,7 @@ fn build_for(http: Vec<HttpRoute>, namespace: &str, labels: &Labels, hash: Optio
         is_tls: false,
         append_x_forwarded_host: false,
         default_retry: None,
+        shadow_suffix: false,
         service: &|host| {
             let alias_of = (host.as_str() == "alias").then(|| Host::from("target"));
             Some(DestinationService { alias_of, session: session_of(host), ..DestinationService::default() })
@@ -190,4 +191,13 @@ fn persistent_session_of_the_destination_is_used() {
     assert_eq!(kept(&[("kept", 1), ("known", 1)]), a, "the first of two");
     assert_eq!(kept(&[("kept", 1), ("plain", 1)]), None, "the last destination decides");
     assert_eq!(kept(&[("plain", 1), ("kept", 0)]), None);
+}
+
+#[test]
+fn mirrored_requests_keep_their_host_unless_the_server_says_otherwise() {
+    let route = HttpRoute { mirror: Some(Destination::default()), ..HttpRoute::default() };
+    for suffix in [false, true] {
+        let mirrors = super::mirror::build_mirrors(&route, suffix, |_| "copy".to_owned());
+        assert_eq!(mirrors[0].disable_shadow_host_suffix_append, !suffix);
+    }
 }

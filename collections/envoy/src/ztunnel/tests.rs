@@ -68,6 +68,7 @@ fn pod(ports: &[(&str, u16, &str)]) -> Pod {
         ports: ports.iter().map(|(name, port, transport)| ((*name).into(), *port, (*transport).into())).collect(),
         host_network: false,
         ready: true,
+        running: true,
         finished: false,
         terminating: false,
         hostname: Text::default(),

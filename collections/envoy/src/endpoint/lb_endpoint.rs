@@ -1,0 +1,114 @@
+//! An endpoint of an assignment.
+
+use envoy_types::pb::envoy::config::core::v3::HealthStatus;
+use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
+use sluice_model::{Endpoint, Health, TlsMode};
+
+use super::client::EndpointClient;
+use super::inputs::AssignmentInputs;
+use super::{metadata, networks};
+use crate::address::{address, internal_address};
+use crate::cluster::ORIGINAL_DST;
+use crate::name::CONNECT_ORIGINATE;
+use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone};
+use crate::wire::{string_value, structure, uint32};
+
+/// Label that marks an endpoint as draining.
+const DRAINING_LABEL: &str = "istio.io/draining";
+
+/// Whether the client uses an endpoint. `unhealthy`: also one that is not ready.
+pub(super) fn is_usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -> bool {
+    let (service, client) = (inputs.service, inputs.client);
+    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+    // EDS does not support host names. An address may be missing if a gateway replaces it, or be a Unix domain socket.
+    if !inputs.by_name && !first.is_empty() && endpoint.port != 0 && first.parse::<std::net::IpAddr>().is_err() {
+        return false;
+    }
+    if first.is_empty() && (inputs.gateways.is_empty() || networks::same_network(&client.network, &endpoint.network)) {
+        return false;
+    }
+    // Only services with cluster-local or node-local traffic depend on the cluster or node of the client.
+    let elsewhere = endpoint.cluster != client.cluster;
+    if service.node_local && (endpoint.node != client.node || (elsewhere && !inputs.by_name)) {
+        return false;
+    }
+    if (service.cluster_local || endpoint.cluster_local) && elsewhere {
+        return false;
+    }
+    if !visible(client, endpoint) {
+        return false;
+    }
+    match health(endpoint) {
+        Health::Unknown | Health::Healthy => true,
+        Health::Unhealthy => unhealthy,
+        Health::Terminating => false,
+        Health::Draining => inputs.settings.sessions.by_cookie(&service.labels),
+    }
+}
+
+/// Whether the network of an endpoint is visible to the client.
+fn visible(client: &EndpointClient, endpoint: &Endpoint) -> bool {
+    client.network_view.is_empty() || endpoint.network.is_empty() || client.network_view.contains(&endpoint.network)
+}
+
+fn health(endpoint: &Endpoint) -> Health {
+    let drained = endpoint.labels.get(DRAINING_LABEL).is_some_and(|value| !value.is_empty());
+    if drained && endpoint.health != Health::Terminating { Health::Draining } else { endpoint.health }
+}
+
+/// The message of an endpoint.
+pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -> LbEndpoint {
+    let status = match health(endpoint) {
+        Health::Unknown => HealthStatus::Unknown,
+        Health::Healthy => HealthStatus::Healthy,
+        Health::Unhealthy => HealthStatus::Unhealthy,
+        Health::Draining | Health::Terminating => HealthStatus::Draining,
+    };
+    let settings = inputs.settings;
+    if settings.sends_hbone
+        && endpoint.hbone
+        && !inputs.client.no_hbone
+        // Mutual TLS has precedence if the endpoint accepts both.
+        && (endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
+    {
+        return over_hbone(endpoint, status);
+    }
+    let mut addresses = endpoint.addresses.iter();
+    let first = addresses.next().map_or("", |address| address.as_str());
+    let others = if inputs.settings.dual_stack { addresses.as_slice() } else { &[] };
+    LbEndpoint {
+        health_status: status as i32,
+        load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
+        metadata: Some(metadata::metadata(endpoint, mtls)),
+        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(address(first, endpoint.port)),
+            additional_addresses: others
+                .iter()
+                .map(|other| AdditionalAddress { address: Some(address(other, endpoint.port)) })
+                .collect(),
+            ..EnvoyEndpoint::default()
+        })),
+    }
+}
+
+/// An endpoint behind the internal listener for HBONE.
+fn over_hbone(endpoint: &Endpoint, status: HealthStatus) -> LbEndpoint {
+    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+    let target =
+        if first.contains(':') { format!("[{first}]:{}", endpoint.port) } else { format!("{first}:{}", endpoint.port) };
+    let mut metadata = metadata::metadata(endpoint, false);
+    let original_dst = structure([("local", string_value(&target))]);
+    metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), original_dst);
+    metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), by_hbone());
+    LbEndpoint {
+        health_status: status as i32,
+        load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
+        metadata: Some(metadata),
+        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(internal_address(CONNECT_ORIGINATE, &target)),
+            ..EnvoyEndpoint::default()
+        })),
+    }
+}
