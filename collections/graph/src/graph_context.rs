@@ -2,8 +2,8 @@
 
 use sluice_engine::{Collection, Index};
 use sluice_model::{
-    DestinationRule, Endpoint, Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication,
-    Proxy, ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
+    DestinationRule, Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Proxy,
+    ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
 };
 
 use crate::inputs::ObjectCollections;
@@ -28,6 +28,7 @@ use crate::proxies::pull_secrets::PullAccess;
 use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::tiers::RareTiers;
 use crate::proxies::workloads::{Workload, WorkloadName};
+use crate::registry::endpoints::ServiceEndpoints;
 use crate::scopes::{ScopeInputs, derive_scopes};
 use crate::traffic::ambient::Ambient;
 use crate::traffic::destination_rules::RulePolicy;
@@ -54,8 +55,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) services_by_host: Index<'s, Host, ServiceKey, ()>,
     /// Every host that some service has.
     pub(crate) hosts: Collection<'s, Host, ()>,
-    /// Endpoints of every service, sorted; an empty list if it has none.
-    pub(crate) endpoints: Collection<'s, ServiceKey, Vec<Endpoint>>,
+    /// Endpoints of every service.
+    pub(crate) endpoints: ServiceEndpoints<'s>,
     /// Identities (SPIFFE) of every service that has any, sorted, without the mesh's trust domain aliases.
     pub(crate) identities: Collection<'s, ServiceKey, Vec<Text>>,
     /// Connected proxies. A proxy without a locality has the locality of its node.
@@ -116,7 +117,7 @@ impl<'s> GraphContext<'s> {
         let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
         clusters::derive_clusters(&self.cluster_inputs(), &mut outputs);
         let mut patchable = outputs.resources.clone();
-        endpoints::derive_endpoint_assignments(&self.endpoint_inputs(), &mut outputs);
+        let assignments = endpoints::derive_endpoint_assignments(&self.endpoint_inputs(), &mut outputs);
         let before_listeners = outputs.resources.len();
         listeners::derive_listeners(&self.listener_inputs(), &mut outputs);
         patchable.extend(outputs.resources.iter().skip(before_listeners).cloned());
@@ -135,6 +136,8 @@ impl<'s> GraphContext<'s> {
         }
         secrets::derive_secrets(&self.secret_inputs(), &mut outputs);
         trust_bundle::derive_trust_bundle(&self.trust_bundle, &mut outputs);
+        // No patch applies to these.
+        outputs.segments.extend(assignments);
         outputs
     }
 
@@ -233,7 +236,7 @@ impl<'s> GraphContext<'s> {
                 hosts: &self.hosts,
                 destinations: self.destination_inputs(),
                 virtual_services: &self.virtual_services,
-                endpoints: &self.endpoints,
+                endpoints: &self.endpoints.listed,
             },
             inbound: InboundListenerInputs {
                 workload_names: &self.workload_names,
@@ -276,7 +279,7 @@ impl<'s> GraphContext<'s> {
             proxies: &self.proxies,
             hosts: &self.hosts,
             destinations: self.destination_inputs(),
-            endpoints: &self.endpoints,
+            endpoints: &self.endpoints.listed,
         }
     }
 

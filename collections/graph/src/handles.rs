@@ -1,15 +1,21 @@
 //! The inputs and published collections that the process uses.
 
+use std::sync::Arc;
+
 use sluice_engine::Published;
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod,
     Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment, SegmentKey,
-    Service, ServiceKey, Text, VirtualService, WantedJwks,
+    Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
 };
 
 use crate::inputs::{Inputs, RejectKey};
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
+use crate::registry::conditions::ConditionUpdate;
+use crate::registry::endpoints::EndpointChunkKey;
+use crate::registry::nodes::TaintRemoval;
+use crate::traffic::ingresses::IngressStatusUpdate;
 
 /// The inputs and published collections of a graph.
 #[derive(Clone, Debug)]
@@ -28,6 +34,12 @@ pub struct Handles {
     pub rejects: Published<RejectKey, Vec<Reject>>,
     /// Statuses of ServiceEntries to write.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
+    /// Conditions of ServiceEntries to write.
+    pub condition_updates: Published<ObjectKey, ConditionUpdate>,
+    /// Statuses of Ingresses to write.
+    pub ingress_status_updates: Published<ObjectKey, IngressStatusUpdate>,
+    /// Taints of nodes to remove.
+    pub taint_removals: Published<ObjectKey, TaintRemoval>,
     /// JWKS to fetch, with the timeout of each fetch.
     pub wanted_jwks: Published<JwksKey, WantedJwks>,
     /// JWKS that were fetched.
@@ -41,8 +53,10 @@ pub struct Handles {
     pub networks: Published<(), MeshNetworks>,
     /// For debug endpoints: services.
     pub services: Published<ServiceKey, Service>,
-    /// For debug endpoints: endpoints.
+    /// For debug endpoints: endpoints, except those of large services.
     pub endpoints: Published<ServiceKey, Vec<Endpoint>>,
+    /// For debug endpoints: endpoints of large services.
+    pub endpoint_chunks: Published<EndpointChunkKey, Arc<[Endpoint]>>,
     /// For debug endpoints: proxies.
     pub proxies: Published<ProxyKey, Proxy>,
     /// For debug endpoints: the services that each proxy is part of.
@@ -55,10 +69,16 @@ pub struct Handles {
     pub gateways: Published<ObjectKey, Gateway>,
     /// For injection: ProxyConfig resources.
     pub proxy_configs: Published<ObjectKey, ProxyConfigResource>,
+    /// For injection: the versions of the kubelets of each cluster, each once.
+    pub kubelet_versions: Published<Text, Vec<Text>>,
+    /// For registration: WorkloadEntries.
+    pub workload_entries: Published<ObjectKey, WorkloadEntry>,
     /// For debug endpoints: pods.
     pub pods: Published<ObjectKey, Pod>,
     /// For debug endpoints: nodes.
     pub nodes: Published<ObjectKey, Node>,
     /// For debug endpoints: namespaces.
     pub namespaces: Published<ObjectKey, Namespace>,
+    /// For roots: the namespaces that `discoverySelectors` select.
+    pub discovered_namespaces: Published<ObjectKey, Namespace>,
 }

@@ -156,6 +156,15 @@ macro_rules! kinds {
                 tx.mark_synced(&self.trust_bundle);
             }
 
+            /// The name of the collection with the objects of a kind, if the kind is read.
+            #[must_use]
+            pub fn collection(kind: Kind) -> Option<&'static str> {
+                match kind {
+                    $(kinds!(@kind $kind) => Some($name),)*
+                    _ => None,
+                }
+            }
+
             /// The kinds that are read.
             #[must_use]
             pub fn kinds() -> Vec<Kind> {
@@ -281,7 +290,7 @@ impl<'s> RawInputs<'s> {
     /// The objects of the namespaces that `discoverySelectors` select (C21).
     ///
     /// Pods and slices are only reached through Services of their own namespace, so they are not filtered.
-    pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> ObjectCollections<'s> {
+    pub(crate) fn discovered(&self, discovery: &Discovery<'s>) -> ObjectCollections<'s> {
         ObjectCollections {
             authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),
             backend_tls_policies: discovered("backend_tls_policies", &self.backend_tls_policies, discovery),

@@ -33,12 +33,16 @@ use sluice_engine::{Collection, GraphBuilder};
 pub use handles::Handles;
 pub use inputs::{Inputs, RejectKey};
 pub use options::{
-    AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches, PatchLimits,
-    SecurityOptions,
+    AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
+    PatchLimits, SecurityOptions, UntaintOptions,
 };
 pub use outputs::client_profile;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
+pub use registry::conditions::ConditionUpdate;
+pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
+pub use registry::nodes::TaintRemoval;
+pub use traffic::ingresses::IngressStatusUpdate;
 
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
@@ -50,6 +54,7 @@ use proxies::{
     attached, connected, envoy_filter_limits, envoy_filters, peer_authentications, pull_secrets, selected_labels,
     targets, wanted_jwks, workloads,
 };
+use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, network_gateways, services};
 use traffic::ambient::AmbientInputs;
 use traffic::gateways::reach::{ReachInputs, derive_reach};
@@ -72,15 +77,21 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
 
         let allocations = allocation::derive_allocations(&objects, &one, options);
         let address_updates = allocation::derive_address_updates(&objects, &allocations, options);
+        let condition_updates = registry::conditions::derive_condition_updates(&objects, &mesh, options);
+        let taint_removals = registry::nodes::derive_taint_removals(&raw.nodes, &raw.pods, options);
+        let kubelet_versions = registry::nodes::derive_kubelet_versions(&raw.nodes);
         let declared = services::derive_declared_services(&objects, &mesh, &allocations, options);
         let services = services::derive_services(&declared, options);
         let services_by_host = services::index_by_host(&services);
         let hosts = services_by_host.distinct("hosts");
 
         let instances = registry::workloads::derive_workload_instances(&objects, &mesh, &networks, options);
-        let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, options);
         let entries = endpoints::derive_declared_endpoints(&objects, &declared, &instances, &mesh, &networks, options);
-        let endpoints = endpoints::derive_endpoints(&services, &slices, &entries);
+        let facts = endpoints::derive_facts(&services);
+        let large = endpoints::derive_large_services(&objects, &facts, &services_by_host, &entries, options);
+        let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, &large, options);
+        let listed = endpoints::derive_endpoints(&facts, &large, &slices, &entries);
+        let endpoints = ServiceEndpoints { listed, large, chunks: slices.chunks.clone() };
         let identities = endpoints::derive_identities(&services, &endpoints);
 
         let locations = registry::locations::derive_locations(&services, &endpoints, options);
@@ -101,6 +112,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let workloads = workloads::derive_workloads(&proxy_workloads);
         let selections = selected_labels::derive_selections(&proxies, &labels);
         let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
+        let discovered_namespaces = discovery::discovered_namespaces(&raw.namespaces, &discovery);
         let bundles = discovery::discovered("root_bundles", &raw.root_bundles, &discovery);
         let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, &bundles, options);
         let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways, gateway_api.gateways]);
@@ -115,6 +127,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             hosts: &hosts,
             virtual_services: &virtual_services,
             routed: &virtual_services_by_host,
+            reaches_best: options.reaches_best_service,
         };
         let sidecars = sidecars::derive_sidecars(&one, &proxies, &labels, &objects.sidecars, &host_inputs);
 
@@ -215,22 +228,29 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             gateway_names: gateway_names.publish(),
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
+            condition_updates: condition_updates.publish(),
+            ingress_status_updates: ingresses.status_updates.publish(),
+            taint_removals: taint_removals.publish(),
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),
             wanted_secret_reviews: context.secrets.wanted_reviews.publish(),
             mesh: context.mesh.publish(),
             networks: mesh_networks.publish(),
             services: context.services.publish(),
-            endpoints: context.endpoints.publish(),
+            endpoints: context.endpoints.listed.publish(),
+            endpoint_chunks: context.endpoints.chunks.publish(),
             proxies: context.proxies.publish(),
             service_targets: service_targets.publish(),
             virtual_services: context.objects.virtual_services.publish(),
             destination_rules: context.objects.destination_rules.publish(),
             gateways: context.objects.gateways.publish(),
             proxy_configs: context.objects.proxy_configs.publish(),
+            kubelet_versions: kubelet_versions.publish(),
+            workload_entries: context.objects.workload_entries.publish(),
             pods: context.objects.pods.publish(),
             nodes: context.objects.nodes.publish(),
             namespaces: context.objects.namespaces.publish(),
+            discovered_namespaces: discovered_namespaces.publish(),
         }
     })
 }

@@ -6,6 +6,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use sluice_model::{SessionLabels, Text};
 
+pub use sluice_envoy::cluster::ClusterSwitches;
 pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
 
 /// Settings of the graph that are fixed at start-up.
@@ -27,10 +28,20 @@ pub struct GraphOptions {
     pub http3: bool,
     /// A Gateway selects only routers of its own namespace (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
     pub scope_gateways: bool,
+    /// A router of a managed Gateway of the Gateway API serves no Istio Gateway of another namespace
+    /// (`PILOT_ENABLE_STRICT_GATEWAY_MERGING`).
+    pub strict_gateway_merging: bool,
+    /// Of the services of several namespaces with the host that a route of a Sidecar has as destination, the one of Kubernetes or the
+    /// oldest is reached, else the first by namespace (`PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE`).
+    pub reaches_best_service: bool,
     /// Routers get only the clusters that they send to (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
     pub filter_gateway_clusters: bool,
     /// Switches that change listeners.
     pub listeners: ListenerSwitches,
+    /// Switches that change clusters and endpoints.
+    pub clusters: ClusterSwitches,
+    /// Hosts of mirrored requests have the suffix `-shadow` (not `DISABLE_SHADOW_HOST_SUFFIX`).
+    pub shadow_suffix: bool,
     /// Labels by which services enable persistent sessions.
     pub sessions: SessionLabels,
     /// A ServiceEntry's selector also selects pods (`PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`).
@@ -46,6 +57,8 @@ pub struct GraphOptions {
     pub allocates_addresses: bool,
     /// The pools of allocated addresses. Without pools, only the addresses in statuses are used.
     pub address_pools: Option<AddressPools>,
+    /// Taints are removed from nodes whose CNI agent is ready (`PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS`), with these settings.
+    pub untaint: Option<UntaintOptions>,
     /// Which side fetches JWKS (`PILOT_JWT_ENABLE_REMOTE_JWKS`): the control plane or the proxies.
     pub jwks_fetch: JwksFetch,
     /// Maximum number of key sets that the control plane fetches for the RequestAuthentications of one namespace.
@@ -64,6 +77,15 @@ pub struct GraphOptions {
     pub reviews_secrets: bool,
     /// Proxies that support it get virtual hosts by VHDS, not in route tables (`SLUICE_VHDS`).
     pub virtual_hosts: bool,
+}
+
+/// Which taint is removed from nodes, and when.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UntaintOptions {
+    /// Key of the taint (`PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME`).
+    pub taint: Text,
+    /// Namespace of the pods of the CNI agent.
+    pub cni_namespace: Text,
 }
 
 /// Which side fetches JWKS: the control plane or the proxies.
@@ -89,8 +111,12 @@ impl Default for GraphOptions {
             ingress_namespace: "istio-system".into(),
             http3: false,
             scope_gateways: false,
+            strict_gateway_merging: true,
+            reaches_best_service: true,
             filter_gateway_clusters: false,
             listeners: ListenerSwitches::default(),
+            clusters: ClusterSwitches::default(),
+            shadow_suffix: false,
             sessions: SessionLabels::default(),
             entries_select_pods: true,
             services_select_entries: true,
@@ -98,6 +124,7 @@ impl Default for GraphOptions {
             prefers_hbone: false,
             allocates_addresses: true,
             address_pools: None,
+            untaint: None,
             jwks_fetch: JwksFetch::default(),
             max_key_sets: 100,
             patch_limits: PatchLimits::default(),
@@ -152,6 +179,8 @@ pub struct AmbientOptions {
     pub allows_waypoints: bool,
     /// Dry-run policies are sent too (`AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`).
     pub dry_run_policies: bool,
+    /// Conditions are written into the statuses of objects (`AMBIENT_ENABLE_STATUS`).
+    pub writes_conditions: bool,
 }
 
 /// Settings of the Gateway API.

@@ -9,6 +9,7 @@ mod envoy_filters;
 mod fail_closed;
 mod gateway_api;
 mod gateways;
+mod large;
 mod names;
 mod policies;
 mod registry;
@@ -17,6 +18,8 @@ mod secrets;
 mod sidecars;
 mod trust_bundle;
 mod virtual_hosts;
+mod work;
+mod written;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
 use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};

@@ -11,7 +11,7 @@ use sluice_envoy::cluster::{
     build_connect_originate, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
     build_sni_dnat, uses_dns,
 };
-use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
+use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
     DestinationRule, Endpoint, Host, InterceptionMode, Layer, MeshConfig, OutboundPolicy, Proxy, ProxyKey, ProxyType,
@@ -26,6 +26,7 @@ use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::tiers::RareTiers;
 use crate::proxies::workloads::{Workload, WorkloadName};
+use crate::registry::endpoints::{FactLookup, FactsOfEndpoints, ServiceEndpoints};
 use crate::registry::workloads::is_waypoint;
 use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::traffic::gateways::reach::Reach;
@@ -134,13 +135,13 @@ pub(crate) struct ClusterInputs<'a, 's> {
 /// Size: ports of services × (1 + subsets) × profiles, plus the differences of special views, plus ports of workloads.
 /// Rejects: none.
 pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut Outputs<'s>) {
-    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = inputs.options;
     let sessions = inputs.options.sessions.clone();
     let compliance = inputs.options.security.compliance;
     let settings = inputs.mesh.map("cluster_settings", move |(), mesh| {
         let settings =
             ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
-        settings.with_compliance(compliance)
+        settings.with_compliance(compliance).with_switches(clusters)
     });
     outputs.resources.extend([
         derive_fixed(inputs, &settings),
@@ -204,17 +205,16 @@ fn derive_outbound<'s>(
         of_tier(&name, Some(tier))
     });
     let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
-    let port_mtls =
-        derive_ports(inputs.endpoints.endpoints, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
-    let port_hbone =
-        derive_ports(inputs.endpoints.endpoints, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
+    let endpoints = inputs.endpoints.endpoints;
+    let port_mtls = derive_ports(endpoints, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
+    let port_hbone = derive_ports(endpoints, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
     inputs.hosts.derive_many("clusters/outbound", |deps| {
         let destinations = Destinations::on(deps, &inputs.destinations);
         let facts = ServiceFacts {
             identities: deps.on(inputs.identities),
             aliases: deps.on(&aliases),
-            port_mtls: deps.on(&port_mtls),
-            port_hbone: deps.on(&port_hbone),
+            port_mtls: port_mtls.on(deps),
+            port_hbone: port_hbone.on(deps),
             endpoints: EndpointLookup::on(deps, &inputs.endpoints),
         };
         let settings = deps.on(settings);
@@ -259,16 +259,25 @@ fn derive_outbound<'s>(
 
 /// Names of the ports of each service whose endpoints are all `so`. Services without such ports are absent.
 fn derive_ports<'s>(
-    endpoints: &Collection<'s, ServiceKey, Vec<Endpoint>>,
+    endpoints: &ServiceEndpoints<'s>,
     name: &str,
-    so: impl Fn(&Endpoint) -> bool + 'static,
-) -> Collection<'s, ServiceKey, Vec<Text>> {
-    endpoints.filter_map(name, move |_, endpoints| {
-        let mut ports: BTreeMap<&Text, bool> = BTreeMap::new();
+    so: fn(&Endpoint) -> bool,
+) -> FactsOfEndpoints<'s, Vec<Text>> {
+    let of = move |endpoints: &[Endpoint]| {
+        let mut ports: BTreeMap<Text, bool> = BTreeMap::new();
         for endpoint in endpoints {
-            *ports.entry(&endpoint.port_name).or_insert(true) &= so(endpoint);
+            match ports.get_mut(&endpoint.port_name) {
+                Some(all) => *all &= so(endpoint),
+                None => drop(ports.insert(endpoint.port_name.clone(), so(endpoint))),
+            }
         }
-        let ports: Vec<Text> = ports.into_iter().filter(|(_, so)| *so).map(|(name, _)| name.clone()).collect();
+        ports
+    };
+    let add = |ports: &mut BTreeMap<Text, bool>, more: &BTreeMap<Text, bool>| {
+        more.iter().for_each(|(port, so)| *ports.entry(port.clone()).or_insert(true) &= so);
+    };
+    endpoints.facts(name, of, add, |ports| {
+        let ports: Vec<Text> = ports.into_iter().filter(|(_, so)| *so).map(|(name, _)| name).collect();
         (!ports.is_empty()).then_some(ports)
     })
 }
@@ -286,8 +295,8 @@ struct ServiceView<'a> {
 struct ServiceFacts {
     identities: Dep<ServiceKey, Vec<Text>>,
     aliases: Dep<(), Vec<Text>>,
-    port_mtls: Dep<ServiceKey, Vec<Text>>,
-    port_hbone: Dep<ServiceKey, Vec<Text>>,
+    port_mtls: FactLookup<Vec<Text>>,
+    port_hbone: FactLookup<Vec<Text>>,
     endpoints: EndpointLookup,
 }
 
@@ -305,15 +314,16 @@ impl ServiceFacts {
         let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
         let is_passthrough = service.resolution == sluice_model::Resolution::Passthrough
             || rule.is_some_and(DestinationRule::uses_passthrough);
-        let port_mtls = if is_passthrough { cx.get(&self.port_mtls, &key) } else { None };
-        let port_hbone = if settings.sends_hbone { cx.get(&self.port_hbone, &key) } else { None };
+        let port_mtls = if is_passthrough { self.port_mtls.get(cx, &key) } else { None };
+        let port_hbone = if settings.sends_hbone { self.port_hbone.get(cx, &key) } else { None };
         let (backends, gateways) = match &profile.client {
             Some(_) if uses_dns(service) => {
-                (self.endpoints.of_service(cx, &key, root), self.endpoints.gateways(cx, true))
+                let found = self.endpoints.of_service(cx, &key, root).unwrap_or_default();
+                (found, self.endpoints.gateways(cx, true))
             }
             _ => Default::default(),
         };
-        let backends: Vec<Backend<'_>> = backends.iter().map(|found| found.backend()).collect();
+        let backends = backends.backends();
         let client = profile.client.clone().unwrap_or_default();
         let mut clusters = Vec::new();
         for port in &service.ports {

@@ -1,26 +1,29 @@
 //! Endpoint assignments (S07, N16, N17).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod client_service;
+mod large;
+mod lookup;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Index};
+use std::collections::BTreeMap;
+
+use sluice_engine::Collection;
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
-use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
-use sluice_envoy::listener::MtlsMode;
-use sluice_envoy::name::{outbound_cluster, sni_cluster};
+use sluice_envoy::endpoint::{EndpointClient, Tier, build_assignment, tier};
 use sluice_model::{
-    Endpoint, Host, Layer, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Protocol, Proxy, ProxyKey,
-    ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    Host, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey,
+    Service, ServiceKey, Text, View,
 };
 
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
-use crate::proxies::peer_authentications::{PeerLookup, PeerPolicies};
 use crate::proxies::tiers::RareTiers;
 use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
 use crate::views::Overlay;
+use client_service::ClientService;
+pub(crate) use lookup::EndpointLookupInputs;
+pub(super) use lookup::{EndpointList, EndpointLookup};
 
 /// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
@@ -53,19 +56,28 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
 }
 
+/// The distinct clients of each tier.
+type Clients<'s> = [Collection<'s, EndpointClient, ()>; Tier::ALL.len()];
+
 /// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars and for gateways; for routers
-/// with a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they select by server name.
+/// with a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they select by server name. Those of large
+/// services are in segments, which are returned.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
 /// `network_gateways`, `mesh_config`, `proxies` (the facts that endpoints depend on).
 /// Changes when: an endpoint of the service is added, removed or changed, or a rule or policy for it.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
-pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, outputs: &mut Outputs<'s>) {
-    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
+pub(crate) fn derive_endpoint_assignments<'s>(
+    inputs: &EndpointInputs<'_, 's>,
+    outputs: &mut Outputs<'s>,
+) -> Vec<Collection<'s, SegmentKey, Segment>> {
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = inputs.options;
     let sessions = inputs.options.sessions.clone();
     let settings = inputs.mesh.map("endpoint_settings", move |(), mesh| {
-        ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions)
+        let settings =
+            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
+        settings.with_switches(clusters)
     });
-    let clients = Tier::ALL.map(|tier| {
+    let clients: Clients<'s> = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
         let plain = derive_profiles(inputs.rare_tiers.clients(inputs.proxies, tier), &name, move |proxy| {
             EndpointClient::of(proxy, tier)
@@ -86,65 +98,44 @@ pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, o
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
             let destinations = destinations.get(cx, host);
-            let has_eds = |service: &Service| uses_eds(service, ProxyType::Router, None);
-            let Some(tier) = tier_of(&settings, &destinations, has_eds) else { return Vec::new() };
+            // Clients are read for services with assignments here only: large services may have very many.
+            let counts = |service: &Service| has_eds(service) && endpoints.is_listed(cx, &service.key());
+            let Some(tier) = tier_of(&settings, &destinations, counts) else { return Vec::new() };
             let Some(clients) = clients.get(tier as usize) else { return Vec::new() };
             let gateways = endpoints.gateways(cx, false);
-            let mut known: BTreeMap<ServiceKey, Vec<ServiceEndpoint>> = BTreeMap::new();
+            let mut known: BTreeMap<ServiceKey, Option<EndpointList>> = BTreeMap::new();
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
                 let text = profile_text(&client);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
-                    let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
-                    if !has_eds(&service) || (client.only_mtls && service.mesh_external) {
-                        return BTreeMap::new();
-                    }
+                    let mut assignments = BTreeMap::new();
+                    let service = ClientService::of(&destinations, view, &client);
+                    let Some(service) = service else { return assignments };
                     let found = known
                         .entry(service.key())
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
-                    let backends: Vec<Backend<'_>> = found.iter().map(ServiceEndpoint::backend).collect();
-                    let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
-                    let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
-                    let mut assignments = BTreeMap::new();
-                    for port in service.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
-                        for subset in &subsets {
-                            let policy = rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
-                            if policy.is_some_and(|policy| policy.is_passthrough()) {
-                                continue;
-                            }
-                            let cluster = if client.only_mtls { sni_cluster } else { outbound_cluster };
-                            let name = cluster(u32::from(port.port), subset, service.host.as_str());
-                            let assignment = build_assignment(
-                                &AssignmentInputs {
-                                    settings: &settings,
-                                    client: &client,
-                                    service: &service,
-                                    port,
-                                    subset,
-                                    rule: rule.as_ref(),
-                                    backends: &backends,
-                                    gateways: &gateways,
-                                    by_name: false,
-                                },
-                                &name,
-                            );
-                            let bytes = sluice_proto::wire::encode(&assignment);
-                            assignments.insert(name, Resource::Encoded(bytes.into()));
-                        }
-                    }
+                    let Some(found) = found else { return assignments };
+                    service.each_assignment(&settings, &found.backends(), &gateways, |name, inputs| {
+                        let bytes = sluice_proto::wire::encode(&build_assignment(inputs, &name));
+                        assignments.insert(name, Resource::Encoded(bytes.into()));
+                    });
                     assignments
                 });
-                rows.extend(seen.into_iter().map(|(view, name, resource)| row(view, &text, &name, resource)));
+                rows.extend(seen.into_iter().map(|(view, name, resource)| {
+                    let layer = Layer { view, profile: text.clone() };
+                    (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
+                }));
             }
             rows
         }
     });
     outputs.resources.push(assignments);
+    large::derive_assignments(inputs, &settings, &clients)
 }
 
-fn row(view: View, profile: &Text, name: &str, resource: Resource) -> (ResourceKey, Resource) {
-    let layer = Layer { view, profile: profile.clone() };
-    (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
+/// Whether some proxies get the endpoints of a service by EDS.
+fn has_eds(service: &Service) -> bool {
+    uses_eds(service, ProxyType::Router, None)
 }
 
 /// The tier of clients that a host's services need in any view; `None` if no service `counts`.
@@ -173,82 +164,4 @@ pub(super) fn tier_of(
             all
         })
         .max()
-}
-
-/// An endpoint, and whether it refuses mutual TLS by policy.
-pub(super) struct ServiceEndpoint {
-    endpoints: Arc<Vec<Endpoint>>,
-    at: usize,
-    refuses_mtls: bool,
-}
-
-impl ServiceEndpoint {
-    pub(super) fn backend(&self) -> Backend<'_> {
-        Backend { endpoint: &self.endpoints[self.at], refuses_mtls: self.refuses_mtls }
-    }
-}
-
-/// Inputs of [`EndpointLookup`].
-#[derive(Clone, Copy)]
-pub(crate) struct EndpointLookupInputs<'a, 's> {
-    /// Endpoints of every service, sorted.
-    pub(crate) endpoints: &'a Collection<'s, ServiceKey, Vec<Endpoint>>,
-    /// Gateways between networks, by address or host name: one record.
-    pub(crate) network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
-    /// The same with IP addresses instead of host names: one record.
-    pub(crate) resolved_network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
-    /// PeerAuthentications by namespace.
-    pub(crate) peer_authentications_by_namespace: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
-}
-
-/// Looks up the endpoints of a service, inside a `derive` over hosts.
-#[derive(Clone, Copy)]
-pub(super) struct EndpointLookup {
-    endpoints: Dep<ServiceKey, Vec<Endpoint>>,
-    gateways: Dep<(), Vec<NetworkGateway>>,
-    resolved_gateways: Dep<(), Vec<NetworkGateway>>,
-    pub(super) policies: PeerLookup,
-}
-
-impl EndpointLookup {
-    /// Declares the look-up.
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &EndpointLookupInputs<'_, 's>) -> Self {
-        Self {
-            endpoints: deps.on(inputs.endpoints),
-            gateways: deps.on(inputs.network_gateways),
-            resolved_gateways: deps.on(inputs.resolved_network_gateways),
-            policies: PeerLookup::on(deps, inputs.peer_authentications_by_namespace),
-        }
-    }
-
-    /// Gateways between networks: by IP address, unless the proxy resolves host names itself.
-    pub(super) fn gateways(&self, cx: &Context, by_name: bool) -> Vec<NetworkGateway> {
-        let gateways = if by_name { &self.gateways } else { &self.resolved_gateways };
-        cx.get(gateways, &()).map(|all| (*all).clone()).unwrap_or_default()
-    }
-
-    /// The endpoints of all ports of a service.
-    pub(super) fn of_service(&self, cx: &Context, service: &ServiceKey, root: &Text) -> Vec<ServiceEndpoint> {
-        let Some(endpoints) = cx.get(&self.endpoints, service) else { return Vec::new() };
-        let mut policies: BTreeMap<Text, PeerPolicies> = BTreeMap::new();
-        let mut refuses = |endpoint: &Endpoint| {
-            if endpoint.tls_mode != TlsMode::Istio {
-                return true;
-            }
-            let policies = policies
-                .entry(endpoint.namespace.clone())
-                .or_insert_with_key(|namespace| self.policies.get(cx, namespace, root));
-            let mode = if policies.is_uniform() {
-                policies.of_namespace()
-            } else {
-                policies.of_workload(&endpoint.labels).mode(endpoint.port)
-            };
-            mode == MtlsMode::Disable
-        };
-        let found = endpoints.iter().map(&mut refuses).enumerate().collect::<Vec<_>>();
-        found
-            .into_iter()
-            .map(|(at, refuses_mtls)| ServiceEndpoint { endpoints: endpoints.clone(), at, refuses_mtls })
-            .collect()
-    }
 }

@@ -1,7 +1,7 @@
 //! Workloads of connected proxies: what their inbound sides depend on.
 
 use serde::Serialize;
-use sluice_engine::{Collection, Index};
+use sluice_engine::Collection;
 use sluice_model::{Labels, Proxy, ProxyKey, SidecarScope, Text, View};
 
 use super::selected_labels::SelectedLabels;
@@ -88,13 +88,13 @@ pub(crate) fn derive_workload_names<'s>(
 }
 
 /// Distinct workloads of connected proxies.
-/// Key: `WorkloadName`. From: `proxy_workloads`.
+/// Key: `WorkloadName`. From: `proxy_workloads`. A replica costs the same however many there are.
 /// Changes when: the first proxy of a workload connects or the last one leaves; never in place.
 /// Size: workloads, not replicas. Rejects: none.
 pub(crate) fn derive_workloads<'s>(
     workloads: &Collection<'s, ProxyKey, Workload>,
 ) -> Collection<'s, WorkloadName, Workload> {
-    let by_name: Index<'s, WorkloadName, ProxyKey, Workload> =
-        workloads.index("workloads/by-name", |_, workload| [(workload.name(), workload.clone())]);
-    by_name.group("workloads", |_, replicas| replicas.first().map(|(_, workload)| (*workload).clone()))
+    // By content, and not by name: a group would read all replicas of a workload each time one connects.
+    let distinct = workloads.index("workloads/by-content", |_, workload| [(workload.clone(), ())]);
+    distinct.distinct("workloads/distinct").flat_map("workloads", |workload, ()| [(workload.name(), workload.clone())])
 }

@@ -6,6 +6,7 @@
 //! computes the same addresses. An address in a status is kept, unless an older entry has it.
 
 mod hashed;
+mod places;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,6 +19,7 @@ use sluice_model::{Host, ObjectKey, Resolution, ServiceEntry, Text, Timestamp};
 use crate::content_names::content_hashes;
 use crate::inputs::ObjectCollections;
 use crate::options::{AddressPools, GraphOptions};
+use places::AllocatedPlaces;
 
 /// Label of a ServiceEntry; with `false`, its hosts get no addresses.
 const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
@@ -89,7 +91,8 @@ pub(crate) fn in_status(entry: &ServiceEntry, host: &Host) -> Vec<Text> {
 /// Key: entry and host. From: `service_entries`.
 /// Changes when: an entry that declares no address is added or removed, or its status changes; for other entries, only
 /// when their position becomes free or taken.
-/// Size: such hosts. All of them are visited when one changes, because a free position follows from all of them.
+/// Size: such hosts. A change visits the hosts that it moves, except when more than half of the positions are needed, or
+/// addresses follow from hashes.
 /// Rejects: none; when the pools are exhausted, a host gets no address.
 pub(crate) fn derive_allocations<'s>(
     objects: &ObjectCollections<'s>,
@@ -102,16 +105,15 @@ pub(crate) fn derive_allocations<'s>(
         _ if hashes => hashed::claim(entry),
         pools => pools.and_then(|_| claim(entry)),
     });
+    if let Some(pools) = pools.filter(|_| !hashes) {
+        return claims.incremental("address_allocations", move || AllocatedPlaces::new(pools));
+    }
     one.derive_many("address_allocations", |deps| {
         let claims = deps.on(&claims);
         move |cx, (), ()| {
             let mut claims: Vec<_> = cx.all(&claims);
             claims.sort_by(|(a, left), (b, right)| (left.created, a).cmp(&(right.created, b)));
-            match pools {
-                _ if hashes => hashed::allocate(&claims),
-                Some(pools) => allocate(&pools, &claims),
-                None => Vec::new(),
-            }
+            if hashes { hashed::allocate(&claims) } else { Vec::new() }
         }
     })
 }
@@ -162,7 +164,7 @@ fn allocate<C: AsRef<AddressClaim>>(
         }
     }
     for key in open {
-        if let Some(place) = free_place(pools.places(), &key, &taken) {
+        if let Some(place) = PlaceSequence::new(pools, &key).first_free(&taken) {
             taken.insert(place);
             given.insert(key, pools.addresses(place));
         }
@@ -170,13 +172,37 @@ fn allocate<C: AsRef<AddressClaim>>(
     given.into_iter().collect()
 }
 
-/// The first free position of a sequence that visits all of them.
-fn free_place(places: u32, key: &AllocationKey, taken: &HashSet<u32>) -> Option<u32> {
-    let hashes = content_hashes(&(&key.entry.namespace, &key.entry.name, &key.host));
-    let mask = places - 1;
-    let [start, step] = hashes.map(|hash| u32::try_from(hash & u64::from(mask)).unwrap_or_default());
-    // An odd step visits every position, because their number is a power of two.
-    (0..places).map(|turn| start.wrapping_add(turn.wrapping_mul(step | 1)) & mask).find(|it| !taken.contains(it))
+/// The positions that a host takes in turn: all, each once.
+#[derive(Clone, Copy)]
+struct PlaceSequence {
+    start: u32,
+    /// It is odd. As the number of positions is a power of two, every position is visited.
+    step: u32,
+    mask: u32,
+}
+
+impl PlaceSequence {
+    fn new(pools: &AddressPools, key: &AllocationKey) -> Self {
+        let hashes = content_hashes(&(&key.entry.namespace, &key.entry.name, &key.host));
+        let mask = pools.places() - 1;
+        let [start, step] = hashes.map(|hash| u32::try_from(hash & u64::from(mask)).unwrap_or_default());
+        Self { start, step: step | 1, mask }
+    }
+
+    /// Number of positions.
+    fn len(self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The position at this turn.
+    fn at(self, turn: u32) -> u32 {
+        self.start.wrapping_add(turn.wrapping_mul(self.step)) & self.mask
+    }
+
+    /// The first position that is not taken.
+    fn first_free(self, taken: &HashSet<u32>) -> Option<u32> {
+        (0..self.len()).map(|turn| self.at(turn)).find(|place| !taken.contains(place))
+    }
 }
 
 /// ServiceEntries whose status must be written.

@@ -1,6 +1,8 @@
 //! Endpoints: the addresses of services (S04 to S07, S09).
 
 mod declared;
+mod facts;
+mod large;
 mod slices;
 
 use std::collections::BTreeSet;
@@ -9,8 +11,12 @@ use sluice_engine::{Collection, Index};
 use sluice_model::{Endpoint, Service, ServiceKey, Text};
 
 use crate::registry::services::DeclaredKey;
+use large::merge_slices;
 
 pub(crate) use declared::{derive_declared_endpoints, workload_port};
+pub(crate) use facts::{FactLookup, FactsOfEndpoints, ServiceEndpoints};
+pub use large::{EndpointChunkKey, EndpointGroup};
+pub(crate) use large::{EndpointFacts, derive_large_services};
 pub(crate) use slices::{AddressKey, ServiceSlice, Slices, derive_slice_endpoints};
 
 /// Endpoints of ServiceEntries, and of WorkloadEntries that Services select.
@@ -22,35 +28,38 @@ pub(crate) struct DeclaredEndpoints<'s> {
     pub(crate) by_service: Index<'s, ServiceKey, DeclaredKey, Vec<Endpoint>>,
 }
 
-/// Endpoints of every service, sorted.
-/// Key: `ServiceKey`. From: `services`, `slice_endpoints`, `declared_endpoints`.
+/// The fields of each service that change how its endpoints are kept: no other edit of a service recomputes them.
+/// Key: `ServiceKey`. From: `services`. Changes when: one of these fields does. Size: services. Rejects: none.
+pub(crate) fn derive_facts<'s>(
+    services: &Collection<'s, ServiceKey, Service>,
+) -> Collection<'s, ServiceKey, EndpointFacts> {
+    services.map("endpoint_facts", |_, service| EndpointFacts::of(service))
+}
+
+/// Endpoints of every service that is not large, sorted.
+/// Key: `ServiceKey`. From: `services`, `slice_endpoints`, `declared_endpoints`, `large_services`.
 /// Changes when: an address becomes ready or leaves; its labels, locality, identity or network change.
-/// Size: that of `services`; the lists hold ready pods × ports. A service without endpoints has an empty list.
+/// Size: that of `services`; the lists hold ready pods × ports. A service without endpoints has an empty list. Large
+/// services are absent: their endpoints are in `endpoint_chunks`.
 /// Rejects: none.
 pub(crate) fn derive_endpoints<'s>(
-    services: &Collection<'s, ServiceKey, Service>,
+    facts: &Collection<'s, ServiceKey, EndpointFacts>,
+    large: &Collection<'s, ServiceKey, EndpointFacts>,
     slices: &Slices<'s>,
     declared: &DeclaredEndpoints<'s>,
 ) -> Collection<'s, ServiceKey, Vec<Endpoint>> {
-    // Only the fields of a service that change its endpoints, so that no other edit of a service recomputes them.
-    let locality = services.map("service_cluster_local", |_, service| service.cluster_local);
-    locality.derive("endpoints", |deps| {
-        let (slices, declared) = (deps.by(&slices.by_service), deps.by(&declared.by_service));
-        move |cx, key, cluster_local| {
-            let (slices, declared) = (cx.by(&slices, key), cx.by(&declared, key));
-            let count = slices.iter().map(|(_, it)| it.len()).chain(declared.iter().map(|(_, it)| it.len())).sum();
-            let mut found: Vec<Endpoint> = Vec::with_capacity(count);
-            // An address may be in several slices while it moves from one to another.
-            let mut known = BTreeSet::new();
-            for endpoint in slices.iter().flat_map(|(_, endpoints)| endpoints.iter()) {
-                let Endpoint { cluster, addresses, port_name, port, .. } = endpoint;
-                if known.insert((addresses.first(), cluster, port_name, port)) {
-                    found.push(Endpoint { cluster_local: *cluster_local, ..endpoint.clone() });
-                }
+    facts.derive("endpoints", |deps| {
+        let (slices, declared, large) = (deps.by(&slices.by_service), deps.by(&declared.by_service), deps.on(large));
+        move |cx, key, facts| {
+            if cx.get(&large, key).is_some() {
+                return None;
             }
+            let (slices, declared) = (cx.by(&slices, key), cx.by(&declared, key));
+            let mut found = merge_slices(slices.iter().flat_map(|(_, endpoints)| endpoints.iter()));
             // An endpoint that a ServiceEntry lists twice is kept twice: it gets twice the share of requests.
-            for (_, endpoints) in declared {
-                found.extend(endpoints.iter().map(|it| Endpoint { cluster_local: *cluster_local, ..it.clone() }));
+            found.extend(declared.iter().flat_map(|(_, endpoints)| endpoints.iter().cloned()));
+            for endpoint in &mut found {
+                endpoint.cluster_local = facts.cluster_local;
             }
             found.sort();
             Some(found)
@@ -59,20 +68,28 @@ pub(crate) fn derive_endpoints<'s>(
 }
 
 /// SPIFFE ids of the workloads of a service, and those that it declares; services without any are omitted.
-/// Key: `ServiceKey`. From: `services`, `endpoints`.
+/// Key: `ServiceKey`. From: `services`, `endpoints`, `endpoint_chunks`.
 /// Changes when: the set of identities does; added or removed endpoints seldom change it.
 /// Size: services with workloads that have an identity. Rejects: none.
 pub(crate) fn derive_identities<'s>(
     services: &Collection<'s, ServiceKey, Service>,
-    endpoints: &Collection<'s, ServiceKey, Vec<Endpoint>>,
+    endpoints: &ServiceEndpoints<'s>,
 ) -> Collection<'s, ServiceKey, Vec<Text>> {
-    let accounts = endpoints.map("service_accounts", |_, endpoints| {
-        let accounts = endpoints.iter().map(|endpoint| &endpoint.service_account).filter(|account| !account.is_empty());
-        accounts.cloned().collect::<BTreeSet<Text>>()
-    });
+    let add = |all: &mut BTreeSet<Text>, more: &BTreeSet<Text>| all.extend(more.iter().cloned());
+    let accounts = endpoints.facts("service_accounts", accounts, add, Some);
     let declared = services.map("service_alt_names", |_, service| service.subject_alt_names.clone());
-    declared.join("identities", &accounts, |_, declared, accounts| {
-        let all: BTreeSet<Text> = declared.iter().chain(accounts).cloned().collect();
-        (!all.is_empty()).then(|| all.into_iter().collect::<Vec<Text>>())
+    declared.derive("identities", |deps| {
+        let accounts = accounts.on(deps);
+        move |cx, key, declared| {
+            // A large service without endpoints has none.
+            let accounts = accounts.get(cx, key).unwrap_or_default();
+            let all: BTreeSet<Text> = declared.iter().chain(accounts.iter()).cloned().collect();
+            (!all.is_empty()).then(|| all.into_iter().collect::<Vec<Text>>())
+        }
     })
+}
+
+fn accounts(endpoints: &[Endpoint]) -> BTreeSet<Text> {
+    let accounts = endpoints.iter().map(|endpoint| &endpoint.service_account).filter(|account| !account.is_empty());
+    accounts.cloned().collect()
 }

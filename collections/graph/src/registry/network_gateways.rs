@@ -171,9 +171,10 @@ fn node_port(service: &KubernetesService, port: u32) -> u32 {
     found.map_or(port, |found| u32::from(found.node_port))
 }
 
-/// Addresses of the cluster's nodes with these labels. `labels` is a JSON object.
+/// The first address of each of the cluster's nodes with these labels. `labels` is a JSON object.
 fn node_addresses(selector: &str, key: &ObjectKey, nodes: &[(ObjectKey, std::sync::Arc<Node>)]) -> Vec<Text> {
     let Ok(selector) = serde_json::from_str::<Labels>(selector) else { return Vec::new() };
     let own = nodes.iter().filter(|(node, _)| node.cluster == key.cluster);
-    own.filter(|(_, node)| match_labels(&selector, &node.labels)).flat_map(|(_, node)| node.addresses.clone()).collect()
+    let selected = own.filter(|(_, node)| match_labels(&selector, &node.labels));
+    selected.filter_map(|(_, node)| node.addresses.first().cloned()).collect()
 }

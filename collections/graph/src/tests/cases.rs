@@ -145,6 +145,7 @@ pub(super) fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, Stri
     add(&mut state, &now, &handles.scopes);
     add(&mut state, &now, &handles.services);
     add(&mut state, &now, &handles.endpoints);
+    add(&mut state, &now, &handles.endpoint_chunks);
     add(&mut state, &now, &handles.service_targets);
     add(&mut state, &now, &handles.address_updates);
     add(&mut state, &now, &handles.rejects);

@@ -3,7 +3,7 @@
 use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
 
 use super::{TestGraph, sidecar};
-use crate::RejectKey;
+use crate::{GraphOptions, RejectKey};
 
 /// The Service of a router, and two others.
 const SERVICES: &str = "
@@ -227,4 +227,32 @@ spec:
     );
     mesh.write(&secret(1, "key.of.another"), true);
     assert!(mesh.touched().contains(&listener.replace('+', "-")));
+}
+
+#[test]
+fn router_of_a_managed_gateway_serves_no_istio_gateway_of_another_namespace() {
+    let istio = |namespace: &str, port: u16| {
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: own, namespace: {namespace}}}
+spec: {{selector: {{gateway.networking.k8s.io/gateway-name: door}},
+ servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ['*']}}]}}
+---"
+        )
+    };
+    let gateways = istio("edge", 9001) + &istio("shop", 9002);
+    let ports = |strict: bool, gateway: &str| -> Vec<String> {
+        let options = GraphOptions { strict_gateway_merging: strict, ..GraphOptions::default() };
+        let mesh = TestGraph::with(options, &[SERVICES, "---", &gateways, gateway].concat());
+        let mut router = sidecar("edge", "router", "10.1.0.8", &[("gateway.networking.k8s.io/gateway-name", "door")]);
+        router.proxy_type = ProxyType::Router;
+        mesh.connect(router);
+        mesh.router_listeners()
+    };
+    let [managed, own, other] = ["0.0.0.0_8080", "0.0.0.0_9001", "0.0.0.0_9002"];
+    assert_eq!(ports(true, GATEWAY), [managed, own]);
+    assert_eq!(ports(false, GATEWAY), [managed, own, other]);
+    assert_eq!(ports(true, ""), [own, other], "no Gateway is managed");
 }

@@ -4,6 +4,7 @@ use sluice_model::{Kind, View};
 
 use super::cases::state;
 use super::{TestGraph, sidecar};
+use crate::GraphOptions;
 
 const TOWN: &str = "
 apiVersion: v1
@@ -238,4 +239,40 @@ spec:
             "+clusters/outbound sidecar:east/limit,app=client outbound|9000||mill.east.svc.cluster.local",
         ]
     );
+}
+
+#[test]
+fn service_of_a_destination_is_the_oldest_or_the_first_by_namespace() {
+    let entry = |namespace: &str, created: &str, port: u16| {
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: api, namespace: {namespace}, creationTimestamp: '{created}'}}
+spec: {{hosts: [api.example], resolution: DNS, ports: [{{number: {port}, name: http, protocol: HTTP}}]}}
+---"
+        )
+    };
+    let text = [
+        TOWN.to_owned() + "---",
+        entry("central", "2026-02-01T00:00:00Z", 81),
+        entry("west", "2026-01-01T00:00:00Z", 82),
+        "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: shop, namespace: north}
+spec: {hosts: [shop.example], http: [{route: [{destination: {host: api.example}}]}]}
+---
+"
+        .to_owned(),
+        limit("[north/shop.example]"),
+    ];
+    for (reaches_best_service, port) in [(true, 82), (false, 81)] {
+        let options = GraphOptions { reaches_best_service, ..GraphOptions::default() };
+        let mut mesh = TestGraph::with(options, &text.concat());
+        mesh.connect(sidecar("east", "client", "10.9.0.1", &[("app", "client")]));
+        let mut clusters = of_sidecars(&mesh.changed());
+        clusters.retain(|line| line.contains("clusters/outbound ") && line.contains("api.example"));
+        assert_eq!(clusters, [format!("+clusters/outbound sidecar:east/limit outbound|{port}||api.example")]);
+    }
 }

@@ -38,7 +38,7 @@ pub(crate) struct AmbientInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     pub(crate) networks: &'a Collection<'s, (), NetworkRules>,
-    pub(crate) discovery: &'a Collection<'s, (), Discovery>,
+    pub(crate) discovery: &'a Discovery<'s>,
     pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,
 }
 

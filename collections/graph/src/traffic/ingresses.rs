@@ -1,13 +1,15 @@
 //! Kubernetes Ingresses: converts them to Gateways and VirtualServices (C11).
 
 use std::cmp::Reverse;
+use std::net::IpAddr;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep};
+use serde_json::Value;
+use sluice_engine::{Collection, Context, Dep, Index};
 use sluice_model::{
     Destination, Gateway, GatewayServer, Host, HttpDestination, HttpMatch, HttpRoute, Ingress, IngressBackend,
     IngressPath, IngressTls, KubernetesService, Labels, MeshConfig, ObjectKey, PathType, Protocol, RouteSemantics,
-    ServerTls, ServerTlsMode, StringMatch, Text, Timestamp, VirtualService,
+    ServerTls, ServerTlsMode, ServiceType, StringMatch, Text, Timestamp, VirtualService,
 };
 
 use crate::inputs::ObjectCollections;
@@ -31,6 +33,17 @@ pub(crate) struct Ingresses<'s> {
     pub(crate) gateways: Collection<'s, ObjectKey, Gateway>,
     /// One VirtualService for each host.
     pub(crate) virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// Statuses to write.
+    pub(crate) status_updates: Collection<'s, ObjectKey, IngressStatusUpdate>,
+}
+
+/// The present and the required addresses in the status of an Ingress.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressStatusUpdate {
+    /// The present addresses as JSON text; empty if there are none.
+    pub is: Text,
+    /// The required addresses: (host name, IP address), of which one is empty.
+    pub wanted: Vec<(Text, Text)>,
 }
 
 /// The fields of the mesh config that concern Ingresses.
@@ -39,6 +52,8 @@ struct IngressSettings {
     /// `OFF`, `DEFAULT` or `STRICT`.
     mode: Text,
     class: Text,
+    /// Name of the Service of the router; empty if it is found by its labels.
+    service: Text,
     /// Labels of the router.
     selector: Labels,
 }
@@ -61,6 +76,7 @@ pub(crate) fn derive_ingresses<'s>(
     let settings = mesh.map("ingress_settings", |(), mesh| IngressSettings {
         mode: mesh.ingress_controller_mode.clone(),
         class: mesh.ingress_class.clone(),
+        service: mesh.ingress_service.clone(),
         selector: selector(mesh),
     });
     let supported = derive_supported(objects, &settings);
@@ -73,6 +89,83 @@ pub(crate) fn derive_ingresses<'s>(
             [(generated(&key.cluster, gateway.namespace.clone(), &gateway.name), gateway.clone())]
         }),
         virtual_services: derive_virtual_services(objects, &supported, options),
+        status_updates: derive_status_updates(objects, &supported, &settings, options),
+    }
+}
+
+/// Statuses of Ingresses that differ from the addresses of the router: those of its Service, or of the node of one of its pods if
+/// the mesh config names no Service.
+/// Key: `ObjectKey`. From: `ingresses/supported`, `kubernetes_services`, `ingresses/routers`, `nodes`, `mesh_config`.
+/// Changes when: the Ingress, its status, or an address of the router does. Size: statuses that are not written yet;
+/// none once all are written. Rejects: none.
+fn derive_status_updates<'s>(
+    objects: &ObjectCollections<'s>,
+    supported: &Collection<'s, ObjectKey, Ingress>,
+    settings: &Collection<'s, (), IngressSettings>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, IngressStatusUpdate> {
+    let (cluster, namespace) = (options.cluster.clone(), options.ingress_namespace.clone());
+    let routers = index_routers(objects, options);
+    supported.derive("ingress_status_updates", |deps| {
+        let (settings, services) = (deps.on(settings), deps.on(&objects.kubernetes_services));
+        let (routers, nodes) = (deps.by(&routers), deps.on(&objects.nodes));
+        move |cx, key, ingress| {
+            let settings = cx.get(&settings, &())?;
+            if key.cluster != cluster || settings.mode == *"OFF" {
+                return None;
+            }
+            let wanted = if settings.service.is_empty() {
+                let pods = settings.selector.get(ROUTER_LABEL.0).map(|value| cx.by(&routers, value));
+                // Pods are sorted by name. One node is enough: any of them accepts the requests.
+                let node = |node: &Text| cx.get(&nodes, &ObjectKey::new(cluster.clone(), "", node.clone()));
+                let mut hosts = pods.into_iter().flatten().filter_map(|(_, name)| node(&name));
+                let host = hosts.find(|node| !node.addresses.is_empty());
+                sorted(host.iter().flat_map(|node| &node.addresses))
+            } else {
+                let service = ObjectKey::new(cluster.clone(), namespace.clone(), settings.service.clone());
+                cx.get(&services, &service).map(|service| router_addresses(&service)).unwrap_or_default()
+            };
+            let present: Value = serde_json::from_str(&ingress.status_addresses).unwrap_or_default();
+            let is_present = |(host, ip): &(Text, Text), present: &Value| {
+                let text = |name: &str| present[name].as_str().unwrap_or_default();
+                text("hostname") == host.as_str() && text("ip") == ip.as_str()
+            };
+            let present = present.as_array().map(Vec::as_slice).unwrap_or_default();
+            let is_equal =
+                present.len() == wanted.len() && wanted.iter().zip(present).all(|(wanted, it)| is_present(wanted, it));
+            (!is_equal).then(|| IngressStatusUpdate { is: ingress.status_addresses.clone(), wanted })
+        }
+    })
+}
+
+/// Host names and IP addresses of a Service for clients outside of the cluster, sorted.
+fn router_addresses(service: &KubernetesService) -> Vec<(Text, Text)> {
+    if service.service_type == ServiceType::ExternalName {
+        return vec![address(&service.external_name)];
+    }
+    sorted(service.load_balancer.iter().chain(&service.external_ips))
+}
+
+fn sorted<'a>(addresses: impl Iterator<Item = &'a Text>) -> Vec<(Text, Text)> {
+    let mut addresses: Vec<_> = addresses.map(address).collect();
+    addresses.sort();
+    addresses
+}
+
+/// The nodes of running routers, by the value of [`ROUTER_LABEL`] of their pods.
+/// Key: value of the label. From: `pods`. Changes when: such a pod starts or stops. Size: routers. Rejects: none.
+fn index_routers<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -> Index<'s, Text, ObjectKey, Text> {
+    let (cluster, namespace) = (options.cluster.clone(), options.ingress_namespace.clone());
+    objects.pods.index("ingresses/routers", move |key, pod| {
+        let serves = pod.running && key.cluster == cluster && key.namespace == namespace && !pod.node.is_empty();
+        pod.labels.get(ROUTER_LABEL.0).filter(|_| serves).map(|value| (value.clone(), pod.node.clone()))
+    })
+}
+
+fn address(text: &Text) -> (Text, Text) {
+    match text.parse::<IpAddr>() {
+        Ok(_) => (Text::default(), text.clone()),
+        Err(_) => (text.clone(), Text::default()),
     }
 }
 

@@ -73,9 +73,13 @@ fn derive_scopes<'s>(
 ) -> Collection<'s, SidecarScope, EgressScope> {
     let in_use = proxies.index("sidecars/by-scope", |_, proxy| {
         let limiting = proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits);
-        limiting.map(|sidecar| (sidecar.scope.clone(), sidecar.outbound.clone()))
+        limiting.map(|sidecar| ((sidecar.scope.clone(), sidecar.outbound.clone()), ()))
     });
-    let outbound = in_use.group("sidecars/outbound", |_, proxies| proxies.first().map(|(_, found)| (*found).clone()));
+    // All proxies of a Sidecar have the same outbound traffic policy. A group by Sidecar would read all of them each time
+    // one connects.
+    let outbound = in_use
+        .distinct("sidecars/in-use")
+        .flat_map("sidecars/outbound", |(scope, outbound), ()| [(scope.clone(), outbound.clone())]);
     let egress = sidecars.map("sidecars/egress", |_, sidecar| sidecar.egress.clone());
     outbound.derive("sidecars/scopes", |deps| {
         let egress = deps.on(&egress);

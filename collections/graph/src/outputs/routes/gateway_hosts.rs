@@ -292,6 +292,7 @@ fn routes_of(
         is_tls: source.is_tls,
         append_x_forwarded_host: headers.append_x_forwarded_host,
         default_retry: mesh.default_retry(),
+        shadow_suffix: mesh.shadow_suffix(),
         service: &service,
         hash: &hash,
     });

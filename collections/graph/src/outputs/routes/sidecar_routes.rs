@@ -56,6 +56,8 @@ pub(crate) struct RouteCollections<'s> {
     pub(crate) domain: Text,
     /// Addresses of both families are used.
     pub(crate) dual_stack: bool,
+    /// The host of mirrored requests has a suffix.
+    shadow_suffix: bool,
     /// Labels by which services enable persistent sessions.
     pub(crate) sessions: SessionLabels,
 }
@@ -65,8 +67,12 @@ impl<'s> RouteCollections<'s> {
     pub(crate) fn new(inputs: &RouteInputs<'_, 's>) -> Self {
         let profiles = inputs.proxies.index("route_profiles/by-content", |_, proxy| {
             let profile = RouteProfile::of(proxy);
-            (proxy.proxy_type == ProxyType::Sidecar).then(|| (profile_text(&profile), profile))
+            (proxy.proxy_type == ProxyType::Sidecar).then_some((profile, ()))
         });
+        // By content, and not by text: a group would read all proxies of a profile each time one connects.
+        let profiles = profiles
+            .distinct("route_profiles/distinct")
+            .flat_map("route_profiles", |profile, ()| [(profile_text(profile), profile.clone())]);
         let by_alias = inputs.destinations.services.index("services/by-alias", |_, service| {
             let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
             alias.map(|target| (target.clone(), ()))
@@ -85,7 +91,7 @@ impl<'s> RouteCollections<'s> {
             hosts: inputs.hosts.clone(),
             virtual_services: inputs.virtual_services.clone(),
             destination_rules: inputs.destinations.rules_by_host.clone(),
-            profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
+            profiles,
             selections: inputs.destinations.selections.clone(),
             routed: inputs.virtual_services_by_host.clone(),
             by_alias,
@@ -94,6 +100,7 @@ impl<'s> RouteCollections<'s> {
             sidecars: inputs.destinations.sidecars.clone(),
             domain: inputs.options.domain.clone(),
             dual_stack: inputs.options.dual_stack,
+            shadow_suffix: inputs.options.shadow_suffix,
             sessions: inputs.options.sessions.clone(),
         }
     }
@@ -278,6 +285,7 @@ pub(crate) struct RouteReads {
     sidecars: SidecarLookup,
     domain: Text,
     dual_stack: bool,
+    shadow_suffix: bool,
     sessions: SessionLabels,
 }
 
@@ -296,6 +304,7 @@ impl RouteReads {
             sidecars: SidecarLookup::on(d, &inputs.sidecars),
             domain: inputs.domain.clone(),
             dual_stack: inputs.dual_stack,
+            shadow_suffix: inputs.shadow_suffix,
             sessions: inputs.sessions.clone(),
         }
     }
@@ -420,6 +429,10 @@ impl RouteContext for RouteReader<'_> {
 
     fn default_headers(&self) -> RouteHeaders {
         self.defaults.as_ref().map(|defaults| defaults.headers).unwrap_or_default()
+    }
+
+    fn shadow_suffix(&self) -> bool {
+        self.reads.shadow_suffix
     }
 
     fn dual_stack(&self) -> bool {

@@ -65,6 +65,8 @@ pub(crate) trait RouteContext {
     fn domain(&self) -> &str;
     /// The retry policy of routes without one.
     fn default_retry(&self) -> Option<&HttpRetry>;
+    /// The host of mirrored requests has a suffix.
+    fn shadow_suffix(&self) -> bool;
     /// The headers of proxies without a header configuration of their own.
     fn default_headers(&self) -> RouteHeaders;
     /// Addresses of both families are used.
@@ -193,6 +195,7 @@ impl VirtualHostBuilder<'_> {
             is_tls: false,
             append_x_forwarded_host: self.headers.append_x_forwarded_host,
             default_retry: self.mesh.default_retry(),
+            shadow_suffix: self.mesh.shadow_suffix(),
             service: &service,
             hash: &hash,
         })

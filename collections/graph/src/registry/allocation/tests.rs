@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
 use ipnet::Ipv4Net;
+use sluice_engine::Incremental;
 use sluice_model::{Host, ObjectKey, ObjectMeta, Resolution, ServiceEntry, Text};
 
-use super::{AddressClaim, allocate, claim, in_status};
+use super::places::AllocatedPlaces;
+use super::{AddressClaim, AllocationKey, allocate, claim, in_status};
 use crate::options::AddressPools;
 
 pub(super) fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
@@ -103,4 +105,57 @@ fn one_address_a_family_counts() {
     let allocated_addresses = addresses.iter().map(|address| (host.clone(), (*address).into())).collect();
     let entry = ServiceEntry { allocated_addresses, ..entry(1, &["a.example"]) };
     assert_eq!(in_status(&entry, &host), ["240.240.0.2", "2001:2::1"]);
+}
+
+/// A reproducible sequence of numbers below `bound`.
+fn random(state: &mut u64, bound: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 16) % bound
+}
+
+#[test]
+fn changes_lead_to_the_addresses_of_the_set() {
+    // Pools of 8, 32 and 128 positions: crowded always, at times, and seldom.
+    for (prefix, seed) in [(29, 1), (27, 2), (27, 3), (25, 4), (25, 5)] {
+        let pools = AddressPools { v4: Ipv4Net::new_assert([10, 0, 0, 0].into(), prefix), ..AddressPools::default() };
+        let mut seed: u64 = 0x9e37_79b9_7f4a_7c15 ^ seed;
+        let mut state = AllocatedPlaces::new(pools);
+        let mut claims: BTreeMap<ObjectKey, AddressClaim> = BTreeMap::new();
+        let mut found: BTreeMap<AllocationKey, Vec<Text>> = BTreeMap::new();
+        for round in 0..1500 {
+            for _ in 0..=random(&mut seed, 4) {
+                let name = random(&mut seed, 24);
+                let key = ObjectKey::new("c", "ns", format!("e{name}").as_str());
+                let hosts: Vec<String> =
+                    (0..=random(&mut seed, 2)).map(|host| format!("h{}.example", name * 2 + host)).collect();
+                let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+                let mut new = entry(i64::try_from(random(&mut seed, 5)).unwrap_or_default(), &hosts);
+                let mut address = || Text::from(format!("10.0.0.{}", random(&mut seed, 24)));
+                match name % 4 {
+                    0 => new.addresses = vec![address()],
+                    1 => new.allocated_addresses = vec![(Host::new(hosts[0]), address())],
+                    _ => {}
+                }
+                let new = claim(&new).filter(|_| random(&mut seed, 3) > 0);
+                let old = match &new {
+                    Some(new) => claims.insert(key.clone(), new.clone()),
+                    None => claims.remove(&key),
+                };
+                state.change(&key, old.as_ref(), new.as_ref());
+            }
+            for (key, addresses) in state.settle() {
+                match addresses {
+                    Some(addresses) => found.insert(key, addresses),
+                    None => found.remove(&key),
+                };
+            }
+            let mut all: Vec<(ObjectKey, Box<AddressClaim>)> =
+                claims.iter().map(|(key, claim)| (key.clone(), Box::new(claim.clone()))).collect();
+            all.sort_by(|(a, left), (b, right)| (left.created, a).cmp(&(right.created, b)));
+            let expected: BTreeMap<AllocationKey, Vec<Text>> = allocate(&pools, &all).into_iter().collect();
+            assert_eq!(found, expected, "pool /{prefix}, round {round}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use sluice_model::{
     Endpoint, EndpointSlice, Health, MeshConfig, ObjectKey, Pod, ServiceKey, SliceEndpoint, Text, TlsMode,
 };
 
+use super::large::{self, EndpointChunkKey, EndpointFacts};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
@@ -27,6 +28,8 @@ struct SliceServiceFacts {
 struct SliceEndpoints {
     service: Text,
     unselected: bool,
+    /// The facts of the service, if it is large.
+    large: Option<EndpointFacts>,
     /// Shared by the entries of all indexes.
     endpoints: Arc<[Endpoint]>,
 }
@@ -40,20 +43,25 @@ pub(crate) type ServiceSlice = (Text, Arc<[Endpoint]>);
 /// Endpoints of slices.
 #[derive(Clone)]
 pub(crate) struct Slices<'s> {
-    /// By service.
+    /// By service, except large services.
     pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Arc<[Endpoint]>>,
+    /// The endpoints of large services.
+    pub(crate) chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
     /// By address: only those of Services without a selector.
     pub(crate) by_address: Index<'s, AddressKey, ObjectKey, ServiceSlice>,
 }
 
 /// Endpoints of each slice, by service. An endpoint whose pod is not read yet is omitted until the pod is read (S05).
-/// Key: slice. From: `endpoint_slices`, `pods`, `nodes`, `kubernetes_services`, `mesh_config`, `networks`.
-/// Changes when: the slice does, or the identity, labels, locality or network of one of its pods.
+/// Key: slice. From: `endpoint_slices`, `pods`, `nodes`, `kubernetes_services`, `large_services`, `mesh_config`,
+/// `networks`.
+/// Changes when: the slice does, or the identity, labels, locality or network of one of its pods; its Service becomes
+/// large, or is no longer.
 /// Size: slices of Services. Rejects: none.
 pub(crate) fn derive_slice_endpoints<'s>(
     objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     networks: &Collection<'s, (), NetworkRules>,
+    large: &Collection<'s, ServiceKey, EndpointFacts>,
     options: &GraphOptions,
 ) -> Slices<'s> {
     let trust_domain = trust_domain(mesh);
@@ -75,6 +83,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let (pods, nodes) = (deps.on(&objects.pods), deps.on(&objects.nodes));
         let by_address = deps.by(&pods_by_address);
         let (trust_domain, networks, readings) = (deps.on(&trust_domain), deps.on(networks), deps.on(&readings));
+        let (large, domain) = (deps.on(large), options.domain.clone());
         move |cx, key, slice: &EndpointSlice| {
             if slice.service.is_empty() || slice.address_type == "FQDN" {
                 return None;
@@ -127,14 +136,20 @@ pub(crate) fn derive_slice_endpoints<'s>(
                     }));
                 }
             }
-            let endpoints = found.into();
-            Some(SliceEndpoints { service: slice.service.clone(), unselected: reading.unselected, endpoints })
+            let large = cx.get(&large, &service_key(&slice.service, key, &domain)).map(|facts| *facts);
+            let (service, unselected) = (slice.service.clone(), reading.unselected);
+            Some(SliceEndpoints { service, unselected, large, endpoints: found.into() })
         }
     });
     let domain = options.domain.clone();
     let by_service = endpoints.index("slice_endpoints/by-service", move |key, found| {
-        let host = service_host(&found.service, &key.namespace, &domain);
-        [(ServiceKey { namespace: key.namespace.clone(), host }, found.endpoints.clone())]
+        let listed = found.large.is_none();
+        listed.then(|| (service_key(&found.service, key, &domain), found.endpoints.clone()))
+    });
+    let domain = options.domain.clone();
+    let chunks = large::derive_chunks(&endpoints, move |key, found| {
+        let facts = found.large?;
+        Some((service_key(&found.service, key, &domain), facts, found.endpoints.clone()))
     });
     let by_address = endpoints.index("slice_endpoints/by-address", |key, found| {
         let endpoints = found.endpoints.iter().filter(|_| found.unselected);
@@ -143,7 +158,13 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let at = |address: &Text| (key.cluster.clone(), key.namespace.clone(), address.clone());
         addresses.into_iter().map(|address| (at(address), row.clone())).collect::<Vec<_>>()
     });
-    Slices { by_service, by_address }
+    Slices { by_service, by_address, chunks }
+}
+
+/// The service of a slice.
+fn service_key(service: &str, slice: &ObjectKey, domain: &str) -> ServiceKey {
+    let host = service_host(service, &slice.namespace, domain);
+    ServiceKey { namespace: slice.namespace.clone(), host }
 }
 
 /// An address that does not belong to a pod: its workload is unknown.

@@ -8,6 +8,7 @@ use sluice_envoy::ztunnel::{WorkloadDetails, WorkloadInputs, build_workload, pod
 use sluice_model::{AmbientService, Pod, ServiceKey, ServiceSource, Text};
 
 use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
+use crate::inputs::discovery::is_read;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
@@ -37,7 +38,7 @@ pub(super) fn derive_pods<'s>(
         let reads = context.read(deps);
         let (slices, places, discovery) = (deps.by(&slices), deps.on(&places), deps.on(inputs.discovery));
         move |cx, key, pod: &Pod| {
-            let exists = key.cluster == cluster && cx.get(&discovery, &()).is_none_or(|found| found.allows(key));
+            let exists = key.cluster == cluster && is_read(cx, &discovery, key);
             let addresses = pod.ips.iter().map(|address| address.parse::<IpAddr>());
             let addresses: Vec<IpAddr> = addresses.collect::<Result<_, _>>().unwrap_or_default();
             let settings = cx.get(&reads.settings, &());

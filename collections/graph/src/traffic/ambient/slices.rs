@@ -8,6 +8,7 @@ use sluice_envoy::ztunnel::{WorkloadInputs, build_workload, slice_ports};
 use sluice_model::{EndpointSlice, ServiceKey, ServiceSource, Text};
 
 use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
+use crate::inputs::discovery::is_read;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
@@ -32,7 +33,7 @@ pub(super) fn derive_slices<'s>(
         let reads = context.read(deps);
         let discovery = deps.on(inputs.discovery);
         move |cx, key, slice: &EndpointSlice| {
-            let exists = key.cluster == cluster && cx.get(&discovery, &()).is_none_or(|found| found.allows(key));
+            let exists = key.cluster == cluster && is_read(cx, &discovery, key);
             let host = service_host(&slice.service, &key.namespace, &domain);
             let service = reads.services.get(cx, &ServiceKey { namespace: key.namespace.clone(), host });
             let service = service.filter(|service| service.source == ServiceSource::Kubernetes);

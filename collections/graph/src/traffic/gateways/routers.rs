@@ -1,10 +1,13 @@
 //! Routers: the Gateways that select each, and their merged servers.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{
-    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, label,
-    match_labels,
+    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, Text, View,
+    label, match_labels,
 };
 
 use super::{MergeOptions, MergedGateway, PortTarget, SelectingGateway, merge_gateways};
@@ -107,6 +110,19 @@ fn is_of(owner: &GatewayOwner, target: &ServiceTarget) -> bool {
     target.service.namespace == owner.namespace && owner.services.contains(&target.service.host)
 }
 
+/// If some Gateways are managed ones of the Gateway API: leaves out Istio Gateways of other namespaces than theirs, so that a
+/// namespace cannot use the certificates of another one.
+fn retain_of_managed(selecting: &mut Vec<Arc<Gateway>>) {
+    let is_managed = |gateway: &&Arc<Gateway>| {
+        gateway.owner.as_ref().is_some_and(|owner: &GatewayOwner| !owner.service_account.is_empty())
+    };
+    let namespaces: BTreeSet<Text> =
+        selecting.iter().filter(is_managed).map(|gateway| gateway.namespace.clone()).collect();
+    if !namespaces.is_empty() {
+        selecting.retain(|gateway| gateway.owner.is_some() || namespaces.contains(&gateway.namespace));
+    }
+}
+
 /// The merged Gateways of each distinct router.
 /// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
 /// Changes when: any Gateway does, or the ports of a service of the router.
@@ -117,7 +133,7 @@ fn derive_merged_gateways<'s>(
     options: &GraphOptions,
 ) -> Collection<'s, Router, MergedGateway> {
     let distinct = routers.index("routers/by-content", |_, router| [(router.clone(), ())]).distinct("routers/distinct");
-    let scoped = options.scope_gateways;
+    let (scoped, strict) = (options.scope_gateways, options.strict_gateway_merging);
     let merge = MergeOptions { http3: options.http3 };
     distinct.derive("merged_gateways", |d| {
         let gateways = d.on(inputs.gateways);
@@ -131,9 +147,12 @@ fn derive_merged_gateways<'s>(
                 Some(owner) => workload.targets.iter().any(|target| is_of(owner, target)),
                 None => match_labels(&gateway.selector, &router.labels),
             });
+            if strict {
+                retain_of_managed(&mut selecting);
+            }
             selecting.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
             let translates = |key: &ServiceKey| {
-                let service: Option<std::sync::Arc<Service>> = cx.get(&services, key);
+                let service: Option<Arc<Service>> = cx.get(&services, key);
                 service.is_none_or(|service| !service.labels.contains_key(NO_PORT_TRANSLATION))
             };
             let port = |target: &ServiceTarget| {

@@ -149,6 +149,8 @@ pub(crate) struct HostInputs<'a, 's> {
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     pub(crate) routed: &'a Index<'s, Host, ObjectKey, ()>,
+    /// See [`GraphOptions::reaches_best_service`](crate::GraphOptions::reaches_best_service).
+    pub(crate) reaches_best: bool,
 }
 
 /// The interests of the Sidecars in use in each host.
@@ -171,6 +173,7 @@ pub(super) fn derive_hosts<'s>(
     });
     let routed = inputs.routed.distinct("sidecars/routed-hosts");
     let hosts = inputs.hosts.union("sidecars/all-hosts", &[routed]);
+    let reaches_best = inputs.reaches_best;
     hosts.derive("sidecars/hosts", |deps| {
         let (patterns, scopes) = (PatternLookup::on(deps, patterns), deps.on(scopes));
         let services = HostServiceLookup::on(deps, inputs.services_by_host, inputs.services);
@@ -202,7 +205,7 @@ pub(super) fn derive_hosts<'s>(
             for key in all {
                 let Some(scope) = cx.get(&scopes, key) else { continue };
                 let mut listed = false;
-                let seen = reached_service(&scope, host, &services, &routes_to_host, &mut listed);
+                let seen = reached_service(&scope, host, &services, (&routes_to_host, reaches_best), &mut listed);
                 let interest = HostInterest { listed, routed: routed.contains(key), seen };
                 if interest != HostInterest::default() {
                     found.insert(key.clone(), interest);
@@ -218,7 +221,7 @@ fn reached_service(
     scope: &EgressScope,
     host: &Host,
     services: &HostServices,
-    routes_to_host: &[Arc<VirtualService>],
+    (routes_to_host, reaches_best): (&[Arc<VirtualService>], bool),
     listed: &mut bool,
 ) -> Option<ReachedService> {
     let client = scope.namespace();
@@ -238,9 +241,12 @@ fn reached_service(
         let mut routes: Vec<&Arc<VirtualService>> =
             routes_to_host.iter().filter(|route| listener.imports_route(route, client)).collect();
         routes.sort_by(|a, b| precedence(a, client).cmp(&precedence(b, client)));
-        for found in routes.into_iter().filter_map(|route| destination(route, listener, host, services, client)) {
-            add(found);
-        }
+        let reached = service_of_routes(services, client, reaches_best);
+        let reached = reached.map(|service| {
+            let found = routes.into_iter().filter_map(|route| destination(route, listener, host, service, client));
+            found.collect::<Vec<_>>()
+        });
+        reached.into_iter().flatten().for_each(&mut add);
     }
     seen
 }
@@ -251,20 +257,28 @@ fn trimmed(service: &Arc<Service>, services: &HostServices) -> Option<BTreeSet<u
     (!whole).then(|| service.ports.iter().map(|port| port.port).collect())
 }
 
-/// The service that a VirtualService makes reachable at a host: the [`preferred`] one, oldest first. A service of the
-/// client's namespace is reachable even if it is not exported to that namespace.
+/// The service that VirtualServices make reachable at a host: the [`preferred`] one, oldest first, or the first by namespace. A
+/// service of the client's namespace is reachable even if it is not exported to that namespace.
+fn service_of_routes<'a>(services: &'a HostServices, client: &str, best: bool) -> Option<&'a Arc<Service>> {
+    let mut reachable: Vec<_> =
+        services.iter().filter(|service| *service.namespace == *client || service.export_to.allows(client)).collect();
+    if best {
+        reachable.sort_by_key(|service| service.created);
+        return preferred(reachable.into_iter(), client);
+    }
+    let own = reachable.iter().find(|service| *service.namespace == *client).copied();
+    own.or_else(|| reachable.into_iter().min_by_key(|service| &service.namespace))
+}
+
+/// The ports of a service that a VirtualService makes reachable.
 fn destination(
     route: &VirtualService,
     listener: &EgressListener,
     host: &Host,
-    services: &HostServices,
+    service: &Arc<Service>,
     client: &str,
 ) -> Option<ReachedService> {
     let ports = destination_ports(route, host, client)?;
-    let mut reachable: Vec<_> =
-        services.iter().filter(|service| *service.namespace == *client || service.export_to.allows(client)).collect();
-    reachable.sort_by_key(|service| service.created);
-    let service = preferred(reachable.into_iter(), client)?;
     let all: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
     let wanted: BTreeSet<u16> = match listener.only_port() {
         Some(port) => [port].into(),

@@ -47,6 +47,9 @@ impl RouteContext for FakeRouteContext {
     fn default_headers(&self) -> RouteHeaders {
         RouteHeaders::default()
     }
+    fn shadow_suffix(&self) -> bool {
+        false
+    }
     fn dual_stack(&self) -> bool {
         false
     }

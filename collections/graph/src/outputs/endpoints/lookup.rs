@@ -1,0 +1,108 @@
+//! Look-up of the endpoints of a service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep, Deps, Index};
+use sluice_envoy::endpoint::Backend;
+use sluice_envoy::listener::MtlsMode;
+use sluice_model::{Endpoint, NetworkGateway, ObjectKey, PeerAuthentication, ServiceKey, Text, TlsMode};
+
+use crate::proxies::peer_authentications::{PeerLookup, PeerPolicies};
+use crate::registry::endpoints::ServiceEndpoints;
+
+/// Inputs of [`EndpointLookup`].
+#[derive(Clone, Copy)]
+pub(crate) struct EndpointLookupInputs<'a, 's> {
+    /// Endpoints of every service.
+    pub(crate) endpoints: &'a ServiceEndpoints<'s>,
+    /// Gateways between networks, by address or host name: one record.
+    pub(crate) network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
+    /// The same with IP addresses instead of host names: one record.
+    pub(crate) resolved_network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
+    /// PeerAuthentications by namespace.
+    pub(crate) peer_authentications_by_namespace: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
+}
+
+/// Looks up the endpoints of a service, inside a `derive`.
+#[derive(Clone, Copy)]
+pub(in crate::outputs) struct EndpointLookup {
+    endpoints: Dep<ServiceKey, Vec<Endpoint>>,
+    gateways: Dep<(), Vec<NetworkGateway>>,
+    resolved_gateways: Dep<(), Vec<NetworkGateway>>,
+    pub(in crate::outputs) policies: PeerLookup,
+}
+
+/// Endpoints, and which of them refuse mutual TLS by policy.
+#[derive(Default)]
+pub(in crate::outputs) struct EndpointList {
+    endpoints: Arc<Vec<Endpoint>>,
+    refuse_mtls: Vec<bool>,
+}
+
+impl EndpointList {
+    pub(in crate::outputs) fn backends(&self) -> Vec<Backend<'_>> {
+        backends(&self.endpoints, &self.refuse_mtls)
+    }
+}
+
+/// Endpoints with whether they refuse mutual TLS.
+pub(super) fn backends<'a>(endpoints: &'a [Endpoint], refuse_mtls: &[bool]) -> Vec<Backend<'a>> {
+    let backend = |(endpoint, refuses)| Backend { endpoint, refuses_mtls: refuses };
+    endpoints.iter().zip(refuse_mtls.iter().copied()).map(backend).collect()
+}
+
+impl EndpointLookup {
+    /// Declares the look-up.
+    pub(in crate::outputs) fn on<'s>(deps: &mut Deps<'s>, inputs: &EndpointLookupInputs<'_, 's>) -> Self {
+        Self {
+            endpoints: deps.on(&inputs.endpoints.listed),
+            gateways: deps.on(inputs.network_gateways),
+            resolved_gateways: deps.on(inputs.resolved_network_gateways),
+            policies: PeerLookup::on(deps, inputs.peer_authentications_by_namespace),
+        }
+    }
+
+    /// Gateways between networks: by IP address, unless the proxy resolves host names itself.
+    pub(in crate::outputs) fn gateways(&self, cx: &Context, by_name: bool) -> Vec<NetworkGateway> {
+        let gateways = if by_name { &self.gateways } else { &self.resolved_gateways };
+        cx.get(gateways, &()).map(|all| (*all).clone()).unwrap_or_default()
+    }
+
+    /// Whether the endpoints of a service are one list: it is not large.
+    pub(super) fn is_listed(&self, cx: &Context, service: &ServiceKey) -> bool {
+        cx.get(&self.endpoints, service).is_some()
+    }
+
+    /// The endpoints of all ports of a service; `None` if it is large.
+    pub(in crate::outputs) fn of_service(
+        &self,
+        cx: &Context,
+        service: &ServiceKey,
+        root: &Text,
+    ) -> Option<EndpointList> {
+        let endpoints = cx.get(&self.endpoints, service)?;
+        let refuse_mtls = self.refuse_mtls(cx, &endpoints, root);
+        Some(EndpointList { endpoints, refuse_mtls })
+    }
+
+    /// For each endpoint, whether it refuses mutual TLS by policy. `root` is the root namespace.
+    pub(super) fn refuse_mtls(&self, cx: &Context, endpoints: &[Endpoint], root: &Text) -> Vec<bool> {
+        let mut policies: BTreeMap<Text, PeerPolicies> = BTreeMap::new();
+        let mut refuses = |endpoint: &Endpoint| {
+            if endpoint.tls_mode != TlsMode::Istio {
+                return true;
+            }
+            let policies = policies
+                .entry(endpoint.namespace.clone())
+                .or_insert_with_key(|namespace| self.policies.get(cx, namespace, root));
+            let mode = if policies.is_uniform() {
+                policies.of_namespace()
+            } else {
+                policies.of_workload(&endpoint.labels).mode(endpoint.port)
+            };
+            mode == MtlsMode::Disable
+        };
+        endpoints.iter().map(&mut refuses).collect()
+    }
+}

@@ -1,0 +1,324 @@
+//! Services with many endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use prost::Message;
+use sluice_model::{Kind, Proxy, ProxyKey, Resource, ResourceType, SegmentKey, Text};
+use sluice_proto::envoy::config::core::v3::address::Address;
+use sluice_proto::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use sluice_proto::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+
+use super::cases::state;
+use super::{TestGraph, sidecar};
+
+const NAME: &str = "outbound|80||large.app.svc.cluster.local";
+/// Endpoints of a slice.
+const SLICE: usize = 50;
+
+fn service(fields: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: large, namespace: app}}\n\
+         spec: {{clusterIP: 10.0.0.1, selector: {{app: large}}, ports: [{{name: http, port: 80}}]{fields}}}\n"
+    )
+}
+
+fn address(number: usize) -> String {
+    format!("10.1.{}.{}", number / 200, number % 200)
+}
+
+/// A slice of these endpoints; `not_ready` are not ready. Endpoints are on three nodes in turns.
+fn slice(number: usize, endpoints: impl Iterator<Item = usize>, not_ready: &BTreeSet<usize>) -> String {
+    let mut text = format!(
+        "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+         metadata: {{name: large-{number}, namespace: app, labels: {{kubernetes.io/service-name: large}}}}\n\
+         ports: [{{name: http, port: 8080}}]\nendpoints:\n"
+    );
+    for endpoint in endpoints {
+        let ready = !not_ready.contains(&endpoint);
+        text += &format!(
+            "- {{addresses: [{}], conditions: {{ready: {ready}, serving: {ready}, terminating: false}}, \
+             targetRef: {{kind: Pod, name: large-{endpoint}, namespace: app}}}}\n",
+            address(endpoint)
+        );
+    }
+    text
+}
+
+fn pods(numbers: Range<usize>) -> String {
+    let pod = |number: usize| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\n\
+             metadata: {{name: large-{number}, namespace: app, labels: {{app: large, version: v{}}}}}\n\
+             spec: {{nodeName: n{}, serviceAccountName: large}}\nstatus: {{phase: Running, podIP: {}}}\n",
+            number % 2,
+            number % 3,
+            address(number)
+        )
+    };
+    numbers.map(pod).collect()
+}
+
+fn nodes() -> String {
+    let node = |number| {
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: n{number}\n  labels: {{topology.kubernetes.io/region: r, \
+             topology.kubernetes.io/zone: z{}}}\n",
+            number % 2
+        )
+    };
+    (0..3).map(node).collect()
+}
+
+/// A mesh with one Service with this number of endpoints, and a client.
+fn large_mesh(endpoints: usize, fields: &str) -> TestGraph {
+    let slices = (0..endpoints.div_ceil(SLICE))
+        .map(|number| slice(number, number * SLICE..endpoints.min((number + 1) * SLICE), &BTreeSet::new()));
+    let text: String = service(fields) + &nodes() + &pods(0..endpoints) + &slices.collect::<String>();
+    let mut mesh = TestGraph::new(&text);
+    mesh.connect(client("one", 0));
+    mesh.changed();
+    mesh
+}
+
+fn client(name: &str, node: usize) -> Proxy {
+    Proxy { node_name: format!("n{node}").as_str().into(), ..sidecar("app", name, &format!("10.9.0.{node}"), &[]) }
+}
+
+/// The assignment that a proxy gets, from segments.
+fn assignment(mesh: &TestGraph, proxy: &ProxyKey, name: &str) -> Option<ClusterLoadAssignment> {
+    let scope = mesh.get(&mesh.handles.scopes, proxy).expect("a scope");
+    let snapshot = mesh.engine.snapshot();
+    let mut segments: BTreeMap<Text, Resource> = BTreeMap::new();
+    for layer in scope.layers[&ResourceType::Endpoint].iter().rev() {
+        let rows = mesh.handles.segments.iter().flat_map(|of| snapshot.iter(of));
+        let own = rows.filter(|(key, _)| key.resource_type == ResourceType::Endpoint && key.layer == *layer);
+        segments
+            .extend(own.filter(|(key, _)| *key.name == *name).map(|(key, found)| (key.segment.clone(), found.clone())));
+    }
+    segments.get("").filter(|head| matches!(head, Resource::Encoded(_)))?;
+    let bytes: Vec<u8> = segments
+        .values()
+        .flat_map(|segment| match segment {
+            Resource::Encoded(bytes) => bytes.to_vec(),
+            _ => Vec::new(),
+        })
+        .collect();
+    Some(ClusterLoadAssignment::decode(bytes.as_slice()).expect("an assignment"))
+}
+
+/// The addresses of each locality, with the weight of the locality.
+fn addresses(assignment: &ClusterLoadAssignment) -> Vec<(Vec<String>, u32)> {
+    let groups = assignment.endpoints.iter().map(|group| {
+        let addresses = group.lb_endpoints.iter().map(|endpoint| match &endpoint.host_identifier {
+            Some(HostIdentifier::Endpoint(endpoint)) => {
+                match endpoint.address.as_ref().and_then(|it| it.address.as_ref()) {
+                    Some(Address::SocketAddress(socket)) => socket.address.clone(),
+                    other => panic!("{other:?}"),
+                }
+            }
+            other => panic!("{other:?}"),
+        });
+        (addresses.collect(), group.load_balancing_weight.as_ref().map_or(0, |weight| weight.value))
+    });
+    groups.collect()
+}
+
+/// Records that the operators have processed.
+fn processed(mesh: &TestGraph) -> u64 {
+    mesh.engine.metrics().collections.iter().map(|collection| collection.records_in).sum()
+}
+
+#[test]
+fn an_endpoint_of_a_large_service_changes_one_segment() {
+    let mut mesh = large_mesh(600, "");
+    let key = ProxyKey(client("one", 0).id);
+    let service = sluice_model::ServiceKey { namespace: "app".into(), host: "large.app.svc.cluster.local".into() };
+    assert_eq!(mesh.get(&mesh.handles.endpoints, &service), None, "it has chunks");
+    let before = assignment(&mesh, &key, NAME).expect("an assignment");
+    let groups = addresses(&before);
+    for (addresses, weight) in &groups {
+        assert!(addresses.is_sorted());
+        assert_eq!(addresses.len(), *weight as usize);
+    }
+    assert_eq!(groups.iter().map(|(_, weight)| weight).collect::<Vec<_>>(), [&400, &200], "two nodes are in one zone");
+
+    mesh.apply(&slice(3, 3 * SLICE..4 * SLICE, &BTreeSet::from([160])));
+    let changed = mesh.changed();
+    assert_eq!(changed.len(), 1, "{changed:#?}");
+    assert!(changed[0].starts_with(&format!("~endpoint_assignments/segments base {NAME} ")), "{changed:#?}");
+
+    // The sizes and weights of the frame of its locality change too.
+    mesh.apply(&slice(3, (3 * SLICE..4 * SLICE).filter(|number| *number != 161), &BTreeSet::from([160])));
+    let changed = mesh.changed();
+    let of = |collection: &str| changed.iter().filter(|line| line.contains(collection)).count();
+    assert_eq!((of("endpoint_assignments/frames"), changed.len()), (2, 3), "{changed:#?}");
+    let after = addresses(&assignment(&mesh, &key, NAME).expect("an assignment"));
+    assert_eq!(after.iter().map(|(_, weight)| *weight).sum::<u32>(), 599);
+    assert!(!after.iter().any(|(addresses, _)| addresses.contains(&address(161))));
+
+    mesh.apply(&service_without_endpoints());
+    mesh.delete(Kind::Service, "app", "large");
+    assert_eq!(assignment(&mesh, &key, NAME), None);
+}
+
+fn service_without_endpoints() -> String {
+    (0..600 / SLICE).map(|number| slice(number, 0..0, &BTreeSet::new())).collect()
+}
+
+#[test]
+fn work_for_an_endpoint_does_not_depend_on_their_number() {
+    let work = [400, 1600].map(|endpoints| {
+        let mesh = large_mesh(endpoints, "");
+        for proxy in 0..20 {
+            mesh.connect(client(&format!("client-{proxy}"), 0));
+        }
+        let before = processed(&mesh);
+        for number in 100..110 {
+            mesh.apply(&slice(2, 2 * SLICE..3 * SLICE, &BTreeSet::from([number])));
+        }
+        processed(&mesh) - before
+    });
+    // Chunks have different sizes.
+    assert!(work[1] < work[0] * 2 && work[0] < work[1] * 2, "{work:?}");
+}
+
+#[test]
+fn an_endpoint_of_node_local_traffic_concerns_its_node() {
+    let mut mesh = large_mesh(60, ", internalTrafficPolicy: Local");
+    let clients = [0, 1, 2].map(|node| mesh.connect(client(&format!("on-{node}"), node)));
+    let idle = mesh.connect(client("idle", 7));
+    for (node, proxy) in clients.iter().enumerate() {
+        let found = addresses(&assignment(&mesh, proxy, NAME).expect("an assignment"));
+        let expected: BTreeSet<String> = (0..60).filter(|number| number % 3 == node).map(address).collect();
+        assert_eq!(found.iter().flat_map(|(addresses, _)| addresses.clone()).collect::<BTreeSet<_>>(), expected);
+    }
+    assert_eq!(addresses(&assignment(&mesh, &idle, NAME).expect("an assignment")), []);
+    mesh.changed();
+    mesh.apply(&slice(0, 0..SLICE, &BTreeSet::from([4])));
+    let changed = mesh.changed();
+    assert_eq!(changed.len(), 1, "{changed:#?}");
+    let work = |mesh: &TestGraph, ready: usize| {
+        let before = processed(mesh);
+        mesh.apply(&slice(0, 0..SLICE, &BTreeSet::from([ready])));
+        processed(mesh) - before
+    };
+    let few = work(&mesh, 7);
+    for node in 10..90 {
+        mesh.connect(client(&format!("far-{node}"), node));
+    }
+    let many = work(&mesh, 4);
+    assert!(many <= few, "{few} records with few nodes, {many} with many");
+}
+
+#[test]
+fn a_node_that_connects_costs_the_same_however_many_there_are() {
+    let mesh = large_mesh(60, ", internalTrafficPolicy: Local");
+    let connect = |nodes: Range<usize>| {
+        let before = processed(&mesh);
+        for node in nodes {
+            mesh.connect(client(&format!("on-{node}"), node));
+        }
+        processed(&mesh) - before
+    };
+    connect(0..10);
+    let (first, later) = (connect(10..60), connect(60..110));
+    assert!(later <= first + first / 10, "{first} records, then {later}");
+}
+
+/// A reproducible sequence of numbers below `bound`.
+fn random(state: &mut u64, bound: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    usize::try_from(*state >> 16).unwrap_or_default() % bound.max(1)
+}
+
+const RULES: [&str; 3] = [
+    "subsets: [{name: v1, labels: {version: v1}}]",
+    "trafficPolicy: {outlierDetection: {consecutive5xxErrors: 5}}",
+    "trafficPolicy: {loadBalancer: {localityLbSetting: {distribute: [{from: '*', to: {'r/z0': 100}}]}}}",
+];
+
+#[test]
+fn state_is_that_of_a_fresh_graph_whatever_the_number_of_endpoints() {
+    const SLICES: usize = 7;
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    let start = |texts: &BTreeMap<String, String>| {
+        let mesh = TestGraph::new(&texts.values().cloned().collect::<String>());
+        for node in 0..3 {
+            mesh.connect(client(&format!("on-{node}"), node));
+        }
+        mesh
+    };
+    let mut texts = BTreeMap::from([
+        ("nodes".to_owned(), nodes()),
+        ("pods".to_owned(), pods(0..SLICES * SLICE)),
+        ("service".to_owned(), service("")),
+    ]);
+    let mesh = start(&texts);
+    let (mut listed, mut chunked) = (0, 0);
+    for round in 0..60 {
+        let number = random(&mut seed, SLICES);
+        let mut text = slice(
+            number,
+            // Addresses may be in several slices.
+            (0..SLICES * SLICE)
+                .filter(|at| at / SLICE == number || *at == 3)
+                .filter(|_| random(&mut seed, 20) > 0)
+                .collect::<Vec<_>>()
+                .into_iter(),
+            &BTreeSet::from([number * SLICE + random(&mut seed, SLICE)]),
+        );
+        if random(&mut seed, 6) == 0 {
+            text = slice(number, 0..0, &BTreeSet::new());
+        }
+        texts.insert(format!("slice-{number}"), text.clone());
+        mesh.apply(&text);
+        match random(&mut seed, 12) {
+            0 => {
+                let text = service([", internalTrafficPolicy: Local", ""][random(&mut seed, 2)]);
+                texts.insert("service".to_owned(), text.clone());
+                mesh.apply(&text);
+            }
+            1 | 2 => {
+                let rule = RULES[random(&mut seed, RULES.len())];
+                let text = format!(
+                    "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+                     metadata: {{name: large, namespace: app}}\nspec:\n  host: large.app.svc.cluster.local\n  {rule}\n"
+                );
+                texts.insert("rule".to_owned(), text.clone());
+                mesh.apply(&text);
+            }
+            3 => {
+                texts.remove("rule");
+                mesh.delete(Kind::DestinationRule, "app", "large");
+            }
+            _ => {}
+        }
+        if round % 4 == 3 {
+            let fresh = start(&texts);
+            let (expected, found) = (state(&fresh.engine, &fresh.handles), state(&mesh.engine, &mesh.handles));
+            let chunks = expected.keys().any(|key| key.starts_with("endpoint_chunks"));
+            *if chunks { &mut chunked } else { &mut listed } += 1;
+            for (key, value) in &expected {
+                assert_eq!(Some(value), found.get(key), "round {round}: {key}");
+            }
+            let left: Vec<_> = found.keys().filter(|key| !expected.contains_key(*key)).collect();
+            assert!(left.is_empty(), "round {round}: {left:?}");
+            assert_eq!(mesh.engine.panics(), []);
+        }
+    }
+    assert!(listed > 2 && chunked > 2, "{listed} listed, {chunked} in chunks");
+}
+
+#[test]
+fn segment_names_are_unique() {
+    let mesh = large_mesh(600, "");
+    let snapshot = mesh.engine.snapshot();
+    let rows = mesh.handles.segments.iter().flat_map(|of| snapshot.iter(of));
+    let keys: Vec<&SegmentKey> =
+        rows.map(|(key, _)| key).filter(|key| key.resource_type == ResourceType::Endpoint).collect();
+    assert_eq!(keys.len(), keys.iter().collect::<BTreeSet<_>>().len());
+    assert!(mesh.engine.metrics().collections.iter().all(|collection| collection.conflicts == 0));
+}
