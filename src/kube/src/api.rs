@@ -56,6 +56,23 @@ impl Resource {
         }
     }
 
+    /// The ConfigMap of this name in a namespace.
+    #[must_use]
+    pub fn config_map(namespace: &str, name: &str) -> Self {
+        Self::config_maps_named(name, Some(namespace.into()))
+    }
+
+    /// Webhook configurations with the label of a revision.
+    #[must_use]
+    pub fn webhook_configurations(kind: &str, plural: &str, revision: &str) -> Self {
+        let labels = format!("istio.io/rev={revision}");
+        Self {
+            selection: Some(format!("?{labels}")),
+            labels: Some(labels),
+            ..Self::all("admissionregistration.k8s.io", "v1", kind, plural)
+        }
+    }
+
     /// Secrets of a namespace that hold kubeconfigs of remote clusters.
     #[must_use]
     pub fn cluster_secrets(namespace: &str) -> Self {

@@ -1,96 +1,150 @@
-//! Leader election among replicas by a Lease of the control plane's namespace (O17).
+//! Leader election among replicas, revisions and control planes, by locks (O17, S18).
 //!
-//! The leader renews its Lease. A Lease that has not changed for its duration, measured by the local clock, is free,
+//! The leader renews its lock. A lock that has not changed for its duration, measured by the local clock, is free,
 //! because clocks of replicas may differ. A leader that cannot renew stops before another replica may start: its [`Term`]
 //! ends after two thirds of the duration, and writes that are in progress then are dropped.
+//!
+//! Some control planes take a shared lock from a holder that is alive: those of the default revision from another revision,
+//! and those of the cluster from one of another cluster with the same revision. The holder notices this when it renews. A
+//! leader that has taken a lock in this way begins its work when the former holder has certainly ended its own.
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use http::{Method, Request, header};
+use jiff::Timestamp;
 use kube::Client;
 use rand::Rng as _;
-use serde_json::{Value, json};
 use sluice_model::Text;
+use sluice_tasks::catch_panic;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{RequestError, Term, transport};
+use crate::lock::{LockApi, LockError, Record, Stored};
+use crate::{Lock, Term, sleep_until_due};
 
-/// Lease of the replica that writes roots into namespaces.
-pub const ROOTS_LEASE: &str = "istio-namespace-controller-election";
-/// Lease of the replica that writes addresses into the statuses of ServiceEntries.
-pub const ADDRESSES_LEASE: &str = "istio-ip-autoallocate";
-/// Lease of the replica that writes the ClusterTrustBundle.
-pub const TRUST_BUNDLE_LEASE: &str = "istio-clustertrustbundle-controller-election";
+/// Begin of the key of a holder that is of another cluster.
+const REMOTE_PREFIX: char = '^';
+/// Time limit of an attempt in progress once the replica is stopped.
+const STOPPED_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit of the release of a lock.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A replica that may become leader.
 #[derive(Clone)]
 pub struct Election {
-    /// `None` makes this replica the leader without a Lease.
+    /// `None` makes this replica the leader without a lock.
     client: Option<Client>,
     namespace: Text,
     identity: String,
+    revision: String,
+    /// The control plane is of another cluster than its locks.
+    is_remote: bool,
     duration: Duration,
 }
 
 impl Election {
-    /// A replica named after its pod. Without a client, every replica leads.
+    /// A replica of a revision, named after its pod. Without a client, every replica leads.
     #[must_use]
-    pub fn new(client: Option<Client>, namespace: Text, pod: &str) -> Self {
+    pub fn new(client: Option<Client>, namespace: Text, pod: &str, revision: &str) -> Self {
         let unique: u32 = rand::rng().random();
         let pod = if pod.is_empty() { "sluiced" } else { pod };
-        Self { client, namespace, identity: format!("{pod}-{unique:08x}"), duration: Duration::from_secs(30) }
+        let revision = if revision.is_empty() { "default" } else { revision };
+        Self {
+            client,
+            namespace,
+            identity: format!("{pod}-{unique:08x}"),
+            revision: revision.to_owned(),
+            is_remote: false,
+            duration: Duration::from_secs(30),
+        }
     }
 
-    /// Sets the duration of the Leases.
+    /// The locks are of another cluster than the replica. A control plane of that cluster takes them from it.
+    #[must_use]
+    pub fn of_remote_cluster(self) -> Self {
+        Self { is_remote: true, ..self }
+    }
+
+    /// Sets the duration of the locks.
     #[must_use]
     pub fn with_lease_duration(self, duration: Duration) -> Self {
         Self { duration, ..self }
     }
 
     /// Runs `work` each time this replica becomes leader and ends its term when the replica no longer leads, until `stop` is
-    /// cancelled. Work that does not end with its term is dropped.
+    /// cancelled. Work that does not end with its term is dropped. If it panics, the lock is released before the panic
+    /// continues, because another replica may be able to do the work.
     pub async fn lead<W: Future<Output = ()>>(
         self,
-        lease: &'static str,
+        lock: Lock,
         stop: CancellationToken,
         mut work: impl FnMut(Term) -> W,
     ) {
         let Some(client) = self.client.clone() else { return work(stop.into()).await };
+        let name = lock.name().to_owned();
         let mut candidate = Candidate {
-            lease: LeaseApi { client, namespace: self.namespace, name: lease },
-            identity: self.identity,
-            duration: self.duration,
+            lock: LockApi { client, namespace: self.namespace.clone(), lock },
+            election: self,
             observed: None,
-            failure_is_logged: false,
+            begins: None,
+            logged_failures: LoggedFailures::default(),
         };
-        while let Some(certain_until) = candidate.acquire(&stop).await {
-            info!(target: "leader", lease, identity = candidate.identity, "became leader");
-            let term = Term::new(stop.child_token(), certain_until);
-            let mut working = Box::pin(work(term.clone()));
-            let is_finished = tokio::select! {
-                () = &mut working => true,
-                () = candidate.renew(&term, &stop) => false,
+        while let Some(renewed) = candidate.acquire(&stop).await {
+            info!(target: "leader", lock = name, identity = candidate.election.identity, "became leader");
+            let term = Term::new(stop.child_token(), renewed, candidate.certain_after(renewed));
+            let (begins, work, own_term) = (candidate.begins.take(), &mut work, term.clone());
+            let mut working = Box::pin(catch_panic(async move {
+                if begins.is_some() {
+                    sleep_until_due(begins).await;
+                }
+                work(own_term).await;
+            }));
+            let finished = tokio::select! {
+                finished = &mut working => Some(finished),
+                () = candidate.renew(&term, &stop) => None,
             };
+            if let Some(Err(panic)) = finished {
+                term.ended().cancel();
+                candidate.release().await;
+                panic.resume();
+            }
+            let is_finished = finished.is_some();
             // Work also ends because its term is over, and begins again with the next term.
             let ended = is_finished && term.is_current();
             term.ended().cancel();
-            let grace = candidate.duration / 8;
+            let grace = candidate.election.duration / 8;
             if !is_finished && tokio::time::timeout(grace, &mut working).await.is_err() {
-                warn!(target: "leader", lease, "work has not ended with the leadership and is stopped");
+                warn!(target: "leader", lock = name, "work has not ended with the leadership and is stopped");
             }
             drop(working);
             if ended || stop.is_cancelled() {
                 candidate.release().await;
                 return;
             }
-            warn!(target: "leader", lease, identity = candidate.identity, "lost the leadership");
+            warn!(target: "leader", lock = name, identity = candidate.election.identity, "lost the leadership");
         }
+    }
+
+    /// The key of this replica in a lock that all revisions share.
+    fn key(&self) -> String {
+        if self.is_remote { format!("{REMOTE_PREFIX}{}", self.revision) } else { self.revision.clone() }
+    }
+
+    /// Whether this replica takes a lock from a holder that is alive.
+    fn takes_precedence(&self, holder_key: &str, default_revision: Option<&str>) -> bool {
+        let (revision, is_remote) = match holder_key.strip_prefix(REMOTE_PREFIX) {
+            Some(revision) => (revision, true),
+            None => (holder_key, false),
+        };
+        if revision == self.revision {
+            return is_remote && !self.is_remote;
+        }
+        default_revision == Some(self.revision.as_str())
     }
 }
 
-/// The result of an attempt to acquire or renew a Lease.
+/// The result of an attempt to acquire or renew a lock.
 enum Attempt {
     /// This replica holds it.
     Ours,
@@ -100,35 +154,45 @@ enum Attempt {
     Failed,
 }
 
-/// The last observed Lease, and when its spec was first observed.
-struct ObservedLease {
-    object: Value,
+/// The last observed state of a lock, and when its record was first observed.
+struct Observed {
+    stored: Stored,
     since: Instant,
 }
 
+/// Failures that have been logged, and have not ended.
+#[derive(Default)]
+struct LoggedFailures {
+    lock: bool,
+    default_revision: bool,
+}
+
 struct Candidate {
-    lease: LeaseApi,
-    identity: String,
-    duration: Duration,
-    observed: Option<ObservedLease>,
-    /// The failure to read or write the Lease has been logged.
-    failure_is_logged: bool,
+    lock: LockApi,
+    election: Election,
+    observed: Option<Observed>,
+    /// When the work of a leader begins that has taken the lock from a holder that was alive.
+    begins: Option<Instant>,
+    logged_failures: LoggedFailures,
 }
 
 impl Candidate {
-    /// Waits until this replica holds the Lease. Returns the time until which that is certain; `None` once stopped.
+    /// Waits until this replica holds the lock. Returns a time at which it held it; `None` once stopped.
     async fn acquire(&mut self, stop: &CancellationToken) -> Option<Instant> {
         loop {
             let begun = Instant::now();
             let limit = self.attempt_limit(begun);
-            let attempt = tokio::select! {
-                () = stop.cancelled() => return None,
-                attempt = self.attempt(limit) => attempt,
-            };
+            let attempt = self.attempt_until(stop, limit).await;
+            if stop.is_cancelled() {
+                if matches!(attempt, Attempt::Ours) {
+                    self.release().await;
+                }
+                return None;
+            }
             let wait = match attempt {
-                Attempt::Ours => return Some(self.certain_after(begun)),
-                Attempt::OfAnother => self.duration / 4,
-                Attempt::Failed => self.duration / 15,
+                Attempt::Ours => return Some(begun),
+                Attempt::OfAnother => self.election.duration / 4,
+                Attempt::Failed => self.election.duration / 15,
             };
             tokio::select! {
                 () = stop.cancelled() => return None,
@@ -137,51 +201,63 @@ impl Candidate {
         }
     }
 
-    /// Renews until the Lease is lost or `stop` is cancelled.
+    /// Renews until the lock is lost or `stop` is cancelled.
     async fn renew(&mut self, term: &Term, stop: &CancellationToken) {
-        let mut wait = self.duration / 4;
+        let mut wait = self.election.duration / 4;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = term.renewal_requested() => {}
                 () = tokio::time::sleep(wait) => {}
             }
             let begun = Instant::now();
             let certain_until = term.certain_until().unwrap_or(begun);
             let limit = self.attempt_limit(begun).min(certain_until);
-            let attempt = tokio::select! {
-                () = stop.cancelled() => return,
-                attempt = self.attempt(limit) => attempt,
-            };
+            let attempt = self.attempt_until(stop, limit).await;
+            if stop.is_cancelled() {
+                return;
+            }
             match attempt {
                 Attempt::Ours => {
-                    term.renew(self.certain_after(begun));
-                    wait = self.duration / 4;
+                    term.renew(begun, self.certain_after(begun));
+                    wait = self.election.duration / 4;
                 }
                 _ if Instant::now() >= certain_until || self.is_of_another() => return,
                 Attempt::OfAnother | Attempt::Failed => {
-                    wait = (self.duration / 15).min(certain_until.saturating_duration_since(Instant::now()));
+                    wait = (self.election.duration / 15).min(certain_until.saturating_duration_since(Instant::now()));
                 }
             }
         }
     }
 
-    /// The time until which a Lease that is written after `begun` is certain. Another replica waits for the whole duration
+    /// The time until which a lock that is written after `begun` is certain. Another replica waits for the whole duration
     /// after it has seen the write.
     fn certain_after(&self, begun: Instant) -> Instant {
-        begun + self.duration * 2 / 3
+        begun + self.election.duration * 2 / 3
     }
 
-    /// The time limit of an attempt: several fit into the time in which the Lease is certain.
+    /// The time limit of an attempt: several fit into the time in which the lock is certain.
     fn attempt_limit(&self, begun: Instant) -> Instant {
-        begun + self.duration / 6
+        begun + self.election.duration / 6
     }
 
     fn is_of_another(&self) -> bool {
-        let holder = self.observed.as_ref().map(|observed| holder(&observed.object)).unwrap_or_default();
-        !holder.is_empty() && holder != self.identity
+        let holder = self.observed.as_ref().map_or("", |observed| &observed.stored.record.holder);
+        !holder.is_empty() && holder != self.election.identity
     }
 
-    /// Acquires a free Lease, or renews the Lease that this replica holds.
+    /// As [`Self::attempt`]. Once stopped, an attempt in progress still has [`STOPPED_ATTEMPT_TIMEOUT`]: the API server may have
+    /// written the lock already, and only a lock that is known to be held can be released.
+    async fn attempt_until(&mut self, stop: &CancellationToken, deadline: Instant) -> Attempt {
+        let mut attempt = pin!(self.attempt(deadline));
+        tokio::select! {
+            attempt = &mut attempt => return attempt,
+            () = stop.cancelled() => {}
+        }
+        tokio::time::timeout(STOPPED_ATTEMPT_TIMEOUT, attempt).await.unwrap_or(Attempt::Failed)
+    }
+
+    /// Acquires the lock if it is free, or renews it if this replica holds it.
     async fn attempt(&mut self, deadline: Instant) -> Attempt {
         let result = match tokio::time::timeout_at(deadline, self.acquire_or_renew()).await {
             Ok(result) => result.map_err(|error| error.to_string()),
@@ -189,126 +265,130 @@ impl Candidate {
         };
         match result {
             Ok(is_ours) => {
-                self.failure_is_logged = false;
+                self.logged_failures.lock = false;
                 if is_ours { Attempt::Ours } else { Attempt::OfAnother }
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.failure_is_logged, true) {
-                    warn!(target: "leader", lease = self.lease.name, error, "cannot read or write the Lease, retrying");
+                if !std::mem::replace(&mut self.logged_failures.lock, true) {
+                    let lock = self.lock.lock.name();
+                    warn!(target: "leader", lock, error, "cannot read or write the lock, retrying");
                 }
                 Attempt::Failed
             }
         }
     }
 
-    async fn acquire_or_renew(&mut self) -> Result<bool, RequestError> {
-        let Some(object) = self.lease.get().await? else {
-            let mut object = json!({
-                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": {"name": self.lease.name, "namespace": self.lease.namespace},
-            });
-            self.set_holder(&mut object, true);
-            let written = self.lease.write(Method::POST, "", &object).await?;
-            self.observed = written.map(|object| ObservedLease { object, since: Instant::now() });
-            return Ok(self.observed.is_some());
+    async fn acquire_or_renew(&mut self) -> Result<bool, LockError> {
+        let Some(stored) = self.lock.get().await? else {
+            return self.write(None, true).await;
         };
-        if self.observed.as_ref().is_none_or(|observed| observed.object["spec"] != object["spec"]) {
-            self.observed = Some(ObservedLease { object: object.clone(), since: Instant::now() });
+        if self.observed.as_ref().is_none_or(|observed| observed.stored.record != stored.record) {
+            self.observed = Some(Observed { stored: stored.clone(), since: Instant::now() });
         }
-        let holder = holder(&object);
-        let lease_duration = object["spec"]["leaseDurationSeconds"].as_f64().unwrap_or_default();
-        let lease_duration = Duration::try_from_secs_f64(lease_duration).unwrap_or_default().max(self.duration);
-        let is_free = holder.is_empty()
-            || self.observed.as_ref().is_some_and(|observed| observed.since.elapsed() >= lease_duration);
-        let is_ours = holder == self.identity;
-        if !is_ours && !is_free {
+        if stored.record.holder == self.election.identity {
+            return self.write(Some(&stored), false).await;
+        }
+        let duration = Duration::try_from_secs_f64(stored.record.duration_seconds).unwrap_or_default();
+        let duration = duration.max(self.election.duration);
+        let is_free = stored.record.holder.is_empty()
+            || self.observed.as_ref().is_some_and(|observed| observed.since.elapsed() >= duration);
+        if !is_free && !self.takes_precedence(&stored.record).await {
             return Ok(false);
         }
-        let mut new = object;
-        self.set_holder(&mut new, !is_ours);
-        let path = format!("/{}", self.lease.name);
-        match self.lease.write(Method::PUT, &path, &new).await? {
-            Some(written) => {
-                self.observed = Some(ObservedLease { object: written, since: Instant::now() });
-                Ok(true)
+        // A holder that is alive notices this at its next renewal, and then gives up as late as the reference does. The response
+        // to the write may be lost.
+        self.begins = (!is_free).then(|| Instant::now() + duration * 3 / 4);
+        let is_ours = self.write(Some(&stored), true).await?;
+        self.begins = self.begins.filter(|_| is_ours);
+        Ok(is_ours)
+    }
+
+    async fn takes_precedence(&mut self, holder: &Record) -> bool {
+        if !self.lock.lock.is_shared() {
+            return false;
+        }
+        if self.election.takes_precedence(&holder.key, None) {
+            return true;
+        }
+        if !self.election.takes_precedence(&holder.key, Some(&self.election.revision)) {
+            return false;
+        }
+        match self.lock.default_revision().await {
+            Ok(default) => self.election.takes_precedence(&holder.key, default.as_deref()),
+            Err(error) => {
+                if !std::mem::replace(&mut self.logged_failures.default_revision, true) {
+                    let lock = self.lock.lock.name();
+                    warn!(target: "leader", lock, %error, "cannot read the default revision, so no lock is taken for it");
+                }
+                false
             }
-            // Another replica wrote first.
-            None => Ok(false),
         }
     }
 
-    /// Writes this replica as the holder and the times into a Lease.
-    fn set_holder(&self, object: &mut Value, is_new: bool) {
-        let now = micro_time();
-        let transitions = object["spec"]["leaseTransitions"].as_i64();
-        let spec = &mut object["spec"];
-        spec["holderIdentity"] = self.identity.as_str().into();
-        spec["leaseDurationSeconds"] = self.duration.as_secs().max(1).into();
-        spec["renewTime"] = now.as_str().into();
-        if is_new {
-            spec["acquireTime"] = now.into();
-            spec["leaseTransitions"] = transitions.map_or(0, |count| count.saturating_add(1)).into();
-        }
-    }
-
-    /// Releases the Lease, so that another replica can acquire it at once.
-    async fn release(&self) {
-        let Some(observed) = self.observed.as_ref().filter(|observed| holder(&observed.object) == self.identity) else {
-            return;
+    /// Writes this replica as the holder. Returns whether it is: another replica may have written first.
+    async fn write(&mut self, stored: Option<&Stored>, is_new: bool) -> Result<bool, LockError> {
+        let now = now();
+        let old = stored.map(|stored| stored.record.clone());
+        let record = Record {
+            holder: self.election.identity.clone(),
+            key: if self.lock.lock.is_shared() { self.election.key() } else { String::new() },
+            duration_seconds: self.election.duration.as_secs_f64(),
+            acquired: old.as_ref().filter(|_| !is_new).map_or_else(|| now.clone(), |old| old.acquired.clone()),
+            renewed: now,
+            transitions: old.map_or(0, |old| old.transitions.saturating_add(i64::from(is_new))),
         };
-        let mut object = observed.object.clone();
-        object["spec"]["holderIdentity"] = "".into();
-        object["spec"]["leaseDurationSeconds"] = 1.into();
-        object["spec"]["renewTime"] = micro_time().into();
-        let (limit, path) = (Duration::from_secs(2), format!("/{}", self.lease.name));
-        let released = self.lease.write(Method::PUT, &path, &object);
-        if !matches!(tokio::time::timeout(limit, released).await, Ok(Ok(Some(_)))) {
-            info!(target: "leader", lease = self.lease.name, "cannot release the Lease, it expires by itself");
+        let written = self.lock.write(stored, &record).await?;
+        let is_ours = written.is_some();
+        if let Some(stored) = written {
+            self.observed = Some(Observed { stored, since: Instant::now() });
+        }
+        Ok(is_ours)
+    }
+
+    /// Releases the lock, so that another replica can acquire it at once.
+    async fn release(&self) {
+        let is_ours = |observed: &&Observed| observed.stored.record.holder == self.election.identity;
+        let Some(observed) = self.observed.as_ref().filter(is_ours) else { return };
+        let now = now();
+        let record = Record {
+            acquired: now.clone(),
+            renewed: now,
+            transitions: observed.stored.record.transitions,
+            duration_seconds: 1.0,
+            ..Record::default()
+        };
+        let released = self.lock.write(Some(&observed.stored), &record);
+        if !matches!(tokio::time::timeout(RELEASE_TIMEOUT, released).await, Ok(Ok(Some(_)))) {
+            info!(target: "leader", lock = self.lock.lock.name(), "cannot release the lock, it expires by itself");
         }
     }
 }
 
-fn holder(object: &Value) -> &str {
-    object["spec"]["holderIdentity"].as_str().unwrap_or_default()
+/// The time now, in the form of the records of locks. Each renewal has another time, which other candidates observe.
+fn now() -> String {
+    let now: Timestamp = SystemTime::now().try_into().unwrap_or_default();
+    format!("{now:.6}")
 }
 
-/// The time now in the form of a Kubernetes `MicroTime`.
-fn micro_time() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let micros = i64::try_from(since.as_micros()).unwrap_or_default();
-    let at = jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
-    format!("{at:.6}")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Reads and writes one Lease.
-struct LeaseApi {
-    client: Client,
-    namespace: Text,
-    name: &'static str,
-}
-
-impl LeaseApi {
-    async fn get(&self) -> Result<Option<Value>, RequestError> {
-        match self.send(Method::GET, &format!("/{}", self.name), Vec::new()).await {
-            Ok(object) => Ok(Some(object)),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Writes a Lease. `None` if another replica wrote first.
-    async fn write(&self, method: Method, path: &str, object: &Value) -> Result<Option<Value>, RequestError> {
-        match self.send(method, path, object.to_string().into_bytes()).await {
-            Ok(object) => Ok(Some(object)),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn send(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value, kube::Error> {
-        let uri = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases{path}", self.namespace);
-        let request = Request::builder().method(method).uri(uri);
-        let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        transport::request(&self.client, request.map_err(kube::Error::HttpError)?).await
+    #[test]
+    fn default_revision_and_own_cluster_take_precedence() {
+        let election = |revision: &str| Election::new(None, "istio-system".into(), "a", revision);
+        let local = election("");
+        assert!(local.takes_precedence("canary", Some("default")), "the default revision takes it from another");
+        assert!(local.takes_precedence("^canary", Some("default")));
+        assert!(!local.takes_precedence("canary", Some("canary")));
+        assert!(!local.takes_precedence("canary", None), "without a default revision, no candidate takes it");
+        assert!(!local.takes_precedence("default", Some("default")), "another replica of the revision keeps it");
+        assert!(local.takes_precedence("^default", None), "the cluster's own control plane takes it");
+        let remote = election("").of_remote_cluster();
+        assert_eq!((local.key(), remote.key()), ("default".to_owned(), "^default".to_owned()));
+        assert!(!remote.takes_precedence("^default", Some("default")));
+        assert!(!remote.takes_precedence("default", Some("default")), "two rules must not take it from each other");
+        assert!(remote.takes_precedence("canary", Some("default")));
+        assert!(!election("canary").takes_precedence("", Some("default")));
     }
 }

@@ -104,21 +104,17 @@ impl<R: Receiver> ListWatch<R> {
         Self { api, resource, pace: Pace::new(backoff), receiver, list: None, state }
     }
 
-    /// Runs forever. While the API server does not serve the kind, the collection is absent.
-    pub async fn run(mut self) {
+    /// Runs forever. While the API server does not serve the kind, the collection is absent. A new call lists again.
+    pub async fn run(&mut self) {
         loop {
-            self = self.run_in_span().await;
+            self.run_while_served().await;
             tokio::task::block_in_place(|| self.receiver.absent());
             tokio::time::sleep(ABSENT_INTERVAL).await;
         }
     }
 
-    /// Runs until discovery says that the API server does not serve the kind in this version, and returns the receiver then.
-    pub async fn run_while_served(self) -> R {
-        self.run_in_span().await.receiver
-    }
-
-    async fn run_in_span(mut self) -> Self {
+    /// Runs until discovery says that the API server does not serve the kind in this version. A new call lists again.
+    pub async fn run_while_served(&mut self) {
         let cluster = self.api.cluster();
         // The level of an error, so that every message inside names the cluster and the kind.
         let span = error_span!("kube_watch", cluster, kind = %self.resource);
@@ -129,10 +125,14 @@ impl<R: Receiver> ListWatch<R> {
                 false => self.list_and_watch::<false>(&client).await,
             }
             debug!("the API server does not serve the kind");
-            self
         }
         .instrument(span)
-        .await
+        .await;
+    }
+
+    /// The receiver.
+    pub fn into_receiver(self) -> R {
+        self.receiver
     }
 
     fn state(&self) -> &Arc<WatchState> {

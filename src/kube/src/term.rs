@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +14,16 @@ pub struct Term {
     ended: CancellationToken,
     /// Time until which no other replica can lead; `None` without an election.
     certain_until: Arc<Mutex<Option<Instant>>>,
+    /// `None` without an election.
+    renewals: Option<Arc<Renewals>>,
+}
+
+/// Renewals of the lock of a term.
+#[derive(Debug)]
+struct Renewals {
+    requested: Notify,
+    /// When the last successful renewal began.
+    last: watch::Sender<Instant>,
 }
 
 /// The replica may no longer lead, so it must not write.
@@ -21,8 +32,10 @@ pub struct Term {
 pub struct TermEnded;
 
 impl Term {
-    pub(crate) fn new(ended: CancellationToken, certain_until: Instant) -> Self {
-        Self { ended, certain_until: Arc::new(Mutex::new(Some(certain_until))) }
+    pub(crate) fn new(ended: CancellationToken, renewed: Instant, certain_until: Instant) -> Self {
+        let renewals = Renewals { requested: Notify::new(), last: watch::Sender::new(renewed) };
+        let certain_until = Arc::new(Mutex::new(Some(certain_until)));
+        Self { ended, certain_until, renewals: Some(Arc::new(renewals)) }
     }
 
     /// Is cancelled when the term has ended.
@@ -54,19 +67,52 @@ impl Term {
         }
     }
 
+    /// Waits until the lock has been renewed after a time. A replica whose lock was taken notices it by this.
+    ///
+    /// # Errors
+    /// The term has ended.
+    pub async fn confirm(&self, since: Instant) -> Result<(), TermEnded> {
+        if !self.is_current() {
+            return Err(TermEnded);
+        }
+        let Some(renewals) = &self.renewals else { return Ok(()) };
+        let mut last = renewals.last.subscribe();
+        if *last.borrow() >= since {
+            return Ok(());
+        }
+        renewals.requested.notify_one();
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Err(TermEnded),
+            renewed = last.wait_for(|renewed| *renewed >= since) => renewed.map(|_| ()).map_err(|_| TermEnded),
+        }
+    }
+
+    /// Waits until [`Self::confirm`] is called.
+    pub(crate) async fn renewal_requested(&self) {
+        match &self.renewals {
+            Some(renewals) => renewals.requested.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn certain_until(&self) -> Option<Instant> {
         *self.certain_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn renew(&self, certain_until: Instant) {
+    /// The lock was renewed by a request that began at `renewed`.
+    pub(crate) fn renew(&self, renewed: Instant, certain_until: Instant) {
         *self.certain_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(certain_until);
+        if let Some(renewals) = &self.renewals {
+            renewals.last.send_replace(renewed);
+        }
     }
 }
 
 impl From<CancellationToken> for Term {
     /// A term without an election, until the token is cancelled.
     fn from(ended: CancellationToken) -> Self {
-        Self { ended, certain_until: Arc::default() }
+        Self { ended, certain_until: Arc::default(), renewals: None }
     }
 }
 
@@ -79,15 +125,35 @@ mod tests {
     #[tokio::test]
     async fn write_is_dropped_when_the_lease_may_be_taken() {
         let certain_until = Instant::now() + Duration::from_millis(50);
-        let term = Term::new(CancellationToken::new(), certain_until);
+        let term = Term::new(CancellationToken::new(), Instant::now(), certain_until);
         assert_eq!(term.write(std::future::pending::<()>()).await, Err(TermEnded));
         assert!(Instant::now() >= certain_until);
         assert!(!term.is_current() && !term.ended().is_cancelled(), "the end is not noticed yet");
         assert_eq!(term.write(async { 1 }).await, Err(TermEnded));
-        term.renew(Instant::now() + Duration::from_secs(3600));
+        term.renew(Instant::now(), Instant::now() + Duration::from_secs(3600));
         assert!(term.is_current());
         assert_eq!(term.write(async { 1 }).await, Ok(1));
         term.ended().cancel();
         assert_eq!(term.write(async { 1 }).await, Err(TermEnded));
+    }
+
+    #[tokio::test]
+    async fn term_is_confirmed_by_a_renewal_that_begins_later() {
+        let (begun, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+        let term = Term::new(CancellationToken::new(), begun, later);
+        let since = Instant::now();
+        let confirming = tokio::spawn({
+            let term = term.clone();
+            async move { term.confirm(since).await }
+        });
+        term.renewal_requested().await;
+        term.renew(begun, later);
+        tokio::task::yield_now().await;
+        assert!(!confirming.is_finished(), "that renewal began before");
+        term.renew(Instant::now(), later);
+        assert_eq!(confirming.await.expect("no panic"), Ok(()));
+        assert_eq!(term.confirm(since).await, Ok(()), "no further renewal is requested");
+        term.ended().cancel();
+        assert_eq!(term.confirm(Instant::now()).await, Err(TermEnded));
     }
 }

@@ -33,6 +33,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
+use sluice_tasks::restart;
 use tokio::sync::{Notify, watch};
 use tower::{BoxError, ServiceBuilder};
 use tracing::warn;
@@ -89,7 +90,14 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
     let client = Client::new(service, config.default_namespace);
     // The heartbeat ends with the client that is returned. It must not keep that client alive.
     let in_use = Arc::new(());
-    tokio::spawn(keep_checking(client.clone(), transport, Arc::downgrade(&in_use)));
+    let (checked, used) = (client.clone(), Arc::downgrade(&in_use));
+    tokio::spawn(restart("heartbeat of the Kubernetes API", move || {
+        let checking = keep_checking(checked.clone(), transport.clone(), used.clone());
+        async move {
+            checking.await;
+            Ok(())
+        }
+    }));
     let outer = tower::service_fn(move |request| {
         let (client, in_use) = (client.clone(), in_use.clone());
         async move {

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use sluice_model::Text;
+use sluice_telemetry::Sample;
 
 /// Time between two warnings of one failing collection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -213,20 +214,34 @@ impl Collector for StatesCollector {
             "sluice_kube_watch_age_seconds",
             "Time since the API server last sent an object or a bookmark of a collection, or accepted a request for it",
             None,
-            prometheus_client::metrics::MetricType::Gauge,
+            MetricType::Gauge,
         )?;
         for (key, state) in states.iter() {
             let age = ConstGauge::new(state.state().confirmed.elapsed().as_secs_f64());
             age.encode(ages.encode_family(&labels(key))?)?;
         }
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let failures_of = |state: &WatchState| state.state().failures as f64;
         let mut failures = encoder.encode_descriptor(
-            "sluice_kube_watch_failures",
+            "sluice_kube_watch_failures_total",
             "Failed requests for a collection of an API server",
             None,
-            prometheus_client::metrics::MetricType::Counter,
+            MetricType::Counter,
         )?;
+        let mut by_cluster: BTreeMap<&str, f64> = BTreeMap::new();
         for (key, state) in states.iter() {
-            ConstCounter::new(state.state().failures).encode(failures.encode_family(&labels(key))?)?;
+            let count = failures_of(state);
+            *by_cluster.entry(key.0.as_str()).or_default() += count;
+            Sample::counter(count).encode(failures.encode_family(&labels(key))?)?;
+        }
+        let mut errors = encoder.encode_descriptor(
+            "controller_sync_errors_total",
+            "Failed requests for all collections of an API server",
+            None,
+            MetricType::Counter,
+        )?;
+        for (cluster, count) in by_cluster {
+            Sample::counter(count).encode(errors.encode_family(&[("cluster", cluster)])?)?;
         }
         Ok(())
     }
@@ -268,7 +283,7 @@ mod tests {
         assert_eq!(states.failing().len(), 1);
         let labels = "{cluster=\"east\",resource=\"/api/v1/pods\"}";
         assert!(text().contains(&format!("sluice_kube_watch_age_seconds{labels} ")), "{}", text());
-        assert!(text().contains(&format!("sluice_kube_watch_failures_total{labels} 1\n")), "{}", text());
+        assert!(text().contains(&format!("sluice_kube_watch_failures_total{labels} 1.0\n")), "{}", text());
         guard.state.succeeded();
         assert!(states.failing().is_empty());
 

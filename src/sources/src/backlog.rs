@@ -19,18 +19,39 @@ pub(super) struct Backlog {
     endpoints_were_last: bool,
 }
 
-fn is_endpoint(kind: Kind) -> bool {
-    matches!(kind, Kind::EndpointSlice | Kind::Pod | Kind::WorkloadEntry)
+/// A part of the backlog whose changes keep their order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Lane {
+    /// Changes of endpoints.
+    Endpoints,
+    /// All others.
+    Others,
+}
+
+impl Lane {
+    /// The lane of a kind, so that the changes of one object are in one lane.
+    pub(super) fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::EndpointSlice | Kind::Pod | Kind::WorkloadEntry => Self::Endpoints,
+            _ => Self::Others,
+        }
+    }
 }
 
 impl Backlog {
-    pub(super) fn add(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            if is_endpoint(change.kind) {
-                self.endpoints.push(change);
-            } else {
-                self.others.push_back(change);
-            }
+    /// Adds changes of one lane.
+    pub(super) fn add(&mut self, lane: Lane, changes: Vec<Change>) {
+        match lane {
+            Lane::Endpoints => self.endpoints.extend(changes),
+            Lane::Others => self.others.extend(changes),
+        }
+    }
+
+    /// Number of changes of one lane.
+    pub(super) fn len_of(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Endpoints => self.endpoints.len(),
+            Lane::Others => self.others.len(),
         }
     }
 
@@ -84,8 +105,8 @@ mod tests {
     #[test]
     fn small_backlog_is_one_epoch() {
         let mut backlog = Backlog::default();
-        backlog.add(deletions(Kind::VirtualService, 1000));
-        backlog.add(deletions(Kind::Pod, 24));
+        backlog.add(Lane::Others, deletions(Kind::VirtualService, 1000));
+        backlog.add(Lane::Endpoints, deletions(Kind::Pod, 24));
         assert_eq!(kinds(&backlog.take_next()), [(Kind::Pod, 24), (Kind::VirtualService, 1000)]);
         assert_eq!(backlog.len(), 0);
     }
@@ -93,9 +114,9 @@ mod tests {
     #[test]
     fn endpoint_changes_go_before_a_large_backlog_and_keep_their_order() {
         let mut backlog = Backlog::default();
-        backlog.add(deletions(Kind::VirtualService, 3000));
+        backlog.add(Lane::Others, deletions(Kind::VirtualService, 3000));
         assert_eq!(kinds(&backlog.take_next()), [(Kind::VirtualService, 1024)]);
-        backlog.add(deletions(Kind::EndpointSlice, 2));
+        backlog.add(Lane::Endpoints, deletions(Kind::EndpointSlice, 2));
         let first = backlog.take_next();
         let names: Vec<Text> = first.iter().map(|change| change.key.name.clone()).collect();
         assert_eq!(names, ["EndpointSlice-0", "EndpointSlice-1"]);
@@ -107,9 +128,9 @@ mod tests {
     #[test]
     fn steady_endpoint_changes_do_not_starve_other_changes() {
         let mut backlog = Backlog::default();
-        backlog.add(deletions(Kind::VirtualService, 3000));
+        backlog.add(Lane::Others, deletions(Kind::VirtualService, 3000));
         let mut next = || {
-            backlog.add(deletions(Kind::Pod, 1));
+            backlog.add(Lane::Endpoints, deletions(Kind::Pod, 1));
             kinds(&backlog.take_next())
         };
         assert_eq!(next(), [(Kind::Pod, 1)]);

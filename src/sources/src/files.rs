@@ -13,15 +13,16 @@ mod text;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
-use std::{io, thread};
 
 use parallel::read_in_parallel;
 use read::{FileVersion, is_config_file, read_text};
 use sluice_model::Text;
+use sluice_tasks::NamedThread;
 use sluice_watch::{Due, FollowGuard, MAX_CHANGE_DELAY, RESCAN_INTERVAL, Watch};
 use tracing::{info, warn};
 use tree::Tree;
@@ -149,7 +150,7 @@ impl FileSource {
     pub fn follow(mut self, sink: Arc<dyn Sink>) -> Result<FollowGuard, FilesError> {
         let stop = self.watch.handle();
         let name = format!("files-{}", self.cluster.id);
-        let thread = thread::Builder::new().name(name).spawn(move || self.run(&*sink)).map_err(FilesError::Thread)?;
+        let thread = NamedThread::start(&name, move || self.run(&*sink)).map_err(FilesError::Thread)?;
         Ok(FollowGuard::new(stop, thread))
     }
 
@@ -211,11 +212,11 @@ impl FileSource {
         let (sender, listing) = channel();
         let (root, waker) = (self.root.clone(), self.watch.handle());
         let walk = move || {
-            // Fails only when the source has ended.
+            // Fails only when the source has ended. If the walk panics, the directory is rescanned later.
             let _ = sender.send(DirectoryListing::walk(&root));
             waker.wake();
         };
-        if let Err(error) = thread::Builder::new().name("files-walk".to_owned()).spawn(walk) {
+        if let Err(error) = NamedThread::start("files-walk", walk) {
             warn!(%error, "failed to start a thread, the directory is rescanned later");
         }
         listing

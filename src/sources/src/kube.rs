@@ -4,28 +4,38 @@
 //! parsed objects to the sink and keeps their keys only. A kind that a CustomResourceDefinition defines is read while the
 //! definition exists.
 
-mod addresses;
 mod definitions;
 mod objects;
+mod patches;
+mod registration;
 mod remote;
 mod reviews;
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use kube::Client;
-use sluice_kube::{Api, KubeOptions, ListWatch, Resource};
+use sluice_kube::{Api, KubeOptions, ListWatch, Receiver, Resource};
 pub use sluice_kube::{WatchStates, WatchSummary};
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, KindInfo};
+use sluice_tasks::restart_with;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 
 use super::{Cluster, Sink};
-pub use addresses::AddressWriter;
 use definitions::DefinitionsReceiver;
 use objects::ObjectsReceiver;
-pub use remote::{ClusterInfo, ClusterMetrics, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus};
+pub use patches::{PartUpdate, PartWriter};
+pub use registration::{
+    CleanupOptions, EntryCleaner, Refuse, RegistrarHandle, RegistrationMetrics, RegistrationOptions, WorkloadRegistrar,
+    WorkloadStream,
+};
+pub use remote::{
+    ClusterInfo, ClusterMetrics, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus,
+};
 pub use reviews::SecretReviewer;
 
 /// A cluster behind the Kubernetes API.
@@ -52,9 +62,9 @@ impl KubeSource {
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
         let crds = DefinitionsReceiver::new(defined);
-        let watching =
+        let definitions_watch =
             ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.options.backoff(), crds);
-        tasks.spawn(watching.run());
+        tasks.spawn(keep_watching("watch of CustomResourceDefinition".to_owned(), definitions_watch));
         let (used, unused): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.uses(info));
         // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
         // they have no effect.
@@ -76,12 +86,15 @@ impl KubeSource {
             } else {
                 let resource = Resource::new(info, info.versions.first().copied().unwrap_or("v1"), namespace);
                 let watching = ListWatch::new(api.clone(), resource, self.options.backoff(), objects);
-                tasks.spawn(watching.run());
+                tasks.spawn(keep_watching(task_name(info), watching));
             }
         }
         tokio::select! {
             () = stop.cancelled() => {}
-            () = async { while tasks.join_next().await.is_some() {} } => {}
+            Some(ended) = tasks.join_next() => match ended {
+                Ok(()) => error!(cluster = %self.cluster.id, "task of a Kubernetes source ended"),
+                Err(error) => error!(cluster = %self.cluster.id, %error, "task of a Kubernetes source failed"),
+            },
         }
         tasks.shutdown().await;
     }
@@ -99,6 +112,16 @@ impl KubeSource {
             _ => None,
         }
     }
+}
+
+/// Name of the task that watches a kind.
+fn task_name(info: &KindInfo) -> String {
+    format!("watch of {}", info.kind)
+}
+
+/// Lists and watches a collection, again after a panic: a new list contains what the panic has left out.
+async fn keep_watching<R: Receiver + Sync>(name: String, mut watch: ListWatch<R>) {
+    restart_with(&name, &mut watch, |watch| watch.run().boxed()).await;
 }
 
 /// Publishes a value if it differs from the published one.

@@ -7,6 +7,7 @@ mod inputs;
 pub mod kube;
 mod mesh_files;
 mod mesh_override;
+mod metrics;
 mod report;
 
 use std::collections::BTreeSet;
@@ -18,9 +19,10 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::oneshot;
 
-pub use inputs::{InputSink, SourceMetrics};
+pub use inputs::InputSink;
 pub use mesh_files::{MeshFileError, MeshFiles};
-pub use mesh_override::MeshOverride;
+pub use mesh_override::{MeshLayers, MeshOverride};
+pub use metrics::SourceMetrics;
 pub use report::{Problem, Reporter};
 
 /// The origin of a change.
@@ -49,7 +51,8 @@ pub struct Change {
 
 /// Receives the objects of all sources.
 pub trait Sink: Send + Sync + 'static {
-    /// Makes changes visible together. Equal values are no change. Blocks while the queue is full.
+    /// Makes changes visible together, except that changes of endpoints go before a large backlog. Equal values are no change.
+    /// Blocks while too many changes of the same sort wait.
     fn commit(&self, changes: Vec<Change>);
 
     /// Reports that all current objects of the kinds have been committed for the cluster.

@@ -4,15 +4,16 @@
 //! created later, and a symbolic link may point outside of the watched directories. If a file is invalid, the previous
 //! settings stay.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use serde_json::Value;
 use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
 use sluice_parse::yaml::{self, Limits};
 use sluice_parse::{Findings, merge_mesh_config, parse_mesh_networks};
+use sluice_tasks::NamedThread;
 use sluice_telemetry::unix_time;
 use sluice_watch::{Due, FollowGuard, MAX_CHANGE_DELAY, SETTLE_TIME, Watch};
 use tracing::{info, warn};
@@ -130,7 +131,7 @@ impl MeshFiles {
         let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path));
         let stop = watch.handle();
         let mut follower = Follower { files: self.files, watch, reporter };
-        let thread = thread::Builder::new().name("mesh-files".to_owned()).spawn(move || follower.run(&*sink));
+        let thread = NamedThread::start("mesh-files", move || follower.run(&*sink));
         Ok(FollowGuard::new(stop, thread.map_err(MeshFileError::Thread)?))
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
 use sluice_parse::{Findings, merge_mesh_config};
+use tokio::sync::watch;
 
 use super::Change;
 
@@ -45,7 +46,12 @@ pub struct MeshOverride {
     networks: Option<MeshSettings>,
     /// Reads environment variables, for provider headers with `envName`.
     variable: fn(&str) -> Option<String>,
+    /// Publishes the layers of the mesh config as they were given.
+    layers: watch::Sender<MeshLayers>,
 }
+
+/// The layers of the mesh config as JSON objects, without defaults. Fields of later ones replace those of earlier ones.
+pub type MeshLayers = Vec<Value>;
 
 /// A ConfigMap with mesh settings.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +87,14 @@ impl MeshOverride {
             mesh: None,
             networks: None,
             variable: |_| None,
+            layers: watch::Sender::default(),
         }
+    }
+
+    /// The layers of the mesh config, for the injector: its templates see fields that nothing else reads.
+    #[must_use]
+    pub fn layers(&self) -> watch::Receiver<MeshLayers> {
+        self.layers.subscribe()
     }
 
     /// Provider headers with `envName` have the values that `variable` returns. Without it, they are empty.
@@ -107,8 +120,20 @@ impl MeshOverride {
         } else {
             return Change { kind, key, object, origin };
         }
+        self.publish_layers();
         let object = self.combined().map(Box::new);
         Change { kind, key: self.key.clone(), object, origin }
+    }
+
+    fn publish_layers(&self) {
+        let (own, shared) = (self.config_map.settings.as_deref(), self.shared.settings.as_deref());
+        let layers = [shared, self.mesh.as_ref().or(own)].into_iter().flatten();
+        let layers: MeshLayers = layers.filter_map(|layer| serde_json::from_str(&layer.given).ok()).collect();
+        self.layers.send_if_modified(|published| {
+            let has_changed = *published != layers;
+            *published = layers;
+            has_changed
+        });
     }
 
     /// The combined settings as a ConfigMap; `None` if there is neither a ConfigMap nor a file.

@@ -4,11 +4,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, NullWatcher, RecursiveMode, Watcher};
+use sluice_tasks::{NamedThread, ThreadEnd};
 use tracing::warn;
 
 /// A file that is written and not closed is taken as complete when it has not changed for this time.
@@ -202,14 +202,19 @@ impl Handle {
 /// Stops following files when it is dropped.
 pub struct FollowGuard {
     stop: Handle,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<NamedThread>,
 }
 
 impl FollowGuard {
     /// Guards a thread that ends when `stop` is called.
     #[must_use]
-    pub fn new(stop: Handle, thread: thread::JoinHandle<()>) -> Self {
+    pub fn new(stop: Handle, thread: NamedThread) -> Self {
         Self { stop, thread: Some(thread) }
+    }
+
+    /// The end of the thread. `None` from the second call on.
+    pub fn end(&mut self) -> Option<ThreadEnd> {
+        self.thread.as_mut()?.end()
     }
 }
 
@@ -217,18 +222,20 @@ impl Drop for FollowGuard {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been logged already.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
+
+/// Name of the thread of [`follow_changes`].
+const FOLLOW_THREAD: &str = "follow-files";
 
 /// Interval of checks without a notification.
 pub const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Calls `on_change` after changes of `wanted` files in directories, until the guard is dropped: once for changes that
 /// follow each other within [`SETTLE_TIME`], after [`MAX_CHANGE_DELAY`] at the latest, and at [`RESCAN_INTERVAL`] without
-/// any notification.
+/// any notification. If it panics, it is called again at the next change or check.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -254,39 +261,56 @@ fn follow_with(
         }
     }
     let stopper = watch.handle();
-    let following = move || {
-        let mut wake = Instant::now() + rescan_interval;
-        let mut first_change = None;
-        loop {
-            match watch.next(wake) {
-                Due::Stop => return,
-                // Several files can change one after the other: wait for the last one.
-                Due::File(..) | Due::Everything => {
-                    let now = Instant::now();
-                    wake = (now + SETTLE_TIME).min(*first_change.get_or_insert(now) + MAX_CHANGE_DELAY);
-                    if now < wake {
-                        continue;
-                    }
-                }
-                Due::Nothing => {}
-            }
-            on_change();
-            if first_change.take().is_none() {
-                for directory in &directories {
-                    // It may not have existed, or may have been replaced. If it cannot be watched, the next check follows.
-                    let _ = watch.add_directory(directory);
-                }
-            }
-            wake = Instant::now() + rescan_interval;
-        }
-    };
-    let thread = thread::Builder::new().name("follow-files".to_owned()).spawn(following)?;
+    let following = move || follow_until_stop(&mut watch, rescan_interval, &directories, &on_change);
+    let thread = NamedThread::start_restarted(FOLLOW_THREAD, following)?;
     Ok(FollowGuard::new(stopper, thread))
+}
+
+fn follow_until_stop(watch: &mut Watch, rescan_interval: Duration, directories: &[PathBuf], on_change: &impl Fn()) {
+    let mut wake = Instant::now() + rescan_interval;
+    let mut first_change = None;
+    loop {
+        match watch.next(wake) {
+            Due::Stop => return,
+            // Several files can change one after the other: wait for the last one.
+            Due::File(..) | Due::Everything => {
+                let now = Instant::now();
+                wake = (now + SETTLE_TIME).min(*first_change.get_or_insert(now) + MAX_CHANGE_DELAY);
+                if now < wake {
+                    continue;
+                }
+            }
+            Due::Nothing => {}
+        }
+        on_change();
+        if first_change.take().is_none() {
+            for directory in directories {
+                // It may not have existed, or may have been replaced. If it cannot be watched, the next check follows.
+                let _ = watch.add_directory(directory);
+            }
+        }
+        wake = Instant::now() + rescan_interval;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_followed_after_a_panic() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (sender, calls) = channel();
+        let on_change = move || {
+            sender.send(()).expect("the test runs");
+            panic!("a bug");
+        };
+        let _guard = follow_changes(&[directory.path().to_owned()], |_| true, on_change).expect("followed");
+        for name in ["a", "b"] {
+            std::fs::write(directory.path().join(name), name).expect("written");
+            calls.recv_timeout(Duration::from_secs(30)).expect("the change is reported");
+        }
+    }
 
     #[test]
     fn file_moved_out_of_a_hidden_directory_is_reported_alone() {
@@ -363,7 +387,7 @@ mod tests {
         while calls.try_recv().is_err() {
             assert!(Instant::now() < deadline, "the changes are reported while they go on");
             report(Ok(Event::new(kind).add_path(path.clone())));
-            thread::sleep(SETTLE_TIME / 10);
+            std::thread::sleep(SETTLE_TIME / 10);
         }
         drop(guard);
     }

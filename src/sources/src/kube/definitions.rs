@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use serde_json::Value;
 use sluice_kube::{Api, Backoff, Discovery, ListWatch, Receiver, Resource, WatchEvent};
 use sluice_model::Text;
 use sluice_parse::KindInfo;
+use sluice_tasks::restart_with;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::objects::ObjectsReceiver;
-use super::publish;
+use super::{publish, task_name};
 
 /// Time between the first two checks whether a defined kind is served. It doubles with each further one.
 const FIRST_RECHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -104,8 +106,9 @@ pub(super) async fn follow(
                 Some(version) => {
                     info!(kind = %info.kind, version, "kind is defined");
                     let resource = Resource::new(info, version, namespace.clone());
-                    let watching = ListWatch::new(api.clone(), resource, backoff.clone(), objects);
-                    objects = watching.run_while_served().await;
+                    let mut watch = ListWatch::new(api.clone(), resource, backoff.clone(), objects);
+                    restart_with(&task_name(info), &mut watch, |watch| watch.run_while_served().boxed()).await;
+                    objects = watch.into_receiver();
                     recheck.reset();
                 }
                 None => tokio::task::block_in_place(|| objects.absent()),

@@ -21,6 +21,8 @@ pub(super) struct ObjectsReceiver {
     sink: Arc<dyn Sink>,
     /// Keys of the existing objects.
     known: BTreeSet<ObjectKey>,
+    /// Keys of deleted objects whose deletion is not committed yet. A new list after a panic deletes them.
+    deleting: BTreeSet<ObjectKey>,
     /// Keys of those that the list in progress has not contained yet.
     not_listed: BTreeSet<ObjectKey>,
     log: RejectLog,
@@ -28,7 +30,20 @@ pub(super) struct ObjectsReceiver {
 
 impl ObjectsReceiver {
     pub(super) fn new(info: &'static KindInfo, cluster: Cluster, sink: Arc<dyn Sink>) -> Self {
-        Self { info, cluster, sink, known: BTreeSet::new(), not_listed: BTreeSet::new(), log: RejectLog::default() }
+        Self {
+            info,
+            cluster,
+            sink,
+            known: BTreeSet::new(),
+            deleting: BTreeSet::new(),
+            not_listed: BTreeSet::new(),
+            log: RejectLog::default(),
+        }
+    }
+
+    fn commit(&mut self, changes: Vec<Change>) {
+        self.sink.commit(changes);
+        self.deleting.clear();
     }
 
     /// Whether objects have been read and not been deleted.
@@ -56,7 +71,10 @@ impl ObjectsReceiver {
             let key = identify(&self.cluster.id, object).ok()?.key;
             // The object may have applied to this revision before.
             self.not_listed.remove(&key);
-            return self.known.remove(&key).then(|| self.deletion(key, version));
+            return self.known.remove(&key).then(|| {
+                self.deleting.insert(key.clone());
+                self.deletion(key, version)
+            });
         }
         match parse_object(&self.cluster.id, &self.cluster.domain, object) {
             Ok(parsed) => {
@@ -75,7 +93,9 @@ impl ObjectsReceiver {
 
     fn delete(&mut self, object: &Value) -> Option<Change> {
         let key = identify(&self.cluster.id, object).ok()?.key;
-        self.known.remove(&key);
+        if self.known.remove(&key) {
+            self.deleting.insert(key.clone());
+        }
         self.not_listed.remove(&key);
         Some(self.deletion(key, version(object)))
     }
@@ -88,24 +108,25 @@ impl ObjectsReceiver {
 
 impl Receiver for ObjectsReceiver {
     fn begin_list(&mut self) {
+        self.known.append(&mut self.deleting);
         self.not_listed.clone_from(&self.known);
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
         let changes = objects.into_iter().filter_map(|object| self.change(WatchEvent::Apply(object))).collect();
-        self.sink.commit(changes);
+        self.commit(changes);
     }
 
     fn end_list(&mut self) {
         let deleted = std::mem::take(&mut self.not_listed);
+        self.sink.commit(deleted.iter().map(|key| self.deletion(key.clone(), Text::default())).collect());
         self.known.retain(|key| !deleted.contains(key));
-        self.sink.commit(deleted.into_iter().map(|key| self.deletion(key, Text::default())).collect());
         self.sink.synced(&self.cluster.id, &[self.info.kind]);
     }
 
     fn watched(&mut self, events: Vec<WatchEvent>) {
         let changes = events.into_iter().filter_map(|event| self.change(event)).collect();
-        self.sink.commit(changes);
+        self.commit(changes);
     }
 
     fn absent(&mut self) {

@@ -1,15 +1,18 @@
-//! Remote clusters whose kubeconfigs are in Secrets (S15).
+//! Remote clusters whose kubeconfigs are in Secrets (S15), or in files (S16).
 //!
 //! A Secret of the control plane's namespace with the label `istio/multiCluster=true` contains kubeconfigs by cluster id. A
 //! [`ClusterReader`] reads each cluster, see [`KubeSource`]. When a kubeconfig changes, a second reader starts beside the
 //! first, and replaces it when all kinds are synced. So new credentials never remove objects. An invalid kubeconfig is a
-//! reject of its Secret, and the reader with the previous kubeconfig continues.
+//! reject of its Secret, and the reader with the previous kubeconfig continues. A file is treated as a Secret whose name is its
+//! path; invalid ones are logged.
 
+mod directory;
 mod reader;
 mod secrets;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{KubeSource, WatchStates};
+use super::{KubeSource, WatchStates, keep_watching};
 use crate::{Cluster, Sink};
 pub use state::{ClusterInfo, ClusterMetrics, RemoteStates, SyncStatus};
 
@@ -51,9 +54,19 @@ pub struct RemoteOptions {
     pub watch_states: WatchStates,
 }
 
-/// Reads the clusters that Secrets declare.
+/// Where kubeconfigs of remote clusters are.
+pub enum KubeconfigSource {
+    /// In Secrets of the cluster of a client.
+    Secrets(Client),
+    /// In the files of a directory (`PILOT_MULTICLUSTER_KUBECONFIG_PATH`).
+    Directory(PathBuf),
+}
+
+/// Reads the clusters that Secrets or files declare.
 pub struct RemoteClusters {
     options: RemoteOptions,
+    /// Their kubeconfigs are in files.
+    are_in_files: bool,
     sink: Arc<dyn Sink>,
     rejects: Input<RejectKey, Vec<Reject>>,
     clients: Clients,
@@ -100,6 +113,7 @@ impl RemoteClusters {
         let (event_sender, events) = mpsc::unbounded_channel();
         Self {
             options,
+            are_in_files: false,
             sink,
             rejects,
             clients,
@@ -128,16 +142,31 @@ impl RemoteClusters {
         }
     }
 
-    /// Watches the Secrets with `client`, and reads their clusters until `stop` is cancelled.
-    pub async fn run(mut self, client: Client, stop: CancellationToken) {
-        let Self { options, .. } = &self;
-        let api = Api::new(client, options.cluster.id.clone(), options.kube, options.watch_states.clone());
+    /// Follows the kubeconfigs, and reads their clusters until `stop` is cancelled.
+    pub async fn run(mut self, source: KubeconfigSource, stop: CancellationToken) {
         let (sender, mut published) = watch::channel(None);
-        let receiver = SecretsReceiver::new(sender, self.metrics.clone());
-        let resource = Resource::cluster_secrets(&self.options.system_namespace);
-        let list_watch = ListWatch::new(api, resource, self.options.kube.backoff(), receiver);
         let mut watching = JoinSet::new();
-        watching.spawn(list_watch.run());
+        let mut followed = None;
+        match source {
+            KubeconfigSource::Secrets(client) => {
+                let Self { options, .. } = &self;
+                let api = Api::new(client, options.cluster.id.clone(), options.kube, options.watch_states.clone());
+                let receiver = SecretsReceiver::new(sender, self.metrics.clone());
+                let resource = Resource::cluster_secrets(&options.system_namespace);
+                let list_watch = ListWatch::new(api, resource, options.kube.backoff(), receiver);
+                watching.spawn(keep_watching("watch of remote clusters".to_owned(), list_watch));
+            }
+            KubeconfigSource::Directory(root) => {
+                self.are_in_files = true;
+                match directory::follow(&root, sender) {
+                    Ok(guard) => followed = Some(guard),
+                    // The task `remote clusters` fails with it.
+                    Err(error) => {
+                        return error!(root = %root.display(), %error, "kubeconfigs of remote clusters cannot be followed");
+                    }
+                }
+            }
+        }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -150,11 +179,18 @@ impl RemoteClusters {
                         self.apply_secrets(&secrets, &stop).await;
                     }
                 }
-                Some(event) = self.events.recv() => self.handle_event(event).await,
+                Some(event) = self.events.recv() => match event {
+                    Event::Failed(_) if stop.is_cancelled() => break,
+                    // The task `remote clusters` fails with it.
+                    Event::Failed(_) => return error!("reading a remote cluster ended before it was stopped"),
+                    Event::Synced(_) | Event::TimedOut(_) => self.handle_event(event).await,
+                },
             }
             self.publish_states();
         }
         watching.shutdown().await;
+        // Its thread may be reading files.
+        tokio::task::spawn_blocking(move || drop(followed));
         for cluster in std::mem::take(&mut self.clusters).into_values() {
             cluster.reader.stop().await;
         }
@@ -207,7 +243,7 @@ impl RemoteClusters {
 
     async fn remove(&mut self, id: &Text) {
         let Some(cluster) = self.clusters.remove(id) else { return };
-        info!(cluster = %id, secret = %cluster.secret, "remote cluster removed: no Secret declares it");
+        info!(cluster = %id, secret = %cluster.secret, "remote cluster removed: no kubeconfig declares it");
         self.clients.remove(id);
         if let Some(replacement) = cluster.replacement {
             replacement.stop().await;
@@ -216,7 +252,7 @@ impl RemoteClusters {
     }
 
     async fn handle_event(&mut self, event: Event) {
-        let (Event::Synced(reader_id) | Event::TimedOut(reader_id)) = event;
+        let (Event::Synced(reader_id) | Event::TimedOut(reader_id) | Event::Failed(reader_id)) = event;
         let is_sender = |reader: &ClusterReader| reader.id == reader_id;
         let sender = self
             .clusters
@@ -236,6 +272,7 @@ impl RemoteClusters {
                 is_replacement
             }
             Event::TimedOut(_) if reader.is_synced => false,
+            Event::Failed(_) => false,
             Event::TimedOut(_) => {
                 reader.is_timed_out = true;
                 let (not_synced, seconds) = (reader.not_synced(), self.options.timeout.as_secs_f64());
@@ -285,7 +322,15 @@ impl RemoteClusters {
                     continue;
                 }
                 if let Some(other) = wanted.get(id) {
-                    reject("", format!("is a cluster that Secret {} already declares", other.secret), Severity::Error);
+                    reject(
+                        "",
+                        format!(
+                            "is a cluster that {} {} already declares",
+                            if self.are_in_files { "file" } else { "Secret" },
+                            other.secret
+                        ),
+                        Severity::Error,
+                    );
                     continue;
                 }
                 declared.insert(id.clone());
@@ -324,7 +369,15 @@ impl RemoteClusters {
                 continue;
             }
             for Reject { field_path: field, reason, .. } in rejects {
-                warn!(secret = %name, %field, %reason, "Secret of a remote cluster is invalid");
+                if self.are_in_files {
+                    warn!(file = %name, %field, %reason, "kubeconfig of a remote cluster is invalid");
+                } else {
+                    warn!(secret = %name, %field, %reason, "Secret of a remote cluster is invalid");
+                }
+            }
+            if self.are_in_files {
+                // Rejects are those of objects.
+                continue;
             }
             self.rejects.set(RejectKey { kind: Kind::Secret, object: self.key(name) }, rejects.clone());
         }
@@ -355,7 +408,10 @@ impl RemoteClusters {
                 ClusterReader { is_timed_out: true, .. } => SyncStatus::Timeout,
                 _ => SyncStatus::Syncing,
             };
-            let secret_name = format!("{}/{}", self.options.system_namespace, cluster.secret).into();
+            let secret_name = match self.are_in_files {
+                true => cluster.secret.clone(),
+                false => format!("{}/{}", self.options.system_namespace, cluster.secret).into(),
+            };
             (id.clone(), ClusterInfo { id: id.clone(), secret_name, sync_status })
         };
         let infos: BTreeMap<_, _> = self.clusters.iter().map(info).collect();

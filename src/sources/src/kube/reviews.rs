@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
 use sluice_kube::{Clients, RequestError, next_batch_or_due, request};
 use sluice_model::SecretReader;
+use sluice_tasks::catch_panic;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +45,7 @@ enum Outcome {
     /// Whether access is allowed.
     Reviewed(bool),
     NoClient,
-    Failed(RequestError),
+    Failed(String),
 }
 
 impl SecretReviewer {
@@ -97,7 +98,12 @@ impl SecretReviewer {
             let (reader, client) = (reader.clone(), self.clients.get(&reader.cluster));
             self.running.spawn(async move {
                 let outcome = match client {
-                    Some(client) => review(client, &reader).await.map_or_else(Outcome::Failed, Outcome::Reviewed),
+                    // Without an outcome, the review would never be repeated.
+                    Some(client) => match catch_panic(review(client, &reader)).await {
+                        Ok(Ok(allowed)) => Outcome::Reviewed(allowed),
+                        Ok(Err(error)) => Outcome::Failed(error.to_string()),
+                        Err(panic) => Outcome::Failed(format!("the review {panic}")),
+                    },
                     None => Outcome::NoClient,
                 };
                 (reader, outcome)

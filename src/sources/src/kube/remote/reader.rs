@@ -21,6 +21,8 @@ pub(super) enum Event {
     Synced(u64),
     /// Some kinds are not synced within the timeout.
     TimedOut(u64),
+    /// The reader has ended before it was stopped.
+    Failed(u64),
 }
 
 type Keys = BTreeSet<(Kind, ObjectKey)>;
@@ -65,7 +67,9 @@ impl ClusterReader {
         let sink = Arc::new(ReaderSink { id, state: Mutex::new(state), inner: sink, events: events.clone() });
         let client = source.client.clone();
         let (source_sink, stopped) = (sink.clone(), stop.clone());
+        let end = EndGuard { id, stop: stop.clone(), events: events.clone() };
         let task = tokio::spawn(async move {
+            let _end = end;
             let time_out = async {
                 if !timeout.is_zero() {
                     tokio::time::sleep(timeout).await;
@@ -111,6 +115,22 @@ impl ClusterReader {
     /// yet stay until these kinds are synced.
     pub(super) fn replace(&self, previous: Keys) {
         tokio::task::block_in_place(|| self.sink.replace(previous));
+    }
+}
+
+/// Reports a reader that ends or panics before it is stopped.
+struct EndGuard {
+    id: u64,
+    stop: CancellationToken,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if !self.stop.is_cancelled() {
+            // Fails only at the end of the process.
+            let _ = self.events.send(Event::Failed(self.id));
+        }
     }
 }
 

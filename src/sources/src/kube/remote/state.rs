@@ -32,7 +32,7 @@ pub enum SyncStatus {
 pub struct ClusterInfo {
     /// Its id.
     pub id: Text,
-    /// NAMESPACE/NAME of the Secret with its kubeconfig; empty if it has none.
+    /// NAMESPACE/NAME of the Secret with its kubeconfig, or path of the file; empty if it has none.
     pub secret_name: Text,
     /// Its sync state.
     pub sync_status: SyncStatus,
