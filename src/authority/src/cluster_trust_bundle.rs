@@ -5,14 +5,18 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 use serde_json::json;
-use sluice_kube::{Backoff, RequestError, Term};
+use sluice_kube::{Api, Backoff, Discovery, KubeOptions, RequestError, Term, WatchStates};
+use sluice_model::Text;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::api_request;
 use crate::server::TrustBundle;
 
-const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "clustertrustbundles";
+/// Versions of the kind, the preferred one first. Kubernetes 1.37 serves `v1`, and `v1beta1` only on request.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const NAME: &str = "istio.io:istiod-ca:root-cert";
 const SIGNER: &str = "istio.io/istiod-ca";
 /// Interval of checks for changes by other writers.
@@ -21,6 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Keeps the ClusterTrustBundle of the mesh up to date.
 pub struct TrustBundleWriter {
     client: Client,
+    discovery: Api,
     bundle: watch::Receiver<TrustBundle>,
 }
 
@@ -28,7 +33,8 @@ impl TrustBundleWriter {
     /// Writes the roots of a trust bundle.
     #[must_use]
     pub fn new(client: Client, bundle: watch::Receiver<TrustBundle>) -> Self {
-        Self { client, bundle }
+        let discovery = Api::new(client.clone(), Text::default(), KubeOptions::default(), WatchStates::default());
+        Self { client, discovery, bundle }
     }
 
     /// Runs until the term ends.
@@ -64,7 +70,9 @@ impl TrustBundleWriter {
         if roots.is_empty() {
             return Ok(false);
         }
-        let path = format!("{BUNDLES}/{NAME}");
+        let version = self.version().await?;
+        let bundles = format!("/apis/{GROUP}/{version}/{PLURAL}");
+        let path = format!("{bundles}/{NAME}");
         let (method, uri, object) = match api_request::send(&self.client, Method::GET, path.clone(), None).await {
             Ok(object) if object["spec"]["trustBundle"] == roots => return Ok(false),
             Ok(mut object) => {
@@ -73,15 +81,27 @@ impl TrustBundleWriter {
             }
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let object = json!({
-                    "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+                    "apiVersion": format!("{GROUP}/{version}"), "kind": "ClusterTrustBundle",
                     "metadata": {"name": NAME},
                     "spec": {"signerName": SIGNER, "trustBundle": roots},
                 });
-                (Method::POST, BUNDLES.to_owned(), object)
+                (Method::POST, bundles, object)
             }
             Err(error) => return Err(error.into()),
         };
         api_request::send(&self.client, method, uri, Some(&object)).await?;
         Ok(true)
+    }
+
+    /// The version of the kind that the API server serves.
+    async fn version(&self) -> Result<&'static str, RequestError> {
+        match self.discovery.discover(GROUP, PLURAL, &VERSIONS).await {
+            Discovery::Served(version) => Ok(version),
+            Discovery::NotServed => {
+                let message = format!("the API server serves {PLURAL}.{GROUP} in none of the versions {VERSIONS:?}");
+                Err(RequestError::Status { code: 404, message })
+            }
+            Discovery::Unknown(reason) => Err(RequestError::Unreachable(format!("discovery fails: {reason}"))),
+        }
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use http::Method;
 use kube::Client;
+use kube::core::Status;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
 use sluice_kube::{
-    Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, Term, TermEnded, WatchEvent, WatchStates,
-    sleep_until_due,
+    Api, Backoff, KubeOptions, ListWatch, ObjectPath, ROOTS_LOCK, Receiver, RequestError, Resource, Term, TermEnded,
+    WatchEvent, WatchStates, sleep_until_due,
 };
 use sluice_model::{Namespace, ObjectKey, Text};
+use sluice_tasks::restart_with;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -21,10 +24,20 @@ use crate::server::TrustBundle;
 
 /// Namespaces of Kubernetes without pods of a mesh. `kube-system` can have node proxies.
 const EXCLUDED_NAMESPACES: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
+/// The cause with which the API server refuses to create an object in a namespace that is being deleted.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 /// Wait after the first failed attempt for a namespace. It doubles with each further one.
 const FIRST_RETRY_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait after the API server refused a write.
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(30);
+/// Wait before a ConfigMap is repaired that was repaired shortly before. It doubles with each further repair.
+const FIRST_REPAIR_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait before a repair.
+const MAX_REPAIR_WAIT: Duration = Duration::from_secs(60);
+/// Time without a repair after which the next one does not wait.
+const REPAIR_MEMORY: Duration = Duration::from_secs(600);
+/// Number of repairs in a row that is reported.
+const REPORTED_REPAIRS: u32 = 4;
 /// Longest wait after a failure of the API server as a whole.
 const MAX_SERVER_RETRY_WAIT: Duration = Duration::from_secs(3);
 /// Time in which the watch has to report a written ConfigMap. It is written again after that.
@@ -42,8 +55,9 @@ struct WantedConfigMap {
 
 /// Writes ConfigMaps with the trust bundle into every namespace of a cluster, and repairs them.
 ///
-/// One of several replicas should write, see [`Election`](sluice_kube::Election). If two write for a moment, they write the
-/// same.
+/// One of several control planes should write, see [`Election`](sluice_kube::Election). A ConfigMap that another writer has
+/// changed is repaired only after the lock has been confirmed, because the other may have taken it. Repairs of the same
+/// ConfigMap in a row wait longer and longer: another control plane may write without a lock.
 pub struct BundleWriter {
     client: Client,
     cluster: Text,
@@ -59,6 +73,8 @@ pub struct BundleWriter {
     /// Writes that have failed, or that the watch has not reported yet: number of failures, and the time of the next
     /// attempt.
     pending: BTreeMap<(usize, Text), (u32, Instant)>,
+    /// Repairs of ConfigMaps that had the wanted content: their number, and the time of the last one.
+    repairs: BTreeMap<(usize, Text), (u32, Instant)>,
     /// The last warning of failed writes.
     warned: Option<Instant>,
 }
@@ -100,6 +116,7 @@ impl BundleWriter {
             states: WatchStates::default(),
             existing: BTreeSet::new(),
             pending: BTreeMap::new(),
+            repairs: BTreeMap::new(),
             warned: None,
         }
     }
@@ -123,9 +140,14 @@ impl BundleWriter {
                 ConfigMapReceiver { key: wanted.key, contents: BTreeMap::new(), sender, notify: notify.clone() };
             // With one namespace, this may be the only one whose ConfigMaps the control plane may read.
             let resource = Resource::config_maps_named(&wanted.name, self.only.clone());
-            watches.spawn(ListWatch::new(api.clone(), resource, self.options.backoff(), reader).run());
+            let mut watching = ListWatch::new(api.clone(), resource, self.options.backoff(), reader);
+            let name = format!("watch of ConfigMap {}", wanted.name);
+            watches.spawn(async move {
+                restart_with(&name, &mut watching, |watch| watch.run().boxed()).await;
+            });
             contents.push(receiver);
         }
+        let mut last = self.bundle.borrow().clone();
         loop {
             let due = self.pending.values().map(|(_, due)| *due).min();
             tokio::select! {
@@ -138,12 +160,17 @@ impl BundleWriter {
                     if changed.is_err() {
                         return;
                     }
-                    self.pending.clear();
                 }
                 _ = changes.changed() => {}
                 () = sleep_until_due(due) => {}
             }
             let bundle = self.bundle.borrow_and_update().clone();
+            // Any of the events above can come first after a change of the bundle.
+            if (&bundle.roots, &bundle.revoked) != (&last.roots, &last.revoked) {
+                self.pending.clear();
+                self.repairs.clear();
+                last = bundle.clone();
+            }
             for (index, receiver) in contents.iter_mut().enumerate() {
                 let current = receiver.borrow_and_update().clone();
                 if let Some(current) = current
@@ -165,6 +192,7 @@ impl BundleWriter {
                 continue;
             }
             self.pending.retain(|(_, namespace), _| namespace != name);
+            self.repairs.retain(|(_, namespace), _| namespace != name);
             if event.new.is_some() {
                 self.existing.insert(name.clone());
             } else {
@@ -183,8 +211,8 @@ impl BundleWriter {
         let wanted = self.wanted[index].clone();
         let text = (wanted.text)(bundle);
         self.pending.retain(|(of, namespace), _| *of != index || self.existing.contains(namespace));
-        // Without revocation lists, no ConfigMap is written for them.
-        if text.is_empty() {
+        // Without revocation lists, their ConfigMap is empty. Agents can mount it before there are any.
+        if bundle.roots.is_empty() {
             self.pending.retain(|(of, _), _| *of != index);
             return Ok(());
         }
@@ -193,17 +221,31 @@ impl BundleWriter {
             let target = (index, namespace.clone());
             if current.get(&namespace).is_some_and(|content| content == text) {
                 self.pending.remove(&target);
+                self.repairs.entry(target).or_insert((0, now));
                 continue;
+            }
+            // One that was deleted is written again at once.
+            if current.contains_key(&namespace) {
+                self.schedule_repair(&target, now, term).await?;
             }
             let (failures, due) = self.pending.get(&target).copied().unwrap_or((0, now));
             if due > now {
                 continue;
             }
             let written = term.write(self.write(&namespace, &wanted, text, current.contains_key(&namespace))).await?;
-            let Err(error) = written else {
-                debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the ConfigMap");
-                self.pending.insert(target, (failures, Instant::now() + OBSERVE_TIMEOUT));
-                continue;
+            let error = match written {
+                Ok(true) => {
+                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the ConfigMap");
+                    self.pending.insert(target, (failures, Instant::now() + OBSERVE_TIMEOUT));
+                    continue;
+                }
+                // The watch may not have reported the last write, which is then not the wanted one.
+                Ok(false) => {
+                    let wait = Backoff::after(failures, FIRST_RETRY_WAIT, MAX_SERVER_RETRY_WAIT);
+                    self.pending.insert(target, (failures.saturating_add(1), Instant::now() + wait));
+                    continue;
+                }
+                Err(error) => error,
             };
             let of_server = is_failure_of_server(&error);
             let longest = if of_server { MAX_SERVER_RETRY_WAIT } else { MAX_RETRY_WAIT };
@@ -229,30 +271,62 @@ impl BundleWriter {
         Ok(())
     }
 
+    /// Schedules the write of a ConfigMap that had the wanted content and was changed by another writer.
+    async fn schedule_repair(&mut self, target: &(usize, Text), now: Instant, term: &Term) -> Result<(), TermEnded> {
+        if self.pending.contains_key(target) {
+            return Ok(());
+        }
+        let Some((repairs, last)) = self.repairs.get_mut(target) else { return Ok(()) };
+        if now.saturating_duration_since(*last) > REPAIR_MEMORY {
+            *repairs = 0;
+        }
+        let wait = match repairs.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(earlier) => Backoff::after(earlier, FIRST_REPAIR_WAIT, MAX_REPAIR_WAIT),
+        };
+        (*repairs, *last) = (repairs.saturating_add(1), now);
+        if *repairs == REPORTED_REPAIRS {
+            let config_map = &self.wanted[target.0].name;
+            warn!(
+                target: "ca", namespace = %target.1, config_map,
+                "another writer changes the ConfigMap again and again: another control plane writes without the lock {}",
+                ROOTS_LOCK.name()
+            );
+        }
+        self.pending.insert(target.clone(), (0, now + wait));
+        term.confirm(now).await
+    }
+
+    /// Writes a ConfigMap. `false` if it was created or deleted since the watch reported it.
     async fn write(
         &self,
         namespace: &str,
         wanted: &WantedConfigMap,
         text: &str,
         exists: bool,
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": wanted.name, "namespace": namespace, "labels": {"istio.io/config": "true"}},
             "data": {wanted.key: text},
         });
-        let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let config_maps = ObjectPath::new("/api/v1", "configmaps");
         let (method, uri) = match exists {
-            true => (Method::PATCH, format!("{collection}/{}", wanted.name)),
-            false => (Method::POST, collection),
+            true => (Method::PATCH, config_maps.of(namespace, &wanted.name, "")),
+            false => (Method::POST, config_maps.all(namespace)),
         };
         match api_request::send(&self.client, method, uri, Some(&object)).await {
-            Ok(_) => Ok(()),
-            // Another writer created or deleted it. The watch reports the change.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            // The namespace is deleted after its objects. No object can be created in it meanwhile.
+            Err(kube::Error::Api(status)) if has_cause(&status, NAMESPACE_TERMINATING) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn has_cause(status: &Status, reason: &str) -> bool {
+    status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == reason)
 }
 
 /// Whether the API server as a whole fails, and not only this write.

@@ -10,6 +10,7 @@ mod config;
 mod config_maps;
 mod directory;
 mod error;
+mod grpc_metrics;
 mod keeper;
 mod kubernetes;
 mod metrics;
@@ -21,6 +22,7 @@ mod server;
 mod server_signer;
 mod service;
 mod signing;
+mod webhook_configurations;
 
 pub use anchors::TrustAnchors;
 pub use cluster_trust_bundle::TrustBundleWriter;
@@ -31,11 +33,12 @@ pub use keeper::AuthorityKeeper;
 pub use kubernetes::{KubernetesSigner, SignerConfig};
 pub use metrics::AuthorityMetrics;
 pub use nodes::{ImpersonationError, NodePods};
-pub use remote_roots::{RemoteRoots, RootsOptions};
+pub use remote_roots::{RemoteRoots, RootObjects, RootsOptions};
 pub use request_rate::RequestRate;
 pub use server::{DnsNames, ServerCertificateKeeper, TrustBundle};
 pub use server_signer::ServerSigner;
 pub use service::{CERTIFICATE_SERVICE_PROTO, CertificateIssuer, CertificateService, IssuingOptions};
+pub use webhook_configurations::{WebhookConfigurationWriter, WebhookKind};
 
 use std::sync::Arc;
 

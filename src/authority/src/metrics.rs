@@ -11,9 +11,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use sluice_ca::Certificate;
-use sluice_telemetry::{Count, unix_seconds};
+use sluice_telemetry::{Count, register_counts, unix_seconds};
 
 use super::Signer;
+use super::grpc_metrics::GrpcMetrics;
 
 /// Label `error` of signing errors.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
@@ -33,37 +34,138 @@ pub struct AuthorityMetrics {
     pub(super) rate_limited: Count,
     /// Connections of the secure port whose handshake failed.
     pub refused_connections: Count,
+    /// Writes of roots into webhook configurations.
+    pub(super) patches: PatchMetrics,
+    pub(super) grpc: GrpcMetrics,
     signer: Arc<ArcSwapOption<Signer>>,
+}
+
+/// Label `name`: a webhook configuration.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct NameLabel {
+    name: String,
+}
+
+/// Labels of failed writes of a webhook configuration.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct PatchFailureLabel {
+    name: String,
+    reason: &'static str,
+}
+
+/// Label `reason` of failed writes of a configuration for validation: the reason of the API server, or `Unknown`.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+/// Metrics of the writes of roots into webhook configurations.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PatchMetrics {
+    attempts: Family<NameLabel, Count>,
+    failures: Family<PatchFailureLabel, Count>,
+    retries: Family<NameLabel, Count>,
+    validation_updates: Count,
+    validation_errors: Family<ReasonLabel, Count>,
+}
+
+impl PatchMetrics {
+    pub(super) fn attempt(&self, name: &str) {
+        self.attempts.get_or_create(&NameLabel { name: name.to_owned() }).inc();
+    }
+
+    pub(super) fn failure(&self, name: &str) {
+        let label = PatchFailureLabel { name: name.to_owned(), reason: "webhook_update_failure" };
+        self.failures.get_or_create(&label).inc();
+    }
+
+    /// A write after one that failed.
+    pub(super) fn retry(&self, name: &str) {
+        self.retries.get_or_create(&NameLabel { name: name.to_owned() }).inc();
+    }
+
+    /// The configuration for validation was written.
+    pub(super) fn validation_updated(&self) {
+        self.validation_updates.inc();
+    }
+
+    /// The configuration for validation could not be written, with the HTTP status of the answer if there is one.
+    pub(super) fn validation_failed(&self, status: Option<u16>) {
+        let reason = match status {
+            Some(401) => "Unauthorized",
+            Some(403) => "Forbidden",
+            Some(404) => "NotFound",
+            Some(409) => "Conflict",
+            Some(422) => "Invalid",
+            Some(429) => "TooManyRequests",
+            _ => "Unknown",
+        };
+        self.validation_errors.get_or_create(&ReasonLabel { reason }).inc();
+    }
 }
 
 impl AuthorityMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        let mut add = |name: &str, help: &str, count: &Count| registry.register(name, help, count.clone());
-        add("citadel_server_csr_count", "Requests for certificates", &self.requests);
-        add(
-            "citadel_server_authentication_failure_count",
-            "Requests for certificates of callers that are not authenticated",
-            &self.unauthenticated,
+        register_counts(
+            registry,
+            [
+                ("citadel_server_csr_count", "Requests for certificates", &self.requests),
+                (
+                    "citadel_server_authentication_failure_count",
+                    "Requests for certificates of callers that are not authenticated",
+                    &self.unauthenticated,
+                ),
+                ("citadel_server_csr_parsing_err_count", "Requests that are malformed or too weak", &self.malformed),
+                (
+                    "citadel_server_id_extraction_err_count",
+                    "Requests of authenticated callers without an identity of the mesh",
+                    &self.unidentified,
+                ),
+                ("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued),
+                (
+                    "sluice_certificate_requests_refused",
+                    "Requests that were refused because of too many for the same identity in a minute",
+                    &self.rate_limited,
+                ),
+                (
+                    "sluice_tls_refused",
+                    "Connections of the secure port whose handshake failed",
+                    &self.refused_connections,
+                ),
+                (
+                    "galley_validation_config_updates",
+                    "Writes into configurations of the webhook for validation",
+                    &self.patches.validation_updates,
+                ),
+            ],
         );
-        add("citadel_server_csr_parsing_err_count", "Requests that are malformed or too weak", &self.malformed);
-        add(
-            "citadel_server_id_extraction_err_count",
-            "Requests of authenticated callers without an identity of the mesh",
-            &self.unidentified,
-        );
-        add("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued);
-        add(
-            "sluice_certificate_requests_refused",
-            "Requests that were refused because of too many for the same identity in a minute",
-            &self.rate_limited,
-        );
-        add("sluice_tls_refused", "Connections of the secure port whose handshake failed", &self.refused_connections);
         registry.register(
             "citadel_server_csr_sign_err_count",
             "Requests that were not signed, by reason",
             self.sign_errors.clone(),
         );
+        registry.register(
+            "webhook_patch_attempts_total",
+            "Writes of roots into webhook configurations",
+            self.patches.attempts.clone(),
+        );
+        registry.register(
+            "webhook_patch_retries_total",
+            "Writes of roots into webhook configurations after one that failed",
+            self.patches.retries.clone(),
+        );
+        registry.register(
+            "webhook_patch_failures_total",
+            "Writes of roots into webhook configurations that failed",
+            self.patches.failures.clone(),
+        );
+        registry.register(
+            "galley_validation_config_update_error",
+            "Writes into configurations of the webhook for validation that failed",
+            self.patches.validation_errors.clone(),
+        );
+        self.grpc.register(registry);
         registry.register_collector(Box::new(Expiry(self.signer.clone())));
     }
 
@@ -87,14 +189,21 @@ impl Collector for Expiry {
         let authority = signer.current();
         let expiry = |der| Certificate::parse("certificate", der).map(|certificate| certificate.not_after).ok();
         let (root, chain) = (authority.roots().first().and_then(|der| expiry(der)), authority.chain().first());
-        for (name, not_after) in [("root_cert", root), ("cert_chain", chain.and_then(|der| expiry(der)))] {
+        let certificates = [
+            (root, "citadel_server_root_cert_expiry_timestamp", "citadel_server_root_cert_expiry_seconds"),
+            (
+                chain.and_then(|der| expiry(der)),
+                "citadel_server_cert_chain_expiry_timestamp",
+                "citadel_server_cert_chain_expiry_seconds",
+            ),
+        ];
+        for (not_after, timestamp, seconds) in certificates {
             let Some(not_after) = not_after else { continue };
-            let mut one = |suffix: &str, help: &str, value: i64| {
-                let (name, kind) = (format!("citadel_server_{name}_expiry_{suffix}"), MetricType::Gauge);
-                ConstGauge::new(value).encode(out.encode_descriptor(&name, help, None, kind)?)
+            let mut one = |name: &str, help: &str, value: i64| {
+                ConstGauge::new(value).encode(out.encode_descriptor(name, help, None, MetricType::Gauge)?)
             };
-            one("timestamp", "Expiry, in seconds since the Unix epoch", not_after)?;
-            one("seconds", "Seconds until the expiry, negative after it", not_after.saturating_sub(unix_seconds()))?;
+            one(timestamp, "Expiry, in seconds since the Unix epoch", not_after)?;
+            one(seconds, "Seconds until the expiry, negative after it", not_after.saturating_sub(unix_seconds()))?;
         }
         Ok(())
     }

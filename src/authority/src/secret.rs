@@ -6,7 +6,7 @@ use http::Method;
 use kube::Client;
 use serde_json::{Map, Value, json};
 use sluice_ca::store::{Contents, SECRET_TYPE};
-use sluice_kube::RequestError;
+use sluice_kube::{ObjectPath, RequestError};
 use zeroize::Zeroizing;
 
 use super::api_request;
@@ -75,7 +75,7 @@ impl SecretApi {
     }
 
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
-        let uri = format!("/api/v1/namespaces/{}/secrets{path}", self.namespace);
+        let uri = format!("{}{path}", ObjectPath::new("/api/v1", "secrets").all(&self.namespace));
         api_request::send(&self.client, method, uri, body).await
     }
 }

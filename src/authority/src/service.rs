@@ -189,20 +189,29 @@ impl Service<http::Request<Body>> for CertificateService {
             if !request.uri().path().ends_with("/CreateCertificate") {
                 return Ok(Status::unimplemented("no such method").into_http());
             }
-            // The message is read only if the caller is authenticated, and has to arrive in time.
-            let (head, body) = request.into_parts();
-            let caller = match issuing.caller(&head.headers, head.extensions.get::<TlsConnection>()).await {
-                Ok(caller) => caller,
-                Err(refused) => return Ok(refused.into_http()),
-            };
-            let request = http::Request::from_parts(head, body);
-            let method = CreateCertificate { issuing, caller };
-            let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
-                .max_decoding_message_size(MAX_REQUEST_BYTES);
-            let response = tokio::time::timeout(REQUEST_TIMEOUT, grpc.unary(method, request)).await;
-            Ok(response.unwrap_or_else(|_| Status::deadline_exceeded("the request takes too long").into_http()))
+            let (metrics, started) = (issuing.metrics.grpc.clone(), Instant::now());
+            metrics.started();
+            let response = respond(issuing, request).await;
+            metrics.handled(response.headers(), started.elapsed());
+            Ok(response)
         })
     }
+}
+
+/// Answers a call of `CreateCertificate`.
+async fn respond(issuing: Arc<IssuingOptions>, request: http::Request<Body>) -> http::Response<Body> {
+    // The message is read only if the caller is authenticated, and has to arrive in time.
+    let (head, body) = request.into_parts();
+    let caller = match issuing.caller(&head.headers, head.extensions.get::<TlsConnection>()).await {
+        Ok(caller) => caller,
+        Err(refused) => return refused.into_http(),
+    };
+    let request = http::Request::from_parts(head, body);
+    let method = CreateCertificate { issuing, caller };
+    let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
+        .max_decoding_message_size(MAX_REQUEST_BYTES);
+    let response = tokio::time::timeout(REQUEST_TIMEOUT, grpc.unary(method, request)).await;
+    response.unwrap_or_else(|_| Status::deadline_exceeded("the request takes too long").into_http())
 }
 
 struct CreateCertificate {
@@ -216,6 +225,7 @@ impl UnaryService<IstioCertificateRequest> for CreateCertificate {
 
     fn call(&mut self, request: Request<IstioCertificateRequest>) -> Self::Future {
         let (issuing, caller) = (self.issuing.clone(), self.caller.clone());
+        issuing.metrics.grpc.received();
         Box::pin(async move { Ok(Response::new(issuing.issue(&caller, request.into_inner()).await?)) })
     }
 }

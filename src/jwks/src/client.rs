@@ -8,6 +8,7 @@ use http::header::{ACCEPT, HeaderValue};
 use serde_json::Value;
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpError, HttpRequest, PlaintextPolicy, Url};
 use sluice_model::JwksKey;
+use sluice_tasks::Panicked;
 
 use super::{JwksOptions, tls};
 
@@ -37,6 +38,9 @@ pub enum FetchError {
         /// The reason.
         reason: String,
     },
+    /// The fetch panicked, which is a bug.
+    #[error("the fetch {0}")]
+    Panicked(#[from] Panicked),
     /// No root certificates are available.
     #[error("no root certificates for the verification of servers")]
     NoRoots,

@@ -15,7 +15,8 @@ use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, Input, Published};
 use sluice_http_client::HttpError;
 use sluice_model::{Jwks, JwksKey, WantedJwks};
-use sluice_telemetry::Count;
+use sluice_tasks::catch_panic;
+use sluice_telemetry::{Count, register_counts};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -65,9 +66,13 @@ pub struct JwksMetrics {
 impl JwksMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        let (fetched, failed) = (self.fetched.clone(), self.failed.clone());
-        registry.register("pilot_jwks_resolver_network_fetch_success_total", "Key sets that were fetched", fetched);
-        registry.register("pilot_jwks_resolver_network_fetch_fail_total", "Failed fetches of key sets", failed);
+        register_counts(
+            registry,
+            [
+                ("pilot_jwks_resolver_network_fetch_success_total", "Key sets that were fetched", &self.fetched),
+                ("pilot_jwks_resolver_network_fetch_fail_total", "Failed fetches of key sets", &self.failed),
+            ],
+        );
     }
 }
 
@@ -126,8 +131,9 @@ impl JwksFetcher {
             for (key, timeout) in self.state.start(now) {
                 let client = self.client.clone();
                 fetches.spawn(async move {
-                    let result = client.fetch(&key, timeout).await;
-                    (key, result)
+                    // Without a result, the key would never be fetched again.
+                    let result = catch_panic(client.fetch(&key, timeout)).await;
+                    (key, result.unwrap_or_else(|panic| Err(panic.into())))
                 });
             }
             let next = self.state.next(now);

@@ -11,7 +11,7 @@ mod slots;
 mod stalled_write;
 
 pub use accept_backoff::AcceptBackoff;
-pub use http1::serve_http;
+pub use http1::{BodyLimits, serve_connections, serve_http, serve_http_connection};
 pub use limits::{ListenLimits, PortOptions};
 pub use listener::{AcceptedConnection, Listener};
 pub use metrics::ListenMetrics;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::Stream;
 use rand::Rng as _;
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
+use rustls::{HandshakeKind, ServerConfig};
 use sluice_auth::CertificateCheck as _;
 use sluice_ca::Certificate;
 use sluice_listen::{AcceptedConnection, ConnectionEnd, ConnectionSlot, Listener};
@@ -94,6 +94,11 @@ impl Handshakes {
         let changes = self.clients.changes();
         match tokio::time::timeout(slot.limits().handshake_timeout, self.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
+                if let Err(reason) = self.check_resumed(&stream) {
+                    self.failed_handshakes.inc();
+                    warn!(target: "tls", %peer, reason, "connection closed: its TLS session cannot be resumed");
+                    return;
+                }
                 let secure = SecureStream { stream, peer, clients: self.clients, changes };
                 // Fails only when the server has stopped.
                 let _ = self.done.send((secure, slot)).await;
@@ -107,6 +112,16 @@ impl Handshakes {
                 warn!(target: "tls", %peer, %error, "TLS handshake failed");
             }
             Err(_) => slot.closed(ConnectionEnd::Handshake),
+        }
+    }
+
+    /// Verifies the client certificates of a resumed session: the handshake of such a connection does not. They can have
+    /// expired or have been revoked since the session began, or their root can have been withdrawn.
+    fn check_resumed(&self, stream: &TlsStream<TcpStream>) -> Result<(), String> {
+        let (_, connection) = stream.get_ref();
+        match (connection.handshake_kind(), connection.peer_certificates()) {
+            (Some(HandshakeKind::Resumed), Some(certificates)) => self.clients.check(certificates),
+            _ => Ok(()),
         }
     }
 }
@@ -212,3 +227,6 @@ impl AsyncWrite for SecureStream {
         self.stream.is_write_vectored()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,12 +4,14 @@
 mod accept;
 mod certificate;
 mod files;
+mod https;
 mod verifier;
 mod versions;
 
 pub use accept::{SecureIncoming, SecureStream, TlsConnection};
 pub use certificate::ServerIdentity;
 pub use files::{TlsFileError, TlsFiles};
+pub use https::{HttpsServer, https_config};
 pub use verifier::{ClientVerifier, RootsError};
 pub use versions::TlsVersions;
 

@@ -8,7 +8,7 @@ use aws_lc_rs::{hmac, rand};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_model::Text;
-use sluice_telemetry::{Count, unix_seconds};
+use sluice_telemetry::{Count, register_counts, unix_seconds};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::{ReviewError, Reviewed};
@@ -48,16 +48,21 @@ impl ReviewMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("sluice_token_reviews_running", "TokenReviews in progress", self.running.clone());
-        registry.register("sluice_token_reviews", "TokenReviews sent", self.reviews.clone());
-        registry.register(
-            "sluice_token_reviews_cached",
-            "Tokens that were accepted or rejected by the result of a recent TokenReview",
-            self.cached.clone(),
-        );
-        registry.register(
-            "sluice_token_review_timeouts",
-            "Tokens that were rejected because they were not reviewed in time",
-            self.timeouts.clone(),
+        register_counts(
+            registry,
+            [
+                ("sluice_token_reviews", "TokenReviews sent", &self.reviews),
+                (
+                    "sluice_token_reviews_cached",
+                    "Tokens that were accepted or rejected by the result of a recent TokenReview",
+                    &self.cached,
+                ),
+                (
+                    "sluice_token_review_timeouts",
+                    "Tokens that were rejected because they were not reviewed in time",
+                    &self.timeouts,
+                ),
+            ],
         );
     }
 }

@@ -20,7 +20,7 @@ async fn server(limits: ListenLimits) -> (SocketAddr, CancellationToken, JoinHan
         .route("/large", get(async || vec![b'x'; 64 << 20]))
         .route("/echo", put(async |body: Bytes| body));
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve_http(listener, router, stop.clone()));
+    let serving = tokio::spawn(serve_http(listener, router, BodyLimits::new(1 << 20, 1 << 20), stop.clone()));
     (address, stop, serving)
 }
 
