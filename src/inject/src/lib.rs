@@ -1,0 +1,40 @@
+//! Injection of proxies into pods: an AdmissionReview in, a JSON Patch out.
+//!
+//! [`Injector::new`] reads the ConfigMap `istio-sidecar-injector` as Istio's installer writes it. [`Injector::inject`]
+//! decides about a pod: whether it is injected (`policy.rs`), which proxy configuration it has (`proxy_config.rs`), what
+//! its templates render (`rendering.rs`, `template.rs`, `functions.rs`), how that is merged into the pod (`pod/merge.rs`),
+//! and what is changed afterwards (`overrides.rs`, `probes.rs`, `prometheus.rs`, `container_order.rs`).
+//!
+//! The crate does no I/O. The caller serves the webhook, reloads the configuration, and answers questions about clusters.
+//! No pod and no configuration makes it panic, and both are bounded in the work that they cause.
+
+#![forbid(unsafe_code)]
+
+mod annotations;
+mod config;
+mod container_order;
+mod functions;
+mod injector;
+mod mesh;
+mod message;
+mod native;
+mod openshift;
+mod overrides;
+mod pod;
+mod policy;
+mod probes;
+mod prometheus;
+mod proxy_config;
+mod rendering;
+mod request_path;
+mod review;
+mod selector;
+mod template;
+mod workload;
+
+pub use config::ConfigError;
+pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
+pub use native::supports_native_sidecars;
+pub use review::{Admission, AdmissionReview, ReviewError, denial};
+pub use selector::webhook_selects;
+pub use template::TemplateError;
