@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
@@ -12,12 +13,17 @@ use tracing::warn;
 
 use crate::AdminState;
 
+/// A router that only callers with access reach; see [`check`].
+pub(crate) fn restrict(router: Router, state: Arc<AdminState>) -> Router {
+    router.layer(axum::middleware::from_fn_with_state(state, check))
+}
+
 /// Gives callers on the loopback access to all pages. Other callers authenticate as for xDS, and their identity decides
 /// which pages they see.
 ///
 /// A web page in a browser of the same machine can also reach the loopback. A request from the loopback that names another
 /// host or comes from another origin is therefore rejected.
-pub(crate) async fn check(
+async fn check(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,

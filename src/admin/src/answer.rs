@@ -1,11 +1,14 @@
 //! JSON responses.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 /// Parameters of a query.
 pub(crate) type Parameters = BTreeMap<String, String>;
@@ -23,7 +26,91 @@ pub(crate) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
     }
 }
 
+/// Size of the chunks of a streamed response in bytes.
+const STREAM_CHUNK_BYTES: usize = 64 << 10;
+/// Chunks of a streamed response that wait for the client.
+const STREAM_CHUNKS_IN_FLIGHT: usize = 4;
+
+/// As [`json`], for values that are read while they are written: a slow client delays the reading, so that memory stays
+/// bounded. If the value cannot be encoded, the response ends early.
+pub(crate) fn stream_json(value: impl Serialize + Send + 'static, parameters: &Parameters) -> Response<Body> {
+    let pretty = parameters.contains_key("pretty");
+    let (sender, receiver) = mpsc::channel(STREAM_CHUNKS_IN_FLIGHT);
+    tokio::task::spawn_blocking(move || {
+        let mut out = io::BufWriter::with_capacity(STREAM_CHUNK_BYTES, ChunkSender(sender.clone()));
+        let written = match pretty {
+            true => serde_json::to_writer_pretty(&mut out, &value),
+            false => serde_json::to_writer(&mut out, &value),
+        };
+        let written = written.map_err(io::Error::from).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+        if let Err(error) = written {
+            // The client has left, or gets an incomplete response.
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    let chunks = futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|chunk: io::Result<Bytes>| (chunk, receiver))
+    });
+    ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(chunks)).into_response()
+}
+
+/// Sends what is written as chunks, and waits while too many are in flight.
+struct ChunkSender(mpsc::Sender<io::Result<Bytes>>);
+
+impl Write for ChunkSender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A response with an error status. The reason is its text.
 pub(crate) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
     (status, format!("{reason}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+    use serde::Serializer;
+
+    use super::*;
+
+    /// A list of texts that counts those that are encoded.
+    struct CountedTexts(Arc<AtomicUsize>);
+
+    const TEXTS: usize = 20_000;
+    const TEXT_BYTES: usize = 1_000;
+
+    impl Serialize for CountedTexts {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_seq((0..TEXTS).map(|_| {
+                self.0.fetch_add(TEXT_BYTES, Ordering::SeqCst);
+                "x".repeat(TEXT_BYTES)
+            }))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_what_the_client_reads_soon_is_encoded() {
+        let encoded = Arc::new(AtomicUsize::new(0));
+        let mut body = stream_json(CountedTexts(encoded.clone()), &Parameters::new()).into_body();
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            read.extend_from_slice(&frame.expect("a frame").into_data().expect("data"));
+            let ahead = encoded.load(Ordering::SeqCst).saturating_sub(read.len());
+            let bound = (STREAM_CHUNKS_IN_FLIGHT + 2) * (STREAM_CHUNK_BYTES + TEXT_BYTES);
+            assert!(ahead <= bound, "{ahead} bytes are ahead of the client");
+        }
+        let texts: Vec<String> = serde_json::from_slice(&read).expect("JSON");
+        assert_eq!(texts.len(), TEXTS);
+    }
 }

@@ -76,8 +76,8 @@ pub(crate) async fn name_table(
     let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
     let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
-    let table = tables.first().map(|resource| to_json(ResourceType::NameTable, resource)).unwrap_or_default();
-    answer::json(&table, &parameters)
+    let tables: Vec<Value> = tables.iter().map(|resource| to_json(ResourceType::NameTable, resource)).collect();
+    answer::json(&json!({"configs": tables}), &parameters)
 }
 
 fn missing_proxy_id() -> Response<Body> {
@@ -87,7 +87,8 @@ fn missing_proxy_id() -> Response<Body> {
 }
 
 fn not_connected() -> Response<Body> {
-    let reason = "that proxy is not connected to this instance; it may be connected to another";
+    // istioctl reads this text, and asks the next replica.
+    let reason = "Proxy not connected to this Pilot instance. It may be connected to another instance.";
     answer::fail(StatusCode::NOT_FOUND, reason)
 }
 

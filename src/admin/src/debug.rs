@@ -12,12 +12,13 @@ use axum::routing::{MethodRouter, get};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
+use sluice_graph::Inputs;
 use sluice_model::Text;
 use sluice_sources::kube::{ClusterInfo, SyncStatus, WatchSummary};
 use sluice_telemetry::UnknownLogLevel;
 
 use crate::answer::{self, Parameters};
-use crate::{AdminState, access, config_dump, proxies};
+use crate::{AdminState, access, config_dump, krtz, proxies, version};
 
 /// A page: path, description, handler.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
@@ -29,6 +30,7 @@ fn pages() -> Vec<Page> {
         ("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", get(proxies::adsz)),
         ("/debug/collections", "All collections: size, inputs, cost", get(collections)),
         ("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", get(collection)),
+        ("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", get(cachez)),
         ("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", get(clusterz)),
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
         ("/debug/configz", "Configuration objects, as parsed", get(configz)),
@@ -39,22 +41,23 @@ fn pages() -> Vec<Page> {
         ("/debug/endpointz", "Endpoints of all services", get(endpointz)),
         ("/debug/epochs", "Recent epochs: written inputs, changed collections, time", get(epochs)),
         ("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", get(proxies::frontier)),
-        ("/debug/krtz", "All collections with records and inputs, in istiod's format", get(krtz)),
+        ("/debug/krtz", "All collections with records and inputs, in istiod's format", get(krtz::serve)),
         ("/debug/list", "Names of these pages", get(list)),
         ("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", get(log).put(set_log)),
+        ("/debug/mcsz", "Multi-cluster services: none, since they are not read", get(mcsz)),
         ("/debug/mesh", "Mesh config in use", get(mesh)),
         ("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", get(config_dump::name_table)),
         ("/debug/panics", "Closures that panicked, with their input record", get(panics)),
         ("/debug/registryz", "Services", get(registryz)),
         ("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read", get(rejects)),
+        ("/debug/resourcesz", "Kinds of configuration that are read", get(resourcesz)),
         ("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
     ]
 }
 
 /// The pages, with access control.
 pub(crate) fn router(state: Arc<AdminState>) -> Router {
-    let checked = axum::middleware::from_fn_with_state(state.clone(), access::check);
-    open_router(state).layer(checked)
+    access::restrict(open_router(state.clone()).fallback(version::without_repeated_slashes), state)
 }
 
 /// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.
@@ -136,32 +139,6 @@ async fn collection(
     Ok(dump.map_or_else(|| missing("such collection"), |dump| answer::json(&dump, &parameters)))
 }
 
-/// O10: `[{uid, name, state {outputs, inputCollection, inputs, synced}}]`.
-async fn krtz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let rows = read(&state, |engine| {
-        let infos = engine.graph();
-        let of = |(uid, info): (usize, &sluice_engine::CollectionInfo)| {
-            let dump = engine.dump(&info.name)?;
-            let outputs: Map<String, Value> = dump.records().map(|(key, value)| (key_text(&key), value)).collect();
-            let synced = serde_json::to_value(&dump).ok().and_then(|dump| dump.get("synced").cloned());
-            let state = json!({
-                "outputs": outputs,
-                "inputCollection": info.parents.first(),
-                "inputs": info.parents.iter().map(|parent| (parent.clone(), json!({}))).collect::<Map<_, _>>(),
-                "synced": synced,
-            });
-            Some(json!({"uid": uid, "name": info.name, "state": state}))
-        };
-        infos.iter().enumerate().filter_map(of).collect::<Vec<_>>()
-    });
-    Ok(answer::json(&rows.await?, &parameters))
-}
-
-/// A key as text: a string itself, any other value as JSON.
-fn key_text(key: &Value) -> String {
-    key.as_str().map_or_else(|| key.to_string(), str::to_owned)
-}
-
 async fn epochs(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     Ok(answer::json(&read(&state, Engine::recent_epochs).await?, &parameters))
 }
@@ -174,6 +151,34 @@ async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
     let snapshot = state.engine.snapshot();
     let mesh = snapshot.iter(&state.handles.mesh).next().map(|((), mesh)| mesh);
     Ok(answer::json(&mesh, &parameters))
+}
+
+/// istiod lists its cached resources by type, and their sizes. Here collections hold each resource once, and nothing is cached.
+async fn cachez(Query(parameters): Query<Parameters>) -> Response<Body> {
+    let is_set = |name: &str| parameters.get(name).is_some_and(|value| value == "true");
+    match (is_set("clear"), is_set("sizes")) {
+        (true, _) => "There is no cache to clear\n".into_response(),
+        (false, true) => answer::json(&json!({"total": "0B"}), &parameters),
+        (false, false) => answer::json(&json!({}), &parameters),
+    }
+}
+
+/// As istiod's without multi-cluster services.
+async fn mcsz(Query(parameters): Query<Parameters>) -> Response<Body> {
+    answer::json(&Value::Null, &parameters)
+}
+
+/// Group, version and kind of the configuration, by kind.
+async fn resourcesz(Query(parameters): Query<Parameters>) -> Response<Body> {
+    let mut kinds: Vec<_> =
+        sluice_parse::KINDS.iter().filter(|info| info.parse.is_some() && is_configuration(info)).collect();
+    kinds.sort_by_key(|info| (info.name, info.group));
+    let row = |info: &&sluice_parse::KindInfo| json!({"group": info.group, "version": info.versions.first(), "kind": info.name});
+    answer::json(&kinds.iter().map(row).collect::<Vec<_>>(), &parameters)
+}
+
+fn is_configuration(info: &sluice_parse::KindInfo) -> bool {
+    info.is_custom() || info.kind == sluice_model::Kind::Ingress
 }
 
 /// A cluster, and how current its objects are.
@@ -215,7 +220,10 @@ async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
 async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
     let mut rows: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
-    for (key, endpoints) in snapshot.iter(&state.handles.endpoints) {
+    let listed = snapshot.iter(&state.handles.endpoints).map(|(key, endpoints)| (key, endpoints.as_slice()));
+    let chunks = snapshot.iter(&state.handles.endpoint_chunks);
+    let chunks = chunks.map(|((group, _), endpoints)| (&group.service, &**endpoints));
+    for (key, endpoints) in listed.chain(chunks) {
         let service = rows.entry(key.host.to_string()).or_default().entry(key.namespace.to_string()).or_default();
         for endpoint in endpoints {
             let shard = service.entry(endpoint.cluster.to_string()).or_default();
@@ -230,8 +238,8 @@ async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<
     let rows = read(&state, |engine| {
         let mut rows = Vec::new();
         for info in sluice_parse::KINDS.iter().filter(|info| info.is_custom()) {
-            let name = format!("raw_{}", snake_case(info.plural, info.name));
-            for (key, value) in engine.dump(&name).iter().flat_map(sluice_engine::Dump::records) {
+            let Some(name) = Inputs::collection(info.kind) else { continue };
+            for (key, value) in engine.dump(name).iter().flat_map(sluice_engine::Dump::records) {
                 let mut metadata = Map::new();
                 for field in ["name", "namespace"] {
                     metadata.insert(field.to_owned(), key.get(field).cloned().unwrap_or_default());
@@ -255,23 +263,6 @@ async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<
         rows
     });
     Ok(answer::json(&rows.await?, &parameters))
-}
-
-/// The plural of a kind in snake case, such as `virtual_services` of `VirtualService`.
-fn snake_case(plural: &str, name: &str) -> String {
-    let mut snake = String::new();
-    for (at, letter) in name.char_indices() {
-        if letter.is_ascii_uppercase() && at > 0 {
-            snake.push('_');
-        }
-        snake.push(letter.to_ascii_lowercase());
-    }
-    // The plural differs at the end only.
-    let joined = snake.replace('_', "");
-    let common = joined.bytes().zip(plural.bytes()).take_while(|(a, b)| a == b).count();
-    let underscores = snake.matches('_').count();
-    snake.truncate(common + underscores);
-    snake + &plural[common..]
 }
 
 async fn rejects(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
@@ -299,15 +290,17 @@ async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::snake_case;
+    use sluice_graph::Inputs;
+    use sluice_parse::KINDS;
 
     #[test]
-    fn kinds_have_collections() {
-        let check = |name: &str, plural: &str, expect: &str| assert_eq!(snake_case(plural, name), expect);
-        check("VirtualService", "virtualservices", "virtual_services");
-        check("ServiceEntry", "serviceentries", "service_entries");
-        check("Gateway", "gateways", "gateways");
-        check("AuthorizationPolicy", "authorizationpolicies", "authorization_policies");
-        check("IngressClass", "ingressclasses", "ingress_classes");
+    fn every_custom_kind_has_its_own_collection() {
+        let custom = KINDS.iter().filter(|info| info.is_custom() && info.parse.is_some());
+        let mut names: Vec<&str> =
+            custom.map(|info| Inputs::collection(info.kind).expect("a collection of the kind")).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{names:?}");
     }
 }

@@ -6,7 +6,9 @@
 mod access;
 mod answer;
 mod config_dump;
+mod controlz;
 mod debug;
+mod krtz;
 mod metrics;
 mod over_xds;
 mod process;
@@ -14,6 +16,7 @@ mod proxies;
 mod readiness;
 mod refusals;
 mod state;
+mod version;
 
 use std::sync::Arc;
 
@@ -22,6 +25,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 
+pub use controlz::controlz_router;
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
 pub use readiness::{Readiness, ReadinessGuard};
@@ -30,24 +34,33 @@ pub use state::{AdminOptions, AdminState};
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.
 pub fn http_router(state: Arc<AdminState>) -> Router {
-    monitoring_router(state.clone()).route("/ready", get(ready).with_state(state))
+    // The last router has the answer to unknown pages, with access control.
+    ready_router(state.clone()).merge(monitoring_router(state))
+}
+
+/// The route of readiness.
+pub fn ready_router(state: Arc<AdminState>) -> Router {
+    Router::new().route("/ready", get(ready)).with_state(state)
 }
 
 /// Routes of the monitoring port: metrics, version and, if [`AdminOptions::debug_on_http`] is set, `/debug` with access
 /// control.
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
-    let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
+    let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version::serve));
     let router = router.with_state(state.clone());
-    if state.options.debug_on_http { router.merge(debug::router(state)) } else { router }
-}
-
-async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {
-    match state.readiness.pending().as_slice() {
-        [] => (StatusCode::OK, "ready\n".to_owned()),
-        pending => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", pending.join(", "))),
+    match state.options.debug_on_http {
+        true => router.merge(debug::router(state)),
+        false => router.fallback(version::without_repeated_slashes),
     }
 }
 
-async fn version() -> String {
-    format!("sluice {}\n", env!("CARGO_PKG_VERSION"))
+async fn ready(State(state): State<Arc<AdminState>>) -> (StatusCode, String) {
+    // These tasks do not stop proxies from being served: their last results stay.
+    let restarting = sluice_tasks::restarting().into_iter().map(|task| format!("task {task} is restarted\n"));
+    let restarting: String = restarting.collect();
+    let components = state.readiness.list();
+    match state.readiness.pending().is_empty() {
+        true => (StatusCode::OK, format!("ready\n{restarting}{components}")),
+        false => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready\n{restarting}{components}")),
+    }
 }

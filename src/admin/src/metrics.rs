@@ -9,23 +9,31 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use sluice_engine::Engine;
+use sluice_engine::{CollectionMetrics, Engine, EngineMetrics};
+use sluice_telemetry::Sample;
 
+use crate::version::BUILD;
 use crate::{AdminState, answer, process};
 
 pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body> {
-    let mut text = String::new();
-    let registry = state.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+    match text(&state) {
         // Not OpenMetrics: counters keep the names they have in istiod, without a suffix.
-        Ok(()) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => {
             answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be encoded: {error}"))
         }
     }
+}
+
+/// All metrics in the text format of Prometheus.
+pub(crate) fn text(state: &AdminState) -> Result<String, String> {
+    let mut text = String::new();
+    let registry = state.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+    prometheus_client::encoding::text::encode(&mut text, &registry).map_err(|error| error.to_string())?;
+    Ok(text)
 }
 
 /// Metrics of the process and of the engine, collected at each scrape.
@@ -46,108 +54,106 @@ impl AdminMetrics {
 
 impl Collector for AdminMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut one = |name: &str, help: &str, metric_type: MetricType, value: f64| {
-            Sample { value, metric_type }.encode(out.encode_descriptor(name, help, None, metric_type)?)
-        };
-        one(
-            "istiod_uptime_seconds",
-            "Seconds since the start",
-            MetricType::Gauge,
-            self.started.elapsed().as_secs_f64(),
-        )?;
-        let since = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        one(
-            "process_start_time_seconds",
-            "Start time, in seconds since the Unix epoch",
-            MetricType::Gauge,
-            since.as_secs_f64(),
-        )?;
-        if let Some(process) = process::read() {
-            one("process_cpu_seconds_total", "Seconds of CPU time", MetricType::Counter, process.cpu_seconds)?;
-            one(
-                "process_resident_memory_bytes",
-                "Resident memory in bytes",
-                MetricType::Gauge,
-                process.resident_bytes,
-            )?;
-            one("process_virtual_memory_bytes", "Virtual memory in bytes", MetricType::Gauge, process.virtual_bytes)?;
-            one("process_open_fds", "Open file descriptors", MetricType::Gauge, process.open_files)?;
-            one("process_max_fds", "Maximum number of open file descriptors", MetricType::Gauge, process.max_files)?;
-            one("process_threads", "Threads", MetricType::Gauge, process.threads)?;
-        }
         let engine = self.engine.metrics();
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        {
-            one("sluice_engine_epochs_total", "Epochs committed", MetricType::Counter, engine.epochs as f64)?;
-            one("sluice_engine_queued", "Queued writes", MetricType::Gauge, engine.queued as f64)?;
-        }
-        one(
-            "sluice_engine_busy_seconds_total",
-            "Seconds of committing epochs",
-            MetricType::Counter,
-            engine.busy.as_secs_f64(),
-        )?;
-        one(
-            "sluice_engine_last_epoch_seconds",
-            "Seconds of the last epoch",
-            MetricType::Gauge,
-            engine.last_epoch.as_secs_f64(),
-        )?;
-        one(
+        self.encode_build(&mut out)?;
+        encode_process(&mut out)?;
+        encode_engine(&mut out, &engine)
+    }
+}
+
+/// A metric without labels.
+fn one(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, metric_type: MetricType, value: f64) -> fmt::Result {
+    Sample { value, metric_type }.encode(out.encode_descriptor(name, help, None, metric_type)?)
+}
+
+impl AdminMetrics {
+    /// Version and age of the process.
+    fn encode_build(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (one_build, version) = (Sample { value: 1.0, metric_type: MetricType::Gauge }, BUILD.to_string());
+        let mut info = out.encode_descriptor("pilot_info", "Version of this build", None, MetricType::Gauge)?;
+        one_build.encode(info.encode_family(&[("version", version.as_str())])?)?;
+        let help = "Version of this build, as all components of the mesh have it";
+        let mut build = out.encode_descriptor("istio_build", help, None, MetricType::Gauge)?;
+        one_build.encode(build.encode_family(&[("component", "pilot"), ("tag", BUILD.tag)])?)?;
+        let uptime = self.started.elapsed().as_secs_f64();
+        one(out, "istiod_uptime_seconds", "Seconds since the start", MetricType::Gauge, uptime)?;
+        let since = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let help = "Start time, in seconds since the Unix epoch";
+        one(out, "process_start_time_seconds", help, MetricType::Gauge, since.as_secs_f64())
+    }
+}
+
+fn encode_process(out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    use MetricType::{Counter, Gauge};
+    let Some(process) = process::read() else { return Ok(()) };
+    for (name, help, metric_type, value) in [
+        ("process_cpu_seconds_total", "Seconds of CPU time", Counter, process.cpu_seconds),
+        ("process_resident_memory_bytes", "Resident memory in bytes", Gauge, process.resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory in bytes", Gauge, process.virtual_bytes),
+        (
+            "process_virtual_memory_max_bytes",
+            "Limit of virtual memory in bytes; -1 for none",
+            Gauge,
+            process.max_virtual,
+        ),
+        ("process_network_receive_bytes_total", "Bytes that this host has received", Counter, process.received_bytes),
+        ("process_network_transmit_bytes_total", "Bytes that this host has sent", Counter, process.sent_bytes),
+        ("process_open_fds", "Open file descriptors", Gauge, process.open_files),
+        ("process_max_fds", "Maximum number of open file descriptors", Gauge, process.max_files),
+        ("process_threads", "Threads", Gauge, process.threads),
+    ] {
+        one(out, name, help, metric_type, value)?;
+    }
+    Ok(())
+}
+
+/// Reads the value of a collection.
+type ReadCollection = fn(&CollectionMetrics) -> f64;
+
+/// Metrics of each collection.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+const COLLECTION_METRICS: [(&str, &str, MetricType, ReadCollection); 5] = [
+    ("sluice_collection_records", "Number of records", MetricType::Gauge, |it| it.size as f64),
+    ("sluice_collection_in_total", "Number of changed records in the inputs", MetricType::Counter, |it| {
+        it.records_in as f64
+    }),
+    ("sluice_collection_out_total", "Number of changed records in the output", MetricType::Counter, |it| {
+        it.records_out as f64
+    }),
+    ("sluice_collection_busy_seconds_total", "Seconds of computation", MetricType::Counter, |it| it.busy.as_secs_f64()),
+    ("sluice_collection_panics_total", "Number of closures that panicked", MetricType::Counter, |it| it.panics as f64),
+];
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn encode_engine(out: &mut DescriptorEncoder<'_>, engine: &EngineMetrics) -> fmt::Result {
+    use MetricType::{Counter, Gauge};
+    let size = |collection: &str| {
+        let found = engine.collections.iter().find(|it| it.name.as_str() == collection);
+        found.map_or(0.0, |it| it.size as f64)
+    };
+    for (name, help, metric_type, value) in [
+        ("pilot_services", "Services of the mesh", Gauge, size("services")),
+        ("pilot_virt_services", "VirtualServices of the mesh", Gauge, size("virtual_services")),
+        ("sluice_engine_epochs_total", "Epochs committed", Counter, engine.epochs as f64),
+        ("sluice_engine_queued", "Queued writes", Gauge, engine.queued as f64),
+        ("sluice_engine_busy_seconds_total", "Seconds of committing epochs", Counter, engine.busy.as_secs_f64()),
+        ("sluice_engine_last_epoch_seconds", "Seconds of the last epoch", Gauge, engine.last_epoch.as_secs_f64()),
+        (
             "sluice_engine_longest_epoch_seconds",
             "Seconds of the longest epoch",
-            MetricType::Gauge,
+            Gauge,
             engine.longest_epoch.as_secs_f64(),
-        )?;
-
-        type Read = fn(&sluice_engine::CollectionMetrics) -> f64;
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let families: [(&str, &str, MetricType, Read); 5] = [
-            ("sluice_collection_records", "Number of records", MetricType::Gauge, |it| it.size as f64),
-            ("sluice_collection_in_total", "Number of changed records in the inputs", MetricType::Counter, |it| {
-                it.records_in as f64
-            }),
-            ("sluice_collection_out_total", "Number of changed records in the output", MetricType::Counter, |it| {
-                it.records_out as f64
-            }),
-            ("sluice_collection_busy_seconds_total", "Seconds of computation", MetricType::Counter, |it| {
-                it.busy.as_secs_f64()
-            }),
-            ("sluice_collection_panics_total", "Number of closures that panicked", MetricType::Counter, |it| {
-                it.panics as f64
-            }),
-        ];
-        for (name, help, metric_type, read) in families {
-            let mut family = out.encode_descriptor(name, help, None, metric_type)?;
-            for collection in &engine.collections {
-                let labels = [("collection", collection.name.as_str())];
-                let sample = Sample { value: read(collection), metric_type };
-                sample.encode(family.encode_family(&labels)?)?;
-            }
+        ),
+    ] {
+        one(out, name, help, metric_type, value)?;
+    }
+    for (name, help, metric_type, read) in COLLECTION_METRICS {
+        let mut family = out.encode_descriptor(name, help, None, metric_type)?;
+        for collection in &engine.collections {
+            let labels = [("collection", collection.name.as_str())];
+            let sample = Sample { value: read(collection), metric_type };
+            sample.encode(family.encode_family(&labels)?)?;
         }
-        Ok(())
     }
-}
-
-/// A sample whose name has no suffix, whatever its type.
-struct Sample {
-    value: f64,
-    metric_type: MetricType,
-}
-
-impl Sample {
-    fn encode(&self, encoder: prometheus_client::encoding::MetricEncoder<'_>) -> fmt::Result {
-        EncodeMetric::encode(self, encoder)
-    }
-}
-
-impl EncodeMetric for Sample {
-    fn encode(&self, mut encoder: prometheus_client::encoding::MetricEncoder<'_>) -> fmt::Result {
-        // A gauge is encoded as name, labels and value, without a suffix.
-        encoder.encode_gauge(&self.value)
-    }
-
-    fn metric_type(&self) -> MetricType {
-        self.metric_type
-    }
+    Ok(())
 }

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
+use serde_json::json;
 use sluice_auth::Viewer;
 use sluice_model::Identity;
 use tower::ServiceExt;
 
+use crate::version::BUILD;
 use crate::{AdminState, config_dump, debug};
 use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 use sluice_xds_protocol::StreamError;
@@ -35,6 +37,10 @@ impl DebugPages for PagesOverXds {
         self.state.viewer(std::slice::from_ref(identity))
     }
 
+    fn identifier(&self) -> String {
+        json!({"Component": "istiod", "ID": self.state.options.pod_name.as_str(), "Info": BUILD}).to_string()
+    }
+
     fn answer(
         &self,
         request: DebugRequest,
@@ -46,6 +52,7 @@ impl DebugPages for PagesOverXds {
                 DebugRequest::Page(page) => page_of(pages, page, viewer).await.map(|page| vec![page]),
                 DebugRequest::Sync => Ok(state.status.client_configs(&viewer)),
                 DebugRequest::Dump(proxy) => Ok(dump(&state, &proxy, &viewer)),
+                DebugRequest::Unknown => Ok(Vec::new()),
             }
         })
     }
@@ -61,7 +68,12 @@ async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugRes
     let request = Request::get(format!("/debug/{page}")).extension(viewer).body(Body::empty());
     let request = request.map_err(|_| StreamError::Invalid(format!("{page:?} is not a debug page")))?;
     let Ok(response) = pages.oneshot(request).await;
-    let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let status = response.status();
+    let mut body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    if status == StatusCode::NOT_FOUND && body.is_empty() {
+        // For this text, istioctl requests and prints the list of the pages.
+        body = Bytes::from_static(b"404 page not found\n");
+    }
     Ok(DebugResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })
 }
 

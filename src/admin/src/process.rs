@@ -10,6 +10,11 @@ pub(crate) struct Process {
     pub(crate) open_files: f64,
     pub(crate) max_files: f64,
     pub(crate) threads: f64,
+    /// Limit of virtual memory; -1 if there is none.
+    pub(crate) max_virtual: f64,
+    /// Bytes that all interfaces of the network namespace have received and sent.
+    pub(crate) received_bytes: f64,
+    pub(crate) sent_bytes: f64,
 }
 
 /// Reads the values; `None` without `/proc`.
@@ -26,7 +31,11 @@ pub(crate) fn read() -> Option<Process> {
         line.trim_start_matches(':').split_whitespace().next()?.parse::<f64>().ok()
     };
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let open_limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let limit = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let (received_bytes, sent_bytes) = network_bytes(&fs::read_to_string("/proc/self/net/dev").ok()?);
     #[expect(clippy::cast_precision_loss, reason = "a number of files")]
     let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
     Some(Process {
@@ -34,9 +43,22 @@ pub(crate) fn read() -> Option<Process> {
         resident_bytes: kilobytes("VmRSS")? * 1024.0,
         virtual_bytes: kilobytes("VmSize")? * 1024.0,
         open_files,
-        max_files: open_limit.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default(),
+        max_files: limit("Max open files").unwrap_or_default(),
         threads: field(20)?,
+        // The text is `unlimited` otherwise.
+        max_virtual: limit("Max address space").unwrap_or(-1.0),
+        received_bytes,
+        sent_bytes,
     })
+}
+
+/// The sums of received and sent bytes of a text such as `/proc/net/dev`.
+fn network_bytes(text: &str) -> (f64, f64) {
+    let counts = text.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_once(':')?.1.split_whitespace().collect();
+        Some((fields.first()?.parse::<f64>().ok()?, fields.get(8)?.parse::<f64>().ok()?))
+    });
+    counts.fold((0.0, 0.0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
 }
 
 #[cfg(test)]
@@ -47,5 +69,13 @@ mod tests {
         let process = super::read().expect("there is /proc");
         assert!(process.resident_bytes > 1e5 && process.virtual_bytes >= process.resident_bytes);
         assert!(process.open_files >= 3.0 && process.threads >= 1.0 && process.max_files >= process.open_files);
+        assert!(process.max_virtual != 0.0);
+    }
+
+    #[test]
+    fn bytes_of_all_interfaces_are_added() {
+        let text = "Inter-|   Receive   |  Transmit\n face |bytes packets\n    lo: 100 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n\
+                    eth0:7 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n";
+        assert_eq!(super::network_bytes(text), (107.0, 209.0));
     }
 }

@@ -23,6 +23,8 @@ pub struct AdminOptions {
     pub cluster: Text,
     /// The namespace of the control plane. Its service accounts see all pages.
     pub namespace: Text,
+    /// The pod of the control plane. It names the replica in responses to istioctl.
+    pub pod_name: Text,
     /// Additional namespaces whose service accounts see all pages (`DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`).
     pub debug_namespaces: BTreeSet<Text>,
     /// The identity of a caller limits the pages that it sees (`ENABLE_DEBUG_ENDPOINT_AUTH`).
