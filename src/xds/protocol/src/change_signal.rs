@@ -66,6 +66,11 @@ impl ChangeSignal {
         }
     }
 
+    /// Wakes the stream's task without a change.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Registers the task to be woken by the next epoch. Call it before [`Self::take`].
     pub fn register(&self, cx: &Context<'_>) {
         self.waker.register(cx.waker());

@@ -138,7 +138,7 @@ mod tests {
 
     use sluice_model::{Layer, ProxyKey, Resource, ResourceKey, Scope, View};
 
-    use crate::name_set::NameInterner;
+    use crate::name_set::{CallerNames, NameBudget, NameInterner};
     use crate::request::XdsProtocol;
     use crate::session::Session;
     use crate::store::{EpochChanges, Store};
@@ -191,7 +191,7 @@ mod tests {
         changes.scopes.push((special.clone(), scope(vec![layer("own"), Layer::default()])));
         let store = Store::default();
         store.apply(changes, Instant::now());
-        let names = Arc::new(NameInterner::with_seeds(1, 2));
+        let names = CallerNames::new(Arc::new(NameInterner::with_seeds(1, 2)), NameBudget::new(usize::MAX));
         let session = |proxy: &ProxyKey| Session::new(XdsProtocol::Delta, proxy.clone(), 1, names.clone());
         let mut sessions = [&plain, &plain, &special].map(session);
         let [first, second, other] = sessions.each_mut().map(|session| chunks(&store, session, String::new()));

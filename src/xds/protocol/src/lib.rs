@@ -30,7 +30,7 @@ pub use codec::encode;
 pub use decode::DecodeError;
 pub use limits::MAX_RESOURCE_NAME_BYTES;
 pub use name_list::{HeldList, NameList};
-pub use name_set::NameInterner;
+pub use name_set::{CallerNames, NameBudget, NameInterner};
 pub use request::{Interest, Request, StreamError, XdsProtocol};
 pub use resource_types::ResourceTypeSet;
 pub use response::Response;

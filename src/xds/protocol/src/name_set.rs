@@ -1,7 +1,8 @@
 //! Sets of resource names. Equal sets share one copy.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use sluice_model::Text;
@@ -9,17 +10,68 @@ use sluice_model::Text;
 use crate::chunked_map::ChunkedMap;
 use crate::name_list::NameList;
 
+/// Approximate memory of a name in a set beside its text, in bytes.
+const NAME_OVERHEAD_BYTES: usize = 64;
+
+/// Memory of the sets of names that the streams of one caller added and that are in use. A set that exists already costs a
+/// caller nothing.
+#[derive(Debug)]
+pub struct NameBudget {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl NameBudget {
+    /// A budget of so many bytes, of which none are used.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicUsize::new(0) })
+    }
+
+    /// Whether more bytes are used than the budget has.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.limit
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+/// The names of a set, and the budget that they use.
+#[derive(Debug, Default)]
+struct SharedNames {
+    map: ChunkedMap<()>,
+    budget: Option<(Arc<NameBudget>, usize)>,
+}
+
+impl SharedNames {
+    fn new(map: ChunkedMap<()>, bytes: usize, budget: &Arc<NameBudget>) -> Arc<Self> {
+        let bytes = bytes + map.len() * NAME_OVERHEAD_BYTES;
+        budget.used.fetch_add(bytes, Ordering::Relaxed);
+        Arc::new(Self { map, budget: Some((budget.clone(), bytes)) })
+    }
+}
+
+impl Drop for SharedNames {
+    fn drop(&mut self) {
+        if let Some((budget, bytes)) = self.budget.take() {
+            budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A set of resource names. Proxies that subscribe to the same names share one copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameSet {
-    map: Arc<ChunkedMap<()>>,
+    shared: Arc<SharedNames>,
     digest: u128,
     bytes: usize,
 }
 
 impl NameSet {
     pub(crate) fn len(&self) -> usize {
-        self.map.len()
+        self.shared.map.len()
     }
 
     /// Size of all names together, in bytes.
@@ -28,11 +80,11 @@ impl NameSet {
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.map.position(name).is_some()
+        self.shared.map.position(name).is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Text> {
-        self.map.iter().map(|(name, ())| name)
+        self.shared.map.iter().map(|(name, ())| name)
     }
 }
 
@@ -52,7 +104,7 @@ pub struct NameInterner {
 
 #[derive(Debug, Default)]
 struct Interned {
-    sets: HashMap<u128, Weak<ChunkedMap<()>>>,
+    sets: HashMap<u128, Weak<SharedNames>>,
     purge_at: usize,
 }
 
@@ -72,6 +124,29 @@ impl NameInterner {
     fn digest(&self, names: &NameList) -> u128 {
         names.bytes().map(|name| self.hash(name)).fold(0, u128::wrapping_add)
     }
+}
+
+/// The names of the streams of one caller: sets that all callers share, and the budget of the caller for further ones.
+#[derive(Clone, Debug)]
+pub struct CallerNames {
+    interner: Arc<NameInterner>,
+    budget: Arc<NameBudget>,
+}
+
+impl CallerNames {
+    /// Sets of the interner, within a budget.
+    #[must_use]
+    pub fn new(interner: Arc<NameInterner>, budget: Arc<NameBudget>) -> Self {
+        Self { interner, budget }
+    }
+
+    pub(crate) fn budget(&self) -> &NameBudget {
+        &self.budget
+    }
+
+    fn sets(&self) -> MutexGuard<'_, Interned> {
+        self.interner.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// The set of these names without `*`. No name is copied if an equal set exists.
     pub(crate) fn set(&self, names: &NameList) -> NameSet {
@@ -80,15 +155,15 @@ impl NameInterner {
 
     /// The set of the names of both lists, without `*`.
     pub(crate) fn union(&self, names: &NameList, more: &NameList) -> NameSet {
-        let digest = self.digest(names);
-        let same = || more.len() == names.len() && (names.bytes().eq(more.bytes()) || digest == self.digest(more));
+        let digest = self.interner.digest(names);
+        let same =
+            || more.len() == names.len() && (names.bytes().eq(more.bytes()) || digest == self.interner.digest(more));
         if more.is_empty() || same() {
             // A duplicate name makes this lookup fail; the code below handles it.
-            let interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(map) = interned.sets.get(&digest).and_then(Weak::upgrade).filter(|map| map.len() == names.len())
-            {
+            let found = self.sets().sets.get(&digest).and_then(Weak::upgrade);
+            if let Some(shared) = found.filter(|shared| shared.map.len() == names.len()) {
                 let bytes = names.bytes().map(<[u8]>::len).sum();
-                return NameSet { map, digest, bytes };
+                return NameSet { shared, digest, bytes };
             }
         }
         let mut all: BTreeSet<Text> = names.iter().chain(more.iter()).map(Text::from).collect();
@@ -102,14 +177,14 @@ impl NameInterner {
         let mut changes: Vec<(Text, Option<()>)> = Vec::new();
         for name in add {
             if !set.contains(&name) && !remove.contains(&name) {
-                digest = digest.wrapping_add(self.hash(name.as_bytes()));
+                digest = digest.wrapping_add(self.interner.hash(name.as_bytes()));
                 bytes += name.len();
                 changes.push((name, Some(())));
             }
         }
         for name in remove {
             if set.contains(name) {
-                digest = digest.wrapping_sub(self.hash(name.as_bytes()));
+                digest = digest.wrapping_sub(self.interner.hash(name.as_bytes()));
                 bytes -= name.len();
                 changes.push((name.clone(), None));
             }
@@ -118,23 +193,27 @@ impl NameInterner {
             return set.clone();
         }
         changes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        let mut interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = interned.sets.get(&digest).and_then(Weak::upgrade) {
-            return NameSet { map, digest, bytes };
+        let mut interned = self.sets();
+        if let Some(shared) = interned.sets.get(&digest).and_then(Weak::upgrade) {
+            return NameSet { shared, digest, bytes };
         }
-        let map = Arc::new(set.map.apply(changes));
+        let shared = SharedNames::new(set.shared.map.apply(changes), bytes, &self.budget);
         if interned.sets.len() >= interned.purge_at {
-            interned.sets.retain(|_, map| map.strong_count() > 0);
+            interned.sets.retain(|_, shared| shared.strong_count() > 0);
             interned.purge_at = (interned.sets.len() * 2).max(64);
         }
-        interned.sets.insert(digest, Arc::downgrade(&map));
-        NameSet { map, digest, bytes }
+        interned.sets.insert(digest, Arc::downgrade(&shared));
+        NameSet { shared, digest, bytes }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn caller(interner: &Arc<NameInterner>, limit: usize) -> CallerNames {
+        CallerNames::new(interner.clone(), NameBudget::new(limit))
+    }
 
     fn names(list: &[&str]) -> BTreeSet<Text> {
         list.iter().map(|name| Text::from(*name)).collect()
@@ -146,7 +225,7 @@ mod tests {
 
     #[test]
     fn equal_sets_share_one_copy() {
-        let interner = NameInterner::with_seeds(1, 2);
+        let interner = caller(&Arc::new(NameInterner::with_seeds(1, 2)), usize::MAX);
         let a = interner.set(&list(&["a", "b", "c"]));
         let b = interner.change(&interner.set(&list(&["a", "x"])), names(&["b", "c"]), &names(&["x"]));
         for same in [
@@ -155,9 +234,9 @@ mod tests {
             interner.union(&list(&["a", "b", "c"]), &list(&["b", "c", "a"])),
             interner.union(&list(&["a", "b"]), &list(&["b", "c"])),
         ] {
-            assert!(same == a && Arc::ptr_eq(&same.map, &a.map) && same.bytes() == 3);
+            assert!(same == a && Arc::ptr_eq(&same.shared, &a.shared) && same.bytes() == 3);
         }
-        assert!(Arc::ptr_eq(&a.map, &b.map) && a == b);
+        assert!(Arc::ptr_eq(&a.shared, &b.shared) && a == b);
         assert!(a.contains("b") && !a.contains("x"));
         let back = interner.change(&a, BTreeSet::new(), &names(&["a", "b", "c"]));
         assert_eq!((back.len(), back.digest, back.bytes()), (0, 0, 0));
@@ -165,10 +244,27 @@ mod tests {
 
     #[test]
     fn dropped_sets_are_purged() {
-        let interner = NameInterner::with_seeds(1, 2);
+        let interner = caller(&Arc::new(NameInterner::with_seeds(1, 2)), usize::MAX);
         for round in 0..1000 {
             interner.set(&list(&[&format!("only-{round}")]));
         }
-        assert!(interner.sets.lock().unwrap_or_else(PoisonError::into_inner).sets.len() <= 128);
+        assert!(interner.sets().sets.len() <= 128);
+    }
+
+    #[test]
+    fn a_set_uses_the_budget_of_the_caller_that_added_it_while_it_is_in_use() {
+        let interner = Arc::new(NameInterner::with_seeds(1, 2));
+        let (first, second) = (caller(&interner, 100), caller(&interner, 100));
+        let used = |caller: &CallerNames| caller.budget.used.load(Ordering::Relaxed);
+        let a = first.set(&list(&["abcd"]));
+        let same = second.set(&list(&["abcd"]));
+        assert_eq!((used(&first), used(&second)), (NAME_OVERHEAD_BYTES + 4, 0));
+        assert!(!first.budget.is_exceeded());
+        let b = first.change(&a, names(&["e"]), &BTreeSet::new());
+        assert!(first.budget.is_exceeded() && !second.budget.is_exceeded());
+        drop((a, b));
+        assert_eq!(used(&first), NAME_OVERHEAD_BYTES + 4, "the other caller still uses the first set");
+        drop(same);
+        assert_eq!(used(&first), 0);
     }
 }

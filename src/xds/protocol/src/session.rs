@@ -12,13 +12,12 @@ mod subscriptions;
 mod virtual_hosts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_model::{ProxyKey, ResourceType, Text};
 
 use crate::limits::{MAX_ERROR_MESSAGE_BYTES, MAX_TYPE_URL_BYTES, MAX_UNKNOWN_TYPES};
-use crate::name_set::NameInterner;
+use crate::name_set::CallerNames;
 use crate::request::{Interest, Request, StreamError, XdsProtocol};
 use crate::resource_types::ResourceTypeSet;
 use crate::response::Response;
@@ -36,6 +35,12 @@ pub const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests of this type report the health of a workload. They are not subscriptions.
 pub const HEALTH_TYPE: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
+/// An error message of a client, within the limit.
+fn truncated(mut message: String) -> Text {
+    message.truncate(message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES));
+    message.into()
+}
+
 /// One ADS stream without its I/O.
 #[derive(Debug)]
 pub struct Session {
@@ -45,7 +50,7 @@ pub struct Session {
     stream: u64,
     /// Number of the last response.
     responses: u64,
-    names: Arc<NameInterner>,
+    names: CallerNames,
     subscriptions: Subscriptions,
     /// Unknown types, each with whether a response is due.
     unknown: BTreeMap<Text, bool>,
@@ -79,12 +84,14 @@ pub enum RequestOutcome {
     },
     /// The request has the nonce of an older response.
     Expired(ResourceType),
+    /// The workload of the client is healthy, or why it is not. The message is truncated if it is long.
+    Health(Result<(), Text>),
 }
 
 impl Session {
     /// A session without subscriptions. `stream` should differ for each stream.
     #[must_use]
-    pub fn new(protocol: XdsProtocol, proxy: ProxyKey, stream: u64, names: Arc<NameInterner>) -> Self {
+    pub fn new(protocol: XdsProtocol, proxy: ProxyKey, stream: u64, names: CallerNames) -> Self {
         Self {
             protocol,
             proxy,
@@ -172,7 +179,8 @@ impl Session {
     /// The client exceeds a limit. The caller ends the stream with the error.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
         if request.type_url == HEALTH_TYPE {
-            return Ok(RequestOutcome::Subscribed);
+            let health = request.error.map_or(Ok(()), |(_, message)| Err(truncated(message)));
+            return Ok(RequestOutcome::Health(health));
         }
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return self.request_unknown(&request).map(|()| RequestOutcome::Subscribed);
@@ -185,8 +193,9 @@ impl Session {
             self.subscriptions.remove(kind);
             return Ok(RequestOutcome::Subscribed);
         }
+        let before = self.subscriptions.size();
         let outcome = self.request_type(kind, request, now)?;
-        self.subscriptions.check_size()?;
+        self.subscriptions.check_size(before, self.names.budget())?;
         Ok(outcome)
     }
 
@@ -214,9 +223,8 @@ impl Session {
         };
         let current = nonce.is_some_and(|nonce| nonce == subscription.sent_nonce);
         let mut outcome = RequestOutcome::Subscribed;
-        if let Some((code, mut message)) = request.error {
-            message.truncate(message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES));
-            let message = Text::from(message);
+        if let Some((code, message)) = request.error {
+            let message = truncated(message);
             subscription.error = Some((code, message.clone()));
             subscription.set_rejected();
             subscription.outstanding &= !current;

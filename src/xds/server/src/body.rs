@@ -205,6 +205,11 @@ impl AdsBody {
                 return Poll::Ready(Err(Status::unauthenticated("the credentials of the caller have expired")));
             }
             self.stream.register(cx);
+            if let Some(reason) = self.stream.refused() {
+                let status = Status::failed_precondition(reason);
+                self.stream.server().metrics().refused("registration");
+                return Poll::Ready(Err(status));
+            }
             if let Poll::Ready(response) = self.stream.poll_debug(cx) {
                 self.start(response.map_err(status_of)?)?;
                 if let Some(frame) = self.next_frame() {

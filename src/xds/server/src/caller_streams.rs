@@ -8,8 +8,9 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use sluice_auth::Caller;
 use sluice_model::Identity;
+use sluice_xds_protocol::NameBudget;
 
-/// Maximum numbers of streams.
+/// Maximum numbers of streams, and of what they keep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StreamLimits {
     /// Of one caller: an identity, or the address of an anonymous caller.
@@ -18,11 +19,13 @@ pub struct StreamLimits {
     pub unidentified_of_caller: usize,
     /// Of all callers together without such a request.
     pub unidentified: usize,
+    /// Memory of the resource names that the streams of one caller subscribe to, in bytes. Equal sets of names count once.
+    pub name_bytes_of_caller: usize,
 }
 
 impl Default for StreamLimits {
     fn default() -> Self {
-        Self { of_caller: 20_000, unidentified_of_caller: 1024, unidentified: 4096 }
+        Self { of_caller: 20_000, unidentified_of_caller: 1024, unidentified: 4096, name_bytes_of_caller: 256 << 20 }
     }
 }
 
@@ -33,10 +36,11 @@ enum CallerKey {
     Address(Option<IpAddr>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct StreamCounts {
     all: usize,
     unidentified: usize,
+    names: Arc<NameBudget>,
 }
 
 /// The open streams of all callers.
@@ -53,6 +57,7 @@ pub(crate) struct CountedStream {
     streams: Arc<CallerStreams>,
     key: CallerKey,
     is_identified: bool,
+    names: Arc<NameBudget>,
 }
 
 impl CallerStreams {
@@ -69,19 +74,29 @@ impl CallerStreams {
         if self.unidentified.load(Ordering::Relaxed) >= self.limits.unidentified {
             return None;
         }
-        let mut counts = self.callers.entry(key.clone()).or_default();
+        let mut counts = self.callers.entry(key.clone()).or_insert_with(|| StreamCounts {
+            all: 0,
+            unidentified: 0,
+            names: NameBudget::new(self.limits.name_bytes_of_caller),
+        });
         if counts.all >= self.limits.of_caller || counts.unidentified >= self.limits.unidentified_of_caller {
             return None;
         }
         counts.all += 1;
         counts.unidentified += 1;
+        let names = counts.names.clone();
         drop(counts);
         self.unidentified.fetch_add(1, Ordering::Relaxed);
-        Some(CountedStream { streams: self.clone(), key, is_identified: false })
+        Some(CountedStream { streams: self.clone(), key, is_identified: false, names })
     }
 }
 
 impl CountedStream {
+    /// The budget for the resource names of all streams of the caller.
+    pub(crate) fn names(&self) -> &Arc<NameBudget> {
+        &self.names
+    }
+
     /// The first request of the stream has identified the proxy.
     pub(crate) fn identified(&mut self) {
         if std::mem::replace(&mut self.is_identified, true) {
@@ -118,7 +133,8 @@ mod tests {
 
     #[test]
     fn streams_are_limited_by_identity_or_else_by_address() {
-        let limits = StreamLimits { of_caller: 3, unidentified_of_caller: 2, unidentified: 5 };
+        let limits =
+            StreamLimits { of_caller: 3, unidentified_of_caller: 2, unidentified: 5, ..StreamLimits::default() };
         let streams = CallerStreams::new(limits);
         let (cart, anonymous) = (caller("cart", "10.0.0.1"), caller("", "10.0.0.1"));
         let mut first = streams.add(&cart).expect("below the limits");

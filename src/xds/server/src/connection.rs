@@ -9,6 +9,7 @@ use sluice_xds_protocol::{ChangeSignal, Session};
 use tracing::Span;
 
 use crate::version_counts::CountedStream;
+use crate::workload_observer::StreamRefusal;
 
 /// An identified ADS stream: its first request carried a node.
 pub(crate) struct Connection {
@@ -23,6 +24,8 @@ pub(crate) struct Connection {
     pub(crate) session: Mutex<Session>,
     pub(crate) signal: Arc<ChangeSignal>,
     pub(crate) span: Span,
+    /// Ends the stream.
+    pub(crate) refusal: StreamRefusal,
     /// Counts the stream in metrics.
     pub(crate) _counted: CountedStream,
 }

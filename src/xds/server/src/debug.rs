@@ -20,6 +20,10 @@ pub const DEBUG_TYPE: &str = "istio.io/debug";
 const SYNC_TYPE: &str = "istio.io/debug/syncz";
 /// The resource name of such a request is a proxy. The response is the configuration that was sent to it.
 const DUMP_TYPE: &str = "istio.io/debug/config_dump";
+/// Types that begin with this are for debug pages. Unknown ones have an empty response.
+const DEBUG_TYPE_PREFIX: &str = "istio.io/debug/";
+/// The nonce of a response has its number in the stream after this.
+const NONCE_PREFIX: &str = "debug-";
 /// Maximum number of requests of one stream that wait for a response.
 const MAX_PENDING_DEBUG_REQUESTS: usize = 8;
 
@@ -28,13 +32,16 @@ const VERSION: u8 = 1;
 const RESOURCES: u8 = 2;
 const TYPE_URL: u8 = 4;
 const NONCE: u8 = 5;
+// `control_plane` of either, and the identifier in it.
+const CONTROL_PLANE: [(XdsProtocol, u8); 2] = [(XdsProtocol::Sotw, 6), (XdsProtocol::Delta, 7)];
+const IDENTIFIER: u8 = 1;
 // Resource.
 const RESOURCE: u8 = 2;
 const NAME: u8 = 3;
 
 /// Whether requests of this type are for debug pages.
 pub(crate) fn is_debug(type_url: &str) -> bool {
-    matches!(type_url, DEBUG_TYPE | SYNC_TYPE | DUMP_TYPE)
+    type_url == DEBUG_TYPE || type_url.starts_with(DEBUG_TYPE_PREFIX)
 }
 
 /// A request for a debug page.
@@ -46,6 +53,8 @@ pub enum DebugRequest {
     Sync,
     /// The configuration that was sent to a proxy, by node id or `pod.namespace`.
     Dump(String),
+    /// A type that does not exist. The response is empty.
+    Unknown,
 }
 
 /// A resource of a response.
@@ -63,6 +72,9 @@ pub struct DebugResource {
 pub trait DebugPages: Send + Sync + 'static {
     /// The viewer with this identity; `None` if the identity is not part of the mesh.
     fn viewer(&self, identity: &Identity) -> Option<Viewer>;
+
+    /// The identifier of this control plane in responses about synchronization: JSON with `Component`, `ID` and `Info`.
+    fn identifier(&self) -> String;
 
     /// The page as this viewer may see it.
     fn answer(
@@ -85,6 +97,7 @@ pub(crate) struct DebugRequests {
 struct PendingDebugRequest {
     protocol: XdsProtocol,
     type_url: String,
+    identifier: Option<String>,
     response: BoxFuture<'static, Result<Vec<DebugResource>, StreamError>>,
 }
 
@@ -93,6 +106,7 @@ pub(crate) struct DebugResponse {
     protocol: XdsProtocol,
     type_url: String,
     nonce: String,
+    identifier: Option<String>,
     resources: Vec<DebugResource>,
 }
 
@@ -112,8 +126,8 @@ impl DebugRequests {
         protocol: XdsProtocol,
         pages: Option<&Arc<dyn DebugPages>>,
     ) -> Result<(), StreamError> {
-        // The request acknowledges or rejects a response.
-        if !request.nonce.is_empty() || request.error.is_some() {
+        // istioctl sends a nonce of its own with its first request; a nonce of this stream acknowledges a response.
+        if self.has_sent(&request.nonce) || request.error.is_some() {
             return Ok(());
         }
         let unauthenticated = || StreamError::Unauthenticated("authentication required".to_owned());
@@ -125,21 +139,29 @@ impl DebugRequests {
                 "more than {MAX_PENDING_DEBUG_REQUESTS} debug requests at a time"
             )));
         }
-        let response = pages.answer(parse(&request)?, viewer);
-        self.pending.push_back(PendingDebugRequest { protocol, type_url: request.type_url, response });
+        let page = parse(&request)?;
+        let identifier = (page == DebugRequest::Sync).then(|| pages.identifier());
+        let response = pages.answer(page, viewer);
+        self.pending.push_back(PendingDebugRequest { protocol, type_url: request.type_url, identifier, response });
         Ok(())
+    }
+
+    /// Whether a response of this stream has the nonce.
+    fn has_sent(&self, nonce: &str) -> bool {
+        let number = nonce.strip_prefix(NONCE_PREFIX).and_then(|number| number.parse::<u64>().ok());
+        number.is_some_and(|number| (1..=self.responses).contains(&number))
     }
 
     /// The next response.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<DebugResponse, StreamError>> {
         let Some(pending) = self.pending.front_mut() else { return Poll::Pending };
         let resources = ready!(Pin::new(&mut pending.response).poll(cx));
-        let Some(PendingDebugRequest { protocol, type_url, .. }) = self.pending.pop_front() else {
+        let Some(PendingDebugRequest { protocol, type_url, identifier, .. }) = self.pending.pop_front() else {
             return Poll::Pending;
         };
         self.responses += 1;
-        let nonce = format!("debug-{}", self.responses);
-        Poll::Ready(resources.map(|resources| DebugResponse { protocol, type_url, nonce, resources }))
+        let nonce = format!("{NONCE_PREFIX}{}", self.responses);
+        Poll::Ready(resources.map(|resources| DebugResponse { protocol, type_url, nonce, identifier, resources }))
     }
 }
 
@@ -148,8 +170,12 @@ fn parse(request: &Request) -> Result<DebugRequest, StreamError> {
         Interest::Exactly(names) => names,
         Interest::Change { subscribe, .. } => subscribe,
     };
-    if request.type_url == SYNC_TYPE {
-        return Ok(DebugRequest::Sync);
+    match request.type_url.as_str() {
+        SYNC_TYPE => return Ok(DebugRequest::Sync),
+        // Without a name, there is no proxy to show.
+        DUMP_TYPE if names.is_empty() => return Ok(DebugRequest::Unknown),
+        DEBUG_TYPE | DUMP_TYPE => {}
+        _ => return Ok(DebugRequest::Unknown),
     }
     let mut names = names.iter();
     let (Some(name), None) = (names.next(), names.next()) else {
@@ -170,6 +196,11 @@ impl DebugResponse {
             put_field(VERSION, self.nonce.as_bytes(), out);
             put_field(TYPE_URL, self.type_url.as_bytes(), out);
             put_field(NONCE, self.nonce.as_bytes(), out);
+            let number = CONTROL_PLANE.into_iter().find(|(protocol, _)| *protocol == self.protocol);
+            if let (Some((_, number)), Some(identifier)) = (number, &self.identifier) {
+                put_head(number, field_len(identifier.len()), out);
+                put_field(IDENTIFIER, identifier.as_bytes(), out);
+            }
         });
         for resource in self.resources {
             buffer.write(|out| match self.protocol {

@@ -10,8 +10,8 @@ use rand::Rng as _;
 use sluice_auth::Caller;
 use sluice_model::{Identity, Proxy, ProxyKey};
 use sluice_xds_protocol::{
-    ChangeSignal, MAX_RESOURCE_NAME_BYTES, NameInterner, PushTrigger, Request, ScopeSnapshot, Session, Store,
-    StreamError, XdsProtocol,
+    CallerNames, ChangeSignal, MAX_RESOURCE_NAME_BYTES, NameBudget, NameInterner, PushTrigger, Request, ScopeSnapshot,
+    Session, Store, StreamError, XdsProtocol,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::proxy_limits::ProxyLimits;
 use crate::proxy_registry::{PROXY_LINGER, ProxyInput, ProxyRegistry};
 use crate::request_turns::RequestTurns;
+use crate::workload_observer::{StreamRefusal, WorkloadObserver};
 
 /// Maximum number of proxies that are recorded as warming. Further ones take longer to warm.
 const MAX_WARMING_PROXIES: usize = 10_000;
@@ -46,6 +47,8 @@ pub struct DiscoveryServer {
     warming: DashSet<ProxyKey>,
     /// Answers requests for debug pages.
     debug_pages: OnceLock<Arc<dyn DebugPages>>,
+    /// Follows the streams of workloads outside Kubernetes.
+    workloads: OnceLock<Arc<dyn WorkloadObserver>>,
     admission: Arc<Admission>,
     request_turns: RequestTurns,
 }
@@ -91,6 +94,7 @@ impl DiscoveryServer {
             connections: DashMap::new(),
             warming: DashSet::new(),
             debug_pages: OnceLock::new(),
+            workloads: OnceLock::new(),
             admission: Arc::new(admission),
             request_turns: RequestTurns::default(),
         })
@@ -126,6 +130,16 @@ impl DiscoveryServer {
     pub fn set_debug_pages(&self, pages: Arc<dyn DebugPages>) {
         // The first value stays.
         let _ = self.debug_pages.set(pages);
+    }
+
+    /// Sets the observer of workloads outside Kubernetes. Only the first call has an effect.
+    pub fn set_workload_observer(&self, workloads: Arc<dyn WorkloadObserver>) {
+        // The first value stays.
+        let _ = self.workloads.set(workloads);
+    }
+
+    pub(crate) fn workloads(&self) -> Option<&Arc<dyn WorkloadObserver>> {
+        self.workloads.get()
     }
 
     /// Removes proxies whose last stream ended more than `PROXY_LINGER` ago. Call it at an interval.
@@ -208,6 +222,7 @@ impl DiscoveryServer {
         protocol: XdsProtocol,
         caller: &Caller,
         proxy: Arc<Proxy>,
+        budget: &Arc<NameBudget>,
     ) -> Result<Arc<Connection>, StreamError> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         let owner = proxy.identity.clone().or_else(|| caller.identities.first().cloned());
@@ -218,7 +233,8 @@ impl DiscoveryServer {
             );
             StreamError::Exhausted(limit.to_string())
         })?;
-        let mut session = Session::new(protocol, key.clone(), self.nonce_offset.wrapping_add(id), self.names.clone());
+        let names = CallerNames::new(self.names.clone(), budget.clone());
+        let mut session = Session::new(protocol, key.clone(), self.nonce_offset.wrapping_add(id), names);
         if self.warming.remove(&key).is_some() {
             session.resend_endpoints();
         }
@@ -229,6 +245,7 @@ impl DiscoveryServer {
             proxy_type = ?proxy.proxy_type, protocol = ?protocol, stream = id, "proxy connected"
         );
         let counted = self.metrics.connected(&proxy.istio_version);
+        let signal = Arc::new(ChangeSignal::new(self.admission.clone()));
         let connection = Arc::new(Connection {
             id,
             key,
@@ -237,13 +254,17 @@ impl DiscoveryServer {
             connected_at: SystemTime::now(),
             connected: Instant::now(),
             session: Mutex::new(session),
-            signal: Arc::new(ChangeSignal::new(self.admission.clone())),
+            refusal: StreamRefusal::new(signal.clone()),
+            signal,
             span,
             _counted: counted,
         });
         self.connections.insert(id, connection.clone());
         self.store.watch_proxy(&connection.key, id, &connection.signal);
         self.proxies.announce(&connection.key);
+        if let Some(workloads) = self.workloads() {
+            workloads.connected(id, &connection.proxy, connection.connected_at, connection.refusal.clone());
+        }
         Ok(connection)
     }
 
@@ -255,6 +276,9 @@ impl DiscoveryServer {
             self.warming.insert(connection.key.clone());
         }
         self.proxies.remove_stream(&connection.key, connection.id, now);
+        if let Some(workloads) = self.workloads() {
+            workloads.disconnected(connection.id, &connection.proxy);
+        }
         let identity = connection.proxy.identity.as_ref().map(tracing::field::display);
         tracing::info!(
             target: "ads", parent: &connection.span, node = %connection.key.0, peer = %connection.caller.address(),

@@ -13,6 +13,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
 use tokio::sync::oneshot;
 
+use crate::Metrics;
 use crate::proxy_registry::{NodeError, ProxyInput};
 
 /// The published collections that are served.
@@ -28,13 +29,23 @@ pub struct Outputs {
 
 /// Keeps the store at the engine's latest epoch, until the engine stops. The store is ready once all inputs are synced;
 /// `ready` is sent then.
-pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>, ready: oneshot::Sender<()>) {
+pub async fn follow(
+    engine: &Engine,
+    outputs: &Outputs,
+    store: Arc<Store>,
+    metrics: &Metrics,
+    ready: oneshot::Sender<()>,
+) {
     let mut ready = Some(ready);
     let feed = outputs.resources.iter().fold(engine.feed().only(&outputs.scopes), Feed::only);
     let mut feed = outputs.segments.iter().fold(feed, Feed::only);
     while let Some(batch) = feed.next().await {
         let now = Instant::now();
-        store.apply(changes(&batch, outputs, now, SystemTime::now()), now);
+        let changes = changes(&batch, outputs, now, SystemTime::now());
+        if let Some(times) = changes.times.filter(|_| !changes.resources.is_empty() || !changes.segments.is_empty()) {
+            metrics.committed(&times);
+        }
+        store.apply(changes, now);
         if batch.all_synced() && !store.is_ready() {
             store.set_ready();
             if let Some(ready) = ready.take() {

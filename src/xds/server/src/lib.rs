@@ -26,6 +26,7 @@ mod secrets;
 mod status;
 mod stream;
 mod version_counts;
+mod workload_observer;
 
 pub use admission::Admission;
 pub use caller_streams::StreamLimits;
@@ -39,3 +40,4 @@ pub use proxy_limits::ProxyLimits;
 pub use proxy_registry::{NodeError, ProxyInput};
 pub use status::{AckFrontier, Adsz, StatusReader, StreamStatus, Syncz};
 pub use stream::{AdsStream, EncodedResponse};
+pub use workload_observer::{StreamRefusal, WorkloadObserver};

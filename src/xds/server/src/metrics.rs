@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use sluice_model::{ResourceType, Text};
-use sluice_telemetry::Count;
+use sluice_telemetry::{Count, grpc_code_name};
 use sluice_xds_protocol::ChangeTimes;
 
 use crate::version_counts::{CountedStream, VersionCounts};
@@ -19,7 +19,7 @@ const MAX_NODE_LABELS: usize = 1000;
 /// Maximum length of a node id in a label; rejections by proxies with longer ones are counted under `other`.
 const MAX_NODE_LABEL_BYTES: usize = 512;
 
-/// Label `type`: the resource type (`cds`, `eds` …), or the reason of a push trigger.
+/// Label `type`: the resource type (`cds`, `eds` …; a type URL for sizes), or the reason of a push trigger.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct TypeLabel {
     r#type: &'static str,
@@ -61,6 +61,8 @@ pub struct Metrics {
     send_time: Histogram,
     convergence: Histogram,
     queue_time: Histogram,
+    committed: Histogram,
+    computed: Histogram,
     triggers: Family<TypeLabel, Count>,
     request_size: Gauge,
     stages: Family<StageLabel, Histogram>,
@@ -120,6 +122,8 @@ impl Default for Metrics {
             send_time: Histogram::new([0.01, 0.1, 1., 3., 5., 10., 20., 30.]),
             convergence: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
             queue_time: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
+            committed: Histogram::new([0.01, 0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
+            computed: Histogram::new([0.01, 0.1, 0.5, 1., 3., 5.]),
             triggers: Family::default(),
             request_size: Gauge::default(),
             stages: Family::new_with_constructor(|| {
@@ -177,6 +181,16 @@ impl Metrics {
             self.queue_time.clone(),
         );
         registry.register(
+            "pilot_debounce_time",
+            "Seconds from the arrival of the first change of an epoch until the epoch is committed",
+            self.committed.clone(),
+        );
+        registry.register(
+            "pilot_pushcontext_init_seconds",
+            "Seconds to compute an epoch that changes resources",
+            self.computed.clone(),
+        );
+        registry.register(
             "pilot_push_triggers",
             "Epochs and requests that caused responses, by reason",
             self.triggers.clone(),
@@ -210,7 +224,7 @@ impl Metrics {
         let fits = node.len() <= MAX_NODE_LABEL_BYTES;
         let named = fits && (nodes.contains(node) || (nodes.len() < MAX_NODE_LABELS && nodes.insert(node.clone())));
         let node = if named { node.to_string() } else { "other".to_owned() };
-        family.get_or_create(&RejectLabel { node, err: code_name(code).to_owned() }).inc();
+        family.get_or_create(&RejectLabel { node, err: grpc_code_name(code).to_owned() }).inc();
     }
 
     pub(crate) fn expired(&self, kind: ResourceType) {
@@ -245,7 +259,7 @@ impl Metrics {
         let metrics = metrics.get_or_init(|| PushMetrics {
             pushes: self.pushes.get_or_create(&label(kind)).clone(),
             time: self.push_time.get_or_create(&label(kind)).clone(),
-            size: self.size.get_or_create(&label(kind)).clone(),
+            size: self.size.get_or_create(&TypeLabel { r#type: kind.type_url() }).clone(),
         });
         metrics.pushes.inc();
         metrics.time.observe(took.as_secs_f64());
@@ -255,6 +269,12 @@ impl Metrics {
 
     pub(crate) fn sent(&self, took: Duration) {
         self.send_time.observe(took.as_secs_f64());
+    }
+
+    /// Counts an epoch that changes resources.
+    pub(crate) fn committed(&self, times: &ChangeTimes) {
+        self.committed.observe(times.committed.saturating_duration_since(times.source).as_secs_f64());
+        self.computed.observe(times.committed.saturating_duration_since(times.parsed).as_secs_f64());
     }
 
     pub(crate) fn converged(&self, times: &ChangeTimes, now: Instant) {
@@ -304,29 +324,6 @@ pub const fn short_name(kind: ResourceType) -> &'static str {
     }
 }
 
-const fn code_name(code: i32) -> &'static str {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "Canceled",
-        "Unknown",
-        "InvalidArgument",
-        "DeadlineExceeded",
-        "NotFound",
-        "AlreadyExists",
-        "PermissionDenied",
-        "ResourceExhausted",
-        "FailedPrecondition",
-        "Aborted",
-        "OutOfRange",
-        "Unimplemented",
-        "Internal",
-        "Unavailable",
-        "DataLoss",
-        "Unauthenticated",
-    ];
-    if code >= 0 && code < 17 { NAMES[code.unsigned_abs() as usize] } else { "Unknown" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +348,7 @@ mod tests {
             "pilot_xds{version=\"1.30.1\"} 1",
             "pilot_xds_expired_nonce{type=\"eds\"} 1",
             "pilot_push_triggers{type=\"config\"} 1",
-            "pilot_xds_config_size_bytes_bucket{le=\"4000000.0\",type=\"cds\"} 1",
+            "pilot_xds_config_size_bytes_bucket{le=\"4000000.0\",type=\"type.googleapis.com/envoy.config.cluster.v3.Cluster\"} 1",
             "pilot_xds_push_time_count{type=\"cds\"} 1",
             "pilot_total_xds_internal_errors 0",
         ] {

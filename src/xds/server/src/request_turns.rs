@@ -100,9 +100,11 @@ impl RequestTurn {
         !self.taken.is_empty()
     }
 
-    /// Frees the room: nothing of the requests is kept any more.
+    /// Frees the room, if no request is being read: nothing of the earlier ones is kept any more.
     pub(crate) fn release(&mut self) {
-        self.taken = Vec::new();
+        if !self.is_ready {
+            self.taken = Vec::new();
+        }
     }
 }
 
@@ -123,7 +125,8 @@ mod tests {
         let [mut first, mut second, mut third] = [0; 3].map(|_| RequestTurn::new(&turns));
         assert!(is_ready(&mut first, 20 << 20));
         assert!(is_ready(&mut first, 20 << 20), "the same request");
-        assert!(!is_ready(&mut second, 20 << 20));
+        first.release();
+        assert!(!is_ready(&mut second, 20 << 20), "the first request is not read yet");
         assert!(is_ready(&mut third, LARGE_REQUEST_BYTES));
         first.finish_request();
         assert!(!is_ready(&mut third, 1 << 20), "the second stream is first");

@@ -254,10 +254,12 @@ fn client_config(stream: StreamStatus) -> DebugResource {
     let metadata = metadata.map(|(name, value)| (name.to_owned(), text(value))).collect();
     let mut configs: Vec<GenericXdsConfig> = stream.types.into_iter().map(config).collect();
     configs.sort_by(|one, other| one.type_url.cmp(&other.type_url));
-    let node = Node { id: proxy.id.to_string(), metadata: Some(Struct { fields: metadata }), ..Node::default() };
+    // As istioctl prints it.
+    let id = short_id(&proxy.id).to_string();
+    let node = Node { id: id.clone(), metadata: Some(Struct { fields: metadata }), ..Node::default() };
     let client = ClientConfig { node: Some(node), generic_xds_configs: configs, ..ClientConfig::default() };
     let any = sluice_proto::wire::to_any(&client);
-    DebugResource { name: proxy.id.to_string(), type_url: any.type_url, bytes: any.value.into() }
+    DebugResource { name: id, type_url: any.type_url, bytes: any.value.into() }
 }
 
 fn timestamp(at: SystemTime) -> Timestamp {

@@ -10,8 +10,8 @@ use sluice_auth::Caller;
 use sluice_model::{ProxyKey, ResourceType};
 use sluice_xds_protocol::wire::{GRPC_PREFIX_BYTES, ResponseBuffer};
 use sluice_xds_protocol::{
-    ChangeTimes, HEALTH_TYPE, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response, ScopeSnapshot, Session,
-    StreamError, XdsProtocol, encode,
+    ChangeTimes, HEALTH_TYPE, NameBudget, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response,
+    ScopeSnapshot, Session, StreamError, XdsProtocol, encode,
 };
 use tonic::Status;
 
@@ -33,6 +33,7 @@ pub struct AdsStream {
     server: Arc<DiscoveryServer>,
     protocol: XdsProtocol,
     caller: Caller,
+    names: Arc<NameBudget>,
     /// `None` until the first request with a node.
     connection: Option<Arc<Connection>>,
     /// The scope and the types whose changes wake the stream.
@@ -96,6 +97,7 @@ impl DiscoveryServer {
             server: self.clone(),
             protocol,
             caller,
+            names: NameBudget::new(usize::MAX),
             connection: None,
             watched_scope: None,
             watched_kinds: ResourceTypeSet::default(),
@@ -111,6 +113,12 @@ impl DiscoveryServer {
 }
 
 impl AdsStream {
+    /// The stream with a budget for the names that it subscribes to.
+    pub(crate) fn within(mut self, names: Arc<NameBudget>) -> Self {
+        self.names = names;
+        self
+    }
+
     /// Handles a request.
     ///
     /// # Errors
@@ -129,7 +137,7 @@ impl AdsStream {
                 let mut proxy = self.server.identify(&self.caller, &request)?;
                 // Envoy accepts VHDS over delta streams only, and rejects route tables with VHDS otherwise.
                 proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
-                let connection = self.server.connect(self.protocol, &self.caller, proxy.into())?;
+                let connection = self.server.connect(self.protocol, &self.caller, proxy.into(), &self.names)?;
                 self.connection.insert(connection).clone()
             }
         };
@@ -151,6 +159,12 @@ impl AdsStream {
                 );
             }
             RequestOutcome::Expired(kind) => self.server.metrics().expired(kind),
+            RequestOutcome::Health(health) => {
+                if let Some(workloads) = self.server.workloads() {
+                    let health = health.map_err(|message| message.to_string());
+                    workloads.reported(connection.id, &connection.proxy, health);
+                }
+            }
         }
         if session.keeps_requests() {
             let mut snapshot = ScopeSnapshot::default();
@@ -329,6 +343,11 @@ impl AdsStream {
             unchanged => unchanged,
         };
         is_waiting && !matches!(self.configuration, ConfigurationState::Complete)
+    }
+
+    /// The reason why the stream has to end, if there is one.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.connection.as_ref()?.refusal.reason()
     }
 
     /// Registers the task to be woken by the next change.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use sluice_model::Text;
 
 use super::subscription::Subscription;
-use crate::name_set::NameInterner;
+use crate::name_set::CallerNames;
 use crate::store::{ResponseItem, TypeSnapshot, has_aliases};
 
 impl Subscription {
@@ -19,7 +19,7 @@ impl Subscription {
 
     /// Subscribes to the resources that the requested names refer to in `view`, to all resources on the client's node, and to
     /// changed resources with an alias that the client named earlier.
-    pub(super) fn resolve(&mut self, view: &TypeSnapshot, names: &NameInterner) {
+    pub(super) fn resolve(&mut self, view: &TypeSnapshot, names: &CallerNames) {
         let first = self.sent.is_none() || self.resend_all;
         let requested: BTreeSet<Text> =
             if first { self.names.iter().cloned().collect() } else { self.requested.clone() };

@@ -8,7 +8,7 @@ use sluice_model::{ResourceType, Text};
 use super::held_resources::HeldResources;
 use crate::limits::MAX_RESOURCE_NAME_BYTES;
 use crate::name_list::NameList;
-use crate::name_set::{NameInterner, NameSet};
+use crate::name_set::{CallerNames, NameSet};
 use crate::request::{Interest, StreamError};
 use crate::store::{ResolvedResource, TypeSnapshot};
 
@@ -111,7 +111,7 @@ impl Subscription {
     }
 
     /// The first request for the type on this stream.
-    pub(super) fn open(&mut self, interest: Interest, names: &NameInterner) -> Result<(), StreamError> {
+    pub(super) fn open(&mut self, interest: Interest, names: &CallerNames) -> Result<(), StreamError> {
         self.response_due = true;
         match interest {
             Interest::Exactly(list) => {
@@ -150,13 +150,13 @@ impl Subscription {
     }
 
     /// The complete list of a state-of-the-world client.
-    fn set_exactly(&mut self, list: &NameList, names: &NameInterner) {
+    fn set_exactly(&mut self, list: &NameList, names: &CallerNames) {
         self.wildcard = self.kind.is_wildcard() && (list.is_empty() || list.has("*"));
         self.names = names.set(list);
     }
 
     /// A later list of a state-of-the-world client.
-    pub(super) fn exactly(&mut self, list: &NameList, names: &NameInterner) -> Result<(), StreamError> {
+    pub(super) fn exactly(&mut self, list: &NameList, names: &CallerNames) -> Result<(), StreamError> {
         check(list)?;
         let (wildcard, before) = (self.wildcard, self.names.clone());
         self.set_exactly(list, names);
@@ -180,7 +180,7 @@ impl Subscription {
         &mut self,
         subscribe: &NameList,
         unsubscribe: &NameList,
-        names: &NameInterner,
+        names: &CallerNames,
     ) -> Result<(), StreamError> {
         if subscribe.is_empty() && unsubscribe.is_empty() {
             return Ok(());

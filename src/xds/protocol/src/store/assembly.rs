@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use sluice_model::{ResourceType, Text};
 
-use super::entry::{EncodedSegment, LayerSegments, element_len, segment_field};
+use super::entry::{EncodedSegment, LayerSegments, segment_field};
 use crate::chunked_map::ChunkedMap;
 use crate::version::{Digest, Version};
 use crate::wire::ResponseBuffer;
 
 /// The segments of several layers: all segments of the largest layer, with the changes that the other layers make.
 pub(crate) struct Assembly<'a> {
-    field: u8,
+    field: Option<u8>,
     /// The layer with the most segments.
     base: Option<&'a ChunkedMap<EncodedSegment>>,
     /// Segments of the other layers that take precedence, in order of their names.
@@ -26,6 +26,7 @@ pub(crate) struct Assembly<'a> {
 impl<'a> Assembly<'a> {
     /// A resource of this type. Layers are in order of precedence; there is at least one.
     pub(crate) fn new(kind: ResourceType, layers: &[&'a LayerSegments]) -> Self {
+        let field = segment_field(kind);
         let (largest, base) = layers
             .iter()
             .enumerate()
@@ -43,12 +44,12 @@ impl<'a> Assembly<'a> {
                     continue;
                 }
                 if let Some((_, below)) = below {
-                    element_bytes -= element_len(name, below);
+                    element_bytes -= below.put_len(field, name);
                     if let Some((version, _)) = &below.content {
                         digest.remove(name.as_bytes(), *version);
                     }
                 }
-                element_bytes += element_len(name, segment);
+                element_bytes += segment.put_len(field, name);
                 if let Some((version, _)) = &segment.content {
                     digest.add(name.as_bytes(), *version);
                 }
@@ -59,7 +60,7 @@ impl<'a> Assembly<'a> {
         let head = layers.iter().find_map(|layer| layer.rows.get("")).and_then(|(_, segment)| segment.content.as_ref());
         let head = head.map(|(_, bytes)| bytes.clone());
         let base = base.map(|base| &base.rows);
-        Self { field: segment_field(kind), base, overrides, head, digest, element_bytes }
+        Self { field, base, overrides, head, digest, element_bytes }
     }
 
     /// The version; `None` if no layer has the unnamed segment, in which case the resource does not exist.

@@ -10,13 +10,15 @@ use crate::chunked_map::ChunkedMap;
 use crate::version::{Digest, Version};
 use crate::wire;
 
-/// The repeated field whose elements are segments, for each type that is assembled from segments.
-pub(crate) fn segment_field(kind: ResourceType) -> u8 {
+/// The repeated field whose elements are segments, for each type that is assembled from segments; `None` if segments are
+/// runs of the message with the tags of fields.
+pub(crate) fn segment_field(kind: ResourceType) -> Option<u8> {
     match kind {
+        ResourceType::Endpoint => None,
         // `NameTable.table`, a map: its entries are encoded as elements.
-        ResourceType::NameTable => 1,
+        ResourceType::NameTable => Some(1),
         // `RouteConfiguration.virtual_hosts`.
-        _ => 2,
+        _ => Some(2),
     }
 }
 
@@ -137,13 +139,22 @@ impl EncodedSegment {
         Self { content: segment.bytes(&SlotValues::new()).map(|bytes| (Version::of(&bytes), bytes)) }
     }
 
-    /// Writes the segment as an element of this field. The unnamed segment, which has the resource's other fields, is not an
-    /// element.
-    pub(crate) fn put(field: u8, name: &Text, segment: &Self, out: &mut BytesMut) {
-        if !name.is_empty()
-            && let Some((_, bytes)) = &segment.content
-        {
-            wire::put_field(field, bytes, out);
+    /// Writes the segment, as an element if the type has a [`segment_field`]. The unnamed segment, which has the resource's
+    /// other fields, is not written.
+    pub(crate) fn put(field: Option<u8>, name: &Text, segment: &Self, out: &mut BytesMut) {
+        let Some((_, bytes)) = segment.content.as_ref().filter(|_| !name.is_empty()) else { return };
+        match field {
+            Some(field) => wire::put_field(field, bytes, out),
+            None => out.extend_from_slice(bytes),
+        }
+    }
+
+    /// Size of what [`Self::put`] writes.
+    pub(crate) fn put_len(&self, field: Option<u8>, name: &str) -> usize {
+        match (&self.content, field) {
+            (Some((_, bytes)), Some(_)) if !name.is_empty() => wire::field_len(bytes.len()),
+            (Some((_, bytes)), None) if !name.is_empty() => bytes.len(),
+            _ => 0,
         }
     }
 }
@@ -154,36 +165,29 @@ pub(crate) struct LayerSegments {
     pub(crate) rows: ChunkedMap<EncodedSegment>,
     /// Digest of all segments that are not hidden, including the unnamed one.
     pub(crate) digest: Digest,
-    /// Size of all elements with tag and length, in bytes.
+    /// Size of all segments as they are written, in bytes.
     pub(crate) element_bytes: usize,
 }
 
 impl LayerSegments {
     /// The segments with these set or removed; `changes` is sorted by name, each name once.
-    pub(crate) fn apply(&self, changes: Vec<(Text, Option<EncodedSegment>)>) -> Self {
+    pub(crate) fn apply(&self, kind: ResourceType, changes: Vec<(Text, Option<EncodedSegment>)>) -> Self {
+        let field = segment_field(kind);
         let (mut digest, mut element_bytes) = (self.digest, self.element_bytes);
         for (name, segment) in &changes {
             if let Some((name, old)) = self.rows.get(name) {
                 if let Some((version, _)) = &old.content {
                     digest.remove(name.as_bytes(), *version);
                 }
-                element_bytes -= element_len(name, old);
+                element_bytes -= old.put_len(field, name);
             }
             if let Some(segment) = segment {
                 if let Some((version, _)) = &segment.content {
                     digest.add(name.as_bytes(), *version);
                 }
-                element_bytes += element_len(name, segment);
+                element_bytes += segment.put_len(field, name);
             }
         }
         Self { rows: self.rows.apply(changes), digest, element_bytes }
-    }
-}
-
-/// Size of the segment as an element of its field, in bytes.
-pub(crate) fn element_len(name: &str, segment: &EncodedSegment) -> usize {
-    match &segment.content {
-        Some((_, bytes)) if !name.is_empty() => wire::field_len(bytes.len()),
-        _ => 0,
     }
 }

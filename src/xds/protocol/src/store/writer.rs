@@ -130,7 +130,7 @@ fn apply_rows(
 ) -> Option<(LayerContent, usize)> {
     let entry = |name: &Text| old.table.get(name).map(|(_, entry)| entry);
     let rows: Vec<(Text, Option<LayerEntry>)> =
-        rows.into_iter().filter_map(|(name, change)| change.apply(entry(&name), name)).collect();
+        rows.into_iter().filter_map(|(name, change)| change.apply(kind, entry(&name), name)).collect();
     if rows.is_empty() {
         return None;
     }
@@ -154,14 +154,14 @@ struct EntryChange {
 
 impl EntryChange {
     /// The row after the change; `None` if the row does not change.
-    fn apply(self, old: Option<&LayerEntry>, name: Text) -> Option<(Text, Option<LayerEntry>)> {
+    fn apply(self, kind: ResourceType, old: Option<&LayerEntry>, name: Text) -> Option<(Text, Option<LayerEntry>)> {
         let mut entry = old.cloned().unwrap_or_default();
         if let Some(whole) = self.whole {
             entry.whole = whole;
         }
         if !self.segments.is_empty() {
             let segments = entry.segments.take().unwrap_or_default();
-            let segments = segments.apply(self.segments.into_iter().collect());
+            let segments = segments.apply(kind, self.segments.into_iter().collect());
             entry.segments = (!segments.rows.is_empty()).then(|| Arc::new(segments));
         }
         match old {
