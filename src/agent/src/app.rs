@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
+use sluice_tasks::restart_with;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
@@ -75,11 +76,13 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
         custom => custom.into(),
     };
     warnings.extend(environment.take_warnings());
-    warnings.extend(environment.mistyped_names());
+    warnings.extend(environment.not_followed());
     warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     let mut command = envoy::command(&settings, &file)?;
     info!(id = node.id, cluster = node.cluster, addresses = ?settings.addresses, "starting Envoy");
-    let child = command.spawn().with_context(|| format!("start {}", settings.proxy.binary_path))?;
+    let child = command.spawn().with_context(|| {
+        format!("ProxyConfig: binaryPath: start {:?}, which has to be the path of Envoy", settings.proxy.binary_path)
+    })?;
     envoy::run(child, &admin, &settings, &stop).await
 }
 
@@ -137,16 +140,23 @@ fn add_roots(secrets: &SecretStore, message: &[u8]) -> Result<(), prost::DecodeE
 
 /// SIGTERM or SIGINT terminates the agent; a second signal skips draining.
 fn stop_on_signal(stop: ShutdownTokens) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     tokio::spawn(async move {
-        for token in [&stop.requested, &stop.at_once] {
-            tokio::select! {
-                _ = terminate.recv() => info!("SIGTERM received"),
-                _ = interrupt.recv() => info!("SIGINT received"),
-            }
-            token.cancel();
-        }
+        let tokens = [stop.requested, stop.at_once].into_iter();
+        let mut state = (terminate, interrupt, tokens);
+        restart_with("signals", &mut state, |(terminate, interrupt, tokens)| {
+            Box::pin(async move {
+                for token in tokens {
+                    tokio::select! {
+                        _ = terminate.recv() => info!("SIGTERM received"),
+                        _ = interrupt.recv() => info!("SIGINT received"),
+                    }
+                    token.cancel();
+                }
+            })
+        })
+        .await;
     });
     Ok(())
 }

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-
-use crate::environment::VARIABLES;
+use sluice_variables::AGENT;
 
 /// The agent of a proxy: it starts Envoy, obtains the workload's certificate, and connects both to the control plane.
 #[derive(Clone, Debug, Parser)]
@@ -163,9 +162,7 @@ impl CommandLine {
 /// The end of `proxy --help`.
 fn variables_help() -> String {
     let mut text = "Environment variables. Durations have the form 10s, 1h30m or 250ms; flags are true or false; defaults are in brackets.\n".to_owned();
-    for (name, meaning) in VARIABLES {
-        text.push_str(&format!("  {name}\n          {meaning}\n"));
-    }
+    text.push_str(&sluice_variables::help(AGENT));
     text.push_str(
         "\nExit codes: 0 terminated on request, 1 failed, 2 invalid flags; otherwise the exit code of Envoy.\nFlags of \
          pilot-agent that have no effect here are accepted with a warning.",
@@ -210,9 +207,8 @@ mod tests {
     #[test]
     fn help_lists_all_variables() {
         let help = parse("sluice-agent proxy --help").expect_err("help").to_string();
-        for (name, meaning) in VARIABLES {
-            assert!(help.contains(name), "{name} is missing");
-            assert!(!meaning.is_empty());
+        for variable in sluice_variables::all(AGENT).filter(|variable| variable.is_read()) {
+            assert!(help.contains(variable.name), "{} is missing", variable.name);
         }
     }
 }

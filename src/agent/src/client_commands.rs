@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use std::io::Write as _;
+
 use anyhow::{Context, Result, bail, ensure};
 use sluice_http_client::{HttpRequest, Url};
 
@@ -49,7 +51,8 @@ pub(crate) async fn request(args: &RequestArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::print_stdout, reason = "standard output is the result of these subcommands")]
+/// Prints the result of a subcommand.
 pub(crate) fn print(text: &str) {
-    println!("{text}");
+    // The reader may have closed it, as `head` does.
+    let _ = writeln!(std::io::stdout(), "{text}");
 }

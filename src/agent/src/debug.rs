@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prost::Message as _;
 use serde_json::{Value, json};
-use sluice_listen::{ListenMetrics, Listener, serve_http};
+use sluice_listen::{BodyLimits, ListenMetrics, Listener, serve_http};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use tokio::net::TcpListener;
@@ -31,6 +31,7 @@ use tracing::{info, warn};
 use crate::codec::Raw;
 use crate::connection;
 use crate::ports;
+use crate::serving::keep_serving;
 use crate::settings::Upstream;
 use crate::xds;
 
@@ -57,8 +58,20 @@ pub(crate) async fn serve(proxy: DebugProxy, loopback: IpAddr, port: u16, metric
     info!(target: "debug", %address, "listening");
     let handler = get(serve_page).post(serve_page);
     let router = Router::new().route("/debug", handler.clone()).route("/debug/{*page}", handler);
-    let listener = Listener::new(listener, ports::options("debug", metrics));
-    tokio::spawn(serve_http(listener, router.with_state(Arc::new(proxy)), CancellationToken::new()));
+    let router = router.with_state(Arc::new(proxy));
+    keep_serving(
+        "debug pages",
+        listener,
+        move || TcpListener::bind(address),
+        move |listener| {
+            let listener = Listener::new(listener, ports::options("debug", metrics.clone()));
+            let serving = serve_http(listener, router.clone(), BodyLimits::default(), CancellationToken::new());
+            async move {
+                serving.await;
+                Ok(())
+            }
+        },
+    );
 }
 
 async fn serve_page(State(proxy): State<Arc<DebugProxy>>, uri: Uri, RawQuery(query): RawQuery) -> Response {

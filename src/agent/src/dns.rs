@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sluice_listen::{AcceptedConnection, Listener};
+use sluice_tasks::restart;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -19,6 +20,7 @@ use tracing::{debug, info};
 
 use crate::metrics::Metrics;
 use crate::ports;
+use crate::serving::keep_serving;
 use crate::settings::{DnsSettings, host_and_port};
 use forward::Forwarder;
 use resolv_conf::ResolvConf;
@@ -68,9 +70,18 @@ impl DnsProxy {
             let udp = UdpSocket::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             let tcp = TcpListener::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             info!(target: "dns", %address, servers = ?self.resolv_conf.servers, "listening");
-            tokio::spawn(serve_udp(Arc::clone(&resolver), Arc::new(udp)));
-            let tcp = Listener::new(tcp, ports::options("dns", listen_metrics.clone()));
-            tokio::spawn(serve_tcp(Arc::clone(&resolver), tcp));
+            let (udp, for_udp) = (Arc::new(udp), Arc::clone(&resolver));
+            tokio::spawn(restart("DNS over UDP", move || serve_udp(Arc::clone(&for_udp), Arc::clone(&udp))));
+            let (for_tcp, listen_metrics) = (Arc::clone(&resolver), listen_metrics.clone());
+            keep_serving(
+                "DNS over TCP",
+                tcp,
+                move || TcpListener::bind(address),
+                move |tcp| {
+                    let tcp = Listener::new(tcp, ports::options("dns", listen_metrics.clone()));
+                    serve_tcp(Arc::clone(&for_tcp), tcp)
+                },
+            );
         }
         Ok(())
     }
@@ -113,7 +124,7 @@ impl Resolver {
     }
 }
 
-async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
+async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) -> Result<()> {
     let mut buffer = vec![0; MAX_UDP_REQUEST_BYTES];
     loop {
         let (length, peer) = match socket.recv_from(&mut buffer).await {
@@ -135,7 +146,7 @@ async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
     }
 }
 
-async fn serve_tcp(resolver: Arc<Resolver>, mut listener: Listener) {
+async fn serve_tcp(resolver: Arc<Resolver>, mut listener: Listener) -> Result<()> {
     loop {
         let AcceptedConnection { mut stream, slot, .. } = listener.accept().await;
         let resolver = Arc::clone(&resolver);

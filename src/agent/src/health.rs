@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sluice_proto::istio::networking::v1alpha3::ReadinessProbe;
 use sluice_proto::istio::networking::v1alpha3::readiness_probe::HealthCheckMethod;
+use sluice_tasks::restart;
 use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -79,8 +80,8 @@ impl HealthThreshold {
 /// `proxy_ready` fails, the workload is unhealthy.
 pub(crate) fn spawn<F, R>(settings: &Settings, proxy_ready: F) -> watch::Receiver<Health>
 where
-    F: Fn() -> R + Send + 'static,
-    R: Future<Output = Result<(), NotReady>> + Send,
+    F: Fn() -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), NotReady>> + Send + 'static,
 {
     let (sender, receiver) = watch::channel(None);
     let Some(config) = settings.proxy.readiness_probe.clone() else { return receiver };
@@ -92,23 +93,44 @@ where
     };
     let (limit, period) = (seconds(config.timeout_seconds, 1), seconds(config.period_seconds, 10));
     let delay = seconds(config.initial_delay_seconds, 0);
-    let mut threshold = HealthThreshold::new(&config);
     let Some(check) = WorkloadCheck::new(&config, &host, limit) else {
         warn!(target: "healthcheck", "ProxyConfig: readinessProbe is ignored: it has no valid httpGet, tcpSocket, grpc or exec");
         return receiver;
     };
-    let check = Arc::new(check);
-    tokio::spawn(async move {
-        sleep(delay).await;
-        let mut ticks = interval(period);
+    let checker = Arc::new(HealthChecker { config, check, proxy_ready, limit, period, delay, sender });
+    tokio::spawn(restart("workload health", move || checker.clone().run()));
+    receiver
+}
+
+/// Checks the workload at an interval.
+struct HealthChecker<F> {
+    config: ReadinessProbe,
+    check: WorkloadCheck,
+    proxy_ready: F,
+    limit: Duration,
+    period: Duration,
+    delay: Duration,
+    sender: watch::Sender<Health>,
+}
+
+impl<F, R> HealthChecker<F>
+where
+    F: Fn() -> R,
+    R: Future<Output = Result<(), NotReady>>,
+{
+    /// Runs while there is a receiver.
+    async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let mut threshold = HealthThreshold::new(&self.config);
+        sleep(self.delay).await;
+        let mut ticks = interval(self.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = sender.closed() => return,
+                () = self.sender.closed() => return Ok(()),
             }
-            let result = match proxy_ready().await {
-                Ok(()) => check.run(limit).await,
+            let result = match (self.proxy_ready)().await {
+                Ok(()) => self.check.run(self.limit).await,
                 Err(reason) => Err(reason.into()),
             };
             if threshold.add(result.is_ok()) {
@@ -116,11 +138,10 @@ where
                     Ok(()) => info!(target: "healthcheck", "workload is healthy"),
                     Err(reason) => warn!(target: "healthcheck", %reason, "workload is unhealthy"),
                 }
-                sender.send_replace(Some(result));
+                self.sender.send_replace(Some(result));
             }
         }
-    });
-    receiver
+    }
 }
 
 /// How the workload is checked.

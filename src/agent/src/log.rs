@@ -1,13 +1,13 @@
 //! The log: levels by scope, as text or JSON, on standard output together with Envoy's.
 
-use sluice_telemetry::{LogConfig, LogLevels, LogTarget};
+use sluice_telemetry::{LogConfig, LogControl, LogLevels, LogTarget};
 
 /// Starts the log. `levels` are comma-separated `[SCOPE:]LEVEL`; invalid ones are ignored, with a warning in the result.
-pub(crate) fn start(levels: &str, json: bool) -> Vec<String> {
+pub(crate) fn start(levels: &str, json: bool) -> (Option<LogControl>, Vec<String>) {
     let (levels, warnings) = parse(levels);
     // A second start, for example in tests, has no effect.
-    let _ = sluice_telemetry::start(&LogConfig { levels, json, target: LogTarget::Stdout });
-    warnings
+    let log = sluice_telemetry::start(&LogConfig { levels, json, target: LogTarget::Stdout }).ok();
+    (log, warnings)
 }
 
 /// An injected container may name levels of another version, so an invalid level is not an error.

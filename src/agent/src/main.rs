@@ -42,6 +42,7 @@ mod pod;
 mod ports;
 mod proxy_config;
 mod sds;
+mod serving;
 mod settings;
 mod status;
 mod unix;
@@ -49,11 +50,15 @@ mod wasm;
 mod xds;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use args::{Command, CommandLine};
 use envoy::Termination;
 use tracing::{error, warn};
+
+/// Time limit for the last lines of the log to be written.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let (line, ignored) = match CommandLine::parse_lenient(std::env::args()) {
@@ -61,16 +66,17 @@ fn main() -> ExitCode {
         // Prints help or version with exit code 0, or the error with 2.
         Err(error) => error.exit(),
     };
-    let warnings = log::start(&line.log_output_level, line.log_as_json);
+    let (log, warnings) = log::start(&line.log_output_level, line.log_as_json);
     warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     ignored.iter().for_each(|flag| warn!(flag, "flag has no effect"));
-    match run(&line) {
-        Ok(code) => code,
-        Err(reason) => {
-            error!(error = format!("{reason:#}"), "agent failed");
-            ExitCode::FAILURE
-        }
+    let code = run(&line).unwrap_or_else(|reason| {
+        error!(error = format!("{reason:#}"), "agent failed");
+        ExitCode::FAILURE
+    });
+    if let Some(log) = log {
+        log.flush(LOG_FLUSH_TIMEOUT);
     }
+    code
 }
 
 fn run(line: &CommandLine) -> Result<ExitCode> {

@@ -18,6 +18,8 @@ pub(crate) struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
+    /// Metrics without the prefix of the agent.
+    common: Registry,
     start: Instant,
     startup: Gauge<f64, AtomicU64>,
     certificate_expiry: Gauge,
@@ -68,6 +70,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut inner = Inner {
             registry: Registry::with_prefix("istio_agent"),
+            common: Registry::default(),
             start: Instant::now(),
             startup: Gauge::default(),
             certificate_expiry: Gauge::default(),
@@ -91,6 +94,8 @@ impl Default for Metrics {
             wasm_conversions: Family::default(),
             wasm_millis: Histogram::new((0..15).map(|power| f64::from(1 << power))),
         };
+        sluice_tasks::register(&mut inner.common);
+        sluice_telemetry::register(&mut inner.common);
         let registry = &mut inner.registry;
         registry.register(
             "startup_duration_seconds",
@@ -253,7 +258,8 @@ impl Metrics {
     /// All metrics as text, without the end mark of OpenMetrics, because metrics of other sources follow.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        if prometheus_client::encoding::text::encode_registry(&mut text, &self.0.registry).is_err() {
+        let mut encode = |registry| prometheus_client::encoding::text::encode_registry(&mut text, registry);
+        if encode(&self.0.registry).and_then(|()| encode(&self.0.common)).is_err() {
             text.clear();
         }
         text

@@ -18,6 +18,10 @@ pub(crate) struct EnvoyNode {
     pub(crate) locality: [String; 3],
 }
 
+/// The release of Istio whose proxy this agent replaces, unless `ISTIO_META_ISTIO_VERSION` names another one. EnvoyFilters
+/// compare it with their `proxyVersion`, so it is not the version of the agent.
+const ISTIO_VERSION: &str = "1.30.0";
+
 /// Label with the locality, its parts separated by `/` or `.`.
 const LOCALITY_LABEL: &str = "istio-locality";
 
@@ -71,7 +75,7 @@ impl EnvoyNode {
         ] {
             text(name, if set { "true" } else { "" });
         }
-        metadata.entry("ISTIO_VERSION").or_insert_with(|| env!("CARGO_PKG_VERSION").into());
+        metadata.entry("ISTIO_VERSION").or_insert_with(|| ISTIO_VERSION.into());
         metadata.insert("ENVOY_STATUS_PORT".to_owned(), settings.ports.envoy_status.into());
         metadata.insert("ENVOY_PROMETHEUS_PORT".to_owned(), settings.ports.envoy_prometheus.into());
         for (name, values) in [("LABELS", labels.clone()), ("STATIC_LABELS", static_labels)] {
@@ -205,7 +209,14 @@ mod tests {
         assert_eq!(metadata["PROXY_CONFIG"]["drainDuration"], "3s");
         assert_eq!(metadata["PROXY_CONFIG"]["discoveryAddress"], "istiod.istio-system.svc:15012");
         assert_eq!(metadata["ENVOY_STATUS_PORT"], json!(15021));
+        assert_eq!(metadata["ISTIO_VERSION"], "1.30.0");
         assert!(!metadata.contains_key("EXIT_ON_ZERO_ACTIVE_CONNECTIONS"));
+    }
+
+    #[test]
+    fn reported_version_can_be_set() {
+        let node = node(&[("ISTIO_META_ISTIO_VERSION", "1.29.2")]);
+        assert_eq!(node.metadata["ISTIO_VERSION"], "1.29.2");
     }
 
     #[test]

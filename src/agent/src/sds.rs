@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use crate::identity::SecretStore;
 use crate::metrics::Metrics;
+use crate::serving::keep_serving;
 use session::{Delta, SdsSession, SecretUpdate, Sotw};
 
 /// Serves secrets on a socket until the process ends.
@@ -27,14 +28,14 @@ use session::{Delta, SdsSession, SecretUpdate, Sotw};
 /// The agent cannot listen on the socket.
 pub(crate) fn serve(secrets: SecretStore, socket: &Path, metrics: &Metrics) -> Result<()> {
     let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
-    let incoming = crate::unix::incoming(listener, "sds", &metrics.listen());
     info!(target: "sds", socket = %socket.display(), "listening");
-    let server =
-        tonic::transport::Server::builder().add_service(SecretDiscoveryServiceServer::new(Service { secrets }));
-    tokio::spawn(async move {
-        if let Err(error) = server.serve_with_incoming(incoming).await {
-            warn!(target: "sds", %error, "SDS server stopped");
-        }
+    let (path, metrics) = (socket.to_owned(), metrics.listen());
+    let bind = move || std::future::ready(crate::unix::listen(&path));
+    keep_serving("SDS server", listener, bind, move |listener| {
+        let service = SecretDiscoveryServiceServer::new(Service { secrets: secrets.clone() });
+        let server = tonic::transport::Server::builder().add_service(service);
+        let incoming = crate::unix::incoming(listener, "sds", &metrics);
+        async move { Ok(server.serve_with_incoming(incoming).await?) }
     });
     Ok(())
 }

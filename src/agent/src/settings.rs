@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use sluice_crypto::CompliancePolicy;
 use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
+use sluice_variables::parse_bool;
 
 use crate::args::{ProxyArgs, Role};
-use crate::environment::{Environment, parse_flag};
+use crate::environment::Environment;
 use crate::pod::PodMetadata;
 use crate::proxy_config::{self, ProxyConfigSource, to_duration};
 pub(crate) use wasm::WasmSettings;
@@ -198,7 +199,7 @@ impl Settings {
     /// Reads the command line, the environment and the files below `root`.
     ///
     /// # Errors
-    /// The ProxyConfig is malformed, or settings contradict each other.
+    /// There is no namespace, the ProxyConfig is malformed, or settings contradict each other.
     pub(crate) fn new(
         args: &ProxyArgs,
         log_as_json: bool,
@@ -211,6 +212,10 @@ impl Settings {
         let proxy = read_proxy_config(args, environment, &pod, root, warnings)?;
         let text = |name: &str| environment.text(name).unwrap_or_default().to_owned();
         let namespace = text("POD_NAMESPACE");
+        ensure!(
+            !namespace.is_empty(),
+            "variable POD_NAMESPACE is not set: the namespace of the pod is a part of the identity that the agent requests"
+        );
         let domain = match args.domain.is_empty() {
             true => format!("{namespace}.svc.cluster.local"),
             false => args.domain.clone(),
@@ -231,7 +236,7 @@ impl Settings {
                 proxy.proxy_metadata.get(name).cloned()
             })
         };
-        let meta_flag = |name: &str| variable_or_metadata(name).as_deref().and_then(parse_flag).unwrap_or(false);
+        let meta_flag = |name: &str| variable_or_metadata(name).as_deref().and_then(parse_bool).unwrap_or(false);
         let dns = ((meta_flag("ISTIO_META_DNS_CAPTURE") && args.role == Role::Sidecar)
             || meta_flag("ISTIO_META_ENABLE_DNS_SERVER"))
         .then(|| DnsSettings {

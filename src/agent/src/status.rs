@@ -23,7 +23,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
-use sluice_listen::{ListenMetrics, Listener, serve_http};
+use sluice_listen::{BodyLimits, ListenMetrics, Listener, serve_http};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -34,6 +34,7 @@ use crate::envoy::ShutdownTokens;
 use crate::envoy::admin::Admin;
 use crate::metrics::Metrics;
 use crate::ports;
+use crate::serving::keep_serving;
 use crate::settings::Settings;
 use app_probes::AppProbes;
 use merge::Scraper;
@@ -87,8 +88,21 @@ pub(crate) async fn serve(status: StatusState, port: u16, metrics: ListenMetrics
             .with_context(|| format!("listen on port {port} for the status server"))?,
     };
     info!(target: "status", port, "listening");
-    let listener = Listener::new(listener, ports::options("status", metrics));
-    tokio::spawn(serve_http(listener, router(Arc::new(status)), CancellationToken::new()));
+    let address = listener.local_addr().context("read the address of the status server")?;
+    let router = router(Arc::new(status));
+    keep_serving(
+        "status server",
+        listener,
+        move || TcpListener::bind(address),
+        move |listener| {
+            let listener = Listener::new(listener, ports::options("status", metrics.clone()));
+            let serving = serve_http(listener, router.clone(), BodyLimits::default(), CancellationToken::new());
+            async move {
+                serving.await;
+                Ok(())
+            }
+        },
+    );
     Ok(())
 }
 

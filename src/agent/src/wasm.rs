@@ -24,6 +24,7 @@ use anyhow::Result;
 use futures::future::join_all;
 use rustls::ClientConfig;
 use sluice_proto::google::protobuf::Any;
+use sluice_tasks::restart;
 use tracing::debug;
 
 use crate::connection;
@@ -47,13 +48,16 @@ impl Modules {
         let modules = Self::with_tls(settings, tls, metrics)?;
         let cache = Arc::downgrade(&modules.0);
         let interval = modules.0.settings().purge_interval;
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(interval).await;
-                let Some(cache) = cache.upgrade() else { return };
-                cache.purge(std::time::Instant::now());
+        tokio::spawn(restart("expiry of modules", move || {
+            let cache = cache.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(interval).await;
+                    let Some(cache) = cache.upgrade() else { return Ok(()) };
+                    cache.purge(std::time::Instant::now());
+                }
             }
-        });
+        }));
         Ok(modules)
     }
 

@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use crate::codec::Raw;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::serving::keep_serving;
 use crate::settings::Upstream;
 use crate::wasm::Modules;
 pub(crate) use intercept::{InterceptedTypes, NAME_TABLE, PROXY_CONFIG};
@@ -57,12 +58,14 @@ pub(crate) fn serve(proxy: XdsProxy, socket: &Path) -> Result<()> {
     if proxy.upstream.roots.is_none() {
         warn!(target: "xdsproxy", "connections to the control plane are plaintext: controlPlaneAuthPolicy is NONE");
     }
-    let incoming = crate::unix::incoming(listener, "xds", &proxy.metrics.listen());
-    let server = tonic::transport::Server::builder().add_service(Service(Arc::new(proxy)));
-    tokio::spawn(async move {
-        if let Err(error) = server.serve_with_incoming(incoming).await {
-            warn!(target: "xdsproxy", %error, "xDS proxy stopped");
-        }
+    let metrics = proxy.metrics.listen();
+    let service = Service(Arc::new(proxy));
+    let path = socket.to_owned();
+    let bind = move || std::future::ready(crate::unix::listen(&path));
+    keep_serving("xDS proxy", listener, bind, move |listener| {
+        let server = tonic::transport::Server::builder().add_service(service.clone());
+        let incoming = crate::unix::incoming(listener, "xds", &metrics);
+        async move { Ok(server.serve_with_incoming(incoming).await?) }
     });
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject as _;
+use sluice_tasks::restart;
 use tracing::{info, warn};
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
@@ -13,38 +14,40 @@ use super::watch::FileWatcher;
 
 /// Follows the file. Without the file no certificate is revoked. While the file is invalid, the last lists stay.
 pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: SecretStore) {
-    tokio::spawn(async move {
-        let mut watcher = FileWatcher::new(vec![file.clone()], debounce);
-        let mut last = None;
-        loop {
-            let outcome = match std::fs::read(&file) {
-                Ok(pem) => match count_lists(&pem) {
-                    Ok(lists) => {
-                        secrets.set_crl(Some(pem));
-                        Ok(lists)
-                    }
-                    Err(reason) => Err(reason),
-                },
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    secrets.set_crl(None);
-                    Ok(0)
+    tokio::spawn(restart("revocation lists", move || follow(file.clone(), debounce, secrets.clone())));
+}
+
+async fn follow(file: PathBuf, debounce: Duration, secrets: SecretStore) -> anyhow::Result<()> {
+    let mut watcher = FileWatcher::new(vec![file.clone()], debounce);
+    let mut last = None;
+    loop {
+        let outcome = match std::fs::read(&file) {
+            Ok(pem) => match count_lists(&pem) {
+                Ok(lists) => {
+                    secrets.set_crl(Some(pem));
+                    Ok(lists)
                 }
-                Err(error) => Err(CrlError::Unreadable(error.to_string())),
-            };
-            if last.as_ref() != Some(&outcome) {
-                match &outcome {
-                    Ok(lists) => {
-                        info!(target: "cache", file = %file.display(), lists, "certificate revocation lists loaded")
-                    }
-                    Err(reason) => {
-                        warn!(target: "cache", file = %file.display(), %reason, "failed to load certificate revocation lists, the last ones stay");
-                    }
-                }
-                last = Some(outcome);
+                Err(reason) => Err(reason),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                secrets.set_crl(None);
+                Ok(0)
             }
-            watcher.changed().await;
+            Err(error) => Err(CrlError::Unreadable(error.to_string())),
+        };
+        if last.as_ref() != Some(&outcome) {
+            match &outcome {
+                Ok(lists) => {
+                    info!(target: "cache", file = %file.display(), lists, "certificate revocation lists loaded")
+                }
+                Err(reason) => {
+                    warn!(target: "cache", file = %file.display(), %reason, "failed to load certificate revocation lists, the last ones stay");
+                }
+            }
+            last = Some(outcome);
         }
-    });
+        watcher.changed().await;
+    }
 }
 
 /// The reason why revocation lists cannot be used. The file is read again when it changes.

@@ -1,9 +1,11 @@
 //! Secrets in files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use sluice_tasks::restart;
 use tracing::{info, warn};
 
 use super::secret::PrivateKey;
@@ -76,33 +78,47 @@ pub(super) fn spawn(
     source: SecretFiles,
     debounce: Duration,
     metrics: Metrics,
-    publish: impl Fn(SdsSecret) + Send + 'static,
+    publish: impl Fn(SdsSecret) + Send + Sync + 'static,
 ) {
-    let name = name.to_owned();
-    tokio::spawn(async move {
-        let mut watcher = FileWatcher::new(source.files(), debounce);
+    let follower = Arc::new(SecretFollower { name: name.to_owned(), source, debounce, metrics, publish });
+    tokio::spawn(restart("secret files", move || follower.clone().run()));
+}
+
+/// Publishes the secret of files.
+struct SecretFollower<P> {
+    name: String,
+    source: SecretFiles,
+    debounce: Duration,
+    metrics: Metrics,
+    publish: P,
+}
+
+impl<P: Fn(SdsSecret)> SecretFollower<P> {
+    async fn run(self: Arc<Self>) -> Result<()> {
+        let mut watcher = FileWatcher::new(self.source.files(), self.debounce);
         let mut last = None;
         loop {
-            let now = match source.read() {
+            let now = match self.source.read() {
                 Ok(secret) => {
-                    publish(secret);
+                    (self.publish)(secret);
                     None
                 }
                 Err(error) => Some(format!("{error:#}")),
             };
             if now != last {
+                let resource = &self.name;
                 match &now {
-                    None => info!(target: "cache", resource = name, "secret files are valid again"),
+                    None => info!(target: "cache", resource, "secret files are valid again"),
                     Some(reason) => {
-                        metrics.file_secret_failed();
-                        warn!(target: "cache", resource = name, %reason, "secret files are invalid, the last secret stays");
+                        self.metrics.file_secret_failed();
+                        warn!(target: "cache", resource, %reason, "secret files are invalid, the last secret stays");
                     }
                 }
                 last = now;
             }
             watcher.changed().await;
         }
-    });
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use sluice_tasks::restart;
 use tracing::{info, warn};
 
 use super::file_secrets::{self, SecretFiles};
@@ -58,7 +59,11 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metric
     }
     let Some(upstream) = &settings.authority else { return std::future::pending().await };
     info!(target: "cache", authority = upstream.address, identity = settings.spiffe_id, "certificate is requested from the authority");
-    renew_forever(&settings, upstream, &secrets, &metrics, roots_from_file).await;
+    let renew = || async {
+        renew_forever(&settings, upstream, &secrets, &metrics, roots_from_file).await;
+        Ok(())
+    };
+    restart("certificate renewal", renew).await;
 }
 
 async fn renew_forever(

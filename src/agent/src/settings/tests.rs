@@ -4,7 +4,7 @@ use super::*;
 use crate::args::{Command, CommandLine};
 use crate::environment::environment;
 
-/// Settings of `proxy ARGUMENTS` with these variables, in a new directory.
+/// Settings of `proxy ARGUMENTS` with these variables, in a new directory. The namespace is `shop` unless they name one.
 pub(crate) fn settings(arguments: &str, variables: &[(&str, &str)]) -> Result<Settings> {
     let directory = tempfile::tempdir().expect("a directory");
     settings_in(directory.path(), arguments, variables)
@@ -17,7 +17,7 @@ fn settings_in(root: &Path, arguments: &str, variables: &[(&str, &str)]) -> Resu
     Settings::new(
         &args,
         false,
-        &environment(variables),
+        &environment(&[&[("POD_NAMESPACE", "shop")][..], variables].concat()),
         &["10.1.1.1".parse().expect("an address")],
         root,
         &mut warnings,
@@ -44,6 +44,12 @@ fn pod_has_its_node_id_and_identity_and_uses_tls() {
     assert_eq!(settings.control_plane.socket, Path::new("./etc/istio/proxy/XDS"));
     assert_eq!(settings.drain.duration, Duration::from_secs(5));
     assert!(settings.dns.is_none() && settings.delta);
+}
+
+#[test]
+fn agent_does_not_start_without_a_namespace() {
+    let error = settings("sidecar", &[("POD_NAMESPACE", "")]).err().expect("it does not start").to_string();
+    assert!(error.starts_with("variable POD_NAMESPACE is not set"), "{error}");
 }
 
 #[test]

@@ -5,10 +5,12 @@ mod sluiced;
 mod test_pod;
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use control_plane::{ControlPlane, IDENTITY, TOKEN};
 use test_pod::{TestPod, until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const NODE: &str = "sidecar~127.0.0.1~tea-1.shop~shop.svc.cluster.local";
 
@@ -120,6 +122,48 @@ async fn plaintext_has_no_token_and_quitquitquit_skips_draining() -> Result<()> 
     pod.assert_no_secrets()
 }
 
+/// Connections of another address that never send a request are closed, and probes are answered meanwhile.
+#[tokio::test]
+async fn silent_connections_stop_no_probe() -> Result<()> {
+    const CONNECTIONS: usize = 300;
+    /// Permitted for one address.
+    const LIMIT: usize = 250;
+    const MAX_GROWTH_KIB: u64 = 64 * 1024;
+    let control_plane = ControlPlane::plaintext().await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.start()?;
+    pod.ready().await?;
+    let before = pod.agent_resident_kib()?;
+    let mut silent = Vec::new();
+    for port in pod.agent_ports() {
+        for number in 0..CONNECTIONS {
+            let mut socket = TestPod::connect_from([127, 0, 0, 2], port).await?;
+            if number % 2 == 0 {
+                // The server may have closed the connection already.
+                let _ = socket.write_all(b"GET /healthz/ready HTTP/1.1\r\nx-a: ").await;
+            }
+            silent.push(socket);
+        }
+    }
+    ensure!(pod.status("/healthz/ready").await?.0 == 200, "another address is served");
+    ensure!(pod.debug("GET", "/debug/syncz").await?.0 != 0, "another address is served");
+    let growth = pod.agent_resident_kib()?.saturating_sub(before);
+    ensure!(growth < MAX_GROWTH_KIB, "memory grew by {growth} KiB");
+    for mut socket in silent {
+        let read = async { while let Ok(1..) = socket.read(&mut [0; 64]).await {} };
+        tokio::time::timeout(Duration::from_secs(60), read).await.context("a silent connection stays open")?;
+    }
+    let (_, metrics) = pod.status("/stats/prometheus").await?;
+    for reason in ["address", "first_request"] {
+        let line = metrics.lines().find(|line| {
+            line.starts_with("istio_agent_sluice_closed_connections") && line.contains(&format!("reason=\"{reason}\""))
+        });
+        let count: usize = line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).context(reason)?;
+        ensure!(count >= CONNECTIONS - LIMIT, "{reason}: {count}");
+    }
+    Ok(())
+}
+
 /// Certificates in files are served, and replaced when the files change.
 #[tokio::test]
 async fn certificate_files_are_followed() -> Result<()> {
@@ -159,6 +203,18 @@ async fn termination_can_wait_for_the_last_connection() -> Result<()> {
     until("the agent waits for it", async || pod.log().contains("active connections").then_some(())).await?;
     drop(client);
     assert_eq!(pod.exit_code().await?, Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn missing_envoy_is_named_by_its_setting() -> Result<()> {
+    let control_plane = ControlPlane::plaintext().await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.proxy_config["binaryPath"] = "/nowhere/envoy".into();
+    pod.start()?;
+    assert_eq!(pod.exit_code().await?, Some(1));
+    let log = pod.log();
+    ensure!(log.contains("ProxyConfig: binaryPath: start") && log.contains("/nowhere/envoy"), "{log}");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use sluice_testkit::ports::free_ports;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certificate};
@@ -184,6 +184,26 @@ impl TestPod {
     pub(crate) async fn debug(&self, method: &str, path: &str) -> Result<(u16, String)> {
         let (status, _, body) = HttpConnection::connect(self.debug_port).await?.send(method, path).await?;
         Ok((status, body))
+    }
+
+    /// The ports of the agent's HTTP servers.
+    pub(crate) fn agent_ports(&self) -> [u16; 2] {
+        [self.status_port, self.debug_port]
+    }
+
+    /// Connects to a port from an address of the loopback.
+    pub(crate) async fn connect_from(address: [u8; 4], port: u16) -> Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((address, 0).into())?;
+        Ok(socket.connect(([127, 0, 0, 1], port).into()).await?)
+    }
+
+    /// Resident memory of the agent, in KiB.
+    pub(crate) fn agent_resident_kib(&self) -> Result<u64> {
+        let id = self.child.as_ref().and_then(Child::id).context("the agent runs")?;
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
     /// Sends a request to a listener of Envoy.
