@@ -5,10 +5,11 @@ mod error;
 mod open_files;
 mod options;
 mod ports;
+mod registration;
 mod security;
 mod serve;
 mod sources;
-mod tasks;
+mod webhooks;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -17,11 +18,13 @@ use kube::Client;
 use sluice_admin::{AdminState, PagesOverXds, Readiness, ReadinessGuard};
 use sluice_config::Config;
 use sluice_kube::Clients;
-use sluice_listen::{ListenMetrics, Listener, serve_http};
+use sluice_listen::{BodyLimits, ListenMetrics, serve_http};
 use sluice_sources::kube::RemoteStates;
 use sluice_sources::{MeshFiles, Reporter};
+use sluice_tasks::{DedicatedRuntime, Tasks};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
+use sluice_webhook::{InjectionConfiguration, Webhooks};
 use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader};
 use sluice_xds_protocol::Store;
 use tokio_util::sync::CancellationToken;
@@ -29,14 +32,16 @@ use tracing::{info, warn};
 
 use engine::GraphEngine;
 use ports::Listeners;
-use tasks::Tasks;
 
 pub(crate) use error::AppError;
 
 /// Time limit for tasks to end, in addition to `--shutdownDuration`.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs until `stop` is cancelled or a component fails.
+/// Names of the tasks that serve `/ready`. They stop after all others.
+const HTTP_TASKS: [&str; 2] = ["http port", "monitoring port"];
+
+/// Runs until `stop` is cancelled or a component fails. Then it stops all components in order.
 ///
 /// # Errors
 /// The process cannot start or continue; see [`AppError::exit_code`].
@@ -44,18 +49,16 @@ pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    for notice in &config.notices {
-        info!("{notice}");
-    }
     // Ports are bound first, so that a port in use is reported before all objects have been read.
     let listen_metrics = ListenMetrics::default();
-    let listeners = Listeners::bind(&config, &listen_metrics).await?;
+    let mut listeners = Listeners::bind(&config, &listen_metrics).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
-    let mut app = App::new(config, log, stop, &listen_metrics);
-    let (grpc, secure_grpc) = app.serve_admin(listeners);
-    app.start(mesh_files, grpc, secure_grpc).await?;
-    app.shut_down().await;
-    Ok(())
+    let http_runtime = DedicatedRuntime::new("http", || {}).map_err(AppError::runtime("start the HTTP runtime"))?;
+    let mut app = App::new(config, log, stop, &listen_metrics, http_runtime);
+    app.serve_admin(&mut listeners);
+    let result = app.start(mesh_files, listeners).await;
+    app.shut_down(result.as_ref().err()).await;
+    result
 }
 
 /// The components of a running control plane.
@@ -68,10 +71,15 @@ struct App {
     /// Stops the HTTP ports, after `/ready` reports the shutdown.
     admin_stop: CancellationToken,
     tasks: Tasks,
+    /// Runs the ports that Kubernetes calls, so that probes and admission do not wait for pushes.
+    http_runtime: DedicatedRuntime,
     /// Clients of clusters that are read through the Kubernetes API.
     clients: Clients,
     /// The client of the local cluster.
     local_client: Option<Client>,
+    webhooks: Webhooks,
+    /// The configuration of the injector, unless injection is disabled.
+    injection: Option<Arc<InjectionConfiguration>>,
     /// Guards of the files and directories that are followed.
     followed: Vec<FollowGuard>,
     /// Components that are not ready yet.
@@ -82,27 +90,38 @@ struct App {
 struct Pending {
     configuration: Option<ReadinessGuard>,
     remote_clusters: Option<ReadinessGuard>,
+    injection: Option<ReadinessGuard>,
     token_keys: Option<ReadinessGuard>,
     authority: Option<ReadinessGuard>,
     first_epoch: Option<ReadinessGuard>,
+    /// The ports of proxies and webhooks.
+    ports: Option<ReadinessGuard>,
 }
 
 impl Pending {
     fn new(readiness: &Arc<Readiness>) -> Self {
-        let guard = |reason| Some(readiness.guard(reason));
+        let guard = |component, reason| Some(readiness.guard(component, reason));
         Self {
-            configuration: guard("configuration has not been read yet"),
-            remote_clusters: guard("remote clusters have not been read yet"),
-            token_keys: guard("keys of token issuers have not been fetched yet"),
-            authority: guard("the certificate authority has not been loaded yet"),
-            first_epoch: guard("the first epoch is not complete yet"),
+            configuration: guard("configuration", "not read yet"),
+            remote_clusters: guard("remote clusters", "not read yet"),
+            injection: guard("injection configuration", "not read yet"),
+            token_keys: guard("token keys", "not fetched yet"),
+            authority: guard("certificate authority", "not loaded yet"),
+            first_epoch: guard("first epoch", "not complete yet"),
+            ports: guard("ports", "not open yet"),
         }
     }
 }
 
 impl App {
     /// Starts the engine, and builds the components that serve, without content.
-    fn new(config: Config, log: LogControl, stop: CancellationToken, listen_metrics: &ListenMetrics) -> Self {
+    fn new(
+        config: Config,
+        log: LogControl,
+        stop: CancellationToken,
+        listen_metrics: &ListenMetrics,
+        http_runtime: DedicatedRuntime,
+    ) -> Self {
         sluice_crypto::collect_entropy();
         let mut graph = GraphEngine::start(&config);
         listen_metrics.register(&mut graph.metrics.registry);
@@ -142,6 +161,19 @@ impl App {
             refusals: graph.metrics.refusals.clone(),
         });
         discovery.set_debug_pages(Arc::new(PagesOverXds::new(admin.clone())));
+        let injection = config
+            .features
+            .inject
+            .then(|| InjectionConfiguration::new(options::injector_settings(&config), graph.metrics.webhooks.clone()));
+        let webhooks = Webhooks::new(
+            graph.engine.clone(),
+            graph.handles.clone(),
+            options::native_sidecars(&config.features),
+            injection.clone(),
+            graph.metrics.webhooks.clone(),
+        );
+        let mut tasks = Tasks::new(stop);
+        tasks.spawn_fallible("engine", graph.watch(tasks.stop()));
         Self {
             config,
             graph,
@@ -149,37 +181,52 @@ impl App {
             discovery,
             admin,
             admin_stop: CancellationToken::new(),
-            tasks: Tasks::new(stop),
+            tasks,
+            http_runtime,
             clients: Clients::default(),
             local_client: None,
+            webhooks,
+            injection,
             followed: Vec::new(),
             pending,
         }
     }
 
-    /// Serves the HTTP ports. Returns the listeners for proxies.
-    fn serve_admin(&mut self, listeners: Listeners) -> (Option<Listener>, Option<Listener>) {
-        let Listeners { http, grpc, secure_grpc, monitoring } = listeners;
-        if let Some(listener) = http {
-            let router = sluice_admin::http_router(self.admin.clone());
-            self.tasks.spawn("http port", serve_http(listener, router, self.admin_stop.clone()));
+    /// Serves the HTTP ports.
+    fn serve_admin(&mut self, listeners: &mut Listeners) {
+        if let Some(listener) = listeners.http.take() {
+            let mut router = sluice_admin::http_router(self.admin.clone());
+            let mut bodies = BodyLimits::default();
+            if listeners.https.is_none() {
+                // The answer to unknown pages is that of the pages for operators.
+                router = self.webhooks.clone().router().merge(router);
+                bodies = webhooks::body_limits();
+            }
+            let serving = serve_http(listener, router, bodies, self.admin_stop.clone());
+            self.tasks.spawn_on(self.http_runtime.handle(), HTTP_TASKS[0], serving);
         }
-        if let Some(listener) = monitoring {
+        if let Some(listener) = listeners.monitoring.take() {
             let router = sluice_admin::monitoring_router(self.admin.clone());
-            self.tasks.spawn("monitoring port", serve_http(listener, router, self.admin_stop.clone()));
+            let serving = serve_http(listener, router, BodyLimits::default(), self.admin_stop.clone());
+            self.tasks.spawn(HTTP_TASKS[1], serving);
         }
-        (grpc, secure_grpc)
+        if let Some(listener) = listeners.controlz.take() {
+            let router = sluice_admin::controlz_router(self.admin.clone(), options::is_public_variable);
+            let serving = serve_http(listener, router, BodyLimits::default(), self.tasks.stop());
+            self.tasks.spawn("controlz port", serving);
+        }
     }
 
     /// Reads all configuration, then serves proxies until the process stops.
-    async fn start(
-        &mut self,
-        mesh_files: MeshFiles,
-        grpc: Option<Listener>,
-        secure_grpc: Option<Listener>,
-    ) -> Result<(), AppError> {
+    async fn start(&mut self, mesh_files: MeshFiles, listeners: Listeners) -> Result<(), AppError> {
         let token_keys = self.fetch_token_keys()?;
-        let remote_clusters = self.read_sources(mesh_files).await?;
+        let interrupted = self.tasks.interrupted();
+        let remote_clusters = tokio::select! {
+            reading = self.read_sources(mesh_files) => Some(reading?),
+            // A large directory takes long to read.
+            () = interrupted => self.tasks.wait_for(std::future::pending()).await?,
+        };
+        let Some(remote_clusters) = remote_clusters else { return Ok(()) };
         if self.wait_for_configuration(remote_clusters, token_keys).await?.is_none() {
             return Ok(());
         }
@@ -188,19 +235,30 @@ impl App {
         if self.tasks.wait_for(first_epoch).await?.is_none() {
             return Ok(());
         }
-        self.serve_proxies(security, grpc, secure_grpc)?;
+        self.serve_proxies(security, listeners)?;
         self.tasks.wait_for(std::future::pending::<()>()).await?;
         Ok(())
     }
 
-    /// Stops the HTTP ports and the sources in files, and waits until the streams of proxies and all tasks have ended.
-    async fn shut_down(self) {
+    /// Closes `/ready`, then stops all tasks and waits until they and the streams of proxies have ended. `/ready` is served until
+    /// then.
+    async fn shut_down(self, failure: Option<&AppError>) {
         let limit = self.config.serving.shutdown;
+        if let Some(failure) = failure {
+            self.admin.readiness.block(failure.to_string());
+        }
         self.admin.readiness.block("shutting down");
         info!(seconds = limit.as_secs_f64(), "stopping");
-        drop(self.followed);
-        self.admin_stop.cancel();
-        self.tasks.drain(limit + SHUTDOWN_GRACE).await;
+        self.tasks.stop_all();
+        // A thread that follows files ends after its commit, which waits for an epoch.
+        let followed = self.followed;
+        tokio::task::spawn_blocking(move || drop(followed));
+        self.tasks.drain(limit + SHUTDOWN_GRACE, &HTTP_TASKS, &self.admin_stop).await;
+        // Dropping the last handle would wait for the end of the epoch that runs.
+        std::mem::forget(self.graph);
         info!("stopped");
     }
 }
+
+#[cfg(all(test, feature = "faults"))]
+mod tests;

@@ -2,16 +2,21 @@
 
 mod app;
 
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use app::AppError;
 use sluice_config::{Command, CommandLine, Config};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Time limit for the last lines of the log, and for the error, to be written.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let (line, unknown) = match CommandLine::parse_lenient(std::env::args()) {
@@ -19,19 +24,28 @@ fn main() -> ExitCode {
         // The error has the exit code: 0 for help and version.
         Err(error) => error.exit(),
     };
-    if line.command == Some(Command::Version) {
-        return print_version();
+    let printed = match line.command {
+        Some(Command::Version) => Some(format!("sluice {}\n", env!("CARGO_PKG_VERSION"))),
+        Some(Command::Env) => Some(sluice_variables::names_and_states(sluice_variables::CONTROL_PLANE)),
+        Some(Command::Discovery) | None => None,
+    };
+    if let Some(text) = printed {
+        // The reader may have closed it, as `head` does.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        return ExitCode::SUCCESS;
     }
     let variable = |name: &str| std::env::var(name).ok();
     let config = Config::new(line.discovery, &unknown, variable).map(|config| config.with_environment(variable));
-    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let config = config.map(|config| config.check_environment(variables).check_paths());
+    let environment: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .collect();
+    let config = config.map(|config| config.check_environment(&environment).check_paths());
     let result = config.map_err(AppError::from).and_then(run);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The error is also written to standard error, because the log may be JSON, or written elsewhere.
-            print_error(&error);
+            sluice_telemetry::print_error(&format!("sluiced: {error}"), OUTPUT_TIMEOUT);
             error.exit_code()
         }
     }
@@ -41,42 +55,47 @@ fn run(config: Config) -> Result<(), AppError> {
     let log = sluice_telemetry::start(&config.log).map_err(AppError::runtime("start the log"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(AppError::runtime("start the runtime"))?;
-    runtime.block_on(async {
-        let stop = CancellationToken::new();
-        stop_on_signal(stop.clone()).map_err(AppError::runtime("listen for signals"))?;
-        let result = app::run(config, log, stop).await;
+    let result = runtime.block_on(async {
+        let requested = CancellationToken::new();
+        stop_on_signal(requested.clone()).map_err(AppError::runtime("listen for signals"))?;
+        let result = app::run(config, log.clone(), requested).await;
         if let Err(error) = &result {
             error!("{error}");
         }
         result
-    })
+    });
+    // Blocking work, such as the read of a large directory, must not keep the process running.
+    runtime.shutdown_background();
+    log.flush(OUTPUT_TIMEOUT);
+    result
 }
 
 /// Cancels the token at SIGTERM or SIGINT. A second signal ends the process immediately.
-fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+fn stop_on_signal(requested: CancellationToken) -> std::io::Result<()> {
+    let mut signals =
+        Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
     tokio::spawn(async move {
-        for is_second in [false, true] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if is_second {
-                std::process::exit(1);
-            }
-            stop.cancel();
-        }
+        let () = sluice_tasks::restart_with("signals", &mut signals, move |signals| {
+            let requested = requested.clone();
+            Box::pin(async move {
+                loop {
+                    tokio::select! {
+                        _ = signals.terminate.recv() => {}
+                        _ = signals.interrupt.recv() => {}
+                    }
+                    if requested.is_cancelled() {
+                        std::process::exit(1);
+                    }
+                    requested.cancel();
+                }
+            })
+        })
+        .await;
     });
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the command prints the version")]
-fn print_version() -> ExitCode {
-    println!("sluice {}", env!("CARGO_PKG_VERSION"));
-    ExitCode::SUCCESS
-}
-
-#[expect(clippy::print_stderr, reason = "the process cannot start, and the log may not be visible")]
-fn print_error(error: &AppError) {
-    eprintln!("sluiced: {error}");
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
 }

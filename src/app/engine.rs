@@ -10,7 +10,9 @@ use sluice_graph::Handles;
 use sluice_jwks::JwksMetrics;
 use sluice_model::MeshConfig;
 use sluice_sources::SourceMetrics;
-use sluice_sources::kube::{ClusterMetrics, WatchStates};
+use sluice_sources::kube::{ClusterMetrics, RegistrationMetrics, WatchStates};
+use sluice_webhook::WebhookMetrics;
+use tokio_util::sync::CancellationToken;
 
 use super::options;
 
@@ -28,12 +30,14 @@ pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) sources: SourceMetrics,
     pub(super) clusters: ClusterMetrics,
+    pub(super) registration: RegistrationMetrics,
     pub(super) watches: WatchStates,
     pub(super) xds: sluice_xds::Metrics,
     pub(super) jwks: JwksMetrics,
     pub(super) authority: AuthorityMetrics,
     pub(super) reviews: ReviewMetrics,
     pub(super) refusals: Refusals,
+    pub(super) webhooks: WebhookMetrics,
 }
 
 impl GraphEngine {
@@ -46,7 +50,21 @@ impl GraphEngine {
         Self { engine, handles, metrics }
     }
 
-    /// Waits until every input is synced. If the engine stops first, it waits forever; other tasks report the stop.
+    /// Fails when the dataflow thread ends, and succeeds when `stop` is cancelled.
+    pub(super) fn watch(&self, stop: CancellationToken) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        let engine = self.engine.clone();
+        async move {
+            tokio::select! {
+                panic = engine.stopped() => match panic {
+                    Some(panic) => Err(anyhow::anyhow!("the dataflow thread panicked: {panic}")),
+                    None => Err(anyhow::anyhow!("the dataflow thread has ended")),
+                },
+                () = stop.cancelled() => Ok(()),
+            }
+        }
+    }
+
+    /// Waits until every input is synced. If the engine stops first, it waits forever: the task `engine` reports the stop.
     pub(super) fn synced(&self) -> impl Future<Output = ()> + use<> {
         let mut feed = self.engine.feed().only(&self.handles.mesh);
         async move {
@@ -88,12 +106,49 @@ impl Metrics {
         AdminMetrics::register(engine.clone(), registry);
         metrics.sources.register(registry);
         metrics.clusters.register(registry);
+        metrics.registration.register(registry);
         metrics.watches.register(registry);
         metrics.xds.register(registry);
         metrics.jwks.register(registry);
         metrics.authority.register(registry);
         metrics.reviews.register(registry);
         metrics.refusals.register(registry);
+        metrics.webhooks.register(registry);
+        sluice_tasks::register(registry);
+        sluice_telemetry::register(registry);
         metrics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use sluice_engine::{Clock, EngineOptions};
+    use sluice_graph::GraphOptions;
+    use sluice_tasks::Tasks;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_the_dataflow_thread_ends_the_wait_for_synced_inputs() {
+        let broken = Arc::new(AtomicBool::new(false));
+        let seam = broken.clone();
+        // The dataflow thread reads the clock in each epoch.
+        let clock = Clock::new(move || {
+            assert!(!seam.load(Ordering::SeqCst), "the clock is broken");
+            Duration::ZERO
+        });
+        let build = |builder: &mut sluice_engine::GraphBuilder| sluice_graph::build(builder, &GraphOptions::default());
+        let (engine, handles) = Engine::start(EngineOptions { clock, ..EngineOptions::default() }, build);
+        let graph = GraphEngine { metrics: Metrics::registered(&engine), engine, handles };
+        let mut tasks = Tasks::new(CancellationToken::new());
+        tasks.spawn_fallible("engine", graph.watch(tasks.stop()));
+        broken.store(true, Ordering::SeqCst);
+        graph.handles.inputs.jwks.mark_synced();
+        let failure = tasks.wait_for(graph.synced()).await.expect_err("the engine has stopped").to_string();
+        assert_eq!(failure, "task engine: the dataflow thread panicked: the clock is broken");
     }
 }

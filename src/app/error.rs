@@ -8,6 +8,7 @@ use sluice_config::ConfigError;
 use sluice_kube::ConnectError;
 use sluice_sources::MeshFileError;
 use sluice_sources::files::FilesError;
+use sluice_tasks::TaskFailure;
 
 /// A failure that ends the process.
 #[derive(Debug, thiserror::Error)]
@@ -37,14 +38,9 @@ pub(crate) enum AppError {
     /// The certificate authority cannot be used. Exit code 7.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// A task that runs until the process stops has ended or panicked. Exit code 1.
-    #[error("task {name}: {cause:#}")]
-    Task {
-        /// Its name.
-        name: &'static str,
-        /// The reason why it ended.
-        cause: anyhow::Error,
-    },
+    /// A task or thread that runs until the process stops has ended or panicked. Exit code 1.
+    #[error(transparent)]
+    Task(#[from] TaskFailure),
     /// Anything else. Exit code 1.
     #[error("{0:#}")]
     Runtime(anyhow::Error),
@@ -60,7 +56,7 @@ impl AppError {
     #[must_use]
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Runtime(_) | Self::Task { .. } | Self::Mesh(MeshFileError::Thread(_)) => 1,
+            Self::Runtime(_) | Self::Task(_) | Self::Mesh(MeshFileError::Thread(_)) => 1,
             Self::Config(_) => 2,
             Self::Listen { .. } => 3,
             Self::Files(FilesError::Syntax { .. }) => 6,

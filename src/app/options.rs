@@ -7,13 +7,18 @@ use std::sync::Arc;
 use kube::Client;
 use sluice_admin::AdminOptions;
 use sluice_auth::{Authenticators, ForwardedCertificates};
+use sluice_authority::WebhookKind;
 use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features, NamespaceLimitArgs};
-use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, PatchLimits, SecurityOptions};
+use sluice_graph::{
+    AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, PatchLimits, SecurityOptions, UntaintOptions,
+};
+use sluice_inject::InjectorSettings;
 use sluice_jwks::{JwksLimits, JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use sluice_sources::Cluster;
 use sluice_sources::kube::{RemoteOptions, WatchStates};
+use sluice_webhook::NativeSidecars;
 use sluice_xds::{ProxyLimits, ServerOptions, StreamLimits};
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
@@ -26,6 +31,8 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         ingress_namespace: config.features.ingress_namespace.clone(),
         http3: config.features.http3,
         scope_gateways: config.features.scope_gateways,
+        strict_gateway_merging: config.features.strict_gateway_merging,
+        reaches_best_service: config.features.reaches_best_service,
         filter_gateway_clusters: config.features.filter_gateway_clusters,
         listeners: ListenerSwitches {
             trace_sampling: Decimal::from_f64(f64::from(config.features.trace_sampling_millipercent) / 1000.0),
@@ -35,7 +42,11 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             http10: config.features.http10,
             persistent_sessions: config.features.sessions.enabled,
             sidecar_ingress_tls: config.features.sidecar_ingress_tls,
+            connections_per_event: config.features.connections_per_event,
+            gateway_handshake_timeout: config.features.gateway_handshake_timeout,
         },
+        clusters: config.features.clusters,
+        shadow_suffix: config.features.shadow_suffix,
         sessions: config.features.sessions.clone(),
         entries_select_pods: config.features.service_entry_selects_pods,
         services_select_entries: config.features.service_selects_workload_entries,
@@ -44,6 +55,10 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
         allocates_addresses: config.features.allocate_addresses,
         address_pools: writes_addresses(config)
             .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
+        untaint: untaints_nodes(config).then(|| UntaintOptions {
+            taint: config.features.node_taint.clone(),
+            cni_namespace: config.sources.cni_namespace.clone().unwrap_or_else(|| config.identity.namespace.clone()),
+        }),
         jwks_fetch: config.features.jwks_fetch,
         patch_limits: patch_limits(&config.namespace_limits),
         max_key_sets: or_none(config.namespace_limits.max_key_sets),
@@ -53,12 +68,13 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             any_trust_domain: config.features.any_trust_domain,
             compliance: config.security.compliance,
         },
-        ambient: config.features.ambient.then_some(AmbientOptions {
+        ambient: config.features.ambient.then(|| AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
+            writes_conditions: writes_conditions(config),
         }),
         gateway_api: config.features.gateway_api_options(),
-        reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
+        reviews_secrets: reads_cluster(config),
         virtual_hosts: config.features.virtual_hosts,
     }
 }
@@ -92,6 +108,7 @@ pub(super) fn admin_options(config: &Config) -> AdminOptions {
     AdminOptions {
         cluster: config.identity.cluster.clone(),
         namespace: config.identity.namespace.clone(),
+        pod_name: config.identity.pod_name.clone(),
         debug_namespaces: config.features.debug_namespaces.clone(),
         debug_auth: config.features.debug_auth,
         debug_on_http: config.features.debug_on_http,
@@ -114,13 +131,29 @@ pub(super) fn jwks_options(config: &Config) -> JwksOptions {
 
 /// Whether addresses are allocated to ServiceEntries and written into their statuses.
 pub(super) fn writes_addresses(config: &Config) -> bool {
-    config.features.allocate_addresses && matches!(config.sources.local, ClusterSource::Kubernetes(_))
+    config.features.allocate_addresses && reads_cluster(config)
+}
+
+/// Whether conditions are written into the statuses of ServiceEntries.
+pub(super) fn writes_conditions(config: &Config) -> bool {
+    config.features.ambient && config.features.writes_conditions && reads_cluster(config)
+}
+
+/// Whether taints are removed from nodes.
+pub(super) fn untaints_nodes(config: &Config) -> bool {
+    config.features.untaints_nodes && reads_cluster(config)
+}
+
+/// Whether the local cluster is read through the Kubernetes API, so that its objects can be written.
+fn reads_cluster(config: &Config) -> bool {
+    matches!(config.sources.local, ClusterSource::Kubernetes(_))
 }
 
 /// The election of the replica that writes to the local cluster.
 pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
+    let identity = &config.identity;
     let client = client.filter(|_| config.features.leader_election);
-    Election::new(client, config.identity.namespace.clone(), &config.identity.pod_name)
+    Election::new(client, identity.namespace.clone(), &identity.pod_name, &identity.revision)
 }
 
 pub(super) fn server_options(config: &Config) -> ServerOptions {
@@ -128,7 +161,11 @@ pub(super) fn server_options(config: &Config) -> ServerOptions {
     ServerOptions {
         max_streams: config.features.max_streams_per_connection.map_or(default.max_streams, NonZeroU32::get),
         max_anonymous_request_bytes: config.limits.anonymous_request_bytes,
-        streams: StreamLimits { of_caller: config.limits.streams_of_caller, ..default.streams },
+        streams: StreamLimits {
+            of_caller: config.limits.streams_of_caller,
+            name_bytes_of_caller: config.limits.name_bytes_of_caller,
+            ..default.streams
+        },
         max_request_bytes: config.features.max_request_bytes.map_or(default.max_request_bytes, NonZeroUsize::get),
         keepalive_interval: config.serving.keepalive_interval,
         keepalive_timeout: config.serving.keepalive_timeout,
@@ -147,6 +184,54 @@ pub(super) fn plaintext_authenticators(features: &Features) -> Authenticators {
         true => Authenticators::new(vec![forwarded], features.xds_auth_plaintext),
         false => Authenticators::default(),
     }
+}
+
+/// ConfigMap `istio-sidecar-injector`, or `istio-sidecar-injector-REVISION`.
+pub(super) fn injector_config_map(identity: &ControlPlaneIdentity) -> ObjectKey {
+    let name = match identity.revision.as_str() {
+        "default" | "" => "istio-sidecar-injector".to_owned(),
+        revision => format!("istio-sidecar-injector-{revision}"),
+    };
+    system_object(identity, &name)
+}
+
+pub(super) fn injector_settings(config: &Config) -> InjectorSettings {
+    let environment = std::env::vars_os();
+    let environment =
+        environment.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    InjectorSettings {
+        revision: config.identity.revision.to_string(),
+        compliance_policy: (config.sources.variable)("COMPLIANCE_POLICY").unwrap_or_default(),
+        environment: environment.collect(),
+        openshift: config.features.openshift,
+    }
+}
+
+pub(super) fn native_sidecars(features: &Features) -> NativeSidecars {
+    match features.native_sidecars {
+        None => NativeSidecars::Auto,
+        Some(true) => NativeSidecars::Enabled,
+        Some(false) => NativeSidecars::Disabled,
+    }
+}
+
+/// Variables that every container has, and that no program reads as a secret.
+const COMMON_VARIABLES: [&str; 4] = ["HOME", "HOSTNAME", "PATH", "PWD"];
+
+/// Whether ControlZ shows the value of an environment variable: others may have secrets of other programs.
+pub(super) fn is_public_variable(name: &str) -> bool {
+    COMMON_VARIABLES.contains(&name)
+        || name.starts_with("KUBERNETES_")
+        || sluice_variables::find(sluice_variables::CONTROL_PLANE, name).is_some()
+}
+
+/// Kinds of webhook configurations that roots are written into.
+pub(super) fn patched_webhooks(features: &Features) -> Vec<WebhookKind> {
+    let kinds = [
+        (features.patches_injection && features.inject, WebhookKind::Mutating),
+        (features.patches_validation, WebhookKind::Validating),
+    ];
+    kinds.into_iter().filter_map(|(is_patched, kind)| is_patched.then_some(kind)).collect()
 }
 
 /// ConfigMap `istio`, or `istio-REVISION`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use kube::Client;
 use sluice_auth::{
     Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewLimits,
@@ -11,22 +12,25 @@ use sluice_auth::{
 };
 use sluice_authority::{
     AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CERTIFICATE_SERVICE_PROTO, CertificateIssuer,
-    CertificateService, DnsNames, IssuingOptions, KubernetesSigner, NodePods, RemoteRoots, RequestRate, RootsOptions,
-    ServerCertificateKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
+    CertificateService, DnsNames, IssuingOptions, KubernetesSigner, NodePods, RemoteRoots, RequestRate, RootObjects,
+    RootsOptions, ServerCertificateKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
+    WebhookConfigurationWriter, WebhookKind,
 };
 use sluice_config::{CertProvider, ClusterSource, Config};
 use sluice_jwks::{JwksClient, JwksOptions};
-use sluice_kube::{Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
+use sluice_kube::{Clients, Election, Lock, ROOTS_LOCK};
 use sluice_listen::Listener;
 use sluice_model::{MeshConfig, Text};
-use sluice_tls::{ClientVerifier, SecureIncoming};
+use sluice_tasks::Tasks;
+use sluice_telemetry::Count;
+use sluice_tls::{ClientVerifier, HttpsServer, SecureIncoming};
 use sluice_xds::{AdditionalServices, DiscoveryServer};
+use tokio::runtime::Handle;
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use super::engine::GraphEngine;
-use super::tasks::Tasks;
-use super::{AppError, options};
+use super::{AppError, options, webhooks};
 
 /// Lifetime of the server certificate without a built-in authority.
 const SERVER_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -153,54 +157,97 @@ impl Security {
             let anchors = TrustAnchors::new(fetcher, bundle, self.workload_signer.clone(), input);
             tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
         }
-        if config.features.external_istiod
-            && let Some(authority) = &config.security.authority
-            && config.security.provider != CertProvider::None
-        {
-            let options = RootsOptions {
-                own: config.identity.cluster.clone(),
-                system_namespace: config.identity.namespace.clone(),
+        let kinds = options::patched_webhooks(&config.features);
+        let authority = config.security.authority.clone().filter(|_| config.security.provider != CertProvider::None);
+        if config.features.external_istiod {
+            let roots = authority.as_ref().map(|authority| RootObjects {
                 roots: authority.roots_config_map.clone(),
                 revoked: authority.revocations.then(|| authority.revoked_config_map.clone()),
                 cluster_trust_bundle: authority.cluster_trust_bundle,
+            });
+            let options = RootsOptions {
+                own: config.identity.cluster.clone(),
+                system_namespace: config.identity.namespace.clone(),
+                roots,
+                webhooks: kinds.contains(&WebhookKind::Mutating),
                 pod: config.features.leader_election.then(|| config.identity.pod_name.clone()),
+                revision: config.identity.revision.clone(),
             };
             let (clients, bundle) = (self.clients.clone(), self.server.bundle.subscribe());
-            let roots = RemoteRoots::new(options, clients, engine.clone(), handles.namespaces.clone(), bundle);
+            let namespaces = (handles.namespaces.clone(), handles.discovered_namespaces.clone());
+            let metrics = self.metrics.clone();
+            let roots = RemoteRoots::new(options, clients, engine.clone(), namespaces, bundle, metrics);
             tasks.spawn("roots of remote clusters", roots.run(tasks.stop()));
         }
-        if let (Some(client), Some(authority)) = (client, &config.security.authority)
-            && config.security.provider != CertProvider::None
+        if let Some(client) = client.clone()
+            && !kinds.is_empty()
         {
-            let (authority, stop) = (authority.clone(), tasks.stop());
+            let (identity, bundle, stop) = (config.identity.clone(), self.server.bundle.subscribe(), tasks.stop());
+            let (metrics, states, election) = (self.metrics.clone(), graph.metrics.watches.clone(), election.clone());
+            tasks.spawn_restarted("webhook configuration writer", move || {
+                let lock = Lock::webhooks(&identity.revision);
+                let control_plane = (identity.cluster.clone(), identity.namespace.clone(), identity.revision.clone());
+                let (client, kinds, bundle) = (client.clone(), kinds.clone(), bundle.clone());
+                let writer = WebhookConfigurationWriter::new(client, control_plane, kinds, bundle, &metrics);
+                let writer = writer.with_states(states.clone());
+                election.clone().lead(lock, stop.clone(), move |term| writer.clone().run(term))
+            });
+        }
+        if let (Some(client), Some(authority)) = (client, authority) {
+            let stop = tasks.stop();
             let bundle = self.server.bundle.subscribe();
             if authority.cluster_trust_bundle {
-                tasks.spawn("ClusterTrustBundle writer", async move {
-                    let write = |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
-                    election.lead(TRUST_BUNDLE_LEASE, stop, write).await;
+                tasks.spawn_restarted("ClusterTrustBundle writer", move || {
+                    let (client, bundle) = (client.clone(), bundle.clone());
+                    let write = move |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
+                    election.clone().lead(ROOTS_LOCK, stop.clone(), write)
                 });
                 return Ok(());
             }
             let (cluster, only) = (config.identity.cluster.clone(), config.sources.watch_namespace.clone());
-            let (engine, namespaces) = (engine.clone(), handles.namespaces.clone());
+            let (engine, namespaces) = (engine.clone(), handles.discovered_namespaces.clone());
             let states = graph.metrics.watches.clone();
-            tasks.spawn("root ConfigMap writer", async move {
+            let writer = move || {
                 let revoked = authority.revocations.then_some(authority.revoked_config_map.as_str());
-                let write = |term| {
-                    let writer = BundleWriter::new(
-                        client.clone(),
-                        cluster.clone(),
-                        only.clone(),
-                        engine.feed(),
-                        namespaces.clone(),
-                        bundle.clone(),
-                        (&authority.roots_config_map, revoked),
-                    );
-                    writer.with_states(states.clone()).run(term)
-                };
-                election.lead(ROOTS_LEASE, stop, write).await;
+                let writer = BundleWriter::new(
+                    client.clone(),
+                    cluster.clone(),
+                    only.clone(),
+                    engine.feed(),
+                    namespaces.clone(),
+                    bundle.clone(),
+                    (&authority.roots_config_map, revoked),
+                );
+                writer.with_states(states.clone())
+            };
+            tasks.spawn_restarted("root ConfigMap writer", move || {
+                let writer = writer.clone();
+                election.clone().lead(ROOTS_LOCK, stop.clone(), move |term| writer().run(term))
             });
         }
+        Ok(())
+    }
+
+    /// Serves the webhooks over TLS, if there is a server certificate.
+    pub(super) fn serve_webhooks(
+        &self,
+        listener: Listener,
+        router: Router,
+        failed_handshakes: Count,
+        config: &Config,
+        (tasks, runtime): (&mut Tasks, &Handle),
+    ) -> Result<(), AppError> {
+        if !self.can_serve {
+            warn!(
+                "the webhooks are not served: no certificate files are configured, and no server certificate is issued"
+            );
+            return Ok(());
+        }
+        let tls = sluice_tls::https_config(&config.security.versions, self.server.identity.clone())
+            .map_err(AppError::runtime("set up the port of the webhooks"))?;
+        let server = HttpsServer { router, bodies: webhooks::body_limits(), tls, failed_handshakes };
+        let serving = server.serve(listener, tasks.stop());
+        tasks.spawn_on(runtime, "https port", serving);
         Ok(())
     }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use kube::Client;
 use sluice_config::ClusterSource;
+use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
-use sluice_kube::{ADDRESSES_LEASE, KubeOptions};
+use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, UNTAINT_LOCK};
+use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
-use sluice_sources::kube::{AddressWriter, KubeSource, RemoteClusters, SecretReviewer};
-use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Reporter, Sink};
+use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
+use sluice_sources::{Cluster, InputSink, MeshFiles, MeshLayers, MeshOverride, Reporter, Sink};
 use sluice_watch::FollowGuard;
 use tokio::sync::watch;
 use tracing::warn;
@@ -40,7 +42,7 @@ impl App {
 
     /// Starts every source. Returns the condition that remote clusters have been read.
     pub(super) async fn read_sources(&mut self, mesh_files: MeshFiles) -> Result<BoxFuture<'static, ()>, AppError> {
-        let sink = self.start_sink()?;
+        let (sink, mesh_layers) = self.start_sink()?;
         mesh_files.load(&*sink);
         for (cluster, source) in options::cluster_sources(&self.config) {
             match source {
@@ -51,10 +53,11 @@ impl App {
                 }
             }
         }
+        self.follow_injection(mesh_layers)?;
         self.review_secret_readers();
         let remote_clusters = self.read_remote_clusters(&sink).await?;
         // After the directories: with --strictConfig, an error in a directory is reported first.
-        self.followed.push(mesh_files.follow(sink, self.admin.reporter.clone())?);
+        self.follow(mesh_files.follow(sink, self.admin.reporter.clone())?);
         Ok(remote_clusters)
     }
 
@@ -87,7 +90,8 @@ impl App {
         Ok(Some(()))
     }
 
-    fn start_sink(&self) -> Result<Arc<dyn Sink>, AppError> {
+    /// Starts the sink of all sources. Also returns the layers of the mesh config.
+    fn start_sink(&mut self) -> Result<(Arc<dyn Sink>, watch::Receiver<MeshLayers>), AppError> {
         let config = &self.config;
         let clusters = options::cluster_sources(config);
         let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
@@ -95,25 +99,51 @@ impl App {
         let shared = shared.map(|name| options::system_object(&config.identity, name));
         let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared)
             .with_environment(config.sources.variable);
+        let layers = mesh.layers();
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
         let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
-        Ok(Arc::new(sink.map_err(AppError::runtime("start the thread of the sources"))?))
+        let mut sink = sink.map_err(AppError::runtime("start the thread of the sources"))?;
+        if let Some(end) = sink.end() {
+            self.tasks.watch_thread(end);
+        }
+        Ok((Arc::new(sink), layers))
     }
 
     async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
         let (root, reporter, sink) = (root.to_owned(), self.admin.reporter.clone(), sink.clone());
         let strict = self.config.sources.strict;
         let reading = tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));
-        self.followed.push(reading.await.map_err(AppError::runtime("read a directory"))??);
+        let guard = reading.await.map_err(AppError::runtime("read a directory"))??;
+        self.follow(guard);
         Ok(())
+    }
+
+    /// Keeps a thread that follows files running until the process stops.
+    pub(super) fn follow(&mut self, mut guard: FollowGuard) {
+        if let Some(end) = guard.end() {
+            self.tasks.watch_thread(end);
+        }
+        self.followed.push(guard);
     }
 
     fn read_cluster(&mut self, cluster: Cluster, client: Client, sink: &Arc<dyn Sink>) {
         if !cluster.is_remote {
             self.local_client = Some(client.clone());
             if options::writes_addresses(&self.config) {
-                self.write_addresses(client.clone());
+                let updates = self.graph.handles.address_updates.clone();
+                self.write_parts("address writer", ADDRESSES_LOCK, client.clone(), updates);
             }
+            let updates = self.graph.handles.ingress_status_updates.clone();
+            self.write_parts("ingress status writer", INGRESS_LOCK, client.clone(), updates);
+            if options::writes_conditions(&self.config) {
+                let updates = self.graph.handles.condition_updates.clone();
+                self.write_parts("condition writer", STATUS_LOCK, client.clone(), updates);
+            }
+            if options::untaints_nodes(&self.config) {
+                let removals = self.graph.handles.taint_removals.clone();
+                self.write_parts("taint writer", UNTAINT_LOCK, client.clone(), removals);
+            }
+            self.register_workloads(client.clone());
         }
         self.clients.set(cluster.id.clone(), client.clone());
         let source = KubeSource {
@@ -127,14 +157,20 @@ impl App {
         self.tasks.spawn("Kubernetes source", source.run(sink.clone(), self.tasks.stop()));
     }
 
-    /// Writes allocated addresses into the statuses of ServiceEntries, on one replica.
-    fn write_addresses(&mut self, client: Client) {
+    /// Writes parts of objects, on the replica that holds a lock.
+    fn write_parts<U: PartUpdate>(
+        &mut self,
+        task: &'static str,
+        lock: Lock,
+        client: Client,
+        updates: Published<ObjectKey, U>,
+    ) {
         let election = options::election(&self.config, Some(client.clone()));
-        let (engine, updates) = (self.graph.engine.clone(), self.graph.handles.address_updates.clone());
-        let stop = self.tasks.stop();
-        self.tasks.spawn("address writer", async move {
-            let write = |term| AddressWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
-            election.lead(ADDRESSES_LEASE, stop, write).await;
+        let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
+        self.tasks.spawn_restarted(task, move || {
+            let (client, engine, updates) = (client.clone(), engine.clone(), updates.clone());
+            let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
+            election.clone().lead(lock.clone(), stop.clone(), write)
         });
     }
 
@@ -153,7 +189,7 @@ impl App {
         self.tasks.spawn("Secret reviewer", reviewer.run(self.tasks.stop()));
     }
 
-    /// Reads the remote clusters that Secrets of the local cluster configure. Returns the condition that they have been read.
+    /// Reads the remote clusters that Secrets of the local cluster, or files, configure. Returns the condition that they have been read.
     async fn read_remote_clusters(&mut self, sink: &Arc<dyn Sink>) -> Result<BoxFuture<'static, ()>, AppError> {
         let Some(client) = self.local_client.clone() else { return Ok(Box::pin(std::future::ready(()))) };
         let remotes = RemoteClusters::new(
@@ -165,11 +201,15 @@ impl App {
             self.graph.metrics.clusters.clone(),
         );
         let settled = remotes.settled();
-        let client = match self.config.features.local_cluster_secrets {
-            true => sluice_kube::connect(None).await.map_err(AppError::Kubernetes)?,
-            false => client,
+        let features = &self.config.features;
+        let source = match &features.kubeconfig_directory {
+            Some(directory) => KubeconfigSource::Directory(directory.clone()),
+            None if features.local_cluster_secrets => {
+                KubeconfigSource::Secrets(sluice_kube::connect(None).await.map_err(AppError::Kubernetes)?)
+            }
+            None => KubeconfigSource::Secrets(client),
         };
-        self.tasks.spawn("remote clusters", remotes.run(client, self.tasks.stop()));
+        self.tasks.spawn("remote clusters", remotes.run(source, self.tasks.stop()));
         Ok(Box::pin(settled))
     }
 }
