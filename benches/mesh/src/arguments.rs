@@ -40,6 +40,9 @@ pub(crate) enum Command {
     /// Inject faults while proxies are connected and objects change. After each fault, every change must arrive in time, and
     /// every proxy must hold what a fresh server sends to it. Exit code 1 otherwise.
     Faults(Box<FaultArguments>),
+    /// Send admission reviews to the webhooks at a rate: alone, and while changes are pushed to all proxies. Exit code 1 when a
+    /// 99th percentile is over the limit.
+    Webhooks(Box<WebhookArguments>),
     /// Send bytes through loopback sockets to many readers: no server on this machine can be faster.
     Loopback {
         /// Bytes for each reader: in the table of a run, MB divided by affected.
@@ -339,15 +342,25 @@ pub(crate) struct VersusArguments {
     pub(crate) out: Option<PathBuf>,
 }
 
+/// A run with a server of its own.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct SoakArguments {
+pub(crate) struct StartedArguments {
     #[command(flatten)]
     pub(crate) shape: ShapeArguments,
     #[command(flatten)]
     pub(crate) measure: MeasureOptions,
-    /// Binary to start as the server, and as the fresh server at the end.
+    /// Binary to start as the server, and as the fresh server that it is compared with.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SoakArguments {
+    #[command(flatten)]
+    pub(crate) started: StartedArguments,
     /// Connected proxies.
     #[arg(long, default_value_t = 100)]
     pub(crate) proxies: usize,
@@ -369,20 +382,12 @@ pub(crate) struct SoakArguments {
     /// Largest growth of the server's memory between the second and the last quarter of the time, as a share.
     #[arg(long, default_value_t = 0.1)]
     pub(crate) growth: f64,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FaultArguments {
     #[command(flatten)]
-    pub(crate) shape: ShapeArguments,
-    #[command(flatten)]
-    pub(crate) measure: MeasureOptions,
-    /// Binary to start as the server, and as the fresh server after each fault.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) sluiced: PathBuf,
+    pub(crate) started: StartedArguments,
     /// Connected proxies.
     #[arg(long, default_value_t = 200)]
     pub(crate) proxies: usize,
@@ -407,9 +412,24 @@ pub(crate) struct FaultArguments {
     /// Seed: the same number gives the same changes.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WebhookArguments {
+    #[command(flatten)]
+    pub(crate) started: StartedArguments,
+    /// Connected proxies.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) proxies: usize,
+    /// Reviews per second.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) rate: u32,
+    /// Duration of each of the four measurements, such as 30s.
+    #[arg(long, value_parser = duration, default_value = "20s")]
+    pub(crate) duration: Duration,
+    /// Largest 99th percentile of the latency that passes, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5.0)]
+    pub(crate) limit: f64,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

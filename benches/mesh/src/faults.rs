@@ -15,7 +15,7 @@ use crate::change_tracker::Expectation;
 use crate::churn::Churn;
 use crate::connect;
 use crate::fault_kind::FaultKind;
-use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
+use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::process::Process;
 use crate::server::{ObjectSource, ServerOptions};
 use crate::state_comparison::{StateComparison, compare_with_fresh_server};
@@ -42,17 +42,9 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// Injects each fault in turn. Returns whether all recoveries were as expected.
 pub(crate) async fn run(arguments: &FaultArguments) -> Result<bool> {
-    let setup = Setup {
-        shape: arguments.shape.shape()?,
-        proxies: arguments.proxies,
-        server: ServerChoice::Start(arguments.sluiced.clone()),
-        config_dir: None,
-        kubeconfig: None,
-        api_proxy: true,
-        starts: 1,
-        digests: true,
-    };
-    let measure = MeasureOptions { driver: Driver::Kube, ..arguments.measure.clone() };
+    let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
+    let setup = Setup { api_proxy: true, digests: true, ..setup };
+    let measure = MeasureOptions { driver: Driver::Kube, ..arguments.started.measure.clone() };
     let faults = if arguments.faults.is_empty() { FaultKind::all() } else { arguments.faults.clone() };
     let mut faulty = FaultyMesh {
         mesh: MeasuredMesh::open(&setup, &measure).await?,
@@ -69,7 +61,7 @@ pub(crate) async fn run(arguments: &FaultArguments) -> Result<bool> {
         outcomes.push(outcome);
     }
     faulty.mesh.fleet.disconnect().await;
-    if let Some(path) = &arguments.json {
+    if let Some(path) = &arguments.started.json {
         std::fs::write(path, serde_json::to_vec_pretty(&outcomes)?)
             .with_context(|| format!("write {}", path.display()))?;
     }
@@ -176,7 +168,7 @@ impl FaultyMesh<'_> {
 
     /// The longest time that is waited for anything.
     fn timeout(&self) -> Duration {
-        Duration::from_secs(self.arguments.measure.timeout.max(60))
+        Duration::from_secs(self.arguments.started.measure.timeout.max(60))
     }
 
     fn memory_mib(&self) -> Result<f64> {

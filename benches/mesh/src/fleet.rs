@@ -6,19 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use http::HeaderValue;
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_tasks::DedicatedRuntime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::arguments::AdsProtocol;
-use crate::background::Background;
 use crate::change_tracker::{ChangeTracker, Expectation};
 use crate::client::{self, Pace, SimulatedProxy};
 use crate::messages::RecentRequests;
 use crate::shape::{Role, Shape};
 use crate::shared::{Shared, Traffic};
 use crate::{gateway, nodes};
+
+/// The lowest priority of a thread.
+const LOWEST_PRIORITY: i32 = 19;
 
 /// Proxies of one kind.
 #[derive(Clone, Debug)]
@@ -58,7 +62,7 @@ pub(crate) struct Fleet {
     tasks: Vec<JoinHandle<SimulatedProxy>>,
     stops: Vec<Arc<Notify>>,
     /// The runtime of their tasks, if it is not the current one.
-    background: Option<Background>,
+    background: Option<DedicatedRuntime>,
 }
 
 /// The outcome of one change.
@@ -109,7 +113,11 @@ impl Fleet {
     /// Runs the proxies at the lowest priority: they get a CPU only when no other thread needs it, as if they ran on
     /// other machines.
     pub(crate) fn run_in_background(&mut self) -> anyhow::Result<()> {
-        self.background = Some(Background::new()?);
+        let lower = || {
+            // On Linux, `nice` applies to the calling thread. If it fails, the measured latencies are higher, never lower.
+            let _ = rustix::process::nice(LOWEST_PRIORITY);
+        };
+        self.background = Some(DedicatedRuntime::new("background", lower).context("start background threads")?);
         Ok(())
     }
 
@@ -138,7 +146,7 @@ impl Fleet {
             self.shared.set_configured(client.number, false);
             self.stops.push(stop.clone());
             let client = client::run(client, self.shared.clone(), stop);
-            self.tasks.push(match self.background.as_ref().and_then(Background::handle) {
+            self.tasks.push(match self.background.as_ref().map(DedicatedRuntime::handle) {
                 Some(background) => background.spawn(client),
                 None => tokio::spawn(client),
             });

@@ -4,7 +4,6 @@
 
 mod api;
 mod arguments;
-mod background;
 mod budgets;
 mod change;
 mod change_tracker;
@@ -38,6 +37,7 @@ mod state_comparison;
 mod statistics;
 mod storm;
 mod versus;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -65,6 +65,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Versus(arguments) => runtime.block_on(versus::run(&arguments))?,
         Command::Soak(arguments) => runtime.block_on(soak::run(&arguments))?,
         Command::Faults(arguments) => runtime.block_on(faults::run(&arguments))?,
+        Command::Webhooks(arguments) => runtime.block_on(webhooks::run(&arguments))?,
         Command::Loopback { bytes, readers, repeat } => {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }

@@ -35,6 +35,28 @@ pub(crate) struct Setup {
     pub(crate) starts: usize,
     /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
+    /// The proxies run at the lowest priority.
+    pub(crate) background: bool,
+    /// The server serves webhooks, with the default templates of the injector.
+    pub(crate) webhooks: bool,
+}
+
+impl Setup {
+    /// A server of this binary, started once, without what is optional.
+    pub(crate) fn started(shape: Shape, proxies: usize, binary: &Path) -> Self {
+        Self {
+            shape,
+            proxies,
+            server: ServerChoice::Start(binary.to_owned()),
+            config_dir: None,
+            kubeconfig: None,
+            api_proxy: false,
+            starts: 1,
+            digests: false,
+            background: false,
+            webhooks: false,
+        }
+    }
 }
 
 /// The server to measure.
@@ -92,6 +114,7 @@ impl MeasuredMesh {
                     directory: directory.path().to_owned(),
                     arguments: measure.server_arguments.clone(),
                     virtual_hosts: measure.virtual_hosts,
+                    webhooks: setup.webhooks,
                     log: None,
                     environment: Vec::new(),
                 };
@@ -116,6 +139,9 @@ impl MeasuredMesh {
             digests: setup.digests,
         };
         let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
+        if setup.background {
+            fleet.run_in_background()?;
+        }
         let fresh = fleet.fresh();
         let timeout = Duration::from_secs(measure.timeout.max(300));
         let mut connect = connect::connect("connect", &mut fleet, fresh, &server, timeout, connect::QUIET).await?;

@@ -29,6 +29,8 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         api_proxy: false,
         starts: arguments.starts,
         digests: false,
+        background: false,
+        webhooks: false,
     };
     let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let mut changes = mesh.every_change(&arguments.changes).await?;

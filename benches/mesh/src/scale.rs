@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::arguments::{Grid, Large, ScaleArguments};
-use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
+use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::report;
 use crate::result::{RunResult, read};
 use crate::shape::{Layout, Shape};
@@ -39,16 +39,7 @@ pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
 }
 
 async fn one(shape: Shape, proxies: usize, arguments: &ScaleArguments, path: &Path) -> Result<RunResult> {
-    let setup = Setup {
-        shape,
-        proxies,
-        server: ServerChoice::Start(arguments.sluiced.clone()),
-        config_dir: None,
-        kubeconfig: None,
-        api_proxy: false,
-        starts: 1,
-        digests: false,
-    };
+    let setup = Setup::started(shape, proxies, &arguments.sluiced);
     let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let changes = mesh.every_change(&arguments.changes).await?;
     let result = mesh.result(changes, Vec::new())?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use sluice_testkit::ports::free_ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,6 +18,14 @@ use tokio::process::{Child, Command};
 
 use crate::process::Process;
 
+/// Directory of the authority of a server with webhooks, in its directory.
+const AUTHORITY: &str = "authority";
+/// Directory of the configuration of the injector, in the working directory of a server.
+const INJECTION: &str = "var/lib/istio/inject";
+/// The templates of the chart.
+const TEMPLATES: &str = include_str!("../../../manifests/charts/sluice/files/injection.yaml");
+/// The values of the chart.
+const VALUES: &str = include_str!("../../../manifests/charts/sluice/values.yaml");
 /// File name of the started server's log.
 const LOG: &str = ".sluiced.log";
 /// Lines of the log in an error.
@@ -32,6 +41,8 @@ pub(crate) struct ServerOptions {
     pub(crate) arguments: Vec<String>,
     /// VHDS is enabled.
     pub(crate) virtual_hosts: bool,
+    /// It serves webhooks over TLS. Pods are injected by the chart's templates.
+    pub(crate) webhooks: bool,
     /// The file that its log is written to; one in `directory` if none.
     pub(crate) log: Option<PathBuf>,
     /// Further variables of its environment.
@@ -39,6 +50,11 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
+    /// The file with the root of its server certificate, if it serves webhooks.
+    pub(crate) fn root_certificate(&self) -> PathBuf {
+        self.directory.join(AUTHORITY).join("root-cert.pem")
+    }
+
     /// The file that its log is appended to.
     fn log(&self) -> PathBuf {
         self.log.clone().unwrap_or_else(|| self.directory.join(LOG))
@@ -63,6 +79,8 @@ struct Started {
     child: Child,
     /// Its HTTP port.
     http: SocketAddr,
+    /// Its port for webhooks, if it serves them.
+    https: Option<SocketAddr>,
     was_ready: bool,
     server_options: ServerOptions,
 }
@@ -92,7 +110,7 @@ impl Server {
 
     /// Starts a server on free ports, and does not wait until it is ready.
     pub(crate) fn spawn(server_options: &ServerOptions) -> Result<Self> {
-        let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let [grpc, http, monitoring, https] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let log_path = server_options.log();
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path);
         let log = log.with_context(|| format!("open {} as the log file", log_path.display()))?;
@@ -100,16 +118,27 @@ impl Server {
             ObjectSource::Directory(path) => format!("--configDir={}", path.display()),
             ObjectSource::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
         };
-        let mut command = Command::new(&server_options.binary);
+        let mut command = Command::new(std::path::absolute(&server_options.binary)?);
         // Gateways authenticate by the certificates that the loopback forwards.
         command.env("TRUSTED_GATEWAY_CIDR", "127.0.0.0/8");
         if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
         }
+        let https = server_options.webhooks.then_some(https);
+        if server_options.webhooks {
+            let injection = server_options.directory.join(INJECTION);
+            std::fs::create_dir_all(&injection).context("make the directory of the injector")?;
+            for (name, content) in injection_files()? {
+                std::fs::write(injection.join(name), content).context("write the configuration of the injector")?;
+            }
+            command.current_dir(&server_options.directory);
+            command.env("ROOT_CA_DIR", server_options.directory.join(AUTHORITY)).arg("--createCA");
+        }
         let child = command
             .arg("discovery")
             .arg(objects)
-            .args(["--secureGRPCAddr=", "--httpsAddr="])
+            .args(["--secureGRPCAddr=", "--ctrlz_address="])
+            .arg(format!("--httpsAddr={}", https.map(|address| address.to_string()).unwrap_or_default()))
             .arg(format!("--grpcAddr={grpc}"))
             .arg(format!("--httpAddr={http}"))
             .arg(format!("--monitoringAddr={monitoring}"))
@@ -122,7 +151,7 @@ impl Server {
             .spawn()
             .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let started = Started { child, http, was_ready: false, server_options: server_options.clone() };
+        let started = Started { child, http, https, was_ready: false, server_options: server_options.clone() };
         Ok(Self { address: grpc, process, started: Some(started) })
     }
 
@@ -138,6 +167,14 @@ impl Server {
         let by_signal = !started.was_ready && status.signal() == Some(Signal::SIGTERM as i32);
         ensure!(status.success() || by_signal, "a terminated server ended with {status}");
         Ok(())
+    }
+
+    /// Its port for webhooks.
+    ///
+    /// # Errors
+    /// It was not started with webhooks.
+    pub(crate) fn webhooks(&self) -> Result<SocketAddr> {
+        self.started.as_ref().and_then(|started| started.https).context("the server serves webhooks")
     }
 
     /// The last lines of its log.
@@ -165,6 +202,16 @@ impl Server {
         *self = server;
         Ok(seconds)
     }
+}
+
+/// The configuration of the injector as the chart's ConfigMap has it with default values.
+fn injection_files() -> Result<[(&'static str, String); 2]> {
+    let mut config: Value = serde_yaml_ng::from_str(TEMPLATES).context("read the templates of the chart")?;
+    let mut values: Value = serde_yaml_ng::from_str(VALUES).context("read the values of the chart")?;
+    let mut values = values["defaults"].take();
+    config["policy"] = values["global"]["proxy"]["autoInject"].clone();
+    values["global"]["istioNamespace"] = "istio-system".into();
+    Ok([("config", config.to_string()), ("values", values.to_string())])
 }
 
 async fn is_ready(http: SocketAddr) -> bool {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::arguments::SoakArguments;
 use crate::churn::Churn;
-use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
+use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::result::Machine;
 use crate::shape::Shape;
 use crate::state_comparison::{StateComparison, compare_with_fresh_server};
@@ -42,17 +42,9 @@ pub(crate) struct SoakResult {
 
 /// Runs a soak. Returns whether memory stayed flat and the state is that of a fresh server.
 pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
-    let setup = Setup {
-        shape: arguments.shape.shape()?,
-        proxies: arguments.proxies,
-        server: ServerChoice::Start(arguments.sluiced.clone()),
-        config_dir: None,
-        kubeconfig: None,
-        api_proxy: false,
-        starts: 1,
-        digests: true,
-    };
-    let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
+    let setup = Setup::started(arguments.started.shape.shape()?, arguments.proxies, &arguments.started.sluiced);
+    let setup = Setup { digests: true, ..setup };
+    let mut mesh = MeasuredMesh::open(&setup, &arguments.started.measure).await?;
     let kinds = mesh.kinds(&arguments.changes)?;
     let mut churn = Churn::new(arguments.seed);
     let process = mesh.server.process.clone().context("the server's process is known")?;
@@ -88,7 +80,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let seconds = start.elapsed().as_secs_f64();
     let (second_quarter_mib, last_quarter_mib) = (quarter(&samples, seconds, 1), quarter(&samples, seconds, 3));
 
-    let timeout = Duration::from_secs(arguments.measure.timeout.max(60));
+    let timeout = Duration::from_secs(arguments.started.measure.timeout.max(60));
     let server_options = mesh.server_options.clone().context("the server was started here")?;
     let (_, StateComparison { compared, differences, missed }) =
         compare_with_fresh_server(&mut mesh, &server_options, timeout).await?;
@@ -110,7 +102,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
         differences: differences.into_iter().take(20).collect(),
         compared,
     };
-    if let Some(path) = &arguments.json {
+    if let Some(path) = &arguments.started.json {
         std::fs::write(path, serde_json::to_vec_pretty(&result)?)
             .with_context(|| format!("write {}", path.display()))?;
     }

@@ -3,23 +3,14 @@
 use anyhow::{Context, Result};
 
 use crate::arguments::VersusArguments;
-use crate::measured_mesh::{MeasuredMesh, ServerChoice, Setup};
+use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::report;
 use crate::result::ChangeResult;
 
 /// Applies each change to the mesh of one build, then of the other. Returns whether the ratios are within the limit.
 pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     let setup = |binary: &std::path::Path| -> Result<Setup> {
-        Ok(Setup {
-            shape: arguments.shape.shape()?,
-            proxies: arguments.proxies,
-            server: ServerChoice::Start(binary.to_owned()),
-            config_dir: None,
-            kubeconfig: None,
-            api_proxy: false,
-            starts: 1,
-            digests: false,
-        })
+        Ok(Setup::started(arguments.shape.shape()?, arguments.proxies, binary))
     };
     let before = MeasuredMesh::open(&setup(&arguments.before)?, &arguments.measure).await?;
     let after = MeasuredMesh::open(&setup(&arguments.after)?, &arguments.measure).await?;
