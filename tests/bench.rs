@@ -119,13 +119,12 @@ async fn virtual_hosts_can_be_subscribed_one_by_one() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn server_after_soak_equals_fresh_server() -> Result<()> {
+/// Runs the tool with these arguments. Returns its result and its output.
+async fn result_of(arguments: &[&str]) -> Result<(Value, String)> {
     let directory = tempfile::tempdir()?;
-    let json = directory.path().join("soak.json");
+    let json = directory.path().join("result.json");
     let output = Command::new(workspace_binary("sluice-bench")?)
-        .args(["soak", "--services=44", "--namespaces=4", "--endpoints=3", "--proxies=8", "--duration=8s"])
-        .args(["--reconnects=3", "--rate=15", "--growth=9", "--rest=0"])
+        .args(arguments)
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -134,7 +133,24 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
         .await?;
     let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{output_text}");
-    let result: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+    Ok((serde_json::from_slice(&std::fs::read(&json)?)?, output_text))
+}
+
+#[tokio::test]
+async fn server_after_soak_equals_fresh_server() -> Result<()> {
+    let arguments = [
+        "soak",
+        "--services=44",
+        "--namespaces=4",
+        "--endpoints=3",
+        "--proxies=8",
+        "--duration=8s",
+        "--reconnects=3",
+        "--rate=15",
+        "--growth=9",
+        "--rest=0",
+    ];
+    let (result, output_text) = result_of(&arguments).await?;
     assert!(number(&result["compared"]) > 100 && number(&result["different"]) == 0, "{output_text}");
     assert!(number(&result["reconnects"]) > 5 && result["changes"].as_object().context("count")?.len() > 8);
     Ok(())
@@ -142,29 +158,21 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
 
 #[tokio::test]
 async fn every_fault_is_recovered_from() -> Result<()> {
-    let directory = tempfile::tempdir()?;
-    let json = directory.path().join("faults.json");
-    let output = Command::new(workspace_binary("sluice-bench")?)
-        .args([
-            "faults",
-            "--services=22",
-            "--namespaces=2",
-            "--endpoints=3",
-            "--proxies=20",
-            "--rest=0",
-            "--no-loopback",
-        ])
+    let arguments = [
+        "faults",
+        "--services=22",
+        "--namespaces=2",
+        "--endpoints=3",
+        "--proxies=20",
+        "--rest=0",
+        "--no-loopback",
         // A debug build on a busy machine.
-        .args(["--hold=2s", "--terminations=5", "--recovery=20s", "--growth=128"])
-        .arg("--sluiced")
-        .arg(workspace_binary("sluiced")?)
-        .arg("--json")
-        .arg(&json)
-        .output()
-        .await?;
-    let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{output_text}");
-    let result: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+        "--hold=2s",
+        "--terminations=5",
+        "--recovery=20s",
+        "--growth=128",
+    ];
+    let (result, output_text) = result_of(&arguments).await?;
     let outcomes = result.as_array().context("list the outcomes")?;
     assert_eq!(outcomes.len(), 17, "{output_text}");
     for outcome in outcomes {
@@ -176,6 +184,32 @@ async fn every_fault_is_recovered_from() -> Result<()> {
             eprintln!("skipped: {outcome}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn webhooks_answer_alone_and_while_changes_are_pushed() -> Result<()> {
+    let arguments = [
+        "webhooks",
+        "--services=22",
+        "--namespaces=2",
+        "--endpoints=3",
+        "--proxies=8",
+        "--rate=50",
+        "--duration=2s",
+        "--rest=0",
+        "--no-loopback",
+        // Latencies are measured with a release build on an idle machine.
+        "--limit=60000",
+    ];
+    let (result, output_text) = result_of(&arguments).await?;
+    let rows = result["rows"].as_array().context("list the rows")?;
+    let pushed = |row: &Value| number(&row["pushed"]) > 0;
+    let measured: Vec<_> =
+        rows.iter().map(|row| (row["webhook"].as_str(), pushed(row), number(&row["reviews"]))).collect();
+    let [inject, validate] = [Some("inject"), Some("validate")];
+    let expected = [(inject, false, 100), (inject, true, 100), (validate, false, 100), (validate, true, 100)];
+    assert_eq!(measured, expected, "{output_text}");
     Ok(())
 }
 

@@ -9,6 +9,8 @@ mod imports;
 mod limits;
 #[path = "tidy/type_names.rs"]
 mod type_names;
+#[path = "tidy/variables.rs"]
+mod variables;
 #[path = "tidy/vocabulary.rs"]
 mod vocabulary;
 
@@ -66,12 +68,22 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-crypto", vec!["sluice-model"]),
         ("sluice-http-client", vec!["sluice-parse"]),
         ("sluice-telemetry", vec![]),
+        ("sluice-variables", vec!["sluice-parse"]),
+        ("sluice-images", vec![]),
         ("sluice-listen", vec!["sluice-telemetry"]),
-        ("sluice-watch", vec![]),
-        ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse"]),
+        ("sluice-tasks", vec!["sluice-telemetry"]),
+        ("sluice-watch", vec!["sluice-tasks"]),
+        ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse", "sluice-tasks", "sluice-telemetry"]),
         (
             "sluice-jwks",
-            vec!["sluice-crypto", "sluice-engine", "sluice-http-client", "sluice-model", "sluice-telemetry"],
+            vec![
+                "sluice-crypto",
+                "sluice-engine",
+                "sluice-http-client",
+                "sluice-model",
+                "sluice-tasks",
+                "sluice-telemetry",
+            ],
         ),
         ("sluice-auth", vec!["sluice-ca", "sluice-jwks", "sluice-kube", "sluice-model", "sluice-telemetry"]),
         (
@@ -90,8 +102,25 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-listen",
                 "sluice-model",
                 "sluice-proto",
+                "sluice-tasks",
                 "sluice-telemetry",
                 "sluice-tls",
+                "sluice-watch",
+            ],
+        ),
+        ("sluice-inject", vec!["sluice-model", "sluice-parse", "sluice-proto"]),
+        (
+            "sluice-webhook",
+            vec![
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-inject",
+                "sluice-kube",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-sources",
+                "sluice-tasks",
+                "sluice-telemetry",
                 "sluice-watch",
             ],
         ),
@@ -118,6 +147,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-kube",
                 "sluice-model",
                 "sluice-parse",
+                "sluice-tasks",
                 "sluice-telemetry",
                 "sluice-watch",
             ],
@@ -133,18 +163,22 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-parse",
                 "sluice-telemetry",
                 "sluice-tls",
+                "sluice-variables",
             ],
         ),
+        ("sluice-controlz", vec!["sluice-telemetry"]),
         (
             "sluice-admin",
             vec![
                 "sluice-auth",
+                "sluice-controlz",
                 "sluice-engine",
                 "sluice-graph",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",
                 "sluice-sources",
+                "sluice-tasks",
                 "sluice-telemetry",
                 "sluice-xds",
                 "sluice-xds-protocol",
@@ -160,19 +194,23 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-crypto",
                 "sluice-engine",
                 "sluice-graph",
+                "sluice-inject",
                 "sluice-jwks",
                 "sluice-kube",
                 "sluice-listen",
                 "sluice-model",
                 "sluice-sources",
+                "sluice-tasks",
                 "sluice-telemetry",
                 "sluice-tls",
+                "sluice-variables",
                 "sluice-watch",
+                "sluice-webhook",
                 "sluice-xds",
                 "sluice-xds-protocol",
             ],
         ),
-        ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
+        ("sluice-bench", vec!["sluice-proto", "sluice-tasks", "sluice-testkit"]),
         (
             "sluice-agent",
             vec![
@@ -181,7 +219,9 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-listen",
                 "sluice-parse",
                 "sluice-proto",
+                "sluice-tasks",
                 "sluice-telemetry",
+                "sluice-variables",
             ],
         ),
         (
@@ -221,6 +261,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         "sluice-envoy",
         "sluice-patch",
         "sluice-graph",
+        "sluice-inject",
         "sluice-xds-protocol",
     ];
     let mut checked = BTreeSet::new();

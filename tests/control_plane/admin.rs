@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_testkit::server::{Options, Sluiced, get};
 
 async fn start(directory: &Path) -> Sluiced {
@@ -50,6 +50,17 @@ async fn debug_pages_show_the_state() {
     let key = dump["records"][0]["key"].to_string().replace('"', "%22").replace('{', "%7B").replace('}', "%7D");
     let why = json(&format!("/debug/collections/services?key={key}")).await;
     assert!(why["why"].to_string().contains("a.yaml:1"), "the explanation has the file and the line: {why}");
+    let kinds = json("/debug/resourcesz").await;
+    for (group, version, kind) in [
+        ("networking.istio.io", "v1", "Gateway"),
+        ("gateway.networking.k8s.io", "v1", "Gateway"),
+        ("extensions.istio.io", "v1alpha1", "WasmPlugin"),
+        ("networking.k8s.io", "v1", "Ingress"),
+    ] {
+        let row = json!({"group": group, "version": version, "kind": kind});
+        assert!(kinds.as_array().expect("a list").contains(&row), "{row} in {kinds}");
+    }
+    assert_eq!((json("/debug/cachez").await, json("/debug/mcsz").await), (json!({}), Value::Null));
     let krtz = json("/debug/krtz").await;
     assert!(krtz.as_array().expect("a list").iter().all(|row| row["state"]["synced"] == true), "{krtz}");
 
@@ -75,7 +86,7 @@ async fn metrics_have_their_documented_names() {
     assert_eq!(status, 200);
     for line in [
         "# TYPE pilot_k8s_reg_events counter",
-        "pilot_k8s_reg_events{type=\"Service\",event=\"set\"} 1",
+        "pilot_k8s_reg_events{type=\"Services\",event=\"add\"} 1",
         "# TYPE pilot_xds_send_time histogram",
         "# TYPE process_resident_memory_bytes gauge",
         "sluice_collection_records{collection=\"services\"} 1.0",
@@ -84,7 +95,7 @@ async fn metrics_have_their_documented_names() {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
     let (status, version) = get(server.monitoring, "/version").await.expect("an answer");
-    assert_eq!((status, version.trim()), (200, concat!("sluice ", env!("CARGO_PKG_VERSION"))));
+    assert_eq!((status, version.trim()), (200, concat!(env!("CARGO_PKG_VERSION"), "-unknown-unknown")));
     // The port serves debug pages too, for the loopback and for authenticated callers.
     assert_eq!(get(server.monitoring, "/debug/syncz").await.expect("an answer").0, 200);
 }

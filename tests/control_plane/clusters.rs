@@ -1,7 +1,6 @@
 //! Remote clusters whose kubeconfigs are in Secrets (S15). Each is an API server over real HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,14 +10,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
-use sluice_authority::{RemoteRoots, RootsOptions, TrustBundle};
+use sluice_authority::{AuthorityMetrics, RemoteRoots, RootObjects, RootsOptions, TrustBundle};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
-use sluice_kube::{Clients, KubeOptions};
+use sluice_kube::{Clients, KubeOptions, ROOTS_LOCK};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
 use sluice_parse::kind_info;
 use sluice_sources::kube::{
-    ClusterMetrics, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer, SyncStatus, WatchStates,
+    ClusterMetrics, KubeSource, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer,
+    SyncStatus, WatchStates,
 };
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
@@ -118,7 +118,7 @@ impl RemoteClustersFixture {
         let rejects = handles.inputs.cluster_rejects.clone();
         let remotes = RemoteClusters::new(options, recorder.clone(), rejects, clients.clone(), states.clone(), metrics);
         let settled = remotes.settled();
-        tokio::spawn(remotes.run(client, stop.clone()));
+        tokio::spawn(remotes.run(KubeconfigSource::Secrets(client), stop.clone()));
         let waiting = engine.clone();
         let synced = tokio::task::spawn_blocking(move || waiting.wait_synced(Duration::from_secs(20))).await;
         assert!(synced.expect("no panic"), "the config cluster is read");
@@ -528,7 +528,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Rejected(_)), "{verdict:?}");
 
-    let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/rbac.yaml"));
+    let granted = api_server::granted_by_rules("", rules!("reader"));
     let used = || -> BTreeSet<_> {
         east.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
     };
@@ -599,14 +599,21 @@ async fn roots_are_written_to_remote_clusters_that_request_them_by_an_annotation
     let options = RootsOptions {
         own: OWN.into(),
         system_namespace: SYSTEM.into(),
-        roots: "istio-ca-root-cert".to_owned(),
-        revoked: None,
-        cluster_trust_bundle: false,
+        roots: Some(RootObjects { roots: "istio-ca-root-cert".to_owned(), revoked: None, cluster_trust_bundle: false }),
+        webhooks: true,
         pod: Some("one".into()),
+        revision: "default".into(),
     };
     let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".to_owned(), ..TrustBundle::default() });
-    let namespaces = mesh.handles.namespaces.clone();
-    let roots = RemoteRoots::new(options, mesh.clients.clone(), mesh.engine.clone(), namespaces, receiver);
+    let namespaces = (mesh.handles.namespaces.clone(), mesh.handles.discovered_namespaces.clone());
+    let roots = RemoteRoots::new(
+        options,
+        mesh.clients.clone(),
+        mesh.engine.clone(),
+        namespaces,
+        receiver,
+        AuthorityMetrics::default(),
+    );
     let running = tokio::spawn(roots.run(mesh.stop.clone()));
     let has = async |server: &ApiServer, namespace: &str, roots: &str| {
         let text = |object: Value| object["data"]["root-cert.pem"].as_str().map(str::to_owned);
@@ -617,16 +624,18 @@ async fn roots_are_written_to_remote_clusters_that_request_them_by_an_annotation
     has(&east, SYSTEM, "one").await;
     bundle.send_modify(|bundle| bundle.roots = "two".to_owned());
     has(&east, "shop", "two").await;
-    let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/roots.yaml"));
-    let lease =
-        |server: &ApiServer| server.get("coordination.k8s.io", "leases", SYSTEM, "istio-namespace-controller-election");
-    let holder = || lease(&east).map(|lease| lease["spec"]["holderIdentity"].to_string()).unwrap_or_default();
+    let mut granted = api_server::granted_by_rules("", rules!("remote-roots"));
+    granted.extend(api_server::granted_by_rules(SYSTEM, rules!("remote-roots-lock")));
+    let lock = |server: &ApiServer| server.get("", "configmaps", SYSTEM, ROOTS_LOCK.name());
+    let holder = || lock(&east).map(|lock| ROOTS_LOCK.holder(&lock)).unwrap_or_default();
     let first = holder();
-    assert!(first.starts_with("\"one-"), "one of several replicas writes: {first}");
+    assert!(first.starts_with("one-"), "one of several replicas writes: {first}");
+    let record = lock(&east).expect("it exists")["metadata"]["annotations"].to_string();
+    assert!(record.contains("^default"), "a control plane of the cluster takes precedence: {record}");
 
     // Writing continues with new credentials, and begins in a cluster that is annotated later.
     rotate_to("new");
-    until("another writes", || (holder().starts_with("\"one-") && holder() != first).then_some(())).await;
+    until("another writes", || (holder().starts_with("one-") && holder() != first).then_some(())).await;
     for server in [&east, &west] {
         server.accept_only_tokens(&["new"]);
     }
@@ -642,13 +651,15 @@ async fn roots_are_written_to_remote_clusters_that_request_them_by_an_annotation
         own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
         "the config cluster is written by another task"
     );
-    let of_roots = |resource: &str| resource == "configmaps" || resource == "leases";
-    let used = east.requests().into_keys().filter(|it| of_roots(&it.resource));
+    let used = east.requests().into_keys().filter(|it| it.resource == "configmaps");
     let used: BTreeSet<_> = used.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
-    let everywhere = |(_, group, resource, verb): Right| match resource.as_str() {
-        "configmaps" => (String::new(), group, resource, verb),
-        _ => (SYSTEM.to_owned(), group, resource, verb),
+    let of_lock = |verb: &str| matches!(verb, "get" | "update");
+    let everywhere = |(_, group, resource, verb): Right| match of_lock(&verb) {
+        true => (SYSTEM.to_owned(), group, resource, verb),
+        false => (String::new(), group, resource, verb),
     };
+    // The default revision decides only between control planes of several revisions.
+    let granted: BTreeSet<_> = granted.into_iter().filter(|(_, group, ..)| group.is_empty()).collect();
     assert_eq!(used.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
 
     // Writing stops when another control plane serves the cluster, or no Secret refers to it.

@@ -95,7 +95,9 @@ async fn a_virtual_service_changes() {
         scopes: handles.scopes.clone(),
     };
     let (followed, target) = (engine.clone(), store.clone());
-    tokio::spawn(async move { follow(&followed, &outputs, target, tokio::sync::oneshot::channel().0).await });
+    tokio::spawn(async move {
+        follow(&followed, &outputs, target, &Metrics::default(), tokio::sync::oneshot::channel().0).await
+    });
     until("the store is ready", || store.is_ready().then_some(())).await;
 
     // A sidecar of the shop holds the route table of a port, and has no pending changes.

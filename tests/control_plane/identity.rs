@@ -3,6 +3,7 @@
 mod connections;
 mod debug;
 pub(crate) mod mesh;
+mod pilot_agent;
 mod refusals;
 mod rotation;
 mod trust;
@@ -16,7 +17,7 @@ use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::Code;
 
 /// The node of a pod with this service account.
-fn node(namespace: &str, account: &str) -> Identity {
+pub(crate) fn node(namespace: &str, account: &str) -> Identity {
     let node = serde_json::json!({
         "id": format!("sidecar~10.0.0.1~pod-1.{namespace}~{namespace}.svc.cluster.local"),
         "metadata": {"NAMESPACE": namespace, "SERVICE_ACCOUNT": account, "CLUSTER_ID": "Kubernetes"},

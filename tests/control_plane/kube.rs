@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,19 +9,22 @@ use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
 use sluice_authority::{
-    AuthorityConfig, AuthorityKeeper, BundleWriter, KubernetesSigner, SignerConfig, TrustBundle, TrustBundleWriter,
+    AuthorityConfig, AuthorityKeeper, AuthorityMetrics, BundleWriter, KubernetesSigner, SignerConfig, TrustBundle,
+    TrustBundleWriter, WebhookConfigurationWriter, WebhookKind,
 };
 use sluice_engine::{Engine, EngineOptions, Published};
 use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
-use sluice_kube::{Election, KubeOptions, ROOTS_LEASE};
+use sluice_kube::{Election, KubeOptions, Lock, ROOTS_LOCK};
 use sluice_model::{Kind, Namespace, ObjectKey, SecretReader, Text};
 use sluice_parse::{KINDS, kind_info};
-use sluice_sources::kube::{AddressWriter, KubeSource, SecretReviewer, WatchStates};
+use sluice_sources::kube::{KubeSource, PartWriter, SecretReviewer, WatchStates};
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::wait::until;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::kube_writes;
 
 /// The changes that a source has committed.
 #[derive(Default)]
@@ -97,7 +99,7 @@ pub(crate) struct RunningSource {
     stop: CancellationToken,
 }
 
-fn cluster() -> Cluster {
+pub(crate) fn cluster() -> Cluster {
     Cluster {
         id: "c".into(),
         domain: "cluster.local".into(),
@@ -372,7 +374,7 @@ fn allocate(server: &ApiServer) -> CancellationToken {
     let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
     let stop = CancellationToken::new();
     tokio::spawn(source(server).run(Arc::new(sink.expect("a thread")), stop.clone()));
-    let writer = AddressWriter::new(server.client().expect("a client"), engine.feed(), handles.address_updates.clone());
+    let writer = PartWriter::new(server.client().expect("a client"), engine.feed(), handles.address_updates.clone());
     tokio::spawn(writer.run(stop.clone()));
     stop
 }
@@ -513,9 +515,9 @@ async fn the_right_to_read_secrets_is_reviewed_by_the_cluster() {
     assert_eq!(server.count("create", "subjectaccessreviews"), 2, "each is reviewed once");
 }
 
-/// Every right in the manifests is used, and none is missing.
+/// Every right in the chart is used, and none is missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifest_grants_exactly_the_rights_used() {
+async fn the_chart_grants_exactly_the_rights_used() {
     let server = ApiServer::start().await.expect("a server");
     for info in KINDS.iter().filter(|info| info.is_custom() && info.group != "networking.k8s.io") {
         let (group, versions) = (info.group, info.versions.to_vec());
@@ -528,6 +530,9 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     written(&running.server, "one", 2).await;
     stop.cancel();
     run_authority(&running.server).await;
+    patch_webhooks(&running.server).await;
+    kube_writes::register_workload(&running.server).await;
+    kube_writes::write_ingress_status(&running.server).await;
     let reviewing = SecretReviewFixture::start(&[("c", &running.server)]);
     reviewing.connect("c", "gateway");
     reviewing.answered("c", "gateway", false).await;
@@ -551,6 +556,41 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     until("every right is used", || compare().1.is_empty().then_some(())).await;
     let (missing, unused) = compare();
     assert!(missing.is_empty() && unused.is_empty(), "missing: {missing:?}\nunused: {unused:?}");
+}
+
+/// Writes roots into a webhook configuration of each kind.
+async fn patch_webhooks(server: &ApiServer) {
+    for (kind, name) in
+        [("MutatingWebhookConfiguration", "rev.sidecar-injector.istio.io"), ("ValidatingWebhookConfiguration", "v")]
+    {
+        server.apply(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": "w", "labels": {"istio.io/rev": "default"}},
+            "webhooks": [
+                {"name": name, "clientConfig": {"service": {"name": "istiod"}}, "failurePolicy": "Ignore"},
+            ],
+        }));
+    }
+    let (_keep, bundle) = watch::channel(TrustBundle { roots: "roots".to_owned(), ..TrustBundle::default() });
+    let (client, kinds) = (server.client().expect("a client"), vec![WebhookKind::Mutating, WebhookKind::Validating]);
+    let metrics = AuthorityMetrics::default();
+    let control_plane = ("c".into(), "istio-system".into(), "default".into());
+    let writer = WebhookConfigurationWriter::new(client, control_plane, kinds, bundle, &metrics);
+    let stop = CancellationToken::new();
+    let writing = tokio::spawn(writer.run(stop.clone()));
+    // Validation fails closed once the API server refuses a marked object in a dry run.
+    for (resource, policy) in [("mutatingwebhookconfigurations", "Ignore"), ("validatingwebhookconfigurations", "Fail")]
+    {
+        until(resource, || {
+            let object = server.get("admissionregistration.k8s.io", resource, "", "w")?;
+            let webhook = &object["webhooks"][0];
+            (webhook["clientConfig"]["caBundle"] == "cm9vdHM=" && webhook["failurePolicy"] == policy).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(server.get("networking.istio.io", "gateways", "istio-system", "invalid-gateway"), None);
+    stop.cancel();
+    writing.await.expect("no panic");
 }
 
 /// The requests of the certificate authority: it creates, reads and renews its Secret, writes roots, and reviews a
@@ -598,14 +638,20 @@ async fn run_authority(server: &ApiServer) {
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer token"))]);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Rejected(_)));
-    // The election acquires the lease, and renews it.
+    // The election acquires the locks, and renews them.
     let election =
-        Election::new(Some(client()), "istio-system".into(), "a").with_lease_duration(Duration::from_millis(100));
-    let leading =
-        tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.ended().cancelled().await }));
+        Election::new(Some(client()), "istio-system".into(), "a", "").with_lease_duration(Duration::from_millis(100));
+    let lead = |lock: Lock| {
+        let election = election.clone();
+        tokio::spawn(election.lead(lock, stop.clone(), |term| async move { term.ended().cancelled().await }))
+    };
+    let leading = [lead(ROOTS_LOCK), lead(Lock::webhooks(""))];
+    until("update", "configmaps").await;
     until("update", "leases").await;
     stop.cancel();
-    leading.await.expect("no panic");
+    for leading in leading {
+        leading.await.expect("no panic");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -634,19 +680,17 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     stop.cancel();
     writing.await.expect("no panic");
     let requests = server.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
-    let mut granted = granted_by("manifests/signer/rbac.yaml");
-    granted.extend(granted_by("manifests/trust-bundle/rbac.yaml"));
+    let mut granted = api_server::granted_by_rules("", rules!("signer"));
+    granted.extend(api_server::granted_by_rules("", rules!("trust-bundle")));
     // The API server itself checks the rights to approve and to sign for a signer.
     granted.retain(|(_, _, resource, _)| resource != "signers");
     assert_eq!(requests.collect::<BTreeSet<_>>(), granted);
 }
 
-/// Rights of the manifests: namespace (empty is all), group, resource, verb.
+/// Rights of the chart: namespace (empty is all), group, resource, verb.
 fn granted() -> BTreeSet<Right> {
-    granted_by("manifests/base/rbac.yaml")
-}
-
-/// Rights of a file.
-fn granted_by(file: &str) -> BTreeSet<Right> {
-    api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+    let mut granted = api_server::granted_by_rules("", rules!("cluster"));
+    granted.extend(api_server::granted_by_rules("", rules!("alpha-gateway-api")));
+    granted.extend(api_server::granted_by_rules("istio-system", rules!("namespace")));
+    granted
 }

@@ -3,6 +3,13 @@
 //! All modules share one binary because linking dominates the cost of a small change. A test sets nothing that applies
 //! to the whole process: no environment variable, no working directory, no global subscriber.
 
+/// A list of rules of the chart.
+macro_rules! rules {
+    ($name:literal) => {
+        include_str!(concat!("../../manifests/charts/sluice/files/rights/", $name, ".yaml"))
+    };
+}
+
 mod admin;
 mod authority;
 mod clusters;
@@ -11,12 +18,22 @@ mod dataflow;
 mod files;
 mod hostile;
 mod identity;
+mod istioctl;
 mod kube;
 mod kube_answers;
 mod kube_faults;
 mod kube_peers;
+mod kube_writes;
+mod large_services;
+mod log;
 mod made_up_nodes;
 mod mesh_files;
+mod metrics;
+mod process;
 mod secrets;
 mod session;
+mod shutdown;
 mod startup;
+mod supervision;
+mod token_service;
+mod webhooks;

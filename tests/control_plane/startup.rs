@@ -1,11 +1,11 @@
 //! Every error that prevents the start has a message and an exit code.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::process::{LoggedProcess, start, wait};
 
 /// The result of a run.
 struct Outcome {
@@ -16,24 +16,8 @@ struct Outcome {
 
 /// Runs the binary with every port closed unless a flag opens it. A process that does not end is killed.
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
-        .args(["--grpcAddr=", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
-        .args(arguments)
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .envs(environment.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while child.try_wait().expect("the child can be waited for").is_none() {
-        if Instant::now() > deadline {
-            child.kill().expect("the child can be killed");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let code = child.wait().expect("the child ended").code();
+    let mut child = start(arguments, environment);
+    let code = wait(&mut child, Duration::from_secs(20));
     let (mut output, mut error) = (String::new(), String::new());
     child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
     child.stderr.take().expect("piped").read_to_string(&mut error).expect("text");
@@ -69,6 +53,13 @@ fn invalid_flags_are_named() {
     check(&["--configDir=/", "--log_output_level=ads:loud"], 2, &["--log_output_level", "loud"]);
     check(&["--configDir=/", "--remoteConfigDir=x"], 2, &["--remoteConfigDir", "NAME=VALUE"]);
     check(&["nonsense"], 2, &["nonsense"]);
+}
+
+#[test]
+fn invalid_variables_are_named() {
+    let outcome = run(&["--configDir=manifests/demo"], &[("PILOT_HTTP10", "yes")]);
+    assert!(outcome.error.contains("PILOT_HTTP10: \"yes\" is not supported: use true or false"), "{}", outcome.error);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.error);
 }
 
 #[test]
@@ -141,31 +132,49 @@ fn invalid_yaml_is_named_and_fatal_only_if_requested() {
 
 /// Runs until a line of the log has this text, stops the process with a signal, and returns the log.
 fn run_until(arguments: &[&str], text: &str) -> String {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
-        .args(["--grpcAddr=127.0.0.1:0", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let output = BufReader::new(child.stdout.take().expect("piped"));
-    let (sender, lines) = mpsc::channel();
-    let reader =
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let arguments = [&["--grpcAddr=127.0.0.1:0"], arguments].concat();
+    let process = LoggedProcess::start(&arguments);
     let mut log = String::new();
     while !log.lines().any(|line| line.contains(text)) {
-        let line = lines.recv_timeout(Duration::from_secs(20));
-        log += &line.unwrap_or_else(|_| panic!("no line has {text}:\n{log}"));
+        log += &process.line().unwrap_or_else(|| panic!("no line has {text}:\n{log}"));
         log += "\n";
     }
-    let killed = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
-    assert!(killed.success(), "the process was running");
-    let status = child.wait().expect("it ends");
-    drop(reader.join().expect("no panic"));
-    log.extend(lines.iter().map(|line| line + "\n"));
-    assert_eq!(status.code(), Some(0), "{log}");
+    let (code, rest) = process.stop();
+    log += &rest;
+    assert_eq!(code, Some(0), "{log}");
     log
+}
+
+#[test]
+fn ports_of_proxies_are_closed_until_the_state_is_read() {
+    // The API server accepts connections and does not answer.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = silent.local_addr().expect("an address");
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{{name: a, cluster: {{server: 'http://{server}'}}}}]\n\
+         users: [{{name: a, user: {{}}}}]\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n"
+    );
+    let (_keep, path) = directory(&[("kubeconfig", &kubeconfig)]);
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
+    let ports = [("grpcAddr", free()), ("secureGRPCAddr", free()), ("httpsAddr", free())];
+    let mut arguments = vec!["--httpAddr=127.0.0.1:0".to_owned()];
+    arguments.push(format!("--kubeconfig={}", text(&path.join("kubeconfig"))));
+    arguments.extend(ports.map(|(flag, address)| format!("--{flag}={address}")));
+    let process = LoggedProcess::start(&arguments);
+    let mut lines = std::iter::from_fn(|| process.line());
+    let line = lines.find(|line| line.contains("listening name=http ")).expect("the address is logged");
+    let http = line.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an address");
+    let mut stream = TcpStream::connect(http).expect("operators are served");
+    stream.write_all(b"GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    for part in ["HTTP/1.1 503", "\nnot ready\n", "[-] configuration: not read yet\n", "[-] ports: not open yet\n"] {
+        assert!(answer.contains(part), "{part:?} is not in {answer}");
+    }
+    for (flag, address) in ports {
+        let error = TcpStream::connect(address).map(|_| ()).expect_err(flag);
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{flag}");
+    }
 }
 
 #[test]
@@ -182,14 +191,6 @@ fn deployments_in_a_directory_are_reported_once() {
     let (_keep, path) = directory(&[("bookinfo.yaml", deployments)]);
     let log = run_until(&[&format!("--configDir={}", text(&path))], "ready");
     assert_eq!(log.matches("workloads in a directory create no pods").count(), 1, "{log}");
-}
-
-#[test]
-fn a_port_that_is_not_served_is_logged() {
-    let (_keep, path) = directory(&[]);
-    let config = format!("--configDir={}", text(&path));
-    let log = run_until(&[&config, "--httpsAddr=:15017"], "not served yet");
-    assert!(log.contains(":15017") && log.contains("not served yet"), "{log}");
 }
 
 #[test]

@@ -5,11 +5,12 @@ use serde_json::json;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted, until};
+use crate::requests::{Host, always, answer, eventually, once, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn authorization() -> Result<()> {
@@ -47,7 +48,7 @@ async fn authorization() -> Result<()> {
 }
 
 fn direct(mesh: &Mesh, pod: &str, port: u16) -> AppRequest {
-    AppRequest::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
+    AppRequest::get(vip(&mesh.pods.pod(pod).net.ip.to_string(), port), pod)
 }
 
 async fn allow(mesh: &Mesh) -> Result<()> {
@@ -86,7 +87,7 @@ spec:
         eventually(mesh, from, &call, expected).await?;
         always(mesh, from, &call, 5, expected).await?;
     }
-    let received = mesh.pod("allow").received("/secret").await?;
+    let received = mesh.pods.pod("allow").received("/secret").await?;
     ensure!(
         received.iter().all(|request| request["headers"]["x-pass"] == "open"),
         "a denied request reaches no application: {received:?}"

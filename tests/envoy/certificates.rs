@@ -8,12 +8,13 @@ use sluice_parse::parse_duration;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::envoy::{CERTIFICATE, Envoy, ROOTS};
 use sluice_testkit::pods::identity::{self, Authority};
+use sluice_testkit::pods::load::{Stream, under_load};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::load::{Stream, under_load};
-use crate::requests::{Host, eventually, pods_are_permitted};
+use crate::requests::{Host, eventually};
 
 /// Requests to this host reuse one connection.
 const REUSED: Host = Host("kept", 1);
@@ -68,12 +69,12 @@ async fn certificates_and_roots() -> Result<()> {
     family::run(mesh, vec![("the control plane restarts", Box::pin(control_plane_restart(mesh)))]).await
 }
 
-fn streams() -> [Stream; 2] {
-    [REUSED, FRESH].map(|host| Stream::new("client", host.get(), "tea v1"))
+fn streams(mesh: &Mesh) -> [Stream; 2] {
+    [REUSED, FRESH].map(|host| Stream::new(mesh.pods.shared("client"), host.get(), "tea v1"))
 }
 
 fn envoys(mesh: &Mesh) -> Vec<&Envoy> {
-    mesh.pods().filter_map(|(_, pod)| pod.envoy.as_ref()).collect()
+    mesh.pods.iter().filter_map(|(_, pod)| pod.envoy.as_ref()).collect()
 }
 
 /// Waits until an Envoy meets a condition.
@@ -142,7 +143,7 @@ async fn renewed(mesh: &Mesh) -> Result<()> {
         }
         Ok(observed.iter().map(BTreeSet::len).sum::<usize>())
     };
-    let (count, requests) = under_load(mesh, &streams(), change).await?;
+    let (count, requests) = under_load(&streams(mesh), change).await?;
     eprintln!("{count} certificates under {requests} requests, and none failed");
     Ok(())
 }
@@ -174,7 +175,7 @@ async fn another_root(mesh: &Mesh) -> Result<()> {
         std::fs::write(directory.join("root-cert.pem"), new).context("remove a root")?;
         trust(of(&[new])?).await
     };
-    let ((), requests) = under_load(mesh, &streams(), change).await?;
+    let ((), requests) = under_load(&streams(mesh), change).await?;
     eprintln!("another root under {requests} requests, and none failed");
     Ok(())
 }
@@ -205,7 +206,7 @@ async fn control_plane_restart(mesh: &Mesh) -> Result<()> {
             .await?;
         }
         // Configuration is sent again too.
-        for (name, pod) in mesh.pods() {
+        for (name, pod) in mesh.pods.iter() {
             let page = format!("/debug/config_dump?proxyID={name}.{}", pod.workload.namespace);
             let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
             wait_for(mesh, envoy, "it is connected", async |_| Ok(mesh.server.get(&page).await?.0 == 200)).await?;
@@ -213,7 +214,7 @@ async fn control_plane_restart(mesh: &Mesh) -> Result<()> {
         mesh.write("closed.yaml", CLOSED)?;
         eventually(mesh, "client", &FRESH.get().path("/closed"), "status 403").await.map(drop)
     };
-    let ((), requests) = under_load(mesh, &streams(), change).await?;
+    let ((), requests) = under_load(&streams(mesh), change).await?;
     eprintln!("the authority was away for {requests} requests, and none failed");
     Ok(())
 }

@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, eventually, pods_are_permitted};
+use crate::requests::{Host, eventually};
 
 const TEA: Host = Host("tea", 1);
 
@@ -37,7 +38,7 @@ async fn limited(policy: &str, negotiated: &[&str], forbidden: &str) -> Result<(
     mesh.deploy(&[app("client", Protocol::Delta), app("tea", Protocol::Sotw)]).await?;
     mesh.apply("objects.yaml", &(STRICT.to_owned() + &TEA.service("app: tea")))?;
     eventually(&mesh, "client", &TEA.get(), "tea v1").await?;
-    let envoy = mesh.pod("tea").envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod("tea").envoy.as_ref().context("a sidecar")?;
     for part in negotiated {
         let counted = envoy.nonzero_stats(&format!("^listener.*ssl.{part}$")).await?;
         ensure!(

@@ -3,10 +3,11 @@
 use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted};
+use crate::requests::{Host, always, answer, eventually, once};
 
 const GUARD: Host = Host("guard", 9);
 
@@ -90,9 +91,9 @@ async fn over_http(mesh: &Mesh) -> Result<()> {
     }
     let reply = once(mesh, "client", &refused, "a refusal", |reply| reply.responder() == "status 403").await?;
     ensure!(answer(reply)?.received_request()["name"] == "guard", "the body is that of the authorization server");
-    ensure!(mesh.pod("web").received("/guarded/no").await?.is_empty(), "a denied request reaches no application");
+    ensure!(mesh.pods.pod("web").received("/guarded/no").await?.is_empty(), "a denied request reaches no application");
     ensure!(
-        mesh.pod("guard").received("/free").await?.is_empty(),
+        mesh.pods.pod("guard").received("/free").await?.is_empty(),
         "the authorization server receives only guarded paths"
     );
     Ok(())
@@ -125,7 +126,7 @@ async fn over_grpc(mesh: &Mesh) -> Result<()> {
         passed.received_request()["headers"]["x-permitted-by"] == "guard",
         "the authorization server adds a header"
     );
-    let received = mesh.pod("rpc").received("/guarded").await?;
+    let received = mesh.pods.pod("rpc").received("/guarded").await?;
     ensure!(
         received.iter().all(|request| request["headers"]["x-permit"] == "yes"),
         "a denied request reaches no application"

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, once, pods_are_permitted, stats_of, until, until_counted};
+use crate::requests::{Host, always, eventually, once, until, until_counted};
 
 const NAMES: [&str; 4] = ["api.example.com", "secure.example.com", "mutual.example.com", "late.example.com"];
 
@@ -49,12 +50,12 @@ async fn egress() -> Result<()> {
 }
 
 fn ip_of(mesh: &Mesh, pod: &str) -> String {
-    mesh.pod(pod).net.ip.to_string()
+    mesh.pods.pod(pod).net.ip.to_string()
 }
 
 /// The client's counter of responses with status 200 from a cluster.
 async fn successes_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
-    let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod("client").envoy.as_ref().context("a sidecar")?;
     let name = format!("cluster.{cluster};.upstream_rq_200");
     Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
 }
@@ -69,7 +70,7 @@ async fn unknown_host(mesh: &Mesh) -> Result<()> {
     ensure!(
         successes_of(mesh, "PassthroughCluster").await? >= 10,
         "the requests pass through the PassthroughCluster\n{}",
-        stats_of(mesh, "client", "Passthrough").await
+        mesh.pods.pod("client").stats_of("Passthrough").await
     );
     Ok(())
 }
@@ -95,7 +96,7 @@ spec:
     let call = AppRequest::get(vip("10.200.2.1", 8000), "static.example.com:8000");
     eventually(mesh, "client", &call, "world v1").await?;
     let cluster = "outbound|8000||static.example.com";
-    ensure!(successes_of(mesh, cluster).await? > 0, "{}", stats_of(mesh, "client", "static").await);
+    ensure!(successes_of(mesh, cluster).await? > 0, "{}", mesh.pods.pod("client").stats_of("static").await);
     eventually(mesh, "client", &AppRequest::raw(vip("10.200.2.1", 9001)), "world v1").await?;
     Ok(())
 }
@@ -143,7 +144,7 @@ spec:
 }
 
 fn tls(mesh: &Mesh, name: &str) -> Tls {
-    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+    Tls { server_name: name.to_owned(), roots: mesh.pods.authority.root().to_owned(), ..Tls::default() }
 }
 
 fn received_tls(reply: &AppReply, field: &str) -> serde_json::Value {
@@ -171,8 +172,8 @@ spec:
     })
     .await?;
     until_counted("connections of its own cluster", 1, async || {
-        mesh.pod("client").call(call.clone()).await?;
-        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+        mesh.pods.pod("client").call(call.clone()).await?;
+        let envoy = mesh.pods.pod("client").envoy.as_ref().context("a sidecar")?;
         let name = "cluster.outbound|443||secure.example.com;.upstream_cx_total";
         Ok(usize::try_from(envoy.stat(name).await?).unwrap_or(0))
     })
@@ -180,7 +181,7 @@ spec:
 }
 
 async fn tls_origination(mesh: &Mesh) -> Result<()> {
-    mesh.write_certificate("client-identity", &["client.example.com".to_owned()])?;
+    mesh.pods.write_certificate("client-identity", &["client.example.com".to_owned()])?;
     mesh.apply(
         "tls-origination.yaml",
         r"

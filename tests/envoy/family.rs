@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::{LocalBoxFuture, join_all};
-use sluice_testkit::pods::mesh::{Mesh, Pod};
+use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::pod_set::Pod;
 use sluice_testkit::pods::served::compare_with_served;
 use sluice_testkit::pods::workload::Workload;
 
@@ -37,7 +38,7 @@ pub(crate) async fn run(mesh: &Mesh, scenarios: Vec<Scenario<'_>>) -> Result<()>
 
 /// Checks that no Envoy has rejected an update, and that each holds exactly the resources that it was sent.
 pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<()> {
-    for (name, pod) in mesh.pods().filter(|(_, pod)| pod.envoy.is_some()) {
+    for (name, pod) in mesh.pods.iter().filter(|(_, pod)| pod.envoy.is_some()) {
         check_envoy(mesh, pod).await.with_context(|| format!("the Envoy of {name}"))?;
     }
     Ok(())

@@ -4,10 +4,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppReply;
 use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, answer, count, eventually, once, pods_are_permitted, until, until_counted};
+use crate::requests::{Host, answer, count, eventually, once, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters() -> Result<()> {
@@ -117,7 +118,7 @@ async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
     mesh.apply("limited.yaml", &HOST.service("app: limited"))?;
     eventually(mesh, "client", &HOST.get(), "limited v1").await?;
     mesh.apply("limited.yaml", &(HOST.service("app: limited") + &before_router("limited", filter)))?;
-    let envoy = mesh.pod("limited").envoy.as_ref().context("the pod has an Envoy")?;
+    let envoy = mesh.pods.pod("limited").envoy.as_ref().context("the pod has an Envoy")?;
     until_counted("rate limits in force", 1, async || {
         Ok(envoy.admin("/config_dump?resource=dynamic_listeners").await?.matches("local_ratelimit.v3").count())
     })
@@ -169,7 +170,7 @@ spec:
         reply.responder() == "logged v1" && header(reply, "x-patched") == "host"
     })
     .await?;
-    let envoy = mesh.pod("client").envoy.as_ref().context("the pod has an Envoy")?;
+    let envoy = mesh.pods.pod("client").envoy.as_ref().context("the pod has an Envoy")?;
     let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
     ensure!(clusters.matches("\"4.500s\"").count() == 1, "one cluster has another connect timeout");
     Ok(())
@@ -198,11 +199,11 @@ spec:
 "#;
     mesh.apply("logged.yaml", &(HOST.service("app: logged") + objects))?;
     eventually(mesh, "client", &HOST.get(), "logged v1").await?;
-    let log = mesh.file("logged/access.log");
+    let log = mesh.pods.file("logged/access.log");
     let bad = HOST.get().path("/bad?status=418");
     until_counted("lines of the access log", 1, async || {
-        mesh.pod("client").call(bad.clone()).await?;
-        mesh.pod("client").call(HOST.get().path("/good")).await?;
+        mesh.pods.pod("client").call(bad.clone()).await?;
+        mesh.pods.pod("client").call(HOST.get().path("/good")).await?;
         Ok(std::fs::read_to_string(&log).unwrap_or_default().lines().count())
     })
     .await?;

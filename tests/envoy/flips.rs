@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
+use sluice_testkit::pods::load::{Stream, under_load};
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::load::{Stream, under_load};
-use crate::requests::{Host, eventually, pods_are_permitted};
+use crate::requests::{Host, eventually};
 
 const CHANGES: usize = 1_000;
 /// Timeout until a policy takes effect, on a busy machine.
@@ -73,14 +74,14 @@ async fn flips(mesh: &Mesh) -> Result<()> {
     apply_state(mesh, 0)?;
     mesh.apply("safe.yaml", &SAFE.service("app: safe"))?;
     let get = |path: &str| SAFE.get().path(path);
-    let plaintext = AppRequest::get(vip(&mesh.pod("safe").net.ip.to_string(), 8080), "safe");
+    let plaintext = AppRequest::get(vip(&mesh.pods.pod("safe").net.ip.to_string(), 8080), "safe");
     eventually(mesh, "client", &get("/turn-0"), "safe v1").await?;
     eventually(mesh, "friend", &get("/always?friend"), "status 403").await?;
     let streams = [
-        Stream::new("client", get("/always"), "safe v1"),
-        Stream::new("client", get("/never"), "status 403"),
-        Stream::new("friend", get("/always?friend"), "status 403"),
-        Stream::new("stranger", plaintext.path("/always?stranger"), "status 403"),
+        Stream::new(mesh.pods.shared("client"), get("/always"), "safe v1"),
+        Stream::new(mesh.pods.shared("client"), get("/never"), "status 403"),
+        Stream::new(mesh.pods.shared("friend"), get("/always?friend"), "status 403"),
+        Stream::new(mesh.pods.shared("stranger"), plaintext.path("/always?stranger"), "status 403"),
     ];
     let change = async {
         let mut durations = Vec::with_capacity(CHANGES);
@@ -89,7 +90,7 @@ async fn flips(mesh: &Mesh) -> Result<()> {
             let started = Instant::now();
             apply_state(mesh, state)?;
             let call = get(&format!("/turn-{state}")).reuse_connection();
-            while mesh.pod("client").call(call.clone()).await?.responder() != "safe v1" {
+            while mesh.pods.pod("client").call(call.clone()).await?.responder() != "safe v1" {
                 ensure!(started.elapsed() < TIMEOUT, "policy {number} has not taken effect after {TIMEOUT:?}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -97,9 +98,9 @@ async fn flips(mesh: &Mesh) -> Result<()> {
         }
         Ok(durations)
     };
-    let (mut durations, requests) = under_load(mesh, &streams, change).await?;
+    let (mut durations, requests) = under_load(&streams, change).await?;
     for marker in ["never", "friend", "stranger"] {
-        let passed = mesh.pod("safe").received(marker).await?;
+        let passed = mesh.pods.pod("safe").received(marker).await?;
         ensure!(passed.is_empty(), "requests that are always denied have reached the application: {passed:?}");
     }
     durations.sort_unstable();

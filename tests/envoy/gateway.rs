@@ -5,10 +5,11 @@ use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, once, pods_are_permitted, share, until};
+use crate::requests::{Host, always, eventually, once, share, until};
 
 const TEA: Host = Host("tea", 1);
 const LINES: Host = Host("lines", 2);
@@ -33,7 +34,7 @@ async fn gateway() -> Result<()> {
         tea("tea-v2", "v2"),
     ])
     .await?;
-    mesh.write_certificate("server", &["shop.example.com".to_owned(), "lines.example.com".to_owned()])?;
+    mesh.pods.write_certificate("server", &["shop.example.com".to_owned(), "lines.example.com".to_owned()])?;
     let services = TEA.service_with(
         "app: tea",
         "[{name: http, port: 80, targetPort: http}, {name: tls, port: 443, targetPort: https}]",
@@ -82,11 +83,11 @@ const TO_TEA: &str = "  http: [{route: [{destination: {host: tea, port: {number:
 
 /// A call to the gateway.
 fn at(mesh: &Mesh, port: u16, host: &str) -> AppRequest {
-    AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), port), host)
+    AppRequest::get(vip(&mesh.pods.pod("door").net.ip.to_string(), port), host)
 }
 
 fn tls(mesh: &Mesh, name: &str) -> Tls {
-    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+    Tls { server_name: name.to_owned(), roots: mesh.pods.authority.root().to_owned(), ..Tls::default() }
 }
 
 fn is_tea(reply: &AppReply) -> bool {
@@ -163,8 +164,8 @@ async fn mutual(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("mutual", 8444, "HTTPS", &server) + &routes_of("mutual", "shop.example.com", TO_TEA);
     mesh.apply("mutual.yaml", &objects)?;
     let with = |identity| at(mesh, 8444, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
-    let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
-    let denied = mesh.authority.issue_hosts(&["foe.example.com".to_owned()])?;
+    let friend = mesh.pods.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    let denied = mesh.pods.authority.issue_hosts(&["foe.example.com".to_owned()])?;
     until(mesh, "visitor", &with(Some(friend)), "tea, with the client certificate forwarded", |reply| {
         let received = reply.outcome.as_ref().map(|answer| answer.received_request()).unwrap_or_default();
         is_tea(reply) && received["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
@@ -184,7 +185,7 @@ async fn optional_mutual(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("optional", 8445, "HTTPS", &server) + &routes_of("optional", "shop.example.com", TO_TEA);
     mesh.apply("optional.yaml", &objects)?;
     let with = |identity| at(mesh, 8445, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
-    let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    let friend = mesh.pods.authority.issue_hosts(&["friend.example.com".to_owned()])?;
     until(mesh, "visitor", &with(None), "tea", is_tea).await?;
     once(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
     Ok(())
@@ -209,16 +210,16 @@ async fn secret_simple(mesh: &Mesh) -> Result<()> {
     let server = "hosts: [shop.example.com], tls: {mode: SIMPLE, credentialName: shop-cert}";
     let objects = gateway_of("secret", 8461, "HTTPS", server) + &routes_of("secret", "shop.example.com", TO_TEA);
     mesh.apply("secret-gateway.yaml", &objects)?;
-    mesh.apply("secret.yaml", &secret_of("shop-cert", &mesh.authority.issue_hosts(&host)?, None))?;
+    mesh.apply("secret.yaml", &secret_of("shop-cert", &mesh.pods.authority.issue_hosts(&host)?, None))?;
     let other = Authority::new()?;
     let with_roots = |roots: &str| {
         let call = at(mesh, 8461, "shop.example.com");
         call.tls(Tls { server_name: "shop.example.com".to_owned(), roots: roots.to_owned(), ..Tls::default() })
     };
-    let (old, new) = (with_roots(mesh.authority.root()), with_roots(other.root()));
+    let (old, new) = (with_roots(mesh.pods.authority.root()), with_roots(other.root()));
     until(mesh, "visitor", &old, "tea, by the first certificate", is_tea).await?;
     once(mesh, "visitor", &new, "a certificate of another authority", |reply| reply.outcome.is_err()).await?;
-    let either = with_roots(&format!("{}{}", mesh.authority.root(), other.root()));
+    let either = with_roots(&format!("{}{}", mesh.pods.authority.root(), other.root()));
     let rotation = async {
         once(mesh, "visitor", &either, "tea before", is_tea).await?;
         mesh.apply("secret.yaml", &secret_of("shop-cert", &other.issue_hosts(&host)?, None))?;
@@ -247,7 +248,7 @@ async fn always_tea(mesh: &Mesh, call: &AppRequest) -> Result<()> {
 /// The certificate and the roots are in a Secret.
 async fn secret_mutual(mesh: &Mesh) -> Result<()> {
     let clients = Authority::new()?;
-    let pair = mesh.authority.issue_hosts(&["shop.example.com".to_owned()])?;
+    let pair = mesh.pods.authority.issue_hosts(&["shop.example.com".to_owned()])?;
     let server = "hosts: [shop.example.com], tls: {mode: MUTUAL, credentialName: strict-cert}";
     let objects = secret_of("strict-cert", &pair, Some(clients.root()))
         + &gateway_of("strict", 8462, "HTTPS", server)
@@ -255,7 +256,7 @@ async fn secret_mutual(mesh: &Mesh) -> Result<()> {
     mesh.apply("secret-mutual.yaml", &objects)?;
     let with = |identity| at(mesh, 8462, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
     let friend = clients.issue_hosts(&["friend.example.com".to_owned()])?;
-    let stranger = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    let stranger = mesh.pods.authority.issue_hosts(&["friend.example.com".to_owned()])?;
     until(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
     for (name, identity) in [("no certificate", None), ("a client of another authority", Some(stranger))] {
         once(mesh, "visitor", &with(identity), &format!("{name} is refused"), |reply| reply.outcome.is_err()).await?;

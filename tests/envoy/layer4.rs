@@ -4,10 +4,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppRequest, Tls};
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, pods_are_permitted, share, stats_of, until};
+use crate::requests::{Host, always, eventually, share, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layer4() -> Result<()> {
@@ -78,12 +79,12 @@ async fn tcp(mesh: &Mesh) -> Result<()> {
         eventually(mesh, "client", &raw(HOST, 9000), who).await?;
     }
     // Connections to a pod with a sidecar use mutual TLS: its Envoy counts handshakes.
-    let envoy = mesh.pod("lines-v1").envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod("lines-v1").envoy.as_ref().context("a sidecar")?;
     let handshakes = envoy.nonzero_stats("^listener\\.(.*_15006|virtualInbound).*ssl\\.handshake$").await?;
     ensure!(
         !handshakes.is_empty(),
         "connections between sidecars use TLS\n{}",
-        stats_of(mesh, "client", "plain-tcp").await
+        mesh.pods.pod("client").stats_of("plain-tcp").await
     );
     Ok(())
 }
@@ -151,7 +152,7 @@ async fn sniffing(mesh: &Mesh) -> Result<()> {
 }
 
 fn tls(mesh: &Mesh, name: &str) -> Tls {
-    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+    Tls { server_name: name.to_owned(), roots: mesh.pods.authority.root().to_owned(), ..Tls::default() }
 }
 
 /// TLS of the application inside the mutual TLS of the mesh.
@@ -236,7 +237,7 @@ spec:
 ";
     mesh.apply("headless.yaml", service)?;
     for (pod, who) in [("lines-v1", "lines v1"), ("lines-v2", "lines v2"), ("lines-v3", "lines v3")] {
-        let ip = mesh.pod(pod).net.ip.to_string();
+        let ip = mesh.pods.pod(pod).net.ip.to_string();
         eventually(mesh, "client", &AppRequest::raw(vip(&ip, 9000)), who).await?;
         always(mesh, "client", &AppRequest::raw(vip(&ip, 9000)), 5, who).await?;
         eventually(mesh, "client", &AppRequest::get(vip(&ip, 8080), "headless:8080"), who).await?;

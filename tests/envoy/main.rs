@@ -14,7 +14,6 @@ mod filters;
 mod flips;
 mod gateway;
 mod layer4;
-mod load;
 mod requests;
 mod resilience;
 mod revocation;

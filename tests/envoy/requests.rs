@@ -7,25 +7,12 @@ use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use sluice_testkit::pods::app::{AppReply, AppRequest, AppResponse};
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::network::BridgeNetwork;
 
 /// Longest wait until traffic follows the objects.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Number of concurrent requests when many are sent.
 const CONCURRENT_REQUESTS: usize = 8;
-
-/// Whether this machine can run pods. If not, a warning is printed; in CI that is a failure.
-pub(crate) fn pods_are_permitted() -> bool {
-    match BridgeNetwork::new() {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "CI needs pods: {error:#}");
-            eprintln!("\n*** SKIPPED, NOT PASSED: no pods here: {error:#} ***\n");
-            false
-        }
-    }
-}
 
 /// A Service of one scenario in namespace `shop`: its name, and the last octet of its address.
 #[derive(Clone, Copy)]
@@ -85,25 +72,9 @@ impl Host {
     }
 }
 
-/// The counters of a pod's Envoy for a host.
-pub(crate) async fn stats_of(mesh: &Mesh, pod: &str, host: &str) -> String {
-    let Some(envoy) = &mesh.pod(pod).envoy else { return format!("{pod} has no Envoy") };
-    let pattern =
-        format!("^cluster\\..*{host}.*(rq_|cx_|ssl|ejections|retry|lb_)|PassthroughCluster.*rq_|BlackHole.*cx_");
-    let lines = envoy.nonzero_stats(&pattern).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
-    format!("stats of {pod}:\n  {}\nEnvoy's log: {}", lines.join("\n  "), envoy.log_tail())
-}
-
-/// A description of a call.
-pub(crate) fn describe(from: &str, call: &AppRequest) -> String {
-    let tls = call.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
-    let AppRequest { method, host, path, address, headers, protocol, .. } = call;
-    format!("{from} sent {method} {host}{path} to {address} by {protocol:?}{tls} with {headers:?}")
-}
-
 /// The error of an unexpected response.
 async fn unexpected(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str, reply: &AppReply) -> String {
-    let (sent, stats) = (describe(from, call), stats_of(mesh, from, &call.host).await);
+    let (sent, stats) = (call.describe(from), mesh.pods.pod(from).stats_of(&call.host).await);
     format!("{sent}; expected {expected}, but after {:?} received {:?}\n{stats}", reply.elapsed(), reply.outcome)
 }
 
@@ -117,7 +88,7 @@ pub(crate) async fn until(
 ) -> Result<AppReply> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let reply = mesh.pod(from).call(call.clone()).await?;
+        let reply = mesh.pods.pod(from).call(call.clone()).await?;
         if test(&reply) {
             return Ok(reply);
         }
@@ -143,7 +114,7 @@ pub(crate) async fn once(
     expected: &str,
     test: impl Fn(&AppReply) -> bool,
 ) -> Result<AppReply> {
-    let reply = mesh.pod(from).call(call.clone()).await?;
+    let reply = mesh.pods.pod(from).call(call.clone()).await?;
     if !test(&reply) {
         bail!("{}", unexpected(mesh, from, call, expected, &reply).await);
     }
@@ -156,8 +127,8 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: us
     if counts.len() != 1 || !counts.contains_key(expected) {
         bail!(
             "{} {times} times; expected {expected} each time, but received {counts:?}\n{}",
-            describe(from, call),
-            stats_of(mesh, from, &call.host).await
+            call.describe(from),
+            mesh.pods.pod(from).stats_of(&call.host).await
         );
     }
     Ok(())
@@ -165,7 +136,7 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: us
 
 /// Sends that many requests, some concurrently; returns how often each application responded.
 pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usize) -> Result<BTreeMap<String, usize>> {
-    let pod = mesh.pod(from);
+    let pod = mesh.pods.pod(from);
     let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(CONCURRENT_REQUESTS);
     let mut counts = BTreeMap::new();
     while let Some(reply) = replies.try_next().await? {
@@ -193,8 +164,8 @@ pub(crate) async fn share(
     if !known || !fits {
         bail!(
             "{} {times} times; expected about {expected:?} percent, but received {counts:?}\n{}",
-            describe(from, call),
-            stats_of(mesh, from, &call.host).await
+            call.describe(from),
+            mesh.pods.pod(from).stats_of(&call.host).await
         );
     }
     Ok(counts)

@@ -7,12 +7,11 @@ use futures::future::try_join_all;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{
-    Host, always, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
-};
+use crate::requests::{Host, always, count, eventually, once, share, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resilience() -> Result<()> {
@@ -100,11 +99,11 @@ async fn retries(mesh: &Mesh) -> Result<()> {
     ] {
         once(mesh, "client", &HOST.get().path(path), expected, |reply| reply.responder() == expected).await?;
         let marker = path.split('?').next().unwrap_or_default();
-        let received = mesh.pod("tea-v1").received(marker).await?.len();
+        let received = mesh.pods.pod("tea-v1").received(marker).await?.len();
         ensure!(
             received == attempts,
             "{path} is tried {attempts} times, but the application received {received} requests\n{}",
-            stats_of(mesh, "client", HOST.0).await
+            mesh.pods.pod("client").stats_of(HOST.0).await
         );
     }
     Ok(())
@@ -145,9 +144,9 @@ spec:
     for _ in 0..30 {
         once(mesh, "client", &call, "tea v1", |reply| reply.responder() == "tea v1").await?;
     }
-    let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod("client").envoy.as_ref().context("a sidecar")?;
     let retried = envoy.nonzero_stats("^cluster\\..*half-dead.*upstream_rq_retry$").await?;
-    ensure!(!retried.is_empty(), "some requests are retried\n{}", stats_of(mesh, "client", HOST.0).await);
+    ensure!(!retried.is_empty(), "some requests are retried\n{}", mesh.pods.pod("client").stats_of(HOST.0).await);
     Ok(())
 }
 
@@ -176,7 +175,7 @@ async fn faults(mesh: &Mesh) -> Result<()> {
     }
     always(mesh, "client", &HOST.get().path("/broken"), 20, "status 418").await?;
     share(mesh, "client", &HOST.get().path("/half"), 400, &[("status 555", 50), ("tea v1", 50)]).await?;
-    let received = mesh.pod("tea-v1").received("/broken").await?;
+    let received = mesh.pods.pod("tea-v1").received("/broken").await?;
     ensure!(received.is_empty(), "an aborted request reaches no application, but it received {received:?}");
     Ok(())
 }
@@ -189,7 +188,7 @@ async fn circuit_breaking(mesh: &Mesh) -> Result<()> {
     let ports = "[{name: http, port: 80, targetPort: limited}]";
     mesh.apply("breaker.yaml", &(HOST.service_with("app: tea, version: v1", ports) + &policy))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    let pod = mesh.pod("client");
+    let pod = mesh.pods.pod("client");
     let call = HOST.get().path("/?delay-ms=500");
     let replies = try_join_all((0..12).map(|_| pod.call(call.clone()))).await?;
     let overloaded = |reply: &&AppReply| {
@@ -201,7 +200,7 @@ async fn circuit_breaking(mesh: &Mesh) -> Result<()> {
     ensure!(
         broken >= 8 && good >= 1 && broken + good == 12,
         "one connection and one pending request of 12 concurrent ones, but {good} succeeded and {broken} were overloaded: {replies:?}\n{}",
-        stats_of(mesh, "client", HOST.0).await
+        mesh.pods.pod("client").stats_of(HOST.0).await
     );
     Ok(())
 }
@@ -217,8 +216,8 @@ async fn outlier_ejection(mesh: &Mesh) -> Result<()> {
     eventually(mesh, "client", &HOST.get(), "tea v2").await?;
     let bad: AppRequest = HOST.get().path("/?status=500&only=v2");
     until_counted("hosts ejected", 1, async || {
-        mesh.pod("client").call(bad.clone()).await?;
-        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+        mesh.pods.pod("client").call(bad.clone()).await?;
+        let envoy = mesh.pods.pod("client").envoy.as_ref().context("a sidecar")?;
         Ok(envoy.nonzero_stats("^cluster\\..*outlier.*ejections_active$").await?.len())
     })
     .await?;
@@ -228,7 +227,7 @@ async fn outlier_ejection(mesh: &Mesh) -> Result<()> {
         ensure!(
             Instant::now() < deadline,
             "v2 is ejected, but it responds\n{}",
-            stats_of(mesh, "client", HOST.0).await
+            mesh.pods.pod("client").stats_of(HOST.0).await
         );
     }
     always(mesh, "client", &HOST.get(), 60, "tea v1").await

@@ -5,11 +5,12 @@ use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::envoy::CERTIFICATE;
 use sluice_testkit::pods::identity::{self, Authority};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 use x509_parser::parse_x509_certificate;
 
 use crate::family;
-use crate::requests::{Host, always, eventually, pods_are_permitted};
+use crate::requests::{Host, always, eventually};
 
 /// Each request to this host performs a TLS handshake.
 const FRESH: Host = Host("fresh", 1);
@@ -46,7 +47,7 @@ async fn revocation() -> Result<()> {
 
 /// The serial number of a pod's certificate.
 async fn serial(mesh: &Mesh, pod: &str) -> Result<Vec<u8>> {
-    let envoy = mesh.pod(pod).envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod(pod).envoy.as_ref().context("a sidecar")?;
     let chain = identity::certificates(&envoy.secret(CERTIFICATE).await?)?;
     let (_, certificate) = parse_x509_certificate(chain.first().context("a certificate")?)?;
     Ok(certificate.raw_serial().to_vec())
@@ -74,7 +75,7 @@ async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
     eventually(mesh, "client", &FRESH.get(), "status 503").await?;
     always(mesh, "client", &FRESH.get(), 5, "status 503").await?;
     always(mesh, "friend", &FRESH.get(), 5, "tea v1").await?;
-    let tea = mesh.pod("tea").envoy.as_ref().context("a sidecar")?;
+    let tea = mesh.pods.pod("tea").envoy.as_ref().context("a sidecar")?;
     ensure!(
         !tea.nonzero_stats("ssl\\.fail_verify_error$").await?.is_empty(),
         "the server's proxy rejects the certificate"
@@ -94,7 +95,7 @@ async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
 
 /// Waits until the Envoy of a pod has a revocation list with the roots.
 async fn wait_for_revocation_list(mesh: &Mesh, pod: &str) -> Result<()> {
-    let envoy = mesh.pod(pod).envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod(pod).envoy.as_ref().context("a sidecar")?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !envoy.admin("/config_dump?resource=dynamic_active_secrets").await?.contains("\"crl\"") {
         ensure!(std::time::Instant::now() < deadline, "{pod} has no list: {}", envoy.log_tail());

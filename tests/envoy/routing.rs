@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, answer, eventually, once, pods_are_permitted, share, until, until_counted};
+use crate::requests::{Host, always, answer, eventually, once, share, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn routing() -> Result<()> {
@@ -333,7 +334,7 @@ async fn cors(mesh: &Mesh) -> Result<()> {
         header(reply, "access-control-allow-origin").is_empty()
     })
     .await?;
-    let received = mesh.pod("tea-v1").received("/preflight").await?;
+    let received = mesh.pods.pod("tea-v1").received("/preflight").await?;
     let allowed = received.iter().filter(|request| request["headers"]["origin"] != "https://evil.example.com").count();
     ensure!(allowed == 0, "Envoy answers preflights, but the application received {received:?}");
     Ok(())
@@ -358,7 +359,7 @@ async fn mirroring(mesh: &Mesh) -> Result<()> {
     mesh.apply("mirrored.yaml", &(services + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     always(mesh, "client", &HOST.get().path("/all"), 40, "tea v1").await?;
-    let shadow = mesh.pod("shadow");
+    let shadow = mesh.pods.pod("shadow");
     until_counted("requests at the mirror", 40, async || Ok(shadow.received("/all").await?.len())).await?;
     let received = shadow.received("/all").await?;
     ensure!(received.len() == 40, "40 requests at the mirror, but {}", received.len());

@@ -4,10 +4,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, pods_are_permitted, until};
+use crate::requests::{Host, always, eventually, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scope() -> Result<()> {
@@ -71,7 +72,7 @@ spec:
     always(mesh, "narrow", &tea, 5, "status 502").await?;
     always(mesh, "narrow", &cup, 5, "cup v1").await?;
     always(mesh, "client", &tea, 5, "tea v1").await?;
-    let envoy = mesh.pod("narrow").envoy.as_ref().context("a sidecar")?;
+    let envoy = mesh.pods.pod("narrow").envoy.as_ref().context("a sidecar")?;
     let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
     ensure!(!clusters.contains(".shop.svc.cluster.local"), "no cluster of namespace shop is left");
     // One more host is visible.

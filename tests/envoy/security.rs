@@ -4,10 +4,11 @@ use anyhow::Result;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, once, pods_are_permitted, until};
+use crate::requests::{Host, always, eventually, once, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn security() -> Result<()> {
@@ -48,7 +49,7 @@ const FRESH: &str = "connectionPool: {http: {maxRequestsPerConnection: 1}}";
 
 /// A request to the address of a pod.
 fn direct(mesh: &Mesh, pod: &str, port: u16) -> AppRequest {
-    AppRequest::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
+    AppRequest::get(vip(&mesh.pods.pod(pod).net.ip.to_string(), port), pod)
 }
 
 fn raw(call: AppRequest) -> AppRequest {

@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family::every_envoy_holds_what_it_was_served;
-use crate::requests::{eventually, pods_are_permitted, until_counted};
+use crate::requests::{eventually, until_counted};
 
 const KETTLE: &str = "10.96.40.12";
 const MENU: &str = "10.96.40.11";
@@ -54,11 +55,11 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     // Sidecar to a pod without one: plaintext.
     eventually(&mesh, "counter", &AppRequest::get(vip(MENU, 80), "menu"), "menu v1").await?;
     // From a pod without a sidecar to one with a sidecar: PERMISSIVE accepts plaintext.
-    let kettle = mesh.pod("kettle-v2").net.ip.to_string();
+    let kettle = mesh.pods.pod("kettle-v2").net.ip.to_string();
     eventually(&mesh, "menu", &AppRequest::get(vip(&kettle, 8080), "kettle"), "kettle v2").await?;
 
     // Through the gateway.
-    let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
+    let door = vip(&mesh.pods.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
         eventually(&mesh, "menu", &AppRequest::get(door, "tea.example.com").path(path), expected).await?;
     }
@@ -70,8 +71,8 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     let maya = plain.clone().header("x-user", "maya");
     eventually(&mesh, "counter", &maya, "kettle v2").await?;
     for _ in 0..20 {
-        ensure!(mesh.pod("counter").call(plain.clone()).await?.responder() == "kettle v1");
-        ensure!(mesh.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
+        ensure!(mesh.pods.pod("counter").call(plain.clone()).await?.responder() == "kettle v1");
+        ensure!(mesh.pods.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
     }
 
     // An invalid edit is rejected. The last valid state stays in effect.
@@ -81,7 +82,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
         Ok(log.lines().filter(|line| line.contains("not read") || line.contains("cannot read")).count())
     })
     .await?;
-    ensure!(mesh.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
+    ensure!(mesh.pods.pod("counter").call(maya.clone()).await?.responder() == "kettle v2");
 
     // The object is deleted: without a rule, both versions respond.
     std::fs::remove_file(mesh.config_file("kettle-routes.yaml"))?;

@@ -8,11 +8,12 @@ use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::keys::KeyServer;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, pods_are_permitted};
+use crate::requests::{Host, always, eventually};
 
 const TEA: Host = Host("tea", 1);
 const ISSUER: &str = "https://tea.example.com";
@@ -59,7 +60,7 @@ spec:
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let claims = |begins: u64, ends: u64| json!({ "iss": ISSUER, "sub": "maya", "nbf": begins, "exp": ends });
     let good = claims(now - 600, now + 3600);
-    let call = AppRequest::get(vip(&mesh.pod("tea").net.ip.to_string(), 8080), "tea");
+    let call = AppRequest::get(vip(&mesh.pods.pod("tea").net.ip.to_string(), 8080), "tea");
     let with = |token: String| call.clone().header("authorization", &format!("Bearer {token}"));
     let (by_first, by_second) = (with(first.sign(&good)?), with(second.sign(&good)?));
 

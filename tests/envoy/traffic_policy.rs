@@ -6,12 +6,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{
-    Host, always, answer, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
-};
+use crate::requests::{Host, always, answer, count, eventually, once, share, until, until_counted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traffic_policy() -> Result<()> {
@@ -63,7 +62,7 @@ async fn single_responder(mesh: &Mesh, call: &AppRequest) -> Result<String> {
         "{} with {:?} always goes to one endpoint, but {counts:?}\n{}",
         call.path,
         call.headers,
-        stats_of(mesh, "client", &call.host).await
+        mesh.pods.pod("client").stats_of(&call.host).await
     );
     counts.into_keys().next().context("no endpoint answered")
 }
@@ -153,8 +152,8 @@ const OUTLIERS: &str =
 async fn eject(mesh: &Mesh, host: Host, version: &str, ejected: usize) -> Result<()> {
     let bad = host.get().path(&format!("/?status=500&only={version}"));
     until_counted(&format!("hosts ejected of {}", host.0), ejected, async || {
-        mesh.pod("client").call(bad.clone()).await?;
-        let envoy = mesh.pod("client").envoy.as_ref().context("a sidecar")?;
+        mesh.pods.pod("client").call(bad.clone()).await?;
+        let envoy = mesh.pods.pod("client").envoy.as_ref().context("a sidecar")?;
         let name =
             format!("cluster.outbound|80||{}.shop.svc.cluster.local;.outlier_detection.ejections_active", host.0);
         Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))

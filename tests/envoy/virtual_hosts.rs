@@ -5,10 +5,11 @@ use anyhow::{Context, Result, ensure};
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
+use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, pods_are_permitted, until, until_counted};
+use crate::requests::{Host, always, eventually, until, until_counted};
 
 const TEA: Host = Host("tea", 1);
 const LATER: Host = Host("later", 2);
@@ -56,7 +57,7 @@ fn to(version: &str) -> String {
 /// The number of updates of a route table and of its virtual hosts that an Envoy has received. (Its `config_reload` of a
 /// table counts both.)
 async fn updates(mesh: &Mesh, pod: &str, table: &str) -> Result<(usize, usize)> {
-    let envoy = mesh.pod(pod).envoy.as_ref().context("a proxy")?;
+    let envoy = mesh.pods.pod(pod).envoy.as_ref().context("a proxy")?;
     let count = async |kind: &str| -> Result<usize> {
         let lines = envoy.nonzero_stats(&format!("\\.{kind}\\.{table}\\.update_success$")).await?;
         Ok(lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
@@ -122,7 +123,7 @@ async fn added_and_removed_hosts(mesh: &Mesh) -> Result<()> {
     mesh.apply("more.yaml", &elsewhere)?;
     let removed = AppRequest { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
     until(mesh, "client", &removed, "no 418", |reply| reply.responder() != "status 418").await?;
-    let envoy = mesh.pod("client").envoy.as_ref().context("a proxy")?;
+    let envoy = mesh.pods.pod("client").envoy.as_ref().context("a proxy")?;
     let dump = envoy.admin("/config_dump?resource=dynamic_route_configs").await?;
     ensure!(!dump.contains("later.shop") && dump.contains("80/tea.shop"), "the virtual host is removed: {dump}");
     ensure!(updates(mesh, "client", "80").await?.0 == before.0, "the table is not sent");
@@ -170,7 +171,7 @@ spec:
         typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}
 ";
     mesh.apply("door.yaml", GATEWAY)?;
-    let at = |host| AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), host);
+    let at = |host| AppRequest::get(vip(&mesh.pods.pod("door").net.ip.to_string(), 8080), host);
     eventually(mesh, "visitor", &at("shop.example.com"), "tea v1").await?;
     eventually(mesh, "visitor", &at("absent.example.com"), "status 404").await?;
     let (_, hosts) = updates(mesh, "door", "http\\.8080").await?;
@@ -187,7 +188,7 @@ async fn restarts(mesh: &Mesh) -> Result<()> {
     mesh.server.start_again().await?;
     mesh.apply("routes.yaml", &to("v1"))?;
     until_stable(mesh, "client", &TEA.get(), "tea v1").await?;
-    let shop = AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), "shop.example.com");
+    let shop = AppRequest::get(vip(&mesh.pods.pod("door").net.ip.to_string(), 8080), "shop.example.com");
     eventually(mesh, "visitor", &shop, "tea v1").await?;
     // A proxy that has requested a host on demand is also sent hosts that it has not requested.
     let later = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sluice_authority::{TrustBundle, TrustBundleWriter};
-use sluice_kube::{Election, ROOTS_LEASE, Term};
+use sluice_kube::{Election, ROOTS_LOCK, Term};
 use sluice_testkit::api_server::ApiServer;
 use sluice_testkit::fault_proxy::FaultProxy;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ impl Replica {
     }
 
     fn start_with(client: kube::Client, pod: &str, lease_duration: Duration) -> Self {
-        let election = Election::new(Some(client), SYSTEM.into(), pod).with_lease_duration(lease_duration);
+        let election = Election::new(Some(client), SYSTEM.into(), pod, "default").with_lease_duration(lease_duration);
         let (report, leads) = watch::channel(false);
         let (stop, terms) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let (stopping, counted) = (stop.clone(), terms.clone());
@@ -44,7 +44,7 @@ impl Replica {
                     report.send_replace(false);
                 }
             };
-            election.lead(ROOTS_LEASE, stopping, work).await;
+            election.lead(ROOTS_LOCK, stopping, work).await;
         });
         Self { terms, leads, stop, task }
     }
@@ -58,14 +58,28 @@ impl Replica {
     }
 }
 
-fn lease(server: &ApiServer) -> Option<Value> {
-    server.get("coordination.k8s.io", "leases", SYSTEM, ROOTS_LEASE)
+const RECORD: &str = "control-plane.alpha.kubernetes.io/leader";
+
+/// The record of the holder of the lock; `null` if there is none.
+fn record(server: &ApiServer) -> Value {
+    let object = server.get("", "configmaps", SYSTEM, ROOTS_LOCK.name()).unwrap_or_default();
+    object["metadata"]["annotations"][RECORD].as_str().map_or(Value::Null, |text| text.parse().expect("a record"))
 }
 
 fn holder(server: &ApiServer) -> String {
-    lease(server)
-        .map(|lease| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned())
-        .unwrap_or_default()
+    record(server)["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Another control plane writes itself into the lock, whether or not it is free.
+fn take(server: &ApiServer, identity: &str, key: &str) {
+    let text = json!({
+        "holderIdentity": identity, "holderKey": key, "leaseDurationSeconds": 1,
+        "acquireTime": "2026-01-01T00:00:00Z", "renewTime": "2026-01-01T00:00:00Z", "leaderTransitions": 7,
+    });
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": SYSTEM, "name": ROOTS_LOCK.name(), "annotations": {RECORD: text.to_string()}},
+    }));
 }
 
 async fn leads(replica: &Replica) {
@@ -78,23 +92,23 @@ async fn another_replica_leads_when_the_leader_stops() {
     let one = Replica::start(&server, "one");
     leads(&one).await;
     let other = Replica::start(&server, "other");
-    // Several renewals pass, and the other replica reads the lease each time.
-    let renewals = server.count("update", "leases") + 4;
-    until("it is renewed", || (server.count("update", "leases") >= renewals).then_some(())).await;
+    // Several renewals pass, and the other replica reads the lock each time.
+    let renewals = server.count("update", "configmaps") + 4;
+    until("it is renewed", || (server.count("update", "configmaps") >= renewals).then_some(())).await;
     assert!(one.leads() && !other.leads());
     assert_eq!((one.terms(), other.terms()), (1, 0));
-    let held = lease(&server).expect("a lease");
+    let held = record(&server);
     assert!(holder(&server).starts_with("one-"), "{held}");
-    assert_eq!(held["spec"]["leaseTransitions"], 0);
+    assert_eq!((&held["leaderTransitions"], &held["holderKey"]), (&json!(0), &json!("default")));
 
-    // The leader stops, and releases the lease.
+    // The leader stops, and releases the lock.
     one.stop.cancel();
     one.task.await.expect("no panic");
     assert!(!*one.leads.borrow());
     leads(&other).await;
-    assert_eq!(lease(&server).expect("a lease")["spec"]["leaseTransitions"], 1);
+    assert_eq!(record(&server)["leaderTransitions"], 1);
 
-    // The leader is killed, and does not release its lease.
+    // The leader is killed, and does not release its lock.
     let third = Replica::start(&server, "third");
     other.task.abort();
     leads(&third).await;
@@ -104,25 +118,85 @@ async fn another_replica_leads_when_the_leader_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_cannot_renew_its_lease_stops_leading_and_returns() {
+async fn a_leader_that_cannot_renew_its_lock_stops_leading_and_returns() {
     let server = ApiServer::start().await.expect("a server");
     let one = Replica::start(&server, "one");
     leads(&one).await;
-    server.forbid("leases", true);
+    server.forbid("configmaps", true);
     until("it stops", || (!one.leads()).then_some(())).await;
-    server.forbid("leases", false);
+    server.forbid("configmaps", false);
     leads(&one).await;
     assert_eq!(one.terms(), 2);
-    // Another holder is written into the lease.
-    let mut lease = lease(&server).expect("a lease");
-    lease["spec"]["holderIdentity"] = "thief".into();
-    lease["apiVersion"] = "coordination.k8s.io/v1".into();
-    lease["kind"] = "Lease".into();
-    server.apply(lease);
+    take(&server, "thief", "default");
     until("it stops", || (!one.leads()).then_some(())).await;
     // The other holder does not renew it.
     leads(&one).await;
     one.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_revision_takes_the_lock_and_waits_until_the_holder_has_ended() {
+    let server = ApiServer::start().await.expect("a server");
+    take(&server, "istiod-canary-1", "canary");
+    let holding = async {
+        for renewal in 0.. {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if holder(&server) != "istiod-canary-1" {
+                break;
+            }
+            take(&server, "istiod-canary-1", &format!("canary-{renewal}"));
+        }
+        Instant::now()
+    };
+    let one = Replica::start_with(server.client().expect("a client"), "one", Duration::from_secs(2));
+    let making_default = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!((one.leads(), holder(&server).as_str()), (false, "istiod-canary-1"), "there is no default revision");
+        server.apply(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "istio-revision-tag-default", "labels": {"istio.io/rev": "default"}},
+        }));
+    };
+    let (taken, ()) = tokio::join!(holding, making_default);
+    leads(&one).await;
+    assert!(taken.elapsed() >= Duration::from_secs(1), "the holder may still write: {:?}", taken.elapsed());
+    // It is taken from it in turn, by a control plane of the same revision, which keeps it.
+    take(&server, "istiod-1", "default");
+    until("it stops", || (!one.leads()).then_some(())).await;
+    assert_eq!(holder(&server), "istiod-1");
+    one.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_record_is_not_overwritten() {
+    let server = ApiServer::start().await.expect("a server");
+    let object = |record: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": SYSTEM, "name": ROOTS_LOCK.name(), "annotations": {RECORD: record}},
+        })
+    };
+    server.apply(object("not a record"));
+    let one = Replica::start(&server, "one");
+    let reads = server.count("get", "configmaps");
+    until("it tries again", || (server.count("get", "configmaps") > reads + 5).then_some(())).await;
+    assert_eq!((one.leads(), server.count("update", "configmaps")), (false, 0));
+    server.apply(object("{}"));
+    leads(&one).await;
+    one.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_whose_work_panics_releases_its_lock() {
+    let server = ApiServer::start().await.expect("a server");
+    let client = server.client().expect("a client");
+    let election = Election::new(Some(client), SYSTEM.into(), "one", "");
+    let broken = tokio::spawn(election.lead(ROOTS_LOCK, CancellationToken::new(), async |_| panic!("a bug")));
+    assert!(broken.await.expect_err("the panic continues").is_panic());
+    assert_eq!(holder(&server), "", "it is released");
+    let other = Replica::start_with(server.client().expect("a client"), "other", Duration::from_secs(30));
+    leads(&other).await;
+    other.stop.cancel();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,7 +208,7 @@ async fn write_in_progress_ends_before_another_replica_leads() {
     let (began, mut has_begun) = watch::channel(false);
     let (ended, mut has_ended) = watch::channel(None);
     let client = client_of(proxy.address());
-    let election = Election::new(Some(client), SYSTEM.into(), "one").with_lease_duration(duration);
+    let election = Election::new(Some(client), SYSTEM.into(), "one", "").with_lease_duration(duration);
     let work = move |term: Term| {
         let (began, ended) = (began.clone(), ended.clone());
         async move {
@@ -147,7 +221,7 @@ async fn write_in_progress_ends_before_another_replica_leads() {
             std::future::pending::<()>().await;
         }
     };
-    let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), work));
+    let leading = tokio::spawn(election.lead(ROOTS_LOCK, stop.clone(), work));
     has_begun.wait_for(|begun| *begun).await.expect("it leads");
     proxy.freeze();
     let other = Replica::start_with(server.client().expect("a client"), "other", duration);
@@ -160,15 +234,15 @@ async fn write_in_progress_ends_before_another_replica_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leader_keeps_its_lease_when_its_connections_are_frozen() {
+async fn leader_keeps_its_lock_when_its_connections_are_frozen() {
     let server = ApiServer::start().await.expect("a server");
     let proxy = FaultProxy::start(server.address()).await.expect("a proxy");
     let one = Replica::start_with(client_of(proxy.address()), "one", Duration::from_secs(9));
     leads(&one).await;
     for _ in 0..2 {
-        let renewals = server.count("update", "leases");
+        let renewals = server.count("update", "configmaps");
         proxy.lose_connections();
-        until("it is renewed", || (server.count("update", "leases") > renewals + 1).then_some(())).await;
+        until("it is renewed", || (server.count("update", "configmaps") > renewals + 1).then_some(())).await;
     }
     assert_eq!(one.terms(), 1, "it led all the time");
     one.stop.cancel();
@@ -176,14 +250,14 @@ async fn leader_keeps_its_lease_when_its_connections_are_frozen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_election_every_replica_leads() {
-    let election = Election::new(None, SYSTEM.into(), "one");
+    let election = Election::new(None, SYSTEM.into(), "one", "");
     let stop = CancellationToken::new();
     let (report, mut reported) = watch::channel(false);
     let work = |_: Term| {
         report.send_replace(true);
         async {}
     };
-    election.lead(ROOTS_LEASE, stop, work).await;
+    election.lead(ROOTS_LOCK, stop, work).await;
     assert!(*reported.borrow_and_update());
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use prost::Message;
 use serde_json::Value;
+use sluice_proto::envoy::service::discovery::v3::DiscoveryRequest;
 use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
-use sluice_testkit::ads::{AdsStream, Kind, Protocol, Update};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, Update};
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -73,7 +74,7 @@ async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
         let any = &update.resources[0].2;
         ensure!(any.type_url == "type.googleapis.com/envoy.service.status.v3.ClientConfig", "{}", any.type_url);
         let client = ClientConfig::decode(any.value.as_slice())?;
-        ensure!(client.node.as_ref().is_some_and(|node| node.id.contains("~pod-1.shop~")), "{client:?}");
+        ensure!(client.node.as_ref().is_some_and(|node| node.id == "pod-1.shop"), "{client:?}");
         let clusters = client.generic_xds_configs.iter().find(|config| config.type_url == Kind::Cds.type_url());
         let state = clusters.context("clusters")?.config_status();
         ensure!(matches!(state, ConfigStatus::Synced | ConfigStatus::Stale), "{state:?}");
@@ -94,6 +95,52 @@ async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
     }
     let (_, connected) = mesh.server.get("/debug/connections").await?;
     ensure!(!connected.contains("operator"), "a caller that requests only debug pages is not a proxy: {connected}");
+    Ok(())
+}
+
+/// The first request of istioctl has a nonce, although there was no response, and a node of its own library.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_istioctl_are_answered() -> Result<()> {
+    let mesh = IdentityFixture::start(&[]).await;
+    let _proxy = proxy(&mesh).await?;
+    let channel = connect(&mesh, "system:serviceaccount:istio-system:default").await;
+    let ask = async |type_url: &str, names: &[&str]| -> Result<Update> {
+        let node = serde_json::json!({
+            "id": "sidecar~192.0.2.1~test-1.default~default.svc.cluster.local",
+            "metadata": {
+                "GENERATOR": "event", "ISTIO_VERSION": "65536.65536.65536", "NAMESPACE": "istio-system",
+                "SERVICE_ACCOUNT": "default",
+            },
+        });
+        let node = Identity::of_node(&node)?;
+        let mut stream = AdsStream::open(channel.clone(), Protocol::Sotw, node.clone())?;
+        stream.send_sotw(DiscoveryRequest {
+            node: node.node,
+            type_url: type_url.to_owned(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            response_nonce: "2026-01-01 00:00:00 +0000 UTC".to_owned(),
+            ..DiscoveryRequest::default()
+        })?;
+        let update = answer(&mut stream).await?;
+        ensure!(update.type_url == type_url && !update.nonce.is_empty() && !update.version.is_empty(), "{update:?}");
+        Ok(update)
+    };
+    let text = |update: &Update| String::from_utf8_lossy(&update.resources[0].2.value).into_owned();
+
+    let sync = ask(SYNC, &[]).await?;
+    ensure!(sync.resources.len() == 1, "one proxy: {sync:?}");
+    let identifier: Value = serde_json::from_str(&sync.control_plane)?;
+    ensure!(identifier["Component"] == "istiod" && identifier["Info"]["version"].is_string(), "{identifier}");
+    ensure!(identifier["ID"].is_string(), "{identifier}");
+    ensure!(!ask(DUMP, &["pod-1.shop"]).await?.resources.is_empty());
+    ensure!(ask(DUMP, &[]).await?.resources.is_empty(), "no proxy is named");
+    ensure!(ask("istio.io/debug/nosuch", &[]).await?.resources.is_empty(), "no such type");
+    let unknown = ask(PAGE, &["nosuch"]).await?;
+    ensure!(text(&unknown) == "404 page not found\n", "istioctl then requests the list: {}", text(&unknown));
+    let list: Vec<String> = serde_json::from_str(&text(&ask(PAGE, &["list"]).await?))?;
+    ensure!(list.iter().any(|page| page == "syncz"), "{list:?}");
+    let absent = ask(PAGE, &["config_dump?proxyID=nosuch.shop"]).await?;
+    ensure!(text(&absent).starts_with("Proxy not connected to this Pilot instance"), "{}", text(&absent));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use sluice_ca::{Authority, Material};
 use sluice_testkit::pods::identity::certificates;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{self, ClientTls};
@@ -82,6 +83,18 @@ impl IdentityFixture {
     /// Directory of the authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.path().join("authority")
+    }
+
+    /// The authority itself, to issue certificates that the server would not issue.
+    pub(crate) fn signing_authority(&self) -> Authority {
+        let read = |name: &str| std::fs::read_to_string(self.authority().join(name)).expect("the authority is kept");
+        let material = Material {
+            certificate: read("ca-cert.pem"),
+            key: read("ca-key.pem").into(),
+            roots: read("root-cert.pem"),
+            ..Material::default()
+        };
+        Authority::new(&material, now()).expect("an authority")
     }
 
     pub(crate) fn root(&self) -> String {

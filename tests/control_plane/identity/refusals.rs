@@ -2,7 +2,7 @@
 
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
-use sluice_ca::{Authority, LifetimeLimits, Material};
+use sluice_ca::LifetimeLimits;
 use sluice_testkit::pods::identity::Authority as ForeignAuthority;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
@@ -177,14 +177,7 @@ async fn unauthenticated_client_is_rejected_before_first_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn expired_and_future_certificates_are_rejected() {
     let mesh = IdentityFixture::start(&[]).await;
-    let read = |name: &str| std::fs::read_to_string(mesh.authority().join(name)).expect("the authority is kept");
-    let material = Material {
-        certificate: read("ca-cert.pem"),
-        key: read("ca-key.pem").into(),
-        roots: read("root-cert.pem"),
-        ..Material::default()
-    };
-    let authority = Authority::new(&material, now()).expect("an authority");
+    let authority = mesh.signing_authority();
     let hour = 3600;
     for (begins, is_good) in [(now() - 2 * hour, false), (now() + hour, false), (now(), true)] {
         let (key, csr) = signing_request().expect("a request");

@@ -102,6 +102,7 @@ impl DebugPages {
             options: AdminOptions {
                 cluster: config.identity.cluster,
                 namespace: config.identity.namespace,
+                pod_name: config.identity.pod_name,
                 debug_namespaces: config.features.debug_namespaces,
                 debug_auth: config.features.debug_auth,
                 debug_on_http: config.features.debug_on_http,
@@ -257,4 +258,55 @@ async fn a_namespace_sees_only_the_configuration_of_its_own_proxies() {
             assert_eq!(pages.get_as(&operator, path).await, StatusCode::OK, "{path} for {namespace}");
         }
     }
+}
+
+#[tokio::test]
+async fn only_operators_reach_controlz_from_outside_the_loopback() {
+    let pages = DebugPages::new().with_authentication();
+    let pages = DebugPages { router: sluice_admin::controlz_router(pages.state.clone(), |_| true), ..pages };
+    for path in ["/", "/homej/", "/scopej/", "/scopej/ads", "/scopez/", "/envj/", "/memz/", "/epochj/"] {
+        assert_eq!(pages.get("127.0.0.1:1", path, &[]).await.0, StatusCode::OK, "{path}");
+        let evil = [("host", "evil.example")];
+        assert_eq!(pages.get("127.0.0.1:1", path, &evil).await.0, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(pages.get(REMOTE_PEER, path, &[]).await.0, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(pages.get_as("spiffe://cluster.local/ns/shop/sa/till", path).await, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(pages.get_as("spiffe://cluster.local/ns/ops/sa/a", path).await, StatusCode::OK, "{path}");
+    }
+    let (status, _) = pages.send(Method::PUT, REMOTE_PEER, "/scopej/ads", &[]).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "levels are not changed");
+}
+
+#[tokio::test]
+async fn controlz_has_the_topics_and_fields_that_istiod_has() {
+    let pages = DebugPages::new();
+    let is_shown = |name: &str| name != "PATH";
+    let pages = DebugPages { router: sluice_admin::controlz_router(pages.state.clone(), is_shown), ..pages };
+    let home = pages.get("127.0.0.1:1", "/", &[]).await.1;
+    for (prefix, fields) in [
+        ("home", vec!["CurrentTime", "HeapSize", "Hostname", "IP", "NumGC", "ProcessName"]),
+        ("mem", vec!["Alloc", "HeapInuse", "HeapSys", "Mallocs", "NumGC", "Sys"]),
+        ("proc", vec!["egid", "euid", "goroutines", "hostname", "pid", "ppid", "tempdir", "threads", "uid", "wd"]),
+        ("version", vec!["revision", "status", "tag", "version"]),
+        ("env", vec!["name", "value"]),
+        ("collection", vec!["name", "parents"]),
+        ("scope", vec!["name", "output_level"]),
+    ] {
+        let (status, text) = pages.get("127.0.0.1:1", &format!("/{prefix}j/"), &[]).await;
+        assert_eq!(status, StatusCode::OK, "{prefix}");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let object = value.get(0).unwrap_or(&value);
+        let missing: Vec<_> = fields.iter().filter(|field| object.get(**field).is_none()).collect();
+        assert!(missing.is_empty(), "{prefix} has no {missing:?}: {text}");
+    }
+    for prefix in ["arg", "collection", "env", "epoch", "mem", "metric", "proc", "scope", "signal", "version"] {
+        assert!(home.contains(&format!("href=\"/{prefix}z/\"")), "{prefix}: {home}");
+        let (status, page) = pages.get("127.0.0.1:1", &format!("/{prefix}z/"), &[]).await;
+        assert!(status == StatusCode::OK && page.contains("<title>ControlZ / "), "{prefix}: {status} {page}");
+    }
+    let variables = pages.get("127.0.0.1:1", "/envj/", &[]).await.1;
+    let path = std::env::var("PATH").expect("it is set");
+    assert!(variables.contains("PATH") && !variables.contains(&path), "{variables}");
+    assert_eq!(pages.get("127.0.0.1:1", "/nonez/", &[]).await.0, StatusCode::NOT_FOUND);
+    let (status, _) = pages.send(Method::PUT, "127.0.0.1:1", "/memj/forcecollection", &[]).await;
+    assert_eq!(status, StatusCode::NOT_IMPLEMENTED);
 }

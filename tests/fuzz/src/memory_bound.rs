@@ -14,6 +14,8 @@ const CONSTANT: u64 = 16 << 20;
 /// # Errors
 /// The work takes more memory on this thread than the input allows.
 pub(crate) fn bounded<T>(input_bytes: usize, work: impl FnOnce() -> T) -> Result<T, String> {
+    // The descriptors are loaded once; no input is charged for them.
+    sluice_proto::pool();
     let mut result = None;
     let taken = measure(|| result = Some(work()));
     let most = |for_each: u64| (input_bytes as u64).saturating_mul(for_each) + CONSTANT;

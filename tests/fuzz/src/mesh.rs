@@ -321,6 +321,7 @@ pub(crate) fn difference(handles: &Handles, left: &Snapshot, right: &Snapshot) -
         .or_else(|| of(left, right, &handles.scopes))
         .or_else(|| of(left, right, &handles.services))
         .or_else(|| of(left, right, &handles.endpoints))
+        .or_else(|| of(left, right, &handles.endpoint_chunks))
         .or_else(|| of(left, right, &handles.service_targets))
         .or_else(|| of(left, right, &handles.address_updates))
         .or_else(|| of(left, right, &handles.gateway_names))

@@ -1,7 +1,7 @@
 //! An ADS client over a real socket that subscribes as Envoy and pilot-agent do, in both protocols.
 
 mod dump;
-mod follow;
+pub mod follow;
 mod stream;
 #[cfg(test)]
 mod tests;

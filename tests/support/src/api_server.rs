@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use fault::WrongAnswer;
-pub use rights::{Right, granted};
+pub use rights::{Right, granted, granted_by_rules};
 use store::ObjectStore;
 pub use store::ResourceKind;
 

@@ -1,11 +1,14 @@
-//! The test kit: an ADS client, canonical dumps, a fake API server, a faulty TCP proxy, pods with real Envoys.
+//! The test kit: an ADS client, canonical dumps, a fake API server, a real Kubernetes control plane, a faulty TCP proxy, pods
+//! with real Envoys.
 
 pub mod ads;
 pub mod api_server;
 pub mod binary;
 pub mod canonical;
+pub mod cluster;
 pub mod fault_proxy;
 pub mod handshake;
+pub mod node;
 pub mod parity;
 pub mod pods;
 pub mod ports;

@@ -2,11 +2,15 @@
 
 pub mod agent;
 pub mod app;
+pub mod balancer;
+pub mod cluster_mesh;
 pub mod envoy;
 pub mod identity;
 pub mod keys;
+pub mod load;
 pub mod mesh;
 pub mod network;
+pub mod pod_set;
 pub mod served;
 pub mod token;
 pub mod workload;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
@@ -65,6 +65,10 @@ pub struct Sluiced {
     pub monitoring: SocketAddr,
     /// ADS and certificates over TLS, if the arguments open that port.
     pub secure: Option<SocketAddr>,
+    /// Webhooks over TLS, if the arguments open that port.
+    pub https: Option<SocketAddr>,
+    /// Log levels.
+    pub controlz: SocketAddr,
 }
 
 /// The process, and the task that writes its log.
@@ -91,6 +95,8 @@ impl Sluiced {
             http: address("http").context("sluiced does not serve debug pages")?,
             monitoring: address("monitoring").context("sluiced does not serve metrics")?,
             secure: address("secure grpc"),
+            https: address("https"),
+            controlz: address("controlz").context("sluiced does not serve ControlZ")?,
         };
         server.ready().await?;
         Ok(server)
@@ -115,6 +121,7 @@ impl Sluiced {
             ("httpAddr", Some(self.http)),
             ("monitoringAddr", Some(self.monitoring)),
             ("secureGRPCAddr", self.secure),
+            ("httpsAddr", self.https),
         ];
         let flags = addresses.into_iter().filter_map(|(flag, address)| Some(format!("--{flag}={}", address?)));
         let (process, _) = launch(&self.options, &flags.collect::<Vec<_>>()).await?;
@@ -198,7 +205,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTr
             Some(kubeconfig) => [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()],
             None => [OsStr::new("--configDir"), options.config_dir.as_os_str()],
         })
-        .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr="])
+        .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr=", "--ctrlz_port=0"])
         .arg(format!("--grpcAddr={listen}"))
         .arg(format!("--httpAddr={loopback}"))
         .arg(format!("--monitoringAddr={loopback}"))
@@ -216,9 +223,11 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTr
     let stderr = child.stderr.take().context("take sluiced's errors")?;
     forward(BufReader::new(stdout), lines.clone());
     forward(BufReader::new(stderr), lines);
-    let mut expected = vec!["grpc", "http", "monitoring"];
-    if options.args.iter().any(|argument| argument.strip_prefix("--secureGRPCAddr=").is_some_and(|it| !it.is_empty())) {
-        expected.push("secure grpc");
+    let mut expected = vec!["grpc", "http", "monitoring", "controlz"];
+    for (flag, name) in [("--secureGRPCAddr=", "secure grpc"), ("--httpsAddr=", "https")] {
+        if options.args.iter().any(|argument| argument.strip_prefix(flag).is_some_and(|it| !it.is_empty())) {
+            expected.push(name);
+        }
     }
     let mut lines_so_far = Vec::new();
     let mut addresses = BTreeMap::new();
@@ -228,7 +237,11 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTr
         let Ok(Some(line)) = line else {
             // If the process has ended, its exit status gives the reason.
             let ended = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
-            let status = ended.map_or_else(|_| "it is running".to_owned(), |status| format!("{status:?}"));
+            let status = match ended {
+                Ok(Ok(status)) => status.to_string(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it is running".to_owned(),
+            };
             bail!("sluiced did not log its addresses ({status}):\n{}", lines_so_far.join("\n"));
         };
         addresses.extend(listening(&line));
@@ -258,14 +271,54 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTr
 /// # Errors
 /// The server does not respond.
 pub async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let response = request(address, "GET", path, &[], "").await?;
+    Ok((response.status, response.body))
+}
+
+/// The response to a request.
+#[derive(Clone, Debug)]
+pub struct HttpResponse {
+    /// The status.
+    pub status: u16,
+    /// The headers.
+    pub headers: http::HeaderMap,
+    /// The body.
+    pub body: String,
+}
+
+impl HttpResponse {
+    /// The text of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Sends one request, and does not follow redirects.
+///
+/// # Errors
+/// The server does not respond.
+pub async fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<HttpResponse> {
     let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = http::Request::get(path).header("host", address.to_string()).body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await.with_context(|| format!("get {path}"))?;
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await.with_context(|| format!("read {path}"))?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    let request = http::Request::builder().method(method).uri(path).header("host", address.to_string());
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes())))?;
+    let response = sender.send_request(request).await.with_context(|| format!("{method} {path}"))?;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.with_context(|| format!("read {path}"))?.to_bytes();
+    Ok(HttpResponse {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
 }
 
 fn forward<R: tokio::io::AsyncRead + Send + Unpin + 'static>(

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Kind;
 
 /// Adds the names of `kind` to which a resource in canonical JSON refers.
-pub(super) fn names(kind: Kind, resource: &Value, into: &mut BTreeSet<String>) {
+pub fn names(kind: Kind, resource: &Value, into: &mut BTreeSet<String>) {
     match kind {
         Kind::Eds => {
             if resource["type"] == "EDS" {
@@ -27,7 +27,8 @@ pub(super) fn names(kind: Kind, resource: &Value, into: &mut BTreeSet<String>) {
 }
 
 /// The types whose resources refer to resources of `kind`.
-pub(super) const fn referring_kinds(kind: Kind) -> &'static [Kind] {
+#[must_use]
+pub const fn referring_kinds(kind: Kind) -> &'static [Kind] {
     match kind {
         Kind::Eds => &[Kind::Cds],
         Kind::Rds | Kind::Ecds => &[Kind::Lds],

@@ -18,7 +18,7 @@ use sluice_proto::google::rpc::Status;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Streaming;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
 use super::Protocol;
@@ -74,6 +74,8 @@ pub struct Update {
     pub resources: Vec<(String, String, Any)>,
     /// Removed names; always empty in state of the world.
     pub removed: Vec<String>,
+    /// Identifier of the control plane; empty if the response has none.
+    pub control_plane: String,
 }
 
 /// An open stream.
@@ -112,7 +114,7 @@ impl AdsStream {
     /// The identity cannot be sent as a header.
     pub fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
         let header = identity.forwarded.as_ref().map(|value| ("x-forwarded-client-cert", value.clone()));
-        Self::open_with(channel, protocol, identity, header)
+        Self::open_with_headers(channel, protocol, identity, header)
     }
 
     /// Opens a stream of a caller with a token.
@@ -120,27 +122,30 @@ impl AdsStream {
     /// # Errors
     /// The token cannot be sent as a header.
     pub fn open_with_token(channel: Channel, protocol: Protocol, identity: Identity, token: &str) -> Result<Self> {
-        Self::open_with(channel, protocol, identity, Some(("authorization", format!("Bearer {token}"))))
+        Self::open_with_headers(channel, protocol, identity, [("authorization", format!("Bearer {token}"))])
     }
 
-    fn open_with(
+    /// Opens a stream with these headers.
+    ///
+    /// # Errors
+    /// A value cannot be sent as a header.
+    pub fn open_with_headers(
         channel: Channel,
         protocol: Protocol,
         identity: Identity,
-        header: Option<(&'static str, String)>,
+        headers: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self> {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let header: Option<(&'static str, MetadataValue<Ascii>)> = match header {
-            Some((name, value)) => Some((name, value.parse().context("encode the credentials as a header")?)),
-            None => None,
-        };
+        let mut metadata = MetadataMap::new();
+        for (name, value) in headers {
+            let value: MetadataValue<Ascii> = value.parse().with_context(|| format!("encode header {name}"))?;
+            metadata.insert(name, value);
+        }
         let wire = match protocol {
             Protocol::Sotw => {
                 let (sender, requests) = mpsc::unbounded_channel();
                 let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
-                if let Some((name, header)) = header {
-                    request.metadata_mut().insert(name, header);
-                }
+                *request.metadata_mut() = metadata;
                 StreamHalves::Sotw(
                     sender,
                     response_stream(async move { client.stream_aggregated_resources(request).await }),
@@ -149,9 +154,7 @@ impl AdsStream {
             Protocol::Delta => {
                 let (sender, requests) = mpsc::unbounded_channel();
                 let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
-                if let Some((name, header)) = header {
-                    request.metadata_mut().insert(name, header);
-                }
+                *request.metadata_mut() = metadata;
                 StreamHalves::Delta(
                     sender,
                     response_stream(async move { client.delta_aggregated_resources(request).await }),
@@ -279,6 +282,7 @@ impl AdsStream {
                 version: response.version_info,
                 resources: response.resources.into_iter().map(|any| (String::new(), String::new(), any)).collect(),
                 removed: Vec::new(),
+                control_plane: response.control_plane.unwrap_or_default().identifier,
             }),
             StreamHalves::Delta(_, responses) => responses.try_next().await?.map(|response| Update {
                 type_url: response.type_url,
@@ -290,6 +294,7 @@ impl AdsStream {
                     .map(|resource| (resource.name, resource.version, resource.resource.unwrap_or_default()))
                     .collect(),
                 removed: response.removed_resources,
+                control_plane: response.control_plane.unwrap_or_default().identifier,
             }),
         })
     }

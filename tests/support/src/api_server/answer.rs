@@ -68,6 +68,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
                 return answer;
             }
         }
+        if !shared.state().store.may_serve(group, version, resource) {
+            return status(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
+        }
         let group = group.to_owned();
         return write::answer(&shared, &group, target, request.into_body()).await;
     }
@@ -350,13 +353,13 @@ impl WatchStream {
         let target = &self.target;
         let selects = selects(target);
         for event in state.store.since(&target.group, &target.resource, &target.namespace, self.sent_version) {
-            let StoreEvent { is_new, is_deleted, object, .. } = event;
-            let kind = match (is_deleted || !selects(&object.object), is_new) {
-                // The object was never selected, so the watch has no event for it.
-                (true, true) => continue,
+            let StoreEvent { old, is_deleted, object, .. } = event;
+            let was_selected = old.is_some_and(|old| selects(&old.object));
+            let kind = match (was_selected, !is_deleted && selects(&object.object)) {
+                (false, false) => continue,
                 (true, false) => "DELETED",
                 (false, true) => "ADDED",
-                (false, false) => "MODIFIED",
+                (true, true) => "MODIFIED",
             };
             self.lines.push_back(line(kind, &representation(target, &object.object)));
         }

@@ -27,6 +27,8 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("", "Secret", "secrets"),
     ("", "Service", "services"),
     ("", "ServiceAccount", "serviceaccounts"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
     ("certificates.k8s.io", "CertificateSigningRequest", "certificatesigningrequests"),
     ("certificates.k8s.io", "ClusterTrustBundle", "clustertrustbundles"),
@@ -64,8 +66,10 @@ impl Stored {
 pub(super) struct StoreEvent {
     pub(super) version: u64,
     pub(super) resource: (String, String),
-    pub(super) is_new: bool,
+    /// The object before the change; none if it was created.
+    pub(super) old: Option<Arc<Stored>>,
     pub(super) is_deleted: bool,
+    /// The object after the change, or the deleted one.
     pub(super) object: Arc<Stored>,
 }
 
@@ -125,6 +129,12 @@ impl ObjectStore {
         self.kinds.iter().find(served)
     }
 
+    /// Whether a kind is served in a version. It is also true for resources that the table of kinds does not have.
+    pub(super) fn may_serve(&self, group: &str, version: &str, plural: &str) -> bool {
+        let mut kinds = self.kinds.iter().filter(|kind| kind.group == group && kind.plural == plural).peekable();
+        kinds.peek().is_none() || kinds.any(|kind| kind.versions.contains(&version))
+    }
+
     /// Versions of a group, in the order of its kinds.
     pub(super) fn versions(&self, group: &str) -> Vec<&'static str> {
         let mut versions = Vec::new();
@@ -182,8 +192,7 @@ impl ObjectStore {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = Stored::new(object);
         let old = self.objects.entry(resource.clone()).or_default().insert((namespace, name), object.clone());
-        let is_new = old.is_none();
-        self.events.push(StoreEvent { version: self.version, resource, is_new, is_deleted: false, object });
+        self.events.push(StoreEvent { version: self.version, resource, old, is_deleted: false, object });
         self.version
     }
 
@@ -226,12 +235,12 @@ impl ObjectStore {
     fn remove(&mut self, resource: &Resource, namespace: &str, name: &str) {
         let objects = self.objects.get_mut(resource);
         let object = objects.and_then(|objects| objects.remove(&(namespace.to_owned(), name.to_owned())));
-        let object = object.unwrap_or_else(|| panic!("there is no {resource:?} {namespace}/{name}"));
-        let mut object = object.object.clone();
+        let old = object.unwrap_or_else(|| panic!("there is no {resource:?} {namespace}/{name}"));
+        let mut object = old.object.clone();
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let (resource, object) = (resource.clone(), Stored::new(object));
-        self.events.push(StoreEvent { version: self.version, resource, is_new: false, is_deleted: true, object });
+        self.events.push(StoreEvent { version: self.version, resource, old: Some(old), is_deleted: true, object });
     }
 
     pub(super) fn compact(&mut self) {

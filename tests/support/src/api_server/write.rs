@@ -33,9 +33,13 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         [resource] if *method == Method::POST => ("", *resource, ""),
         [resource, name] => ("", *resource, *name),
         [resource, name, "approval"] if *method == Method::PUT => ("", *resource, *name),
+        ["namespaces", namespace, resource, name, "status"] if *method == Method::PUT => (*namespace, *resource, *name),
         _ => return None,
     };
-    let part = path.get(2).filter(|part| **part == "approval").map(|part| format!("/{part}")).unwrap_or_default();
+    let part = match path {
+        [.., part @ ("approval" | "status")] if path.len() != 2 => format!("/{part}"),
+        _ => String::new(),
+    };
     let verb = match *method {
         Method::GET => "get",
         Method::POST => "create",
@@ -71,6 +75,20 @@ pub(super) async fn answer(shared: &Shared, group: &str, target: WriteTarget, bo
             let allowed = may_list_secrets(&sent, &state.readers);
             let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
             return json_response(StatusCode::CREATED, &review);
+        }
+        // A webhook for validation that the server trusts refuses the object by which the control plane tests that.
+        let marked = sent.pointer("/metadata/annotations/internal.istio.io~1webhook-always-reject").is_some();
+        if target.verb == "create" && marked {
+            let configurations =
+                state.store.list("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", |_| true);
+            let is_trusted =
+                |object: &Value| object.pointer("/webhooks/0/clientConfig/caBundle").is_some_and(Value::is_string);
+            if configurations.objects.iter().any(|stored| is_trusted(&stored.object)) {
+                let message = "admission webhook denied the request: configuration is invalid: \
+                               \"internal.istio.io/webhook-always-reject\" annotation found, rejecting";
+                return status(StatusCode::BAD_REQUEST, "BadRequest", message);
+            }
+            return json_response(StatusCode::CREATED, &sent);
         }
         if target.verb == "create"
             && let Some(prefix) = sent.pointer("/metadata/generateName").and_then(Value::as_str)

@@ -72,7 +72,7 @@ async fn main() -> Result<()> {
             gateway_only().await?
         }
     };
-    for (name, pod) in mesh.pods() {
+    for (name, pod) in mesh.pods.iter() {
         if let Some(envoy) = &pod.envoy {
             let rejected = envoy.rejected().await?;
             ensure!(rejected.is_empty(), "the Envoy of {name} rejected an update: {}", rejected.join(", "));
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
 
 /// Prints a request to send, the directory to edit, and the pages to look at.
 fn print_suggestions(mesh: &Mesh) {
-    let gateway = mesh.pod("front-door").net.ip;
+    let gateway = mesh.pods.pod("front-door").net.ip;
     let directory = mesh.config_file("");
     let admin = mesh.server.http;
     let routes = mesh.config_file("front-door.yaml");
@@ -113,7 +113,7 @@ fn print_suggestions(mesh: &Mesh) {
     ] {
         lines.push(format!("      {:75} {shows}", format!("http://{admin}{page}")));
     }
-    lines.push(format!("      {:75} the log", mesh.file("sluiced.log").display()));
+    lines.push(format!("      {:75} the log", mesh.pods.file("sluiced.log").display()));
     lines.push("\nPress Enter to stop the demo.".to_owned());
     print(&lines.join("\n"));
 }
@@ -166,7 +166,7 @@ async fn gateway_only() -> Result<Mesh> {
     let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
     ensure!(text != edited, "front-door.yaml sends /kettle to v1");
     let call =
-        AppRequest::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
+        AppRequest::get(vip(&mesh.pods.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
     let started = Instant::now();
     mesh.write("front-door.yaml", &edited)?;
     settle(&mesh, "counter", &call, "kettle v2").await?;
@@ -187,7 +187,7 @@ fn responder(reply: &AppReply) -> Result<String> {
 async fn settle(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let reply = mesh.pod(from).call(call.clone()).await?;
+        let reply = mesh.pods.pod(from).call(call.clone()).await?;
         if responder(&reply).is_ok_and(|name| name == expected) {
             return Ok(reply);
         }
@@ -228,8 +228,8 @@ async fn mutual_tls(mesh: &Mesh) -> Result<()> {
         "the kettle receives the identity of its caller, but got {received}"
     );
     print(&format!("  the kettle sees the caller {client}"));
-    let kettle = vip(&mesh.pod("kettle-v1").net.ip.to_string(), 8080);
-    let reply = mesh.pod("stranger").call(AppRequest::get(kettle, "kettle")).await?;
+    let kettle = vip(&mesh.pods.pod("kettle-v1").net.ip.to_string(), 8080);
+    let reply = mesh.pods.pod("stranger").call(AppRequest::get(kettle, "kettle")).await?;
     ensure!(reply.outcome.is_err(), "plaintext is rejected, but got {:?}", reply.outcome);
     print("  the pod `stranger` calls in plaintext and is rejected\n");
     Ok(())
@@ -237,13 +237,13 @@ async fn mutual_tls(mesh: &Mesh) -> Result<()> {
 
 async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
     print("Traffic through the gateway, with the header `Host: tea.example.com`:");
-    let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
+    let door = vip(&mesh.pods.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
         let call = AppRequest::get(door, "tea.example.com").path(path);
         let reply = settle(mesh, "counter", &call, expected).await?;
         print(&format!("  {path:44} {expected:10} {:5.1} ms", millis(&reply)));
     }
-    let other = mesh.pod("counter").call(AppRequest::get(door, "other.example.com")).await?;
+    let other = mesh.pods.pod("counter").call(AppRequest::get(door, "other.example.com")).await?;
     let status = other.outcome.as_ref().map(|answer| answer.status);
     ensure!(status == Ok(404), "a host that no Gateway declares gets status 404, but got {status:?}");
     print("  a host that no Gateway declares              status 404\n");
@@ -265,7 +265,7 @@ struct EditLatency {
 /// Replaces the VirtualService by `file` and repeats `call` from the counter until `expected` answers.
 async fn edit(mesh: &Mesh, file: &str, call: &AppRequest, expected: &str) -> Result<EditLatency> {
     let text = std::fs::read_to_string(replacement(file)).with_context(|| format!("read {file}"))?;
-    let pod = mesh.pod("counter");
+    let pod = mesh.pods.pod("counter");
     let envoy = pod.envoy.as_ref().context("the counter has an Envoy")?;
     let stat = "http.outbound_0.0.0.0_80;.rds.80.config_reload";
     let before = envoy.stat(stat).await?;
@@ -308,7 +308,7 @@ async fn canary(mesh: &Mesh) -> Result<()> {
     report(&edit(mesh, "kettle-canary.yaml", &maya, "kettle v2").await?);
     for (user, call, expected) in [("maya", &maya, "kettle v2"), ("other users", &plain, "kettle v1")] {
         for _ in 0..10 {
-            let answered = responder(&mesh.pod("counter").call(call.clone()).await?)?;
+            let answered = responder(&mesh.pods.pod("counter").call(call.clone()).await?)?;
             ensure!(answered == expected, "{user}: expected an answer of {expected}, but got {answered}");
         }
         print(&format!("  {user:13} {expected}: 10 of 10 requests"));
@@ -323,7 +323,7 @@ async fn weights(mesh: &Mesh) -> Result<()> {
     report(&edit(mesh, "kettle-weights.yaml", &call, "kettle v3").await?);
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..500 {
-        *counts.entry(responder(&mesh.pod("counter").call(call.clone()).await?)?).or_default() += 1;
+        *counts.entry(responder(&mesh.pods.pod("counter").call(call.clone()).await?)?).or_default() += 1;
     }
     for (name, count) in &counts {
         print(&format!("  {name:13} {count:3} of 500 requests"));

@@ -116,7 +116,9 @@ impl Container<'_> {
     /// # Errors
     /// The file cannot be created.
     pub fn command(&self, log: &Path) -> Result<Command> {
-        let log = std::fs::File::create(log).context("make the log")?;
+        // Envoy opens /dev/stdout for access logs.
+        let output = std::fs::File::create(log).context("make the log")?;
+        self.give_to_proxy(log)?;
         let role = if matches!(self.workload.proxy, PodRole::Gateway(..)) { "router" } else { "sidecar" };
         let proxy_config = json!({
             "binaryPath": self.envoy,
@@ -149,8 +151,8 @@ impl Container<'_> {
             .envs(self.workload.metadata())
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
-            .stdout(log.try_clone().context("share the log")?)
-            .stderr(log)
+            .stdout(output.try_clone().context("share the log")?)
+            .stderr(output)
             .process_group(0)
             .kill_on_drop(true);
         Ok(command)

@@ -134,6 +134,14 @@ impl AppRequest {
         self.headers.insert(name.to_owned(), value.to_owned());
         self
     }
+
+    /// A description of the request of a pod.
+    #[must_use]
+    pub fn describe(&self, from: &str) -> String {
+        let tls = self.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
+        let Self { method, host, path, address, headers, protocol, .. } = self;
+        format!("{from} sent {method} {host}{path} to {address} by {protocol:?}{tls} with {headers:?}")
+    }
 }
 
 /// A response.

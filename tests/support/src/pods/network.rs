@@ -34,6 +34,22 @@ pub struct PodNet {
     pub ip: Ipv4Addr,
 }
 
+/// Whether this machine can run pods. If not, a warning is printed; in CI that is a failure.
+///
+/// # Panics
+/// This is CI, and it cannot.
+#[must_use]
+pub fn pods_are_permitted() -> bool {
+    match BridgeNetwork::new() {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "CI needs pods: {error:#}");
+            eprintln!("\n*** SKIPPED, NOT PASSED: no pods here: {error:#} ***\n");
+            false
+        }
+    }
+}
+
 fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {
@@ -149,6 +165,16 @@ impl PodNet {
         command.args(["netns", "exec", namespace, "setpriv", "--clear-groups"]);
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--").arg(program);
         command
+    }
+
+    /// Sets a parameter of the kernel, such as `net.ipv4.ip_unprivileged_port_start`.
+    ///
+    /// # Errors
+    /// The kernel rejects it, or the pod has no namespace.
+    pub fn set_kernel_parameter(&self, name: &str, value: &str) -> Result<()> {
+        let namespace = self.namespace.as_ref().context("only namespaces have parameters of their own")?;
+        let file = format!("/proc/sys/{}", name.replace('.', "/"));
+        run(Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", "echo \"$0\" > \"$1\"", value, &file]))
     }
 
     /// Connects to a port of the pod's own loopback.

@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sluice_proto::json::{decode_any, encode_any};
 
-use super::mesh::{Mesh, Pod};
+use super::mesh::Mesh;
+use super::pod_set::Pod;
 use crate::canonical::{canonical_dump, name_of, sorted_text};
 use crate::parity::compare::compare;
 

@@ -115,7 +115,8 @@ impl Workload {
         }
     }
 
-    fn node(&self) -> String {
+    /// The name of its node.
+    pub(super) fn node(&self) -> String {
         self.zone.map_or_else(|| "machine".to_owned(), |(region, zone)| format!("machine-{region}-{zone}"))
     }
 

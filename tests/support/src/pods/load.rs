@@ -1,22 +1,22 @@
 //! Sends requests while something changes. Every response has to be the expected one.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use futures::future::try_join_all;
-use sluice_testkit::pods::app::{AppReply, AppRequest};
-use sluice_testkit::pods::mesh::Mesh;
 
-use crate::requests::{describe, stats_of};
+use super::app::{AppReply, AppRequest};
+use super::pod_set::Pod;
 
 /// Pause between two requests of a stream, so that they do not occupy the CPUs.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A sequence of equal requests, one after the other, on reused connections.
-pub(crate) struct Stream {
-    from: &'static str,
+pub struct Stream {
+    from: Arc<Pod>,
     call: AppRequest,
     expected: &'static str,
     sent: AtomicUsize,
@@ -24,22 +24,23 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// Requests from a pod. `expected` must respond to each, as named by [`AppReply::responder`].
-    pub(crate) fn new(from: &'static str, call: AppRequest, expected: &'static str) -> Self {
+    #[must_use]
+    pub fn new(from: Arc<Pod>, call: AppRequest, expected: &'static str) -> Self {
         Self { from, call: call.reuse_connection(), expected, sent: AtomicUsize::new(0) }
     }
 
-    async fn run(&self, mesh: &Mesh) -> Result<Infallible> {
+    async fn run(&self) -> Result<Infallible> {
         loop {
-            let reply: AppReply = mesh.pod(self.from).call(self.call.clone()).await?;
+            let reply: AppReply = self.from.call(self.call.clone()).await?;
             let number = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
             if reply.responder() != self.expected {
                 bail!(
                     "{}; expected {} each time, but response {number} after {:?} is {:?}\n{}",
-                    describe(self.from, &self.call),
+                    self.call.describe(self.from.workload.name),
                     self.expected,
                     reply.elapsed(),
                     reply.outcome,
-                    stats_of(mesh, self.from, &self.call.host).await
+                    self.from.stats_of(&self.call.host).await
                 );
             }
             tokio::time::sleep(PAUSE).await;
@@ -51,14 +52,10 @@ impl Stream {
 ///
 /// # Errors
 /// The change fails, or a response is not the expected one.
-pub(crate) async fn under_load<T>(
-    mesh: &Mesh,
-    streams: &[Stream],
-    change: impl Future<Output = Result<T>>,
-) -> Result<(T, usize)> {
+pub async fn under_load<T>(streams: &[Stream], change: impl Future<Output = Result<T>>) -> Result<(T, usize)> {
     let changed = tokio::select! {
         changed = change => changed?,
-        stopped = try_join_all(streams.iter().map(|stream| stream.run(mesh))) => match stopped {
+        stopped = try_join_all(streams.iter().map(|stream| stream.run())) => match stopped {
             Err(error) => return Err(error),
             Ok(never) => bail!("{} streams ended", never.len()),
         },

@@ -1,0 +1,26 @@
+//! `sluiced` with a real Kubernetes API server and the real controllers. `make test-cluster` builds and runs this; otherwise
+//! the tests are skipped. Each test starts a control plane of its own, because it installs CRDs, restarts programs and
+//! writes to the namespace of the mesh's control plane.
+
+mod charts;
+mod definitions;
+mod faults;
+mod fixture;
+mod gateway;
+mod identity;
+mod installation;
+mod locks;
+mod nodes;
+mod policies;
+mod registration;
+mod remote;
+mod replicas;
+mod rights;
+mod signers;
+mod sources;
+mod status;
+mod takeover;
+mod traffic;
+mod upgrade;
+mod webhooks;
+mod writes;

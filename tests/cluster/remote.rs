@@ -1,0 +1,195 @@
+//! A remote cluster, with the profile `remote` of the chart, and read with exactly its rights.
+
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sluice_testkit::ads::Kind;
+use sluice_testkit::cluster::Cluster;
+
+use crate::fixture::{
+    ALL, CHART, RunningControlPlane, SYSTEM, apply_templates, create_node, create_pod, manifest, service, start,
+    start_with_crds, until,
+};
+use crate::installation::address;
+use crate::webhooks::create_pod as inject_pod;
+
+/// Installs the release of a remote cluster, and the account that reads the cluster, which the chart `base` has.
+async fn install_remote_profile(remote: &Cluster, values: &[&str]) -> Result<()> {
+    let helm = remote.helm();
+    let chart = manifest(CHART).display().to_string();
+    let mut arguments =
+        vec!["upgrade", "--install", "istiod", &chart, "--namespace", SYSTEM, "--set", "profile=remote"];
+    arguments.extend(values.iter().flat_map(|value| ["--set", value]));
+    helm.run(&arguments)?;
+    let base = manifest("manifests/charts/base");
+    let values = ["--namespace", SYSTEM, "--set", "base.enableIstioConfigCRDs=false"];
+    let account = helm.render(("istio-base", &base), &values)?;
+    remote.apply_yaml(&account).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_of_a_remote_cluster_reach_a_proxy() -> Result<()> {
+    let Some(own) = start_with_crds(ALL).await? else { return Ok(()) };
+    let programs = Cluster::programs().context("the programs are built")?;
+    let remote = Cluster::start(&programs).await?;
+    remote.create_namespace(SYSTEM, json!({})).await?;
+    install_remote_profile(&remote, &[]).await?;
+    for (cluster, address) in [(&own, "10.244.0.5"), (&remote, "10.245.0.5")] {
+        create_node(cluster, "node-1").await?;
+        cluster.create_namespace("shop", json!({})).await?;
+        cluster.apply(&service("shop", "cart")).await?;
+        create_pod(cluster, "shop", "cart-1", "cart").await?;
+        cluster.report_pod(("shop", "cart-1"), address, true).await?;
+    }
+    let control_plane = RunningControlPlane::start(&own).await?;
+    let mut proxy = control_plane.proxy("shop").await?;
+    let name = "outbound|80||cart.shop.svc.cluster.local";
+    proxy.subscribe(Kind::Eds, &[name])?;
+    let has = |endpoints: &serde_json::Value, address: &str| endpoints.to_string().contains(address);
+    proxy.receives(name, "the endpoint of the own cluster", |it| has(it, "10.244.0.5")).await?;
+
+    // The Secret, as `istioctl create-remote-secret` writes it.
+    let reader = "istio-reader-service-account";
+    let token = remote.create_token((SYSTEM, reader), None, None).await?;
+    let kubeconfig = remote.kubeconfig(remote.address(), &token).to_string();
+    own.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"east": kubeconfig},
+        "metadata": {"name": "east", "namespace": SYSTEM, "labels": {"istio/multiCluster": "true"}},
+    }))
+    .await?;
+    proxy.receives(name, "the endpoint of the remote cluster", |it| has(it, "10.245.0.5")).await?;
+    remote.report_pod(("shop", "cart-1"), "10.245.0.6", true).await?;
+    proxy.receives(name, "a change in the remote cluster", |it| has(it, "10.245.0.6")).await?;
+    own.delete("v1", "Secret", SYSTEM, "east").await?;
+    proxy.receives(name, "the cluster is removed", |it| !has(it, "10.245.0.") && has(it, "10.244.0.5")).await?;
+
+    let user = format!("system:serviceaccount:{SYSTEM}:{reader}");
+    until("the requests are logged", async || Ok(remote.audited()?.iter().any(|it| it.user == user))).await?;
+    let mut refused = remote.audited()?;
+    refused.retain(|request| request.user == user && matches!(request.code, 401 | 403));
+    assert_eq!(refused, []);
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
+}
+
+/// Starts a remote cluster with the profile `remote`. Returns a kubeconfig as `kubectl config` writes it, for cluster `id`.
+async fn start_remote(id: &str) -> Result<(Cluster, Value)> {
+    let programs = Cluster::programs().context("the programs are built")?;
+    let remote = Cluster::start(&programs).await?;
+    remote.create_namespace(SYSTEM, json!({})).await?;
+    install_remote_profile(&remote, &[]).await?;
+    let token = remote.create_token((SYSTEM, "istio-reader-service-account"), None, None).await?;
+    let mut kubeconfig = remote.kubeconfig(remote.address(), &token);
+    kubeconfig["clusters"][0]["name"] = id.into();
+    kubeconfig["contexts"][0]["context"]["cluster"] = id.into();
+    Ok((remote, kubeconfig))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfigs_of_remote_clusters_are_read_from_a_directory_and_followed() -> Result<()> {
+    let Some(own) = start_with_crds(ALL).await? else { return Ok(()) };
+    let (remote, kubeconfig) = start_remote("east").await?;
+    create_node(&remote, "node-1").await?;
+    for cluster in [&own, &remote] {
+        cluster.create_namespace("shop", json!({})).await?;
+        cluster.apply(&service("shop", "cart")).await?;
+    }
+    create_pod(&remote, "shop", "cart-1", "cart").await?;
+    remote.report_pod(("shop", "cart-1"), "10.245.0.5", true).await?;
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().display().to_string();
+    let variables = [("POD_NAME", "istiod-1"), ("PILOT_MULTICLUSTER_KUBECONFIG_PATH", path.as_str())];
+    let control_plane = RunningControlPlane::start_with(&own, own.address(), &variables).await?;
+    let mut proxy = control_plane.proxy("shop").await?;
+    let name = "outbound|80||cart.shop.svc.cluster.local";
+    proxy.subscribe(Kind::Eds, &[name])?;
+    let file = directory.path().join("remote.yaml");
+    std::fs::write(&file, kubeconfig.to_string())?;
+    proxy.receives(name, "the endpoint of the remote cluster", |it| it.to_string().contains("10.245.0.5")).await?;
+    let clusters = control_plane.page("/debug/clusterz").await?;
+    assert!(clusters.contains("\"east\"") && clusters.contains("remote.yaml"), "{clusters}");
+    // An invalid file changes nothing, and a removed one removes the cluster.
+    std::fs::write(&file, "clusters: {")?;
+    until("the file is read", async || Ok(control_plane.log()?.contains("invalid YAML in line"))).await?;
+    remote.report_pod(("shop", "cart-1"), "10.245.0.6", true).await?;
+    proxy.receives(name, "a change in the remote cluster", |it| it.to_string().contains("10.245.0.6")).await?;
+    std::fs::remove_file(&file)?;
+    proxy.receives(name, "the cluster is removed", |it| !it.to_string().contains("10.245.0.")).await?;
+    let mut warnings = control_plane.warnings()?;
+    warnings.retain(|line| !line.contains("invalid YAML in line"));
+    assert_eq!(warnings, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roots_are_written_into_webhook_configurations_of_a_remote_cluster_that_requests_it() -> Result<()> {
+    let Some(own) = start_with_crds(ALL).await? else { return Ok(()) };
+    let (remote, kubeconfig) = start_remote("east").await?;
+    let configuration = |kind: &str, name: &str, webhook: &str| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": name, "labels": {"istio.io/rev": "default"}},
+            "webhooks": [{
+                "name": webhook, "clientConfig": {"url": "https://istiod.example/inject"},
+                "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Ignore",
+            }],
+        })
+    };
+    let (mutating, validating) = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration");
+    remote.apply(&configuration(mutating, "injector", "rev.object.sidecar-injector.istio.io")).await?;
+    remote.apply(&configuration(validating, "validator", "rev.validation.istio.io")).await?;
+    own.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"east": kubeconfig.to_string()},
+        "metadata": {"name": "east", "namespace": SYSTEM, "labels": {"istio/multiCluster": "true"}},
+    }))
+    .await?;
+    let variables = [("POD_NAME", "istiod-1"), ("EXTERNAL_ISTIOD", "true")];
+    let control_plane = RunningControlPlane::start_with(&own, own.address(), &variables).await?;
+    let bundle = async |kind: &str, name: &str| -> Result<Value> {
+        let object = remote.get("admissionregistration.k8s.io/v1", kind, "", name).await?.unwrap_or_default();
+        Ok(object["webhooks"][0]["clientConfig"]["caBundle"].clone())
+    };
+    control_plane.shows("/debug/clusterz", "the cluster is synced", |page| page.contains("\"synced\"")).await?;
+    assert_eq!(bundle(mutating, "injector").await?, Value::Null, "no annotation requests it");
+    let annotation = json!({"metadata": {"annotations": {"topology.istio.io/controlPlaneClusters": "*"}}});
+    remote.patch("v1", "Namespace", ("", SYSTEM), &annotation).await?;
+    until("the roots are written", async || Ok(bundle(mutating, "injector").await?.is_string())).await?;
+    assert_eq!(bundle(validating, "validator").await?, Value::Null, "validation is that of the own cluster");
+    let user = format!("system:serviceaccount:{SYSTEM}:istio-reader-service-account");
+    let mut refused = remote.audited()?;
+    refused.retain(|request| request.user == user && matches!(request.code, 401 | 403));
+    assert_eq!(refused, []);
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_remote_cluster_are_injected_by_the_address_of_its_control_plane() -> Result<()> {
+    let Some(own) = start().await? else { return Ok(()) };
+    apply_templates(&own, &["injector"], &[]).await?;
+    let programs = Cluster::programs().context("the programs are built")?;
+    let remote = Cluster::start(&programs).await?;
+    remote.create_namespace(SYSTEM, json!({})).await?;
+    remote.create_namespace("shop", json!({"istio-injection": "enabled"})).await?;
+    // The control plane of the other cluster, at an address that the API server of this one can reach.
+    let variables = [("POD_NAME", "istiod-1")];
+    let pod = ("istiod", address()?);
+    let control_plane = RunningControlPlane::start_in_pod(&own, own.address(), pod, &variables).await?;
+    let port = control_plane.server.https.context("the port of the webhooks")?.port();
+    own.exists("v1", "ConfigMap", SYSTEM, "istio-ca-root-cert").await?;
+    let roots = own.get("v1", "ConfigMap", SYSTEM, "istio-ca-root-cert").await?.context("roots are written")?;
+    let roots = STANDARD.encode(roots["data"]["root-cert.pem"].as_str().context("the ConfigMap has roots")?);
+    let address = format!("global.remotePilotAddress={}", pod.1);
+    let values = [address.as_str(), &format!("istiodRemote.injectionCABundle={roots}")];
+    install_remote_profile(&remote, &values).await?;
+    // The chart has the port of an installation, and not that of the test.
+    let slice = remote.get("discovery.k8s.io/v1", "EndpointSlice", SYSTEM, "istiod").await?.context("it exists")?;
+    assert_eq!(slice["endpoints"][0]["addresses"], json!([pod.1]));
+    let ports = json!({"ports": [{"name": "https-webhook", "port": port, "protocol": "TCP"}]});
+    remote.patch("discovery.k8s.io/v1", "EndpointSlice", (SYSTEM, "istiod"), &ports).await?;
+    let (containers, _) = inject_pod(&remote, "shop").await?;
+    assert_eq!(containers, ["app", "istio-proxy"]);
+    assert!(remote.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.is_none());
+    remote.helm().run(&["uninstall", "istiod", "--namespace", SYSTEM]).map(drop)
+}

@@ -1,0 +1,374 @@
+//! A node of a cluster: pods that controllers create run as their templates say, each in a network namespace.
+//!
+//! It has the work of a scheduler, of a kubelet (processes, environment, volumes, probes, termination, statuses) and of
+//! kube-proxy for chosen Services. A pod that asks for something that is not supported here is an error, with the field.
+
+mod container;
+mod fields;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::{Method, Request, header};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cluster::Cluster;
+use crate::pods::balancer::Balancer;
+use crate::pods::network::PodNet;
+use crate::pods::pod_set::PodSet;
+use container::Container;
+
+/// The name of the node.
+const NAME: &str = "node-of-the-test";
+/// Time between two comparisons of the pods of the cluster with those that run.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// The program of an image.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// A part of the name of the image.
+    pub name: &'static str,
+    /// Its program.
+    pub program: PathBuf,
+    /// Whether the program reads the API of the cluster. Its last argument is then `--kubeconfig`.
+    pub reads_cluster: bool,
+}
+
+/// The node. Its pods end when it is dropped.
+pub struct TestNode<'c> {
+    cluster: &'c Cluster,
+    namespaces: Vec<&'static str>,
+    images: Vec<Image>,
+    services: Vec<ServicePort>,
+    state: Mutex<State>,
+    api_server: Balancer,
+    directory: TempDir,
+}
+
+/// A port of a Service that pods and the test reach at the address of a balancer.
+struct ServicePort {
+    namespace: &'static str,
+    name: &'static str,
+    port: u16,
+    balancer: Balancer,
+}
+
+#[derive(Default)]
+struct State {
+    networks: Vec<PodNet>,
+    running: BTreeMap<String, RunningPod>,
+    ended: Vec<EndedPod>,
+}
+
+/// A running pod.
+struct RunningPod {
+    namespace: String,
+    name: String,
+    net: PodNet,
+    container: Container,
+    /// What was reported last.
+    is_ready: Option<bool>,
+    is_terminating: bool,
+}
+
+/// A pod that ran.
+#[derive(Clone, Debug)]
+pub struct EndedPod {
+    /// Its name.
+    pub name: String,
+    /// The exit code after the signal to terminate, if it ended in its grace period and not by a signal.
+    pub code: Option<i32>,
+    /// What it wrote.
+    pub log: String,
+}
+
+impl<'c> TestNode<'c> {
+    /// A node with networks for this number of pods, which are those of namespaces without a node.
+    ///
+    /// # Errors
+    /// The networks cannot be made, or the API server rejects the Node.
+    pub async fn new(
+        cluster: &'c Cluster,
+        namespaces: &[&'static str],
+        pods: &mut PodSet,
+        networks: usize,
+        images: Vec<Image>,
+    ) -> Result<Self> {
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})).await?;
+        let api_server = Balancer::start(SocketAddr::new(pods.host_ip().into(), 0)).await?;
+        api_server.set_targets([cluster.address()]);
+        let networks = (0..networks).map(|_| pods.add_network()).collect::<Result<Vec<_>>>()?;
+        let directory = tempfile::Builder::new().prefix("sluice-node-").tempdir().context("make a directory")?;
+        // Containers run as another user.
+        std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        let state = Mutex::new(State { networks, ..State::default() });
+        let namespaces = namespaces.to_vec();
+        Ok(Self { cluster, namespaces, images, services: Vec::new(), state, api_server, directory })
+    }
+
+    /// Forwards connections to an address to the ready endpoints of a port of a Service.
+    ///
+    /// # Errors
+    /// It cannot listen on the address.
+    pub async fn serve(
+        &mut self,
+        (namespace, name): (&'static str, &'static str),
+        port: u16,
+        address: SocketAddr,
+    ) -> Result<SocketAddr> {
+        let balancer = Balancer::start(address).await?;
+        let address = balancer.address;
+        self.services.push(ServicePort { namespace, name, port, balancer });
+        Ok(address)
+    }
+
+    /// Runs the pods of the cluster while `test` runs. Returns its result.
+    ///
+    /// # Errors
+    /// The test fails, or a pod ends by itself or cannot run. The message has the end of its log.
+    pub async fn during<T>(&self, test: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            result = test => result.with_context(|| self.log_tails()),
+            stopped = self.run() => match stopped {
+                Err(error) => Err(error.context(self.log_tails())),
+                Ok(never) => match never {},
+            },
+        }
+    }
+
+    /// The pods that have ended so far.
+    #[must_use]
+    pub fn ended(&self) -> Vec<EndedPod> {
+        self.state().ended.clone()
+    }
+
+    /// The number of pods that run, ready or not.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.state().running.len()
+    }
+
+    /// The names and addresses of the pods that are ready.
+    #[must_use]
+    pub fn ready(&self) -> BTreeMap<String, IpAddr> {
+        let state = self.state();
+        let ready = state.running.values().filter(|pod| pod.is_ready == Some(true) && !pod.is_terminating);
+        ready.map(|pod| (pod.name.clone(), pod.net.ip.into())).collect()
+    }
+
+    /// The environment of the container of a running pod.
+    #[must_use]
+    pub fn environment(&self, pod: &str) -> BTreeMap<String, String> {
+        let state = self.state();
+        let pod = state.running.values().find(|running| running.name == pod);
+        pod.map(|pod| pod.container.environment.clone()).unwrap_or_default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log_tails(&self) -> String {
+        let state = self.state();
+        let tails = state.running.values().map(|pod| format!("log of {}:\n{}", pod.name, pod.container.log_tail()));
+        tails.collect::<Vec<_>>().join("\n")
+    }
+
+    async fn run(&self) -> Result<Infallible> {
+        loop {
+            let pods = self.pods().await?;
+            for (uid, pod) in &pods {
+                let is_running = self.state().running.contains_key(uid);
+                match (is_running, pod["metadata"]["deletionTimestamp"].is_string()) {
+                    (false, false) => self.start(uid, pod).await?,
+                    (false, true) => self.forget(pod).await?,
+                    (true, true) => self.terminate(uid)?,
+                    (true, false) => {}
+                }
+            }
+            self.check_running(&pods).await?;
+            for service in &self.services {
+                service.balancer.set_targets(self.endpoints(service).await?);
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// The pods of the node, and those without one, by UID.
+    async fn pods(&self) -> Result<BTreeMap<String, Value>> {
+        let mut pods = BTreeMap::new();
+        for namespace in &self.namespaces {
+            for pod in self.list(&format!("/api/v1/namespaces/{namespace}/pods")).await? {
+                if pod["spec"]["nodeName"].as_str().is_none_or(|node| node == NAME) {
+                    pods.insert(text(&pod["metadata"]["uid"])?.to_owned(), pod);
+                }
+            }
+        }
+        Ok(pods)
+    }
+
+    async fn list(&self, uri: &str) -> Result<Vec<Value>> {
+        let request = Request::get(uri).body(Vec::new())?;
+        let mut list: Value = self.cluster.client().request(request).await.with_context(|| format!("list {uri}"))?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    /// Binds a pod to the node, and starts its container, once the objects that its volumes need exist.
+    async fn start(&self, uid: &str, pod: &Value) -> Result<()> {
+        let (namespace, name) = key(pod)?;
+        let mut pod = pod.clone();
+        if !pod["spec"]["nodeName"].is_string() {
+            let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
+            let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+                                 "target": {"apiVersion": "v1", "kind": "Node", "name": NAME}});
+            let request = Request::builder().method(Method::POST).uri(uri);
+            let request = request.header(header::CONTENT_TYPE, "application/json");
+            let request = request.body(binding.to_string().into_bytes())?;
+            self.cluster.client().request::<Value>(request).await.with_context(|| format!("bind pod {name}"))?;
+            pod["spec"]["nodeName"] = NAME.into();
+        }
+        let directory = self.directory.path().join(uid);
+        if !volumes::write(self.cluster, &pod, &directory).await.with_context(|| format!("volumes of pod {name}"))? {
+            return Ok(());
+        }
+        let net = self.state().networks.pop().context("there is a network for one more pod")?;
+        let [first] = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default() else {
+            bail!("pod {name} has one container: {}", pod["spec"]["containers"])
+        };
+        let image = text(&first["image"])?;
+        let image = self.images.iter().find(|it| image.contains(it.name));
+        let image =
+            image.with_context(|| format!("pod {name}: there is no program for the image {}", first["image"]))?;
+        let kubeconfig = match image.reads_cluster {
+            true => Some(self.kubeconfig(&pod, &directory).await?),
+            false => None,
+        };
+        let container = Container::start(&pod, image, &net, &directory, kubeconfig.as_deref())
+            .with_context(|| format!("start pod {name}"))?;
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let running = RunningPod { namespace, name, net, container, is_ready: None, is_terminating: false };
+        self.state().running.insert(uid.to_owned(), running);
+        Ok(())
+    }
+
+    /// Writes what a pod needs to reach the API server with the token of its service account.
+    async fn kubeconfig(&self, pod: &Value, directory: &Path) -> Result<PathBuf> {
+        let (namespace, _) = key(pod)?;
+        let account = text(&pod["spec"]["serviceAccountName"])?;
+        let token = self.cluster.create_token((namespace, account), None, Some(identity(pod)?)).await?;
+        let mut kubeconfig = self.cluster.kubeconfig(self.api_server.address, &token);
+        // The certificate of the API server has its own address only.
+        kubeconfig["clusters"][0]["cluster"]["tls-server-name"] = self.cluster.address().ip().to_string().into();
+        let file = directory.join("kubeconfig");
+        std::fs::write(&file, kubeconfig.to_string()).context("write the kubeconfig")?;
+        container::give(&file)?;
+        Ok(file)
+    }
+
+    /// Signals a container that its pod is deleted.
+    fn terminate(&self, uid: &str) -> Result<()> {
+        let mut state = self.state();
+        let pod = state.running.get_mut(uid).context("the pod runs")?;
+        if !pod.is_terminating {
+            pod.is_terminating = true;
+            pod.container.terminate()?;
+        }
+        Ok(())
+    }
+
+    /// Removes a deleted pod that does not run.
+    async fn forget(&self, pod: &Value) -> Result<()> {
+        let (namespace, name) = key(pod)?;
+        self.cluster.delete("v1", "Pod", namespace, name).await
+    }
+
+    /// Reports which pods are ready, and the end of those that are terminating or that no longer exist.
+    async fn check_running(&self, pods: &BTreeMap<String, Value>) -> Result<()> {
+        let uids: Vec<String> = self.state().running.keys().cloned().collect();
+        for uid in uids {
+            // The lock is not held while the API server answers.
+            let (end, key, address, probe, reported, is_terminating) = {
+                let mut state = self.state();
+                let pod = state.running.get_mut(&uid).context("the pod runs")?;
+                let key = (pod.namespace.clone(), pod.name.clone());
+                let end = pod.container.end()?;
+                (end, key, pod.net.ip, pod.container.probe.clone(), pod.is_ready, pod.is_terminating)
+            };
+            let key = (key.0.as_str(), key.1.as_str());
+            if let Some(code) = end {
+                ensure!(is_terminating, "the container of pod {} has ended with {code:?}", key.1);
+                let pod = self.state().running.remove(&uid).context("the pod ran")?;
+                let log = pod.container.log();
+                self.state().ended.push(EndedPod { name: pod.name.clone(), code, log });
+                if pods.contains_key(&uid) {
+                    self.cluster.delete("v1", "Pod", key.0, key.1).await?;
+                }
+                continue;
+            }
+            let is_ready = !is_terminating
+                && match &probe {
+                    Some((port, path)) => {
+                        let answer = crate::server::get(SocketAddr::new(address.into(), *port), path).await;
+                        answer.is_ok_and(|(status, _)| (200..400).contains(&status))
+                    }
+                    None => true,
+                };
+            if reported != Some(is_ready) && pods.contains_key(&uid) {
+                self.cluster.report_pod(key, &address.to_string(), is_ready).await?;
+                if let Some(pod) = self.state().running.get_mut(&uid) {
+                    pod.is_ready = Some(is_ready);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ready endpoints of a port of a Service.
+    async fn endpoints(&self, service: &ServicePort) -> Result<Vec<SocketAddr>> {
+        let object = self.cluster.get("v1", "Service", service.namespace, service.name).await?.unwrap_or_default();
+        let port = object["spec"]["ports"].as_array().into_iter().flatten().find(|it| it["port"] == service.port);
+        let Some(port) = port else { return Ok(Vec::new()) };
+        let uri = format!(
+            "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}",
+            service.namespace, service.name
+        );
+        let mut endpoints = Vec::new();
+        for slice in self.list(&uri).await? {
+            let ports = slice["ports"].as_array().into_iter().flatten();
+            let numbers: Vec<u16> = ports
+                .filter(|it| it["name"] == port["name"])
+                .filter_map(|it| it["port"].as_u64()?.try_into().ok())
+                .collect();
+            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+                let addresses = endpoint["addresses"].as_array().into_iter().flatten();
+                if endpoint["conditions"]["ready"] == true {
+                    let addresses = addresses.filter_map(|it| it.as_str()?.parse::<IpAddr>().ok());
+                    endpoints
+                        .extend(addresses.flat_map(|ip| numbers.iter().map(move |port| SocketAddr::new(ip, *port))));
+                }
+            }
+        }
+        Ok(endpoints)
+    }
+}
+
+fn text(value: &Value) -> Result<&str> {
+    value.as_str().context("the object has the field")
+}
+
+/// Namespace and name of an object.
+fn key(object: &Value) -> Result<(&str, &str)> {
+    Ok((text(&object["metadata"]["namespace"])?, text(&object["metadata"]["name"])?))
+}
+
+/// Name and UID of an object.
+fn identity(object: &Value) -> Result<(&str, &str)> {
+    Ok((text(&object["metadata"]["name"])?, text(&object["metadata"]["uid"])?))
+}
