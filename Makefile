@@ -31,10 +31,28 @@ demo-once: envoy build ## run the demo without interaction; fails if a result is
 .PHONY: test
 test: envoy build ## run all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test --workspace --locked --bin sluiced --features sluice/faults
+
+.PHONY: cluster
+cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into target/cluster (10 minutes); needs Go
+	@tests/cluster/build
+
+.PHONY: test-cluster
+test-cluster: cluster envoy build ## run the tests that need a real Kubernetes API server
+	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(CARGO) test --workspace --locked --no-fail-fast --test cluster
+
+.PHONY: manifests
+manifests: cluster ## render the charts as plain YAML, with the CRDs of Istio and of the Gateway API, into target/manifests
+	@manifests/render
 
 .PHONY: parity
 parity: build ## print the parity table; FAMILY=service CASE=01 select families and cases
 	$(CARGO) test --workspace --locked --test golden -- --nocapture
+
+.PHONY: images
+images: envoy ## lay out the images of sluiced and sluice-agent with Envoy in target/images, without a container engine (minutes)
+	$(CARGO) build --locked --release -p sluice -p sluicectl -p sluice-agent -p sluice-images --bins
+	target/release/sluice-images
 
 # Directory of the bench results.
 RESULTS ?= target/bench
@@ -110,7 +128,7 @@ fmt: ## format the source
 .PHONY: check
 check: ## check formatting, lints and docs
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features sluice-fuzz-coverage/harness --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features sluice-fuzz-coverage/harness,sluice/faults --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 TOOLS = target/tools/bin
@@ -146,4 +164,4 @@ check-pure-crates: ## check each crate without I/O alone
 	@$(MAKE) --no-print-directory check-crates CRATES="$(PURE_CRATES)"
 
 .PHONY: ci
-ci: check check-pure-crates deny unused test demo-once ## run all checks of CI
+ci: check check-pure-crates deny unused test test-cluster demo-once ## run all checks of CI
