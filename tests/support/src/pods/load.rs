@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use futures::future::try_join_all;
 
 use super::app::{AppReply, AppRequest};
@@ -13,6 +13,9 @@ use super::pod_set::Pod;
 
 /// Pause between two requests of a stream, so that they do not occupy the CPUs.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Requests of each stream before the change begins, and after it is complete.
+const MIN_REQUESTS: usize = 10;
 
 /// A sequence of equal requests, one after the other, on reused connections.
 pub struct Stream {
@@ -48,11 +51,27 @@ impl Stream {
     }
 }
 
-/// Sends requests until `change` is complete. Returns its result and the number of requests.
+/// Waits until each stream has sent some further requests.
+async fn send_more(streams: &[Stream]) {
+    for stream in streams {
+        let before = stream.sent.load(Ordering::Relaxed);
+        while stream.sent.load(Ordering::Relaxed) < before + MIN_REQUESTS {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Sends requests before, during and after `change`. Returns its result and the number of requests.
 ///
 /// # Errors
 /// The change fails, or a response is not the expected one.
 pub async fn under_load<T>(streams: &[Stream], change: impl Future<Output = Result<T>>) -> Result<(T, usize)> {
+    let change = async {
+        send_more(streams).await;
+        let changed = change.await?;
+        send_more(streams).await;
+        anyhow::Ok(changed)
+    };
     let changed = tokio::select! {
         changed = change => changed?,
         stopped = try_join_all(streams.iter().map(|stream| stream.run())) => match stopped {
@@ -60,7 +79,5 @@ pub async fn under_load<T>(streams: &[Stream], change: impl Future<Output = Resu
             Ok(never) => bail!("{} streams ended", never.len()),
         },
     };
-    let sent: Vec<usize> = streams.iter().map(|stream| stream.sent.load(Ordering::Relaxed)).collect();
-    ensure!(sent.iter().all(|count| *count > 20), "each stream has sent many requests: {sent:?}");
-    Ok((changed, sent.iter().sum()))
+    Ok((changed, streams.iter().map(|stream| stream.sent.load(Ordering::Relaxed)).sum()))
 }
