@@ -1,6 +1,7 @@
 //! `sluiced`: the control plane. `app` builds all components in order.
 
 mod app;
+mod request;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let printed = match line.command {
         Some(Command::Version) => Some(format!("sluice {}\n", env!("CARGO_PKG_VERSION"))),
         Some(Command::Env) => Some(sluice_variables::names_and_states(sluice_variables::CONTROL_PLANE)),
+        Some(Command::Request(request)) => return request::run(&line.discovery.http_addr, &request),
         Some(Command::Discovery) | None => None,
     };
     if let Some(text) = printed {

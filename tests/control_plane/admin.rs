@@ -99,3 +99,20 @@ async fn metrics_have_their_documented_names() {
     // The port serves debug pages too, for the loopback and for authenticated callers.
     assert_eq!(get(server.monitoring, "/debug/syncz").await.expect("an answer").0, 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subcommand_request_prints_a_debug_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = start(directory.path()).await;
+    let address = format!("--httpAddr={}", server.http);
+    let request = async |method: &str, path: &str| {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_sluiced"));
+        let output = command.args(["request", method, path, &address]).output().await.expect("the command runs");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, page) = request("GET", "/debug/registryz").await;
+    assert_eq!(code, Some(0));
+    let page: Value = serde_json::from_str(&page).expect("JSON");
+    assert_eq!(page[0]["host"], "web.shop.svc.cluster.local");
+    assert_eq!(request("get", "no-such-page").await.0, Some(1));
+}

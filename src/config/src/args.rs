@@ -60,7 +60,7 @@ pub struct CommandLine {
 }
 
 /// Subcommands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Subcommand)]
+#[derive(Clone, Debug, Eq, PartialEq, Subcommand)]
 pub enum Command {
     /// Serve proxies (the default).
     Discovery,
@@ -68,6 +68,19 @@ pub enum Command {
     Version,
     /// List the environment variables of Sluice and Istio: name, state, accepted values, default, and meaning or reason.
     Env,
+    /// Send a request to the HTTP port of the control plane in this container (--httpAddr), and print the response.
+    Request(RequestArgs),
+}
+
+/// Arguments of `request`.
+#[derive(Args, Clone, Debug, Eq, PartialEq)]
+pub struct RequestArgs {
+    /// GET, PUT or another method.
+    pub method: String,
+    /// Path and query, such as `/debug/syncz`.
+    pub path: String,
+    /// Body of the request.
+    pub body: Option<String>,
 }
 
 /// Flags under the names that `pilot-discovery discovery` has.

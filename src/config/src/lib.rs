@@ -25,7 +25,7 @@ use sluice_tls::TlsOptionError;
 use crate::values::Variables;
 
 pub use address::{AddressError, ListenAddress};
-pub use args::{Command, CommandLine, DiscoveryArgs};
+pub use args::{Command, CommandLine, DiscoveryArgs, RequestArgs};
 pub use environment::Features;
 pub use limit_args::LimitArgs;
 pub use limits::LimitsConfig;

@@ -54,7 +54,7 @@ pub enum LongBody {
     Truncate,
 }
 
-/// A request without a body.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct HttpRequest {
     /// Its method.
@@ -63,6 +63,8 @@ pub struct HttpRequest {
     pub url: Url,
     /// Its headers. They replace headers that the client sets.
     pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
     /// Time limit of the whole request: name resolution, connection, redirects and body.
     pub timeout: Duration,
     /// Limit on the size of the response body.
@@ -81,6 +83,7 @@ impl HttpRequest {
             method: Method::GET,
             url,
             headers: HeaderMap::new(),
+            body: Bytes::new(),
             timeout: Duration::from_secs(3),
             max_body_bytes: 64 << 20,
             long_body: LongBody::Fail,
@@ -150,7 +153,7 @@ impl HttpClient {
     }
 
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let HttpRequest { method, mut url, headers, max_body_bytes, long_body, requires_success, .. } = request;
+        let HttpRequest { method, mut url, headers, body, max_body_bytes, long_body, requires_success, .. } = request;
         match url.scheme() {
             "http" if self.plaintext != PlaintextPolicy::Refused => {}
             "https" if self.has_tls => {}
@@ -168,7 +171,7 @@ impl HttpClient {
             None => host.to_owned(),
         };
         let failed = |error: reqwest::Error| HttpError::from_reqwest(&error, &host);
-        let mut response = self.client.request(method, url).headers(headers).send().await.map_err(failed)?;
+        let mut response = self.client.request(method, url).headers(headers).body(body).send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let peer = response.remote_addr().map(|address| address.ip().to_canonical());
         if requires_success && !status.is_success() {
