@@ -107,3 +107,46 @@ async fn log_that_is_not_read_stops_nothing() {
     let first = BufReader::new(reader).lines().next().expect("a line").expect("text");
     assert!(first.contains('\t'), "{first}");
 }
+
+/// The log of a process that ends at once, because it has no directory.
+fn log_of(flags: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_sluiced"))
+        .args(["--configDir=/does/not/exist", "--httpsAddr=", "--ctrlz_address="])
+        .args(flags)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs");
+    assert!(!output.status.success());
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn lines_have_callers_and_the_names_of_google_cloud_on_request() {
+    let text = log_of(&["--log_caller=default"]);
+    let line = text.lines().find(|line| line.contains("\terror\tdefault\t")).expect("an error");
+    assert!(line.contains("\tsrc/main.rs:"), "{line}");
+    assert!(!log_of(&["--log_caller=ads"]).contains("src/main.rs:"));
+
+    let text = log_of(&["--log_stackdriver", "--log_stacktrace_level=default:error"]);
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let line = lines.into_iter().find(|line| line["severity"] == "ERROR").expect("an error");
+    assert_eq!(line["logger"], "default");
+    assert!(line["message"].is_string() && line["timestamp"].is_string(), "{line}");
+    assert!(line["stacktrace"].as_str().is_some_and(|trace| trace.contains("sluiced::run")), "{line}");
+}
+
+#[test]
+fn log_is_written_to_each_target() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [file, rotated] = ["a.log", "logs/b.log"].map(|name| directory.path().join(name));
+    let flags = [
+        "--log_target=stdout".to_owned(),
+        format!("--log_target={}", file.display()),
+        format!("--log_rotate={}", rotated.display()),
+    ];
+    let text = log_of(&flags.each_ref().map(String::as_str));
+    assert!(!text.is_empty());
+    for file in [file, rotated] {
+        assert_eq!(std::fs::read_to_string(&file).expect("written"), text, "{}", file.display());
+    }
+}

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use sluice_telemetry::LogArgs;
 use sluice_variables::AGENT;
 
 /// The agent of a proxy: it starts Envoy, obtains the workload's certificate, and connects both to the control plane.
@@ -13,12 +14,9 @@ pub(crate) struct CommandLine {
     /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Minimum level of log messages, by scope: comma-separated `[SCOPE:]LEVEL`; levels are debug, info, warn, error, none.
-    #[arg(long = "log_output_level", value_name = "LEVELS", default_value = "default:info", global = true)]
-    pub(crate) log_output_level: String,
-    /// Write the logs of the agent and of Envoy as JSON.
-    #[arg(long = "log_as_json", global = true)]
-    pub(crate) log_as_json: bool,
+    /// The log. `--log_as_json` is also for Envoy's.
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// Subcommands.
@@ -115,20 +113,7 @@ pub(crate) struct RequestArgs {
 }
 
 /// Flags of `pilot-agent` that have no effect here: an injected container may have them.
-const IGNORED_FLAGS: [&str; 12] = [
-    "log_caller",
-    "log_rotate",
-    "log_rotate_max_age",
-    "log_rotate_max_backups",
-    "log_rotate_max_size",
-    "log_stacktrace_level",
-    "log_target",
-    "profiling",
-    "stsPort",
-    "templateFile",
-    "tokenManagerPlugin",
-    "vklog",
-];
+const IGNORED_FLAGS: [&str; 5] = ["profiling", "stsPort", "templateFile", "tokenManagerPlugin", "vklog"];
 
 impl CommandLine {
     /// Parses the command line without the flags of `pilot-agent` that have no effect here. Their names are returned.
@@ -187,7 +172,7 @@ mod tests {
         assert_eq!(proxy.role, Role::Sidecar);
         assert_eq!(proxy.domain, "a.svc.cluster.local");
         assert_eq!(proxy.proxy_component_log_level, "misc:error");
-        assert!(line.log_as_json);
+        assert!(line.log.log_as_json);
         assert_eq!(ignored, ["--stsPort"]);
     }
 

@@ -35,7 +35,6 @@ mod files;
 mod health;
 mod identity;
 mod local_http;
-mod log;
 mod metrics;
 mod node;
 mod pod;
@@ -55,6 +54,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use args::{Command, CommandLine};
 use envoy::Termination;
+use sluice_telemetry::{LogArgs, LogConfig, LogControl};
 use tracing::{error, warn};
 
 /// Time limit for the last lines of the log to be written.
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         // Prints help or version with exit code 0, or the error with 2.
         Err(error) => error.exit(),
     };
-    let (log, warnings) = log::start(&line.log_output_level, line.log_as_json);
+    let (log, warnings) = start_log(&line.log);
     warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     ignored.iter().for_each(|flag| warn!(flag, "flag has no effect"));
     let code = run(&line).unwrap_or_else(|reason| {
@@ -79,12 +79,23 @@ fn main() -> ExitCode {
     code
 }
 
+/// Starts the log. What is invalid is ignored, with a warning in the result.
+fn start_log(args: &LogArgs) -> (Option<LogControl>, Vec<String>) {
+    let (config, mut warnings) = args.lenient_config();
+    let log = sluice_telemetry::start(&config).or_else(|error| {
+        warnings.push(format!("{error}; the log is written to standard output"));
+        let LogConfig { targets, rotation, .. } = LogConfig::default();
+        sluice_telemetry::start(&LogConfig { targets, rotation, ..config })
+    });
+    (log.ok(), warnings)
+}
+
 fn run(line: &CommandLine) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("start the runtime")?;
     let result = runtime.block_on(async {
         match &line.command {
-            Command::Proxy(args) => Ok(match app::run(args, line.log_as_json).await? {
+            Command::Proxy(args) => Ok(match app::run(args, line.log.log_as_json).await? {
                 Termination::Requested | Termination::Exited(Some(0)) => ExitCode::SUCCESS,
                 Termination::Exited(code) => {
                     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use sluice_telemetry::LogArgs;
 use sluice_variables::CONTROL_PLANE;
 
 use crate::limit_args::LimitArgs;
@@ -349,29 +350,9 @@ pub struct DiscoveryArgs {
     #[command(flatten)]
     pub security: SecurityArgs,
 
-    /// Log levels by scope: `default:info,ads:debug`. Levels: none, fatal, error, warn, info, debug, trace.
-    #[arg(
-        long = "log_output_level",
-        alias = "log-output-level",
-        value_name = "SCOPE:LEVEL,..",
-        default_value = "default:info",
-        global = true,
-        help_heading = "Log"
-    )]
-    pub log_output_level: String,
-    /// Write the log as JSON, one object in each line.
-    #[arg(long = "log_as_json", alias = "log-as-json", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set, global = true, help_heading = "Log")]
-    pub log_as_json: bool,
-    /// Target of the log: `stdout` or `stderr`.
-    #[arg(
-        long = "log_target",
-        alias = "log-target",
-        value_name = "TARGET",
-        default_value = "stdout",
-        global = true,
-        help_heading = "Log"
-    )]
-    pub log_target: String,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 impl CommandLine {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sluice_model::Text;
 use sluice_parse::parse_duration;
-use sluice_telemetry::LogConfig;
+use sluice_telemetry::{LogArgError, LogConfig};
 use sluice_tls::TlsOptionError;
 
 use crate::values::Variables;
@@ -188,11 +188,7 @@ impl Config {
             max_connection_age: Some(max_age).filter(|age| !age.is_zero()),
         };
         let limits = LimitsConfig::new(&args.limits)?;
-        let log = LogConfig {
-            levels: args.log_output_level.parse().map_err(fail("--log_output_level"))?,
-            json: args.log_as_json,
-            target: args.log_target.parse().map_err(fail("--log_target"))?,
-        };
+        let log = args.log.config().map_err(|LogArgError { flag, reason }| ConfigError { flag, reason })?;
         if !is_dns_name(&args.domain) {
             return Err(ConfigError {
                 flag: "--domain",

@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::LogFormat;
 use super::levels::scope_of;
 use super::scopes::LineDetails;
 
@@ -17,7 +18,7 @@ use super::scopes::LineDetails;
 ///
 /// Where the scope logs callers, `FILE:LINE` precedes the message. Where it logs stack traces, one follows the line.
 pub(super) struct Lines {
-    pub(super) json: bool,
+    pub(super) format: LogFormat,
     pub(super) details: LineDetails,
 }
 
@@ -48,24 +49,25 @@ where
                 spans.push(format!("{}{{{}}}", span.name(), text));
             }
         }
-        if self.json {
+        if let Some(names) = names(self.format) {
+            let level = if self.format == LogFormat::Stackdriver { severity(event.metadata().level()) } else { level };
             let mut object = Map::new();
-            object.insert("level".to_owned(), level.into());
-            object.insert("time".to_owned(), time.into());
-            object.insert("scope".to_owned(), scope.into());
-            if let Some(caller) = caller {
-                object.insert("caller".to_owned(), caller.into());
-            }
-            object.insert("msg".to_owned(), fields.message.into());
-            if !spans.is_empty() {
-                object.insert("span".to_owned(), spans.join(" ").into());
+            let spans = (!spans.is_empty()).then(|| spans.join(" "));
+            let parts = [
+                (names.level, Some(level.to_owned())),
+                (names.time, Some(time)),
+                (names.scope, Some(scope.to_owned())),
+                (names.caller, caller),
+                (names.message, Some(fields.message)),
+                ("span", spans),
+            ];
+            for (name, value) in parts {
+                object.extend(value.map(|value| (name.to_owned(), value.into())));
             }
             for (name, value) in fields.others {
                 object.entry(name).or_insert(value);
             }
-            if let Some(stack_trace) = stack_trace {
-                object.insert("stack".to_owned(), stack_trace.into());
-            }
+            object.extend(stack_trace.map(|stack_trace| (names.stack_trace.to_owned(), stack_trace.into())));
             return writeln!(writer, "{}", Value::Object(object));
         }
         write!(writer, "{time}\t{level}\t{scope}\t")?;
@@ -85,6 +87,49 @@ where
         }
         writeln!(writer)?;
         stack_trace.map_or(Ok(()), |stack_trace| writeln!(writer, "{}", stack_trace.trim_end()))
+    }
+}
+
+/// The names of the parts of a line.
+struct Names {
+    level: &'static str,
+    time: &'static str,
+    scope: &'static str,
+    caller: &'static str,
+    message: &'static str,
+    stack_trace: &'static str,
+}
+
+/// The names of the parts of a JSON object, as in istiod.
+fn names(format: LogFormat) -> Option<Names> {
+    match format {
+        LogFormat::Text => None,
+        LogFormat::Json => Some(Names {
+            level: "level",
+            time: "time",
+            scope: "scope",
+            caller: "caller",
+            message: "msg",
+            stack_trace: "stack",
+        }),
+        LogFormat::Stackdriver => Some(Names {
+            level: "severity",
+            time: "timestamp",
+            scope: "logger",
+            caller: "caller",
+            message: "message",
+            stack_trace: "stacktrace",
+        }),
+    }
+}
+
+/// The name of a level in Google Cloud Logging.
+fn severity(level: &Level) -> &'static str {
+    match *level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARNING",
+        Level::INFO => "INFO",
+        Level::DEBUG | Level::TRACE => "DEBUG",
     }
 }
 

@@ -76,7 +76,7 @@ fn scopes() -> impl Iterator<Item = &'static str> {
     SCOPES.iter().map(|scope| scope.name).chain(AGENT_SCOPES.iter().copied())
 }
 
-fn known_scope(name: &str) -> Option<&'static str> {
+pub(crate) fn known_scope(name: &str) -> Option<&'static str> {
     scopes().find(|scope| *scope == name)
 }
 
@@ -94,6 +94,39 @@ impl Default for LogLevels {
 }
 
 impl LogLevels {
+    /// No level in any scope.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { default: LevelFilter::OFF, scopes: BTreeMap::new() }
+    }
+
+    /// Reads levels. Scopes that are not named have the default, which may be named too.
+    ///
+    /// # Errors
+    /// The text has an unknown level.
+    pub fn parse(text: &str, default: LevelFilter) -> Result<Self, UnknownLogLevel> {
+        let mut levels = Self { default, scopes: BTreeMap::new() };
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (scope, level) = part.split_once(':').unwrap_or((DEFAULT_SCOPE, part));
+            let level = parse_level(level).ok_or_else(|| UnknownLogLevel(level.to_owned()))?;
+            match scope {
+                DEFAULT_SCOPE => levels.default = level,
+                "all" => {
+                    levels.default = level;
+                    let named = SCOPES.iter().filter(|scope| scope.name != DEFAULT_SCOPE);
+                    levels.scopes = named.map(|scope| (scope.name, level)).collect();
+                }
+                _ => {
+                    // Scopes of istiod that do not exist here are accepted.
+                    if let Some(known) = known_scope(scope) {
+                        levels.scopes.insert(known, level);
+                    }
+                }
+            }
+        }
+        Ok(levels)
+    }
+
     /// The level of a scope.
     #[must_use]
     pub fn of(&self, scope: &str) -> LevelFilter {
@@ -125,26 +158,7 @@ impl FromStr for LogLevels {
     type Err = UnknownLogLevel;
 
     fn from_str(text: &str) -> Result<Self, UnknownLogLevel> {
-        let mut levels = Self::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (scope, level) = part.split_once(':').unwrap_or((DEFAULT_SCOPE, part));
-            let level = parse_level(level).ok_or_else(|| UnknownLogLevel(level.to_owned()))?;
-            match scope {
-                DEFAULT_SCOPE => levels.default = level,
-                "all" => {
-                    levels.default = level;
-                    let named = SCOPES.iter().filter(|scope| scope.name != DEFAULT_SCOPE);
-                    levels.scopes = named.map(|scope| (scope.name, level)).collect();
-                }
-                _ => {
-                    // Scopes of istiod that do not exist here are accepted.
-                    if let Some(known) = known_scope(scope) {
-                        levels.scopes.insert(known, level);
-                    }
-                }
-            }
-        }
-        Ok(levels)
+        Self::parse(text, LevelFilter::INFO)
     }
 }
 

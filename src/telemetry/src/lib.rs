@@ -1,15 +1,18 @@
 //! The log (scopes, levels, line format, writer), counters, and the wall clock.
 
+mod args;
 mod clock;
 mod count;
 mod format;
 mod levels;
+mod rotation;
 mod scopes;
 mod writer;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
 use std::panic::PanicHookInfo;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
@@ -19,47 +22,83 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
+pub use args::{LogArgError, LogArgs};
 pub use clock::{unix_seconds, unix_time};
 pub use count::{Count, Sample, grpc_code_name, register_counts};
 pub use levels::{LogLevels, UnknownLogLevel, scope_of};
+pub use rotation::LogRotation;
 use scopes::LineDetails;
 pub use scopes::{ScopeChange, ScopeLevel, ScopeState, UnknownScope};
 use writer::LogQueue;
 pub use writer::{print_error, register};
 
-/// Levels, format and target of the log.
+/// Levels, format and targets of the log. By default, text of level `info` on standard output.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// Levels by scope.
     pub levels: LogLevels,
-    /// JSON lines instead of text.
-    pub json: bool,
-    /// The stream that receives the log.
-    pub target: LogTarget,
+    /// Levels by scope from which a stack trace follows a line.
+    pub stack_trace_levels: LogLevels,
+    /// Scopes whose lines have the position in the code. Scopes of istiod that do not exist here have no effect.
+    pub callers: Vec<String>,
+    /// The form of a line.
+    pub format: LogFormat,
+    /// Where the log is written.
+    pub targets: Vec<LogTarget>,
+    /// A further file, which is renamed when it is full.
+    pub rotation: Option<LogRotation>,
 }
 
-/// The stream that receives the log.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            levels: LogLevels::default(),
+            stack_trace_levels: LogLevels::none(),
+            callers: Vec::new(),
+            format: LogFormat::default(),
+            targets: vec![LogTarget::Stdout],
+            rotation: None,
+        }
+    }
+}
+
+/// The form of a line of the log.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum LogFormat {
+    /// Columns, separated by tabs.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+    /// A JSON object with the names of Google Cloud Logging.
+    Stackdriver,
+}
+
+/// A target of the log.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LogTarget {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
+    /// A file, which grows without limit.
+    File(PathBuf),
 }
 
 /// A text that is not a target of the log.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{0:?} is not supported: use stdout or stderr")]
-pub struct UnknownLogTarget(String);
+#[error("a target is empty: use stdout, stderr or the path of a file")]
+pub struct UnknownLogTarget;
 
 impl FromStr for LogTarget {
     type Err = UnknownLogTarget;
 
     fn from_str(text: &str) -> Result<Self, UnknownLogTarget> {
         match text {
+            "" => Err(UnknownLogTarget),
             "stdout" => Ok(Self::Stdout),
             "stderr" => Ok(Self::Stderr),
-            other => Err(UnknownLogTarget(other.to_owned())),
+            path => Ok(Self::File(path.into())),
         }
     }
 }
@@ -135,7 +174,15 @@ impl LogControl {
 pub enum LogError {
     /// The thread that writes it cannot be started.
     #[error("cannot start a thread: {0}")]
-    Thread(#[from] io::Error),
+    Thread(io::Error),
+    /// A target cannot be opened.
+    #[error("cannot write the log to {target}: {error}")]
+    Target {
+        /// The stream, or the path of the file.
+        target: String,
+        /// The error of the operating system.
+        error: io::Error,
+    },
     /// It has been started before.
     #[error(transparent)]
     Started(#[from] TryInitError),
@@ -144,12 +191,13 @@ pub enum LogError {
 /// Starts the log of this process. Panics are logged too.
 ///
 /// # Errors
-/// The log has been started before, or its thread cannot be started.
+/// The log has been started before, its thread cannot be started, or a target cannot be opened.
 pub fn start(config: &LogConfig) -> Result<LogControl, LogError> {
     let (filter, levels) = reload::Layer::new(config.levels.clone());
-    let (queue, details) = (LogQueue::start(config.target)?, LineDetails::default());
+    let queue = LogQueue::start(&config.targets, config.rotation.as_ref())?;
+    let details = LineDetails::new(&config.stack_trace_levels, &config.callers);
     let lines = tracing_subscriber::fmt::layer()
-        .event_format(format::Lines { json: config.json, details: details.clone() })
+        .event_format(format::Lines { format: config.format, details: details.clone() })
         .with_writer(queue.clone())
         // Span fields would otherwise contain ANSI escapes, in files too.
         .with_ansi(false);

@@ -1,12 +1,12 @@
 //! The scopes of the running log: what each one logs, and how.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
-use crate::levels::{LogScope, SCOPES, parse_level};
+use crate::levels::{LogLevels, LogScope, SCOPES, known_scope, parse_level};
 
 /// The state of a scope.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -69,19 +69,22 @@ pub(crate) fn find(name: &str) -> Result<&'static LogScope, UnknownScope> {
 }
 
 /// What lines have in addition, by scope. Clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct LineDetails(Arc<RwLock<Details>>);
 
-#[derive(Default)]
 struct Details {
-    stack_traces: BTreeMap<&'static str, LevelFilter>,
+    stack_traces: LogLevels,
     callers: BTreeSet<&'static str>,
 }
 
 impl LineDetails {
+    pub(crate) fn new(stack_traces: &LogLevels, callers: &[String]) -> Self {
+        let callers = callers.iter().filter_map(|scope| known_scope(scope)).collect();
+        Self(Arc::new(RwLock::new(Details { stack_traces: stack_traces.clone(), callers })))
+    }
+
     pub(crate) fn stack_trace_level(&self, scope: &str) -> LevelFilter {
-        let details = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        details.stack_traces.get(scope).copied().unwrap_or(LevelFilter::OFF)
+        self.0.read().unwrap_or_else(PoisonError::into_inner).stack_traces.of(scope)
     }
 
     pub(crate) fn logs_callers(&self, scope: &str) -> bool {
@@ -91,7 +94,7 @@ impl LineDetails {
     pub(crate) fn change(&self, scope: &'static str, change: &ScopeChange) {
         let mut details = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(level) = change.stack_trace_level {
-            details.stack_traces.insert(scope, level.0);
+            details.stack_traces.set(scope, level.0);
         }
         match change.log_callers {
             Some(true) => drop(details.callers.insert(scope)),

@@ -13,7 +13,8 @@ use prometheus_client::registry::Registry;
 use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::{Count, LogTarget};
+use crate::rotation::{self, LogRotation, RotatedFile};
+use crate::{Count, LogError, LogTarget};
 
 /// Maximum size of the lines that wait to be written.
 const MAX_QUEUED_BYTES: usize = 8 * 1024 * 1024;
@@ -27,6 +28,23 @@ static DROPPED_LINES: LazyLock<Count> = LazyLock::new(Count::default);
 pub fn register(registry: &mut Registry) {
     let help = "Log lines that were dropped, because the log could not be written, or not fast enough";
     registry.register("sluice_log_lines_dropped_total", help, DROPPED_LINES.clone());
+}
+
+/// An open target.
+type Stream = Box<dyn Write + Send>;
+
+/// Opens a target.
+fn open(target: &LogTarget) -> Result<Stream, LogError> {
+    // Without the buffers and locks of the standard library.
+    let file = match target {
+        LogTarget::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        LogTarget::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+        LogTarget::File(path) => rotation::open(path),
+    };
+    match file {
+        Ok(file) => Ok(Box::new(file)),
+        Err(error) => Err(LogError::Target { target: format!("{target:?}"), error }),
+    }
 }
 
 /// The queue of the log. Clones share it.
@@ -48,21 +66,21 @@ struct QueuedLines {
 }
 
 impl LogQueue {
-    /// Starts the thread that writes to a stream.
-    pub(crate) fn start(target: LogTarget) -> io::Result<Self> {
-        // Without the buffers and locks of the standard library.
-        let stream = match target {
-            LogTarget::Stdout => io::stdout().as_fd().try_clone_to_owned()?,
-            LogTarget::Stderr => io::stderr().as_fd().try_clone_to_owned()?,
-        };
-        Self::start_with(File::from(stream))
+    /// Starts the thread that writes to the targets.
+    pub(crate) fn start(targets: &[LogTarget], rotation: Option<&LogRotation>) -> Result<Self, LogError> {
+        let mut streams = targets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        if let Some(rotation) = rotation {
+            let failed = |error| LogError::Target { target: rotation.path.display().to_string(), error };
+            streams.push(Box::new(RotatedFile::open(rotation.clone()).map_err(failed)?));
+        }
+        Self::start_with(streams).map_err(LogError::Thread)
     }
 
-    fn start_with(mut stream: impl Write + Send + 'static) -> io::Result<Self> {
+    fn start_with(mut streams: Vec<Stream>) -> io::Result<Self> {
         let shared = Shared { lines: Mutex::default(), added: Condvar::new(), written: Condvar::new() };
         let queue = Self(Arc::new(shared));
         let writer = queue.clone();
-        let run = move || while catch_unwind(AssertUnwindSafe(|| writer.write_all(&mut stream))).is_err() {};
+        let run = move || while catch_unwind(AssertUnwindSafe(|| writer.write_all(&mut streams))).is_err() {};
         thread::Builder::new().name("log".to_owned()).spawn(run)?;
         Ok(queue)
     }
@@ -96,7 +114,7 @@ impl LogQueue {
     }
 
     /// Writes lines forever.
-    fn write_all(&self, stream: &mut impl Write) {
+    fn write_all(&self, streams: &mut [Stream]) {
         let mut reported = DROPPED_LINES.get();
         loop {
             let mut lines = self.lock();
@@ -108,7 +126,11 @@ impl LogQueue {
             lines.is_writing = true;
             let bytes = std::mem::take(&mut lines.bytes);
             drop(lines);
-            let unwritten = write(stream, &bytes);
+            let mut unwritten: &[u8] = &[];
+            for stream in &mut *streams {
+                let rest = write(stream, &bytes);
+                unwritten = if rest.len() > unwritten.len() { rest } else { unwritten };
+            }
             DROPPED_LINES.inc_by(unwritten.iter().filter(|byte| **byte == b'\n').count() as u64);
             let dropped = DROPPED_LINES.get();
             if unwritten.is_empty() && dropped > reported {
@@ -200,7 +222,7 @@ mod tests {
     fn log_that_cannot_be_written_blocks_no_caller_and_counts_dropped_lines() {
         let (permit, permits) = channel();
         let (written, writes) = channel();
-        let queue = LogQueue::start_with(SlowStream { permits, written }).expect("a thread");
+        let queue = LogQueue::start_with(vec![Box::new(SlowStream { permits, written })]).expect("a thread");
         let line = [&[b'a'; 1023][..], b"\n"].concat();
         queue.push(&line);
         // The writer has taken the first line.

@@ -1,6 +1,6 @@
 //! Flags of `pilot-discovery discovery` that `sluiced` accepts without an effect.
 
-use crate::ValueKind::{Bool, Choice, Duration, List, Number, Text};
+use crate::ValueKind::{Bool, Duration, List, Number, Text};
 use crate::{Variable, default_only, no_effect};
 
 /// Flags of `pilot-discovery discovery` that have no effect here, without dashes.
@@ -29,17 +29,6 @@ pub const FLAGS_WITHOUT_EFFECT: &[Variable] = &[
         "80",
         "requests are not limited by rate: the API server limits them by priority and fairness",
     ),
-    default_only("log_caller", List, "", "the log has scopes, and no places in the source"),
-    default_only(
-        "log_stacktrace_level",
-        Choice(&["default:none"]),
-        "default:none",
-        "only a panic is logged with a stack trace",
-    ),
-    no_effect("log_rotate", Text, "", "the log goes to a stream; the container runtime rotates it"),
-    no_effect("log_rotate_max_age", Number, "", "the log goes to a stream; the container runtime rotates it"),
-    no_effect("log_rotate_max_backups", Number, "", "the log goes to a stream; the container runtime rotates it"),
-    no_effect("log_rotate_max_size", Number, "", "the log goes to a stream; the container runtime rotates it"),
     no_effect("profile", Bool, "false", "there is no pprof"),
     no_effect("resync", Duration, "", "watches continue without listing all objects again"),
     no_effect("vklog", Number, "0", "the Kubernetes client has no log of its own; use --log_output_level"),
