@@ -117,6 +117,10 @@ fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|y
 	  -dict=$(COVERAGE_DIR)/$(COVERAGE_TARGET).dict -artifact_prefix=$(COVERAGE_DIR)/$(COVERAGE_TARGET)- $(FUZZ_ARGS) \
 	  $(or $(INPUT),$(COVERAGE_DIR)/$(COVERAGE_TARGET))
 
+.PHONY: pictures
+pictures: bench-build ## draw the dashboard of a server under load into docs/pictures (4 minutes); needs Prometheus (Debian: prometheus)
+	manifests/dashboards/pictures
+
 .PHONY: bench-engine
 bench-engine: ## run the benches of the engine (minutes)
 	$(CARGO) bench -p sluice-engine --locked
