@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::install_args::InstallCommand;
+
 const EXAMPLES: &str = "\
 Examples:
   sluicectl validate -f routes.yaml              one file with one or more objects
@@ -56,6 +58,8 @@ pub(crate) enum Command {
     /// Print the configuration that a proxy would receive for the objects in files.
     #[command(after_help = PREVIEW_EXAMPLES)]
     Preview(PreviewArgs),
+    #[command(flatten)]
+    Install(InstallCommand),
     /// Print the version.
     Version {
         /// Output format.

@@ -1,7 +1,10 @@
-//! `sluicectl`: command-line tools for operators of Sluice. It needs no cluster and does not link the server.
+//! `sluicectl`: command-line tools for operators of Sluice. Only the subcommands that install need a cluster. It does not link the
+//! server.
 
 mod args;
 mod files;
+mod install;
+mod install_args;
 mod preview;
 mod report;
 mod validate;
@@ -15,7 +18,7 @@ use args::{Command, CommandLine, Output};
 
 /// No errors.
 const EXIT_OK: u8 = 0;
-/// At least one finding fails `validate`, `preview` has nothing to print, or the reader closed the output.
+/// At least one finding fails `validate`, `preview` has nothing to print, an installation failed, or the reader closed the output.
 const EXIT_FINDINGS: u8 = 1;
 /// The command line is invalid, or a file or directory cannot be read.
 const EXIT_UNREADABLE: u8 = 2;
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
             validate::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
         }
         Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Install(command) => install::run(&command, &mut stdout.lock(), &mut io::stderr()),
         Command::Version { output } => version(output, &mut stdout.lock()).map(|()| EXIT_OK),
     };
     match result {

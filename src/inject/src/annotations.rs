@@ -9,7 +9,7 @@ use sluice_parse::{Findings, merge_proxy_config};
 
 use crate::pod::canonical;
 use crate::proxy_config;
-use crate::template::text::quoted;
+use sluice_template::quoted;
 
 pub(crate) const INJECT: &str = "sidecar.istio.io/inject";
 pub(crate) const STATUS: &str = "sidecar.istio.io/status";

@@ -7,9 +7,7 @@ use sluice_parse::yaml::{Limits, SyntaxError, parse_value};
 use thiserror::Error;
 
 use crate::functions;
-use crate::template::text::show;
-use crate::template::value::Value;
-use crate::template::{Template, TemplateError};
+use sluice_template::{Template, TemplateError, Value, show};
 
 /// The template that pods get if nothing selects another one.
 const DEFAULT_TEMPLATE: &str = "sidecar";
@@ -97,7 +95,7 @@ impl InjectionConfig {
         for (name, source) in object(&config["templates"], "templates")? {
             let path = || format!("templates.{name}");
             let source = source.as_str().ok_or_else(|| ConfigError::Field { path: path(), expected: "a string" })?;
-            let template = Template::parse(source, functions::find)
+            let template = Template::parse("inject", source, functions::find)
                 .map_err(|error| ConfigError::Template { name: name.clone(), error })?;
             templates.insert(name.clone(), template);
         }

@@ -2,7 +2,7 @@
 //!
 //! [`Injector::new`] reads the ConfigMap `istio-sidecar-injector` as Istio's installer writes it. [`Injector::inject`]
 //! decides about a pod: whether it is injected (`policy.rs`), which proxy configuration it has (`proxy_config.rs`), what
-//! its templates render (`rendering.rs`, `template.rs`, `functions.rs`), how that is merged into the pod (`pod/merge.rs`),
+//! its templates render (`rendering.rs`, `functions.rs`), how that is merged into the pod (`pod/merge.rs`),
 //! and what is changed afterwards (`overrides.rs`, `probes.rs`, `prometheus.rs`, `container_order.rs`).
 //!
 //! The crate does no I/O. The caller serves the webhook, reloads the configuration, and answers questions about clusters.
@@ -29,7 +29,6 @@ mod rendering;
 mod request_path;
 mod review;
 mod selector;
-mod template;
 mod workload;
 
 pub use config::ConfigError;
@@ -37,4 +36,4 @@ pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
 pub use native::supports_native_sidecars;
 pub use review::{Admission, AdmissionReview, ReviewError, denial};
 pub use selector::webhook_selects;
-pub use template::TemplateError;
+pub use sluice_template::TemplateError;

@@ -6,7 +6,7 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescri
 use serde_json::Value as Json;
 use sluice_proto::json::encode_dynamic;
 
-use crate::template::value::{Extent, TemplateObject, Value};
+use sluice_template::{Extent, TemplateObject, Value};
 
 /// How many times longer than its encoding the JSON of a message is assumed to be.
 const NAME_FACTOR: usize = 8;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::annotations::{MERGE_METRICS, parse_bool};
 use crate::mesh::Mesh;
 use crate::pod::{PROXY, find_in_pod, find_in_pod_mut, meta_mut, meta_text};
-use crate::template::text::quoted;
+use sluice_template::quoted;
 
 /// Names of annotations in the form that Prometheus gives them.
 const SCRAPE: &str = "prometheus_io_scrape";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prost_reflect::DynamicMessage;
 use serde_json::{Map, Value as Json, json};
 use sluice_parse::yaml::{Limits, parse_value};
+use sluice_template::{NamedFields, Scope, Value, quoted};
 
 use crate::annotations::{NATIVE_SIDECAR, PROXY_IMAGE_TYPE, TEMPLATES};
 use crate::config::{InjectionConfig, Values};
@@ -13,8 +14,6 @@ use crate::mesh::Mesh;
 use crate::message::message_value;
 use crate::pod::{OBJECT_META, POD, POD_SPEC, PROXY, containers, find, merge, meta_text, name_of, normalize, record};
 use crate::proxy_config::text_at;
-use crate::template::text::quoted;
-use crate::template::value::{NamedFields, Scope, Value};
 use crate::workload::WorkloadMeta;
 
 /// What templates render a pod from.
@@ -45,7 +44,7 @@ pub(crate) struct Rendered {
 /// Renders the templates of `pod`. They read `bare`, the pod before an earlier injection.
 pub(crate) fn render(pod: &Json, bare: &Json, inputs: Inputs<'_>) -> Result<Rendered, String> {
     let data = data(bare, inputs);
-    let scope = Scope { environment: inputs.environment };
+    let scope = Scope::new(inputs.environment);
     let mut rendered = Rendered { merged: pod.clone(), template: json!({"metadata": {}, "spec": {}}) };
     for name in inputs.config.template_names(meta_text(pod, "annotations", TEMPLATES)) {
         let Some(template) = inputs.config.templates.get(&name) else {

@@ -4,22 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use crate::template::text::show;
-use crate::template::value::{Dict, Scope, Value};
-
-use super::arguments::{Called, Table, at_least_one, dict, exactly, list, text, to_size};
-use super::encoding::parse_json;
-use super::lists::names;
-use super::strings::MAX_INDENT;
-use super::yaml::to_yaml;
+use sluice_template::functions::arguments::{Called, Table, dict, exactly, list, names, text, to_size};
+use sluice_template::functions::{MAX_INDENT, parse_json, to_yaml};
+use sluice_template::{Dict, Scope, Value, show};
 
 pub(super) const FUNCTIONS: Table = &[
     ("annotation", annotation),
     ("appendMultusNetwork", append_multus_network),
     ("applicationPorts", |_, args| exactly::<1>(args).and_then(|[value]| ports(value, |name| name != PROXY))),
-    ("contains", |_, args| {
-        exactly::<2>(args).and_then(|[part, whole]| Ok(Value::Bool(text(whole)?.contains(text(part)?))))
-    }),
     ("directory", directory),
     ("env", env),
     ("excludeInboundPort", exclude_inbound_port),
@@ -33,7 +25,6 @@ pub(super) const FUNCTIONS: Table = &[
     ("isset", isset),
     ("kubevirtInterfaces", same),
     ("mergeMaps", |_, args| Ok(Value::text_dict(merged(args)?))),
-    ("omit", omit),
     ("omitNil", |_, args| exactly::<1>(args).map(|[value]| without_nil(value).unwrap_or(Value::Nil))),
     ("otelResourceAttributes", otel_resource_attributes),
     ("protoToJSON", proto_to_json),
@@ -172,14 +163,6 @@ fn merged(args: &[Value]) -> Result<BTreeMap<String, String>, String> {
         }
     }
     Ok(out)
-}
-
-fn omit(_: &Scope<'_>, args: &[Value]) -> Called {
-    let (value, omitted) = at_least_one(args)?;
-    let omitted = names(omitted)?;
-    let dict = dict(value)?;
-    let kept = dict.entries.iter().filter(|(key, _)| !omitted.contains(&key.as_str()));
-    Ok(Value::dict_of(dict.of_texts, kept.map(|(key, value)| (key.clone(), value.clone())).collect()))
 }
 
 fn strdict(_: &Scope<'_>, args: &[Value]) -> Called {

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use sluice_template::{Scope, Template, Value};
 
 use super::find;
-use crate::template::Template;
-use crate::template::value::{Scope, Value};
 
 #[track_caller]
 fn check(source: &str, expected: &str) {
@@ -16,8 +15,8 @@ fn check(source: &str, expected: &str) {
         "nothing": null,
     });
     let environment = BTreeMap::from([("REGION".to_owned(), "eu".to_owned())]);
-    let template = Template::parse(source, find).expect(source);
-    let text = template.execute(&Value::from_json(&data), &Scope { environment: &environment });
+    let template = Template::parse("inject", source, find).expect(source);
+    let text = template.execute(&Value::from_json(&data), &Scope::new(&environment));
     assert_eq!(text.as_deref(), Ok(expected), "{source}");
 }
 
@@ -37,9 +36,9 @@ fn functions_of_the_injector() {
     check("{{ env `REGION` `x` }}{{ env `ZONE` `y` }}", "euy");
     check(
         "{{ toYaml .values | indent 2 }}",
-        "empty:\n    x: null\n  \"n\": 3\n  \"on\": \"yes\"\n  requests:\n    cpu: \"100m\"\n    none: null\n  ",
+        "empty:\n    x: null\n  \"n\": 3\n  \"on\": \"yes\"\n  requests:\n    cpu: 100m\n    none: null\n  ",
     );
-    check("{{ toYaml (omitNil .values) }}", "\"n\": 3\n\"on\": \"yes\"\nrequests:\n  cpu: \"100m\"\n");
+    check("{{ toYaml (omitNil .values) }}", "\"n\": 3\n\"on\": \"yes\"\nrequests:\n  cpu: 100m\n");
     check("{{ toYaml (list (dict `a` (list 1 2)) (dict)) }}", "- a:\n  - 1\n  - 2\n- {}\n");
     check("{{ structToJSON .labels }}{{ structToJSON .nothing }}", "{\"app\":\"web\",\"tier\":\"front\"}{}");
     check("{{ toJsonMap (strdict `a` `1` `b`) (strdict `a` `2`) }}", "{\"a\":\"2\",\"b\":\"\"}");
@@ -55,67 +54,4 @@ fn networks_of_multus_are_appended_once() {
     let list = "[{\"name\": \"a\"}, {\"name\": \"istio-cni\", \"namespace\": \"default\"}]";
     check("{{ appendMultusNetwork `[{\"name\": \"a\"}]` `default/istio-cni` }}", list);
     check(&format!("{{{{ appendMultusNetwork `{list}` `default/istio-cni` }}}}"), list);
-}
-
-#[test]
-fn functions_of_texts() {
-    check("{{ `a b` | quote }}{{ squote 1 `x` }}{{ quote .nothing }}", "\"a b\"'1' 'x'");
-    check("{{ trunc 3 `abcdef` }}{{ trunc -2 `abcdef` }}{{ trunc 9 `é` }}", "abcefé");
-    check("{{ trimAll `-_.` `-a.b_` }}{{ trimPrefix `v` `v1` }}{{ trimSuffix `.` `a.` }}", "a.b1a");
-    check("{{ nindent 2 `a\nb` }}", "\n  a\n  b");
-    check("{{ default `x` `` }}{{ default `x` `y` }}{{ .nothing | default `z` }}", "xyz");
-    check("{{ join `,` (list 1 `a` nil) }}{{ splitList `,` `a,b` }}{{ (split `/` `a/b`)._1 }}", "1,a[a b]b");
-    check(
-        "{{ replace `a` `b` `aa` }}{{ hasPrefix `a` `ab` }}{{ repeat 2 `x` }}{{ title `one two` }}",
-        "bbtruexxOne Two",
-    );
-    check("{{ ternary 1 2 true }}{{ coalesce `` 0 `c` }}{{ empty `` }}{{ substr 1 3 `abcd` }}", "1ctruebc");
-    check(
-        "{{ kebabcase `FirstName` }} {{ snakecase `first name` }} {{ camelcase `first_name` }}",
-        "first-name first_name FirstName",
-    );
-    check(
-        "{{ printf `%05d|%-4s|%q|%v|%t|%.2f|%%` 42 `a` `b` (list 1) true 1.005 }}",
-        "00042|a   |\"b\"|[1]|true|1.00|%",
-    );
-    check("{{ printf `%d` `x` }}{{ printf `%s` }}{{ printf `a` 1 }}", "%!d(string=x)%!s(MISSING)a%!(EXTRA int64=1)");
-    check("{{ regexMatch `^a+$` `aaa` }}{{ regexReplaceAll `(a)b` `ab` `${1}c` }}", "trueac");
-    check("{{ b64enc `hi` }}{{ b64dec `aGk=` }}{{ html `<a>` }}", "aGk=hi&lt;a&gt;");
-}
-
-#[test]
-fn functions_of_lists_maps_and_numbers() {
-    check("{{ first (list 1 2) }}{{ last (list 1 2) }}{{ rest (list 1 2) }}{{ initial (list 1 2) }}", "12[2][1]");
-    check(
-        "{{ append (list 1) 2 }}{{ prepend (list 1) 2 }}{{ uniq (list 1 1 2) }}{{ has 1 (list 1) }}",
-        "[1 2][2 1][1 2]true",
-    );
-    check(
-        "{{ without (list 1 2) 1 }}{{ compact (list `` `a`) }}{{ reverse (list 1 2) }}{{ sortAlpha (list `b` `a`) }}",
-        "[2][a][2 1][a b]",
-    );
-    check("{{ until 3 }}{{ untilStep 0 10 5 }}{{ chunk 2 (list 1 2 3) }}", "[0 1 2][0 5][[1 2] [3]]");
-    check(
-        "{{ keys .labels }}{{ values .labels }}{{ hasKey .labels `app` }}{{ get .labels `x` }}",
-        "[app tier][web front]true",
-    );
-    check(
-        "{{ merge (dict `a` 1) (dict `a` 2 `b` 3) }}{{ mergeOverwrite (dict `a` 1) (dict `a` 2) }}",
-        "map[a:1 b:3]map[a:2]",
-    );
-    check(
-        "{{ dig `requests` `cpu` `x` .values }}{{ dig `a` `b` `x` .values }}{{ pick .labels `app` }}",
-        "100mxmap[app:web]",
-    );
-    check(
-        "{{ add 1 2 3 }} {{ sub 5 2 }} {{ mul 2 3 }} {{ div 7 2 }} {{ mod 7 2 }} {{ max 1 3 }} {{ min 1 3 }}",
-        "6 3 6 3 1 3 1",
-    );
-    check(
-        "{{ int `7` }}{{ atoi `8` }}{{ .values.n | int }}{{ floor 1.7 }}{{ ceil 1.2 }}{{ round 1.256 2 }}",
-        "783121.26",
-    );
-    check("{{ kindOf `a` }} {{ kindIs `map` .labels }} {{ typeOf 1 }}", "string true int64");
-    check("{{ index `abc` 1 }} {{ slice `abc` 1 2 }} {{ slice (list 1 2 3) 1 }}", "98 b [2 3]");
-    check("{{ lt 1 2 }}{{ ge `b` `a` }}{{ print 1 2 `a` 3 }}", "truetrue1 2a3");
 }

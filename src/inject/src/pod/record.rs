@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json};
 
 use super::structure::{FieldKind, Structure};
-use crate::template::value::{Extent, TemplateObject, Value};
+use sluice_template::{Extent, TemplateObject, Value};
 
 /// A structure of a pod. Unset fields have zero values.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::schema::POD;
 use super::{canonical, merge, normalize, record};
-use crate::template::value::Value;
+use sluice_template::Value;
 
 fn merged(original: &Json, patch: Json) -> Result<Json, String> {
     let mut pod = original.clone();

@@ -1,0 +1,61 @@
+//! `precheck` and `verify-install`.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use sluice_install::{Severity, precheck as find_obstacles, verify as compare};
+
+use super::{Done, Streams, connect, read, render};
+use crate::install_args::{CheckArgs, CheckOutput};
+use crate::{EXIT_FINDINGS, EXIT_OK};
+
+/// Checks whether an installation is possible.
+pub(super) async fn precheck(args: &CheckArgs, streams: &mut Streams<'_>) -> Done {
+    let (installation, charts) = read(&args.source, streams.errors)?;
+    let cluster = connect(&args.cluster).await?;
+    let findings = find_obstacles(&installation, &charts, &cluster).await?;
+    let error_count = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    let name = |severity: Severity| if severity == Severity::Error { "error" } else { "warning" };
+    if args.output == CheckOutput::Text {
+        for finding in &findings {
+            writeln!(streams.out, "{}: {}: {}", name(finding.severity), finding.subject, finding.reason)?;
+        }
+        let warnings = findings.len() - error_count;
+        writeln!(streams.errors, "{error_count} errors, {warnings} warnings")?;
+    } else {
+        let findings: Vec<Value> = findings
+            .iter()
+            .map(|it| json!({"severity": name(it.severity), "subject": it.subject, "reason": it.reason}))
+            .collect();
+        write_structured(&json!({"findings": findings}), args.output, streams.out)?;
+    }
+    Ok(if error_count > 0 { EXIT_FINDINGS } else { EXIT_OK })
+}
+
+/// Checks whether an installation is complete and ready.
+pub(super) async fn verify(args: &CheckArgs, streams: &mut Streams<'_>) -> Done {
+    let (installation, charts) = read(&args.source, streams.errors)?;
+    let cluster = connect(&args.cluster).await?;
+    let manifests = render(&installation, &charts, &cluster).await?;
+    let verification = compare(&installation, &manifests, &cluster).await?;
+    if args.output == CheckOutput::Text {
+        for problem in &verification.problems {
+            writeln!(streams.out, "{problem}")?;
+        }
+        writeln!(streams.errors, "{} objects, {} problems", verification.objects, verification.problems.len())?;
+    } else {
+        let result = json!({"objects": verification.objects, "problems": verification.problems});
+        write_structured(&result, args.output, streams.out)?;
+    }
+    Ok(if verification.problems.is_empty() { EXIT_OK } else { EXIT_FINDINGS })
+}
+
+fn write_structured(value: &Value, output: CheckOutput, out: &mut dyn Write) -> io::Result<()> {
+    match output {
+        CheckOutput::Yaml => write!(out, "{}", sluice_install::to_yaml(value).map_err(io::Error::other)?),
+        CheckOutput::Text | CheckOutput::Json => {
+            serde_json::to_writer_pretty(&mut *out, value)?;
+            writeln!(out)
+        }
+    }
+}
