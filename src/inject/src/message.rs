@@ -1,5 +1,6 @@
 //! Protobuf messages as values of templates, with the names that Go's generated code has.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value as Proto};
@@ -59,8 +60,12 @@ impl TemplateObject for MessageObject {
         self.message.as_ref().map_or(Json::Null, encode_dynamic)
     }
 
-    fn message(&self) -> Option<&DynamicMessage> {
-        self.message.as_ref()
+    fn is_pointer(&self) -> bool {
+        self.message.is_some()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.message.as_ref().map(|message| message as &dyn Any)
     }
 }
 

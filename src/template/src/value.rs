@@ -1,5 +1,6 @@
 //! Values of templates, with the distinctions of Go's types that templates can observe.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
@@ -115,8 +116,12 @@ pub trait TemplateObject: fmt::Debug + Send + Sync {
     fn text(&self) -> String {
         self.json().to_string()
     }
-    /// The protobuf message, if it is one.
-    fn message(&self) -> Option<&prost_reflect::DynamicMessage> {
+    /// Whether it is a pointer to a structure.
+    fn is_pointer(&self) -> bool {
+        false
+    }
+    /// What functions of the program read it as.
+    fn as_any(&self) -> Option<&dyn Any> {
         None
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use prost_reflect::DynamicMessage;
 use serde_json::{Value as Json, json};
 
 use sluice_template::functions::arguments::{Called, Table, dict, exactly, list, names, text, to_size};
@@ -238,7 +239,7 @@ fn go_duration(nanoseconds: i128) -> String {
 fn proto_to_json(_: &Scope<'_>, args: &[Value]) -> Called {
     let [value] = exactly(args)?;
     let Value::Object(object) = value else { return Ok(Value::text("{}")) };
-    let json = match object.message() {
+    let json = match object.as_any().and_then(|any| any.downcast_ref::<DynamicMessage>()) {
         Some(message) => crate::proxy_config::without_defaults(message),
         None => json!({}),
     };

@@ -45,7 +45,7 @@ fn kind(value: &Value) -> &'static str {
         Value::Text(_) => "string",
         Value::List(_) => "slice",
         Value::Dict(_) => "map",
-        Value::Object(object) if object.message().is_some() => "ptr",
+        Value::Object(object) if object.is_pointer() => "ptr",
         Value::Object(_) => "struct",
     }
 }
