@@ -108,7 +108,9 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-watch",
             ],
         ),
-        ("sluice-inject", vec!["sluice-model", "sluice-parse", "sluice-proto"]),
+        ("sluice-template", vec![]),
+        ("sluice-inject", vec!["sluice-model", "sluice-parse", "sluice-proto", "sluice-template"]),
+        ("sluice-install", vec!["sluice-kube", "sluice-parse", "sluice-template"]),
         (
             "sluice-webhook",
             vec![
@@ -229,6 +231,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             vec![
                 "sluice-engine",
                 "sluice-graph",
+                "sluice-install",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",
@@ -261,6 +264,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         "sluice-envoy",
         "sluice-patch",
         "sluice-graph",
+        "sluice-template",
         "sluice-inject",
         "sluice-xds-protocol",
     ];

@@ -106,10 +106,6 @@ impl Object {
         self.json["metadata"]["annotations"][name].as_str()
     }
 
-    pub(crate) fn uid(&self) -> &str {
-        self.json["metadata"]["uid"].as_str().unwrap_or_default()
-    }
-
     /// The object without its status and without the fields that the API server writes.
     pub(crate) fn desired(&self) -> Json {
         let mut json = self.json.clone();

@@ -253,7 +253,7 @@ impl<'o> Reader<'o> {
         Ok(Self { spec, owner, namespace, revision, notes: profile.notes(), profile, values })
     }
 
-    fn installation(mut self) -> Result<Installation, InstallError> {
+    fn installation(self) -> Result<Installation, InstallError> {
         let components = self.spec.child("components")?;
         components.permit(&[
             "base",

@@ -14,7 +14,7 @@ const REVISION: &str = "istio.io/rev";
 pub(crate) const HELM_RELEASE: &str = "meta.helm.sh/release-name";
 
 /// The version of the charts.
-pub const VERSION_VALUE: &str = env!("CARGO_PKG_VERSION");
+const VERSION_VALUE: &str = env!("CARGO_PKG_VERSION");
 
 /// Kinds of objects that an installation can have, in the order in which they are removed. CRDs are never removed, since all
 /// their objects would disappear with them. The group of the last one may be missing.

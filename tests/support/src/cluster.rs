@@ -150,6 +150,12 @@ impl Cluster {
         self.credentials.kubeconfig(address, json!({"token": token}))
     }
 
+    /// The kubeconfig file of an administrator.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.directory.path().join(helm::KUBECONFIG)
+    }
+
     /// Helm as an administrator.
     #[must_use]
     pub fn helm(&self) -> Helm {

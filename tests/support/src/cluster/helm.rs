@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-const KUBECONFIG: &str = "admin.kubeconfig";
+/// The name of the kubeconfig of an administrator.
+pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
 
 /// The program helm. It keeps its files in a directory of the test.
 pub struct Helm {

@@ -1,0 +1,315 @@
+//! `sluicectl install` and its family with a real API server. A node runs the pods of the control plane.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sluice_testkit::binary::workspace_binary;
+use sluice_testkit::cluster::Cluster;
+use sluice_testkit::node::{Image, TestNode};
+use sluice_testkit::pods::cluster_mesh::ClusterMesh;
+use sluice_testkit::pods::network::pods_are_permitted;
+use sluice_testkit::pods::pod_set::PodSet;
+
+use crate::charts::{label, objects};
+use crate::fixture::{SYSTEM, manifest, programs, until};
+use crate::installation::existing;
+use crate::upgrade::helm;
+use crate::webhooks::until_webhooks_are_called;
+
+/// Values of all installations: one replica, which no autoscaler changes, and a policy that an upgrade removes.
+const VALUES: &str = "
+apiVersion: install.istio.io/v1alpha1
+kind: IstioOperator
+metadata: {name: mesh, namespace: istio-system}
+spec:
+  profile: minimal
+  values:
+    pilot: {autoscaleEnabled: false, traceSampling: 1}
+    global: {networkPolicy: {enabled: true}}
+";
+
+/// `sluicectl` with the kubeconfig of an administrator.
+struct Sluicectl {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    charts: PathBuf,
+    file: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+struct Finished {
+    code: Option<i32>,
+    out: String,
+    errors: String,
+}
+
+impl Finished {
+    #[track_caller]
+    fn expect(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.errors);
+        for text in texts {
+            assert!(self.out.contains(text) || self.errors.contains(text), "{text}:\n{}\n{}", self.out, self.errors);
+        }
+    }
+}
+
+impl Sluicectl {
+    fn new(cluster: &Cluster, programs: &Path) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let mut render = std::process::Command::new(manifest("manifests/render"));
+        let rendered = render.arg(directory.path()).env("SLUICE_CLUSTER", programs).output()?;
+        ensure!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+        let file = directory.path().join("mesh.yaml");
+        std::fs::write(&file, VALUES)?;
+        Ok(Self {
+            binary: workspace_binary("sluicectl")?,
+            kubeconfig: cluster.admin_kubeconfig(),
+            charts: directory.path().join("charts"),
+            file,
+            _directory: directory,
+        })
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = tokio::process::Command::new(&self.binary);
+        let output = command.args(arguments).stdin(Stdio::null()).output().await.context("run sluicectl")?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).context("the output is UTF-8");
+        Ok(Finished { code: output.status.code(), out: text(output.stdout)?, errors: text(output.stderr)? })
+    }
+
+    /// A command with the file of the test, and further arguments.
+    async fn with_file(&self, command: &str, arguments: &[&str]) -> Result<Finished> {
+        let [kubeconfig, charts, file] =
+            [&self.kubeconfig, &self.charts, &self.file].map(|path| path.display().to_string());
+        let mut all = vec![command, "--kubeconfig", &kubeconfig, "--manifests", &charts, "-f", &file];
+        all.extend(arguments);
+        self.run(&all).await
+    }
+
+    async fn uninstall(&self, arguments: &[&str]) -> Result<Finished> {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let mut all = vec!["uninstall", "--kubeconfig", &kubeconfig];
+        all.extend(arguments);
+        self.run(&all).await
+    }
+
+    /// The objects that an installation would apply.
+    async fn manifest(&self, arguments: &[&str]) -> Result<String> {
+        let [charts, file] = [&self.charts, &self.file].map(|path| path.display().to_string());
+        let mut all = vec!["manifest", "generate", "--manifests", &charts, "-f", &file];
+        all.extend(arguments);
+        let finished = self.run(&all).await?;
+        finished.expect(0, &[]);
+        Ok(finished.out)
+    }
+}
+
+/// The stored objects of a manifest, without what controllers write.
+async fn stored(cluster: &Cluster, text: &str) -> Result<BTreeMap<String, Value>> {
+    let mut stored = BTreeMap::new();
+    for object in objects(text)? {
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (part(&object["apiVersion"]), part(&object["kind"]));
+        let (namespace, name) = (part(&object["metadata"]["namespace"]), part(&object["metadata"]["name"]));
+        let Some(mut found) = cluster.get(&version, &kind, &namespace, &name).await? else { continue };
+        found.as_object_mut().map(|fields| fields.remove("status"));
+        let metadata = found["metadata"].as_object_mut().context("it has metadata")?;
+        metadata.retain(|name, _| ["labels", "annotations", "name", "uid"].contains(&name.as_str()));
+        metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+            .map(|it| it.remove("deployment.kubernetes.io/revision"));
+        stored.insert(label(&object), found);
+    }
+    Ok(stored)
+}
+
+fn images(pods: &PodSet) -> Result<Vec<Image>> {
+    let program = pods.linked_path(&workspace_binary("sluiced")?)?;
+    Ok(vec![Image { name: "sluice:", program, reads_cluster: true }])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&programs).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    let mut mesh = ClusterMesh::new(&cluster)?;
+    let programs = images(&mesh.pods)?;
+    let node = TestNode::new(&cluster, &[SYSTEM], &mut mesh.pods, 8, programs).await?;
+    let text = sluicectl.manifest(&[]).await?;
+    node.during(async {
+        sluicectl.with_file("precheck", &[]).await?.expect(0, &["0 errors, 0 warnings"]);
+        sluicectl.with_file("upgrade", &["-y"]).await?.expect(1, &["there is no installation that could be upgraded"]);
+        sluicectl.with_file("install", &[]).await?.expect(2, &["use --skip-confirmation"]);
+        let planned = sluicectl.with_file("install", &["--dry-run"]).await?;
+        planned
+            .expect(0, &["+++ Deployment istio-system/istiod (new)", "+++ Namespace istio-system (new)", "0 deleted"]);
+        assert!(cluster.get("v1", "Namespace", "", SYSTEM).await?.is_none(), "a dry run changes nothing");
+
+        let installed = sluicectl.with_file("install", &["-y"]).await?;
+        installed.expect(0, &["base: ready", "waiting: Deployment istio-system/istiod:", "control plane: ready"]);
+        assert_eq!(node.ready().len(), 1, "the pod is ready at the end");
+        until_webhooks_are_called(&cluster, "istio-sidecar-injector").await?;
+        assert_eq!(existing(&cluster, &text).await?.len(), objects(&text)?.len());
+        sluicectl.with_file("verify-install", &[]).await?.expect(0, &[" 0 problems"]);
+        let again = sluicectl.with_file("install", &["-y"]).await?;
+        again.expect(0, &["0 created, 0 changed, 0 deleted"]);
+
+        let before = stored(&cluster, &text).await?;
+        let changes = ["--set", "values.pilot.traceSampling=5", "--set", "values.global.networkPolicy.enabled=false"];
+        let planned = sluicectl.with_file("upgrade", &[&["--dry-run"], &changes[..]].concat()).await?;
+        let lines = ["-          value: \"1\"", "+          value: \"5\"", "+++ /dev/null"];
+        planned.expect(0, &lines);
+        assert_eq!(stored(&cluster, &text).await?, before, "a dry run changes nothing");
+        sluicectl.with_file("verify-install", &changes).await?.expect(1, &["it differs from what the charts render"]);
+
+        // The pod of the failing upgrade is never ready. What it has changed, created and deleted is as before.
+        let mut failing = vec!["-y", "--readiness-timeout", "5s", "--set", "meshConfig.accessLogFile=/changed"];
+        failing.extend(["--set", "values.pilot.cni.enabled=true", "--set", "values.pilot.serviceAnnotations.a=b"]);
+        failing.extend(["--set", "values.pilot.jwksResolverExtraRootCA=pem"]);
+        failing.extend(["--set", "components.pilot.k8s.readinessProbe.httpGet.path=/nothing"]);
+        let failed = sluicectl.with_file("upgrade", &failing).await?;
+        let texts =
+            ["not ready after 5 s: Deployment istio-system/istiod", "undo: restored ConfigMap istio-system/istio"];
+        failed.expect(1, &texts);
+        failed.expect(
+            1,
+            &["undo: removed ConfigMap istio-system/pilot-jwks-extra-cacerts", "the cluster is as it was before"],
+        );
+        assert_eq!(stored(&cluster, &text).await?, before);
+        // The fields of the failed upgrade would stay if the undo had not restored who has applied them.
+        until("the restored installation is ready", async || {
+            Ok(sluicectl.with_file("verify-install", &[]).await?.code == Some(0))
+        })
+        .await?;
+
+        let upgraded = sluicectl.with_file("upgrade", &[&["-y"], &changes[..]].concat()).await?;
+        upgraded.expect(0, &["- NetworkPolicy istio-system/istiod", "deleted NetworkPolicy istio-system/istiod"]);
+        assert!(cluster.get("networking.k8s.io/v1", "NetworkPolicy", SYSTEM, "istiod").await?.is_none());
+        let ready = node.ready();
+        let (pod, _) = ready.iter().next().context("a pod is ready")?;
+        assert_eq!(node.environment(pod).get("PILOT_TRACE_SAMPLING").map(String::as_str), Some("5"));
+        sluicectl.with_file("verify-install", &changes).await?.expect(0, &[" 0 problems"]);
+
+        sluicectl.uninstall(&["-y"]).await?.expect(2, &["--revision"]);
+        sluicectl
+            .uninstall(&["--revision", "other", "-y"])
+            .await?
+            .expect(0, &["there are no objects of revision other"]);
+        sluicectl
+            .uninstall(&["--revision", "default", "--dry-run"])
+            .await?
+            .expect(0, &["--- Deployment istio-system/istiod"]);
+        assert!(cluster.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.is_some(), "a dry run removes nothing");
+        sluicectl.uninstall(&["--revision", "default", "-y"]).await?.expect(0, &["removed revision default"]);
+        let is_left = |name: &String| name == "ServiceAccount istio-reader-service-account" || is_definition(name);
+        let left = existing(&cluster, &text).await?;
+        assert!(left.iter().all(is_left) && left.len() > 10, "{left:?}");
+        sluicectl.uninstall(&["--purge", "-y"]).await?.expect(0, &["removed all revisions"]);
+        let left = existing(&cluster, &text).await?;
+        assert!(left.iter().all(is_definition), "{left:?}");
+        until("the pods have ended", async || Ok(node.running() == 0)).await
+    })
+    .await
+}
+
+fn is_definition(label: &String) -> bool {
+    label.starts_with("CustomResourceDefinition ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_installation_that_fails_leaves_nothing_but_crds() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    let cluster = Cluster::start(&programs).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    // There is no node, so no pod becomes ready.
+    let failed = sluicectl.with_file("install", &["-y", "--readiness-timeout", "3s"]).await?;
+    failed
+        .expect(1, &["0 of 1 replicas are available", "CRDs were created and stay", "the cluster is as it was before"]);
+    let text = sluicectl.manifest(&[]).await?;
+    until("nothing but CRDs is left", async || {
+        let namespace = cluster.get("v1", "Namespace", "", SYSTEM).await?;
+        Ok(namespace.is_none() && existing(&cluster, &text).await?.iter().all(is_definition))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_are_refused_or_of_helm_change_nothing() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    let cluster = Cluster::start(&programs).await?;
+    cluster.create_namespace(SYSTEM, json!({})).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    let text = sluicectl.manifest(&[]).await?;
+    let port = "components.pilot.k8s.service.ports.[0].port";
+    for (setting, expected) in [
+        (format!("{port}=70000"), "Service istio-system/istiod: 422: "),
+        ("values.pilot.serviceMonitor.enabled=true".to_owned(), "the API server does not serve ServiceMonitor"),
+    ] {
+        let refused = sluicectl.with_file("install", &["-y", "--set", &setting]).await?;
+        refused.expect(1, &[expected]);
+        assert_eq!(existing(&cluster, &text).await?.len(), 0, "nothing is written");
+    }
+    let chart = manifest("manifests/charts/sluice").display().to_string();
+    helm(&cluster, &["install", "istiod", &chart, "--namespace", SYSTEM]).await?;
+    let before = stored(&cluster, &text).await?;
+    let refused = sluicectl.with_file("install", &["-y"]).await?;
+    refused.expect(1, &["it belongs to the release istiod of helm"]);
+    let checked = sluicectl.with_file("precheck", &["-o", "json"]).await?;
+    checked.expect(1, &["\"subject\": \"Deployment istio-system/istiod\""]);
+    assert_eq!(stored(&cluster, &text).await?, before);
+    // Helm's objects are not removed either.
+    sluicectl.uninstall(&["--purge", "-y"]).await?.expect(0, &["there are no objects of all revisions"]);
+
+    // A revision in another namespace runs beside it, the same revision does not.
+    let file = sluicectl.file.with_file_name("other.yaml");
+    std::fs::write(&file, VALUES.replace("namespace: istio-system", "namespace: mesh"))?;
+    let file = file.display().to_string();
+    let other = ["-f", file.as_str()];
+    let checked = sluicectl.with_file("precheck", &other).await?;
+    checked.expect(1, &["a control plane of revision default is in another namespace", "it injects the same pods"]);
+    let checked = sluicectl.with_file("precheck", &[&other[..], &["--revision", "next"]].concat()).await?;
+    checked.expect(0, &["a control plane of revision default runs beside this one"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_rights_are_named_by_kind() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    let cluster = Cluster::start(&programs).await?;
+    cluster.create_namespace(SYSTEM, json!({})).await?;
+    let token = cluster.create_token((SYSTEM, "default"), None, None).await?;
+    let mut sluicectl = Sluicectl::new(&cluster, &programs)?;
+    // It may read webhook configurations, which the charts read, and nothing else.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": SYSTEM}],
+    });
+    for object in [role, binding] {
+        cluster.apply(&object).await?;
+    }
+    sluicectl.kubeconfig = sluicectl.file.with_file_name("kubeconfig");
+    std::fs::write(&sluicectl.kubeconfig, cluster.kubeconfig(cluster.address(), &token).to_string())?;
+    let checked = sluicectl.with_file("precheck", &[]).await?;
+    checked.expect(
+        1,
+        &["Deployment (apps/v1): the current user may not create, patch, delete objects of this kind in istio-system"],
+    );
+    let refused = sluicectl.with_file("install", &["-y"]).await?;
+    refused.expect(1, &["403: "]);
+    Ok(())
+}
