@@ -156,7 +156,7 @@ unused: tools ## check for unused dependencies
 	$(TOOLS)/cargo-shear shear --locked
 
 # The crates without I/O. CI checks these alone; the others use most features of their dependencies in any case.
-PURE_CRATES = $(addprefix sluice-,proto model engine parse patch envoy graph xds-protocol)
+PURE_CRATES = $(addprefix sluice-,proto model engine parse patch envoy graph template xds-protocol)
 
 .PHONY: check-crates
 check-crates: ## check each crate alone: it compiles without features from other crates (13 minutes; CRATES=…, default all)

@@ -8,15 +8,17 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::cluster::Cluster;
-use sluice_testkit::node::{Image, TestNode};
+use sluice_testkit::node::TestNode;
 use sluice_testkit::pods::cluster_mesh::ClusterMesh;
+use sluice_testkit::pods::envoy;
 use sluice_testkit::pods::network::pods_are_permitted;
-use sluice_testkit::pods::pod_set::PodSet;
+use tokio::process::Child;
 
 use crate::charts::{label, objects};
 use crate::fixture::{SYSTEM, manifest, programs, until};
 use crate::installation::existing;
-use crate::upgrade::helm;
+use crate::takeover::istiod;
+use crate::upgrade::{helm, images};
 use crate::webhooks::until_webhooks_are_called;
 
 /// Values of all installations: one replica, which no autoscaler changes, and a policy that an upgrade removes.
@@ -58,6 +60,13 @@ impl Finished {
     }
 }
 
+/// Waits for the end of a command.
+async fn finish(child: Child) -> Result<Finished> {
+    let output = child.wait_with_output().await.context("run sluicectl")?;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).context("the output is UTF-8");
+    Ok(Finished { code: output.status.code(), out: text(output.stdout)?, errors: text(output.stderr)? })
+}
+
 impl Sluicectl {
     fn new(cluster: &Cluster, programs: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
@@ -75,20 +84,28 @@ impl Sluicectl {
         })
     }
 
-    async fn run(&self, arguments: &[&str]) -> Result<Finished> {
+    /// Starts a command.
+    fn start(&self, arguments: &[&str]) -> Result<Child> {
         let mut command = tokio::process::Command::new(&self.binary);
-        let output = command.args(arguments).stdin(Stdio::null()).output().await.context("run sluicectl")?;
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).context("the output is UTF-8");
-        Ok(Finished { code: output.status.code(), out: text(output.stdout)?, errors: text(output.stderr)? })
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().context("start sluicectl")
     }
 
-    /// A command with the file of the test, and further arguments.
-    async fn with_file(&self, command: &str, arguments: &[&str]) -> Result<Finished> {
+    async fn run(&self, arguments: &[&str]) -> Result<Finished> {
+        finish(self.start(arguments)?).await
+    }
+
+    /// The arguments of a command with the file of the test, and further ones.
+    fn arguments(&self, command: &str, further: &[&str]) -> Vec<String> {
         let [kubeconfig, charts, file] =
             [&self.kubeconfig, &self.charts, &self.file].map(|path| path.display().to_string());
-        let mut all = vec![command, "--kubeconfig", &kubeconfig, "--manifests", &charts, "-f", &file];
-        all.extend(arguments);
-        self.run(&all).await
+        let own = [command, "--kubeconfig", &kubeconfig, "--manifests", &charts, "-f", &file];
+        own.iter().chain(further).map(|argument| (*argument).to_owned()).collect()
+    }
+
+    async fn with_file(&self, command: &str, further: &[&str]) -> Result<Finished> {
+        let arguments = self.arguments(command, further);
+        self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
     async fn uninstall(&self, arguments: &[&str]) -> Result<Finished> {
@@ -127,11 +144,6 @@ async fn stored(cluster: &Cluster, text: &str) -> Result<BTreeMap<String, Value>
         stored.insert(label(&object), found);
     }
     Ok(stored)
-}
-
-fn images(pods: &PodSet) -> Result<Vec<Image>> {
-    let program = pods.linked_path(&workspace_binary("sluiced")?)?;
-    Ok(vec![Image { name: "sluice:", program, reads_cluster: true }])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,20 +239,120 @@ fn is_definition(label: &String) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gateways_are_installed_after_the_control_plane_and_pruned() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&programs).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    let mut mesh = ClusterMesh::new(&cluster)?;
+    let host = mesh.pods.host_ip();
+    // The image has Envoy at the default path.
+    let envoy = format!("meshConfig.defaultConfig.binaryPath={}", mesh.pods.linked_path(&envoy::binary()?)?.display());
+    let programs = images(&mesh.pods)?;
+    let mut node = TestNode::new(&cluster, &[SYSTEM, "edge"], &mut mesh.pods, 4, programs).await?;
+    node.serve((SYSTEM, "istiod"), 15012, (host, 15012).into()).await?;
+    mesh.pods.add_name("istiod.istio-system.svc", host)?;
+    node.during(async {
+        // There is no load balancer that would get an address, and no autoscaler.
+        let gateway = ["name=front", "namespace=edge", "k8s.service.type=ClusterIP"];
+        let gateway = gateway.map(|value| format!("components.ingressGateways.[0].{value}"));
+        let shared = "values.gateways.istio-ingressgateway.autoscaleEnabled=false";
+        let mut arguments = vec!["-y", "--set", &envoy, "--set", shared];
+        arguments.extend(gateway.iter().flat_map(|value| ["--set", value]));
+        let installed = sluicectl.with_file("install", &arguments).await?;
+        installed.expect(0, &["control plane: ready\ningress gateway: ", "ingress gateway: ready"]);
+        let pods = node.ready();
+        let (gateway, _) = pods.iter().find(|(name, _)| name.starts_with("front-")).context("the gateway is ready")?;
+        // The control plane has injected its pod.
+        assert_eq!(node.environment(gateway)["CA_ADDR"], "istiod.istio-system.svc:15012");
+        sluicectl.with_file("verify-install", &arguments[1..]).await?.expect(0, &[" 0 problems"]);
+
+        let removal = ["-y", "--set", &envoy, "--set", "components.ingressGateways.[0].enabled=false"];
+        let pruned = sluicectl.with_file("upgrade", &removal).await?;
+        pruned.expect(0, &["deleted Deployment edge/front", "deleted ServiceAccount edge/front"]);
+        assert!(cluster.get("apps/v1", "Deployment", "edge", "front").await?.is_none());
+        assert!(cluster.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.is_some());
+        until("the pod of the gateway has ended", async || Ok(node.running() == 1)).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_first_installation_that_fails_leaves_nothing_but_crds() -> Result<()> {
     let Some(programs) = programs() else { return Ok(()) };
     let cluster = Cluster::start(&programs).await?;
     let sluicectl = Sluicectl::new(&cluster, &programs)?;
     // There is no node, so no pod becomes ready.
     let failed = sluicectl.with_file("install", &["-y", "--readiness-timeout", "3s"]).await?;
-    failed
-        .expect(1, &["0 of 1 replicas are available", "CRDs were created and stay", "the cluster is as it was before"]);
+    let texts = ["0 of 1 replicas are available", "CRDs were created and stay", "the cluster is as it was before"];
+    failed.expect(1, &texts);
     let text = sluicectl.manifest(&[]).await?;
-    until("nothing but CRDs is left", async || {
+    let nothing_is_left = async || {
         let namespace = cluster.get("v1", "Namespace", "", SYSTEM).await?;
         Ok(namespace.is_none() && existing(&cluster, &text).await?.iter().all(is_definition))
+    };
+    until("nothing but CRDs is left", nothing_is_left).await?;
+
+    // The same when the user interrupts it while it waits.
+    let arguments = sluicectl.arguments("install", &["-y"]);
+    let child = sluicectl.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let id = child.id().context("it runs")?.to_string();
+    until("the Deployment exists", async || {
+        Ok(cluster.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.is_some())
     })
-    .await
+    .await?;
+    let sent = std::process::Command::new("kill").args(["-INT", &id]).status()?;
+    ensure!(sent.success(), "interrupt {id}");
+    let finished = finish(child).await?;
+    finished.expect(1, &["sluicectl: interrupted", "the cluster is as it was before"]);
+    until("nothing but CRDs is left", nothing_is_left).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_of_istioctl_is_taken_over_and_restored() -> Result<()> {
+    const MANAGER: &str = "istio-operator";
+    let Some(programs) = programs() else { return Ok(()) };
+    let cluster = Cluster::start(&programs).await?;
+    cluster.create_namespace(SYSTEM, json!({})).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    let mut text = String::new();
+    for mut object in istiod() {
+        for (name, value) in [
+            ("operator.istio.io/managed", "Reconcile"),
+            ("operator.istio.io/component", "Pilot"),
+            ("operator.istio.io/version", "1.31.0"),
+            ("install.operator.istio.io/owning-resource", "mesh"),
+        ] {
+            object["metadata"]["labels"][name] = value.into();
+        }
+        cluster.apply_as(MANAGER, &object).await?;
+        text.push_str(&format!("{object}\n---\n"));
+    }
+    let before = stored(&cluster, &text).await?;
+    let planned = sluicectl.with_file("upgrade", &["--dry-run"]).await?;
+    // What only istiod has is removed: fields, and objects.
+    let lines =
+        ["-        - name: INJECTION_WEBHOOK_CONFIG_NAME", "-      - emptyDir:", "-          name: local-certs"];
+    planned.expect(0, &lines);
+    let deleted = ["ClusterRole istiod-gateway-controller-istio-system", "ConfigMap istio-system/values"];
+    planned
+        .expect(0, &deleted.map(|name| format!("--- {name} (cluster)\n+++ /dev/null")).each_ref().map(String::as_str));
+    assert_eq!(stored(&cluster, &text).await?, before);
+
+    // No pod becomes ready, so all is restored, with the fields that istioctl has applied.
+    let applied = async || -> Result<Value> {
+        let object = cluster.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.context("it exists")?;
+        let managed = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+        Ok(managed.filter(|entry| entry["manager"] == MANAGER).map(|entry| entry["fieldsV1"].clone()).collect())
+    };
+    let fields = applied().await?;
+    let failed = sluicectl.with_file("upgrade", &["-y", "--readiness-timeout", "2s"]).await?;
+    failed.expect(1, &["undo: restored Deployment istio-system/istiod", "the cluster is as it was before"]);
+    assert_eq!(stored(&cluster, &text).await?, before);
+    assert_eq!(applied().await?, fields);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -60,7 +60,7 @@ fn validating_webhook(name: &str) -> Value {
 }
 
 /// What the chart of the control plane of Istio installs. Its pods have fields that those of Sluice do not have.
-fn istiod() -> Vec<Value> {
+pub(crate) fn istiod() -> Vec<Value> {
     let all = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
     let pods = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});

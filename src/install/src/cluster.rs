@@ -167,12 +167,13 @@ impl Cluster {
         self.write(Method::PUT, &path, "application/json", current.json(), key).await.map(drop)
     }
 
-    /// Deletes an object and what belongs to it. It is no error if it does not exist.
-    pub(crate) async fn delete(&self, key: &ObjectKey) -> Result<(), InstallError> {
-        let Some(path) = self.path(key).await? else { return Ok(()) };
+    /// Deletes an object and what belongs to it. Returns whether it existed.
+    pub(crate) async fn delete(&self, key: &ObjectKey) -> Result<bool, InstallError> {
+        let Some(path) = self.path(key).await? else { return Ok(false) };
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
         match self.send(Method::DELETE, &path, "application/json", &options).await {
-            Ok(_) | Err(RequestError::Status { code: 404, .. }) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(RequestError::Status { code: 404, .. }) => Ok(false),
             Err(cause) => Err(InstallError::request(key, cause)),
         }
     }

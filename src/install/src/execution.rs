@@ -136,10 +136,12 @@ impl Journal {
             match entry {
                 Entry::Created(key) if key.kind == "CustomResourceDefinition" => undone.kept.push(key),
                 Entry::Created(key) => match cluster.delete(&key).await {
-                    Ok(()) => {
+                    Ok(true) => {
                         report(&format!("undo: removed {key}"));
                         undone.removed += 1;
                     }
+                    // The API server refused it.
+                    Ok(false) => {}
                     Err(error) => undone.failures.push(error),
                 },
                 Entry::Replaced(before) => match cluster.restore(&before).await {

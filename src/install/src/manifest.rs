@@ -18,6 +18,9 @@ use crate::render::{self, Capabilities, EmptyCluster, Release};
 /// How often charts are rendered until they read no further object of the cluster.
 const MAX_LOOKUP_ROUNDS: usize = 8;
 
+/// The file of the chart `base` with the CRDs.
+const DEFINITIONS: &str = "files/istio.yaml";
+
 /// The rendered objects of a component.
 #[derive(Clone, Debug)]
 pub struct Manifest {
@@ -88,6 +91,7 @@ impl Installation {
             Component::Pilot => &charts.control_plane,
             Component::IngressGateway | Component::EgressGateway => &charts.gateway,
         };
+        self.check_definitions(spec, chart)?;
         // Whether objects exist is decided object by object; no chart distinguishes an upgrade.
         let release = Release { name: spec.release.clone(), namespace: spec.namespace.clone(), is_upgrade: false };
         let mut objects = render::render(chart, &release, &spec.values, capabilities, lookup)?;
@@ -104,6 +108,17 @@ impl Installation {
         kubernetes::change(&mut objects, &spec.kubernetes, &Workload { name: &name, container }, &spec.path)?;
         objects.sort_by_key(|object| step(&object.key().kind));
         Ok(Manifest { component: spec.component, name: spec.release.clone(), objects })
+    }
+
+    /// The chart of the base has the CRDs only where they were built.
+    fn check_definitions(&self, spec: &ComponentSpec, chart: &Chart) -> Result<(), InstallError> {
+        let is_wanted = spec.component == Component::Base && spec.values["base"]["enableIstioConfigCRDs"] != false;
+        if !is_wanted || chart.files.contains_key(DEFINITIONS) {
+            return Ok(());
+        }
+        let reason = "the charts do not have the CRDs: give the directory of `make manifests` with --manifests, or install the \
+                      CRDs yourself and set values.base.enableIstioConfigCRDs: false";
+        Err(InstallError::input(&spec.path, reason))
     }
 
     /// Adds the labels of the installation.

@@ -2,18 +2,22 @@
 //!
 //! The files and flags are merged in order over a profile. A field that has no effect here is refused with its path.
 
+mod component;
 mod fields;
 mod gateway_values;
+mod input;
 mod profile;
 
 use serde_json::{Map, Value as Json, json};
-use sluice_parse::yaml::{Limits, parse_documents};
 
 use crate::error::InstallError;
-use crate::values::{merge, parse_path, parse_scalar, set};
+use crate::values::{merge, parse_path, set};
 
 use fields::{Fields, text_of};
+use input::{apply_setting, read_file};
 use profile::Profile;
+
+pub use component::Component;
 
 /// The namespace of most installations.
 pub const DEFAULT_NAMESPACE: &str = "istio-system";
@@ -21,16 +25,6 @@ pub const DEFAULT_NAMESPACE: &str = "istio-system";
 pub const DEFAULT_REVISION: &str = "default";
 /// The owner of objects whose file has no name, as in Istio's charts.
 const UNNAMED_OWNER: &str = "unknown";
-
-/// Paths below `spec` whose values on the command line are texts, whatever they look like.
-const TEXT_PATHS: [&str; 6] = [
-    "compatibilityVersion",
-    "values.compatibilityVersion",
-    "tag",
-    "values.global.tag",
-    "meshConfig.defaultConfig.proxyMetadata.",
-    "values.meshConfig.defaultConfig.proxyMetadata.",
-];
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
@@ -43,60 +37,6 @@ pub struct Inputs {
     pub namespace: Option<String>,
     /// The revision, over that of the files.
     pub revision: Option<String>,
-}
-
-/// A part of an installation.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Component {
-    /// CRDs, and the account for reading the cluster. All revisions share it.
-    Base,
-    /// The control plane.
-    Pilot,
-    /// A gateway for incoming traffic.
-    IngressGateway,
-    /// A gateway for outgoing traffic.
-    EgressGateway,
-}
-
-impl Component {
-    /// All components, in the order of their installation.
-    pub const ALL: [Self; 4] = [Self::Base, Self::Pilot, Self::IngressGateway, Self::EgressGateway];
-
-    /// The value of the label `operator.istio.io/component`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Base => "Base",
-            Self::Pilot => "Pilot",
-            Self::IngressGateway => "IngressGateways",
-            Self::EgressGateway => "EgressGateways",
-        }
-    }
-
-    /// Its name in messages.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::Pilot => "control plane",
-            Self::IngressGateway => "ingress gateway",
-            Self::EgressGateway => "egress gateway",
-        }
-    }
-
-    /// Its key in `spec.components`.
-    fn key(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::Pilot => "pilot",
-            Self::IngressGateway => "ingressGateways",
-            Self::EgressGateway => "egressGateways",
-        }
-    }
-
-    pub(crate) fn is_gateway(self) -> bool {
-        matches!(self, Self::IngressGateway | Self::EgressGateway)
-    }
 }
 
 /// A component that is installed, with the values of its chart.
@@ -151,51 +91,6 @@ impl Installation {
         }
         Reader::new(&operator, inputs)?.installation()
     }
-}
-
-/// The document of a file, without nulls in place of maps.
-fn read_file(name: &str, text: &str) -> Result<Json, InstallError> {
-    let mut documents = Vec::new();
-    for document in parse_documents(text, &Limits::default()) {
-        documents.push(document.map_err(|error| InstallError::input(name, error))?.value);
-    }
-    let [document] = documents.as_mut_slice() else {
-        let reason = format!("the file has {} documents; it must contain one IstioOperator", documents.len());
-        return Err(InstallError::input(name, reason));
-    };
-    let mut document = std::mem::take(document);
-    let mut field = |field: &str| document.as_object_mut().and_then(|fields| fields.remove(field));
-    let (kind, version) = (field("kind").unwrap_or_default(), field("apiVersion").unwrap_or_default());
-    if kind != "IstioOperator" || version != "install.istio.io/v1alpha1" {
-        let reason = format!("kind {kind} of {version} is not IstioOperator of \"install.istio.io/v1alpha1\"");
-        return Err(InstallError::input(name, reason));
-    }
-    let (metadata, spec) = (field("metadata").unwrap_or_default(), field("spec").unwrap_or_default());
-    // A status is what an operator wrote.
-    field("status");
-    if let Some(unknown) = document.as_object().and_then(|fields| fields.keys().next()) {
-        return Err(InstallError::input(format!("{name}: {unknown}"), "this field is not known"));
-    }
-    let mut out = Map::new();
-    for (key, value) in [("metadata", metadata), ("spec", spec)] {
-        match value {
-            Json::Null => {}
-            Json::Object(_) => drop(out.insert(key.to_owned(), value)),
-            _ => return Err(InstallError::input(format!("{name}: {key}"), "a map is expected")),
-        }
-    }
-    Ok(Json::Object(out))
-}
-
-/// Applies `PATH=VALUE` to the spec.
-fn apply_setting(spec: &mut Json, setting: &str) -> Result<(), InstallError> {
-    let fail = |reason: String| InstallError::input(format!("--set {setting}"), reason);
-    let Some((path, value)) = setting.split_once('=') else { return Err(fail("PATH=VALUE is expected".to_owned())) };
-    let path = path.trim().trim_start_matches("spec.");
-    let is_text = TEXT_PATHS.iter().any(|text| path == *text || (text.ends_with('.') && path.starts_with(text)));
-    let value = if is_text { Json::String(value.to_owned()) } else { parse_scalar(value.trim()) };
-    let steps = parse_path(path).map_err(fail)?;
-    set(spec, &steps, value).map_err(fail)
 }
 
 /// The state of reading a merged IstioOperator.

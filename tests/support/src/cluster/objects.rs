@@ -22,7 +22,15 @@ impl Cluster {
     /// # Errors
     /// The API server rejects it.
     pub async fn apply(&self, object: &Value) -> Result<Value> {
-        let uri = format!("{}?fieldManager={ADMIN}&force=true", path_of(object)?);
+        self.apply_as(ADMIN, object).await
+    }
+
+    /// The same under the name of another program.
+    ///
+    /// # Errors
+    /// As [`Cluster::apply`].
+    pub async fn apply_as(&self, manager: &str, object: &Value) -> Result<Value> {
+        let uri = format!("{}?fieldManager={manager}&force=true", path_of(object)?);
         self.send(Method::PATCH, &uri, "application/apply-patch+yaml", object).await
     }
 

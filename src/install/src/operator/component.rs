@@ -1,0 +1,55 @@
+//! The components of an installation.
+
+/// A part of an installation.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Component {
+    /// CRDs, and the account for reading the cluster. All revisions share it.
+    Base,
+    /// The control plane.
+    Pilot,
+    /// A gateway for incoming traffic.
+    IngressGateway,
+    /// A gateway for outgoing traffic.
+    EgressGateway,
+}
+
+impl Component {
+    /// All components, in the order of their installation.
+    pub const ALL: [Self; 4] = [Self::Base, Self::Pilot, Self::IngressGateway, Self::EgressGateway];
+
+    /// The value of the label `operator.istio.io/component`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Base => "Base",
+            Self::Pilot => "Pilot",
+            Self::IngressGateway => "IngressGateways",
+            Self::EgressGateway => "EgressGateways",
+        }
+    }
+
+    /// Its name in messages.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Pilot => "control plane",
+            Self::IngressGateway => "ingress gateway",
+            Self::EgressGateway => "egress gateway",
+        }
+    }
+
+    /// Its key in `spec.components`.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Pilot => "pilot",
+            Self::IngressGateway => "ingressGateways",
+            Self::EgressGateway => "egressGateways",
+        }
+    }
+
+    pub(crate) fn is_gateway(self) -> bool {
+        matches!(self, Self::IngressGateway | Self::EgressGateway)
+    }
+}
