@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sluice_install::{Capabilities, Charts, Component, Inputs, Installation};
+use sluice_install::{Capabilities, Charts, Component, InstallInputs, Installation};
 use sluice_testkit::cluster::Helm;
 
 use crate::charts::objects;
@@ -42,7 +42,8 @@ impl WrittenCharts {
 
     /// The objects of a component that an IstioOperator file has.
     fn by_sluicectl(&self, operator: &Value, component: Component) -> Result<Objects> {
-        let inputs = Inputs { files: vec![("test".to_owned(), operator.to_string())], ..Inputs::default() };
+        let inputs =
+            InstallInputs { files: vec![("test".to_owned(), operator.to_string())], ..InstallInputs::default() };
         let installation = Installation::read(&inputs)?;
         let charts = Charts::from_directory(&self.directory.path().join("charts"))?;
         let manifests = installation.render(&charts, &Capabilities::default())?;

@@ -7,7 +7,8 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use sluice_install::{
-    Action, Capabilities, Charts, Cluster, Counts, Inputs, InstallError, Installation, Journal, Manifest, Plan, execute,
+    Action, Capabilities, ChangePlan, Charts, Counts, InstallError, InstallInputs, Installation, Journal, Manifest,
+    TargetCluster, execute,
 };
 use tokio::runtime;
 
@@ -75,7 +76,7 @@ fn read(args: &SourceArgs, errors: &mut dyn Write) -> Result<(Installation, Char
     if let Some(failure) = failures.into_iter().next() {
         return Err(InstallError::Input { path: "--filename".to_owned(), reason: failure }.into());
     }
-    let inputs = Inputs {
+    let inputs = InstallInputs {
         files: sources.into_iter().map(|source| (source.name, source.text)).collect(),
         settings: args.settings.clone(),
         namespace: args.namespace.clone(),
@@ -92,15 +93,15 @@ fn read(args: &SourceArgs, errors: &mut dyn Write) -> Result<(Installation, Char
     Ok((installation, charts))
 }
 
-async fn connect(args: &ClusterArgs) -> Result<Cluster, InstallError> {
-    Cluster::connect(args.kubeconfig.as_deref(), args.context.as_deref()).await
+async fn connect(args: &ClusterArgs) -> Result<TargetCluster, InstallError> {
+    TargetCluster::connect(args.kubeconfig.as_deref(), args.context.as_deref()).await
 }
 
 /// The objects of an installation for a cluster.
 async fn render(
     installation: &Installation,
     charts: &Charts,
-    cluster: &Cluster,
+    cluster: &TargetCluster,
 ) -> Result<Vec<Manifest>, InstallError> {
     let capabilities = cluster.capabilities().await?;
     installation.render_for(charts, &capabilities, cluster).await
@@ -110,7 +111,7 @@ async fn install(args: &InstallArgs, must_exist: bool, streams: &mut Streams<'_>
     let (installation, charts) = read(&args.source, streams.errors)?;
     let cluster = connect(&args.cluster).await?;
     let manifests = render(&installation, &charts, &cluster).await?;
-    let plan = Plan::of_installation(&installation, &manifests, &cluster).await?;
+    let plan = ChangePlan::of_installation(&installation, &manifests, &cluster).await?;
     let Installation { revision, namespace, profile, .. } = &installation;
     let exists = plan.changes.iter().any(|change| !matches!(change.action, Action::Create));
     if must_exist && !exists {
@@ -142,8 +143,8 @@ async fn install(args: &InstallArgs, must_exist: bool, streams: &mut Streams<'_>
 
 /// Carries out a plan until it ends, or until the user interrupts it.
 async fn carry_out(
-    plan: &Plan,
-    cluster: &Cluster,
+    plan: &ChangePlan,
+    cluster: &TargetCluster,
     args: &ChangeArgs,
     journal: &mut Journal,
     errors: &mut dyn Write,
@@ -156,7 +157,7 @@ async fn carry_out(
     }
 }
 
-async fn undo(journal: Journal, cluster: &Cluster, errors: &mut dyn Write) -> io::Result<()> {
+async fn undo(journal: Journal, cluster: &TargetCluster, errors: &mut dyn Write) -> io::Result<()> {
     if journal.is_empty() {
         return writeln!(errors, "nothing was changed");
     }
@@ -176,7 +177,7 @@ async fn undo(journal: Journal, cluster: &Cluster, errors: &mut dyn Write) -> io
 }
 
 /// Prints what changes, and asks. Returns whether to go on.
-fn announce(plan: &Plan, title: &str, args: &ChangeArgs, streams: &mut Streams<'_>) -> Result<bool, Failure> {
+fn announce(plan: &ChangePlan, title: &str, args: &ChangeArgs, streams: &mut Streams<'_>) -> Result<bool, Failure> {
     let Counts { created, changed, kept, deleted } = plan.counts();
     let counts = format!("{created} created, {changed} changed, {deleted} deleted, {kept} unchanged");
     if args.dry_run {
@@ -202,7 +203,7 @@ fn announce(plan: &Plan, title: &str, args: &ChangeArgs, streams: &mut Streams<'
 
 async fn uninstall(args: &UninstallArgs, streams: &mut Streams<'_>) -> Done {
     let cluster = connect(&args.cluster).await?;
-    let plan = Plan::of_removal(args.revision.as_deref(), &cluster).await?;
+    let plan = ChangePlan::of_removal(args.revision.as_deref(), &cluster).await?;
     let name = match &args.revision {
         Some(revision) => format!("revision {revision}"),
         None => "all revisions and the base".to_owned(),
@@ -235,7 +236,7 @@ fn generate(args: &GenerateArgs, streams: &mut Streams<'_>) -> Done {
             }
         }
         ManifestOutput::Json => {
-            let items: Vec<&Value> = objects.map(sluice_install::Object::json).collect();
+            let items: Vec<&Value> = objects.map(sluice_install::KubeObject::json).collect();
             let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
             serde_json::to_writer_pretty(&mut *streams.out, &list).map_err(io::Error::from)?;
             writeln!(streams.out)?;

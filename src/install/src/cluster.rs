@@ -12,7 +12,7 @@ use sluice_kube::RequestError;
 use tokio::sync::Mutex;
 
 use crate::error::InstallError;
-use crate::object::{Object, ObjectKey};
+use crate::object::{KubeObject, ObjectKey};
 use crate::render::Capabilities;
 
 /// The name under which objects are applied. It is that of istioctl, so that fields that it applied before and that are no longer
@@ -24,7 +24,7 @@ const MAX_ATTEMPTS: u32 = 4;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A cluster.
-pub struct Cluster {
+pub struct TargetCluster {
     client: Client,
     /// Served kinds, by version.
     kinds: Mutex<BTreeMap<String, BTreeMap<String, KindPath>>>,
@@ -46,7 +46,7 @@ pub(crate) enum Write {
     DryRun,
 }
 
-impl Cluster {
+impl TargetCluster {
     /// A cluster behind a client.
     #[must_use]
     pub fn new(client: Client) -> Self {
@@ -98,10 +98,10 @@ impl Cluster {
     ///
     /// # Errors
     /// The API server does not answer.
-    pub async fn get(&self, key: &ObjectKey) -> Result<Option<Object>, InstallError> {
+    pub async fn get(&self, key: &ObjectKey) -> Result<Option<KubeObject>, InstallError> {
         let Some(path) = self.path(key).await? else { return Ok(None) };
         match self.read(&path).await {
-            Ok(json) => Ok(Object::new(json)),
+            Ok(json) => Ok(KubeObject::new(json)),
             Err(RequestError::Status { code: 404, .. }) => Ok(None),
             Err(cause) => Err(InstallError::request(key, cause)),
         }
@@ -112,7 +112,7 @@ impl Cluster {
         &self,
         (version, kind): (&str, &str),
         selector: &str,
-    ) -> Result<Vec<Object>, InstallError> {
+    ) -> Result<Vec<KubeObject>, InstallError> {
         let Some(found) = self.kind(version, kind).await? else { return Ok(Vec::new()) };
         let path = format!("{}/{}?labelSelector={}", root(version), found.plural, escaped(selector));
         let list = self.read(&path).await.map_err(|cause| InstallError::request(&found.plural, cause))?;
@@ -123,13 +123,13 @@ impl Cluster {
             item["apiVersion"] = version.into();
             item["kind"] = kind.into();
             let is_owned = item["metadata"]["ownerReferences"].as_array().is_some_and(|owners| !owners.is_empty());
-            objects.extend(Object::new(item).filter(|_| !is_owned));
+            objects.extend(KubeObject::new(item).filter(|_| !is_owned));
         }
         Ok(objects)
     }
 
     /// Creates or changes an object by server-side apply. Returns the result.
-    pub(crate) async fn apply(&self, object: &Object, write: Write) -> Result<Object, InstallError> {
+    pub(crate) async fn apply(&self, object: &KubeObject, write: Write) -> Result<KubeObject, InstallError> {
         let key = object.key();
         let path = self.path(key).await?.ok_or_else(|| not_served(key))?;
         let dry_run = if write == Write::DryRun { "&dryRun=All" } else { "" };
@@ -138,7 +138,7 @@ impl Cluster {
     }
 
     /// Restores an object as it was, also which program has applied which field. The object may have been removed meanwhile.
-    pub(crate) async fn restore(&self, before: &Object) -> Result<(), InstallError> {
+    pub(crate) async fn restore(&self, before: &KubeObject) -> Result<(), InstallError> {
         let key = before.key();
         let path = self.path(key).await?.ok_or_else(|| not_served(key))?;
         let mut json = before.json().clone();
@@ -200,10 +200,10 @@ impl Cluster {
         content_type: &str,
         body: &Json,
         key: &ObjectKey,
-    ) -> Result<Object, InstallError> {
+    ) -> Result<KubeObject, InstallError> {
         let json = self.send(method, path, content_type, body).await;
         let json = json.map_err(|cause| InstallError::request(key, cause))?;
-        Object::new(json).ok_or_else(|| InstallError::refused(key, "the answer of the API server is no object"))
+        KubeObject::new(json).ok_or_else(|| InstallError::refused(key, "the answer of the API server is no object"))
     }
 
     /// The path of an object. `None` if its kind is not served.

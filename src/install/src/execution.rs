@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Write};
+use crate::cluster::{TargetCluster, Write};
 use crate::error::InstallError;
-use crate::object::{Object, ObjectKey, WEBHOOK_STEP, step};
+use crate::object::{KubeObject, ObjectKey, WEBHOOK_STEP, step};
 use crate::operator::Component;
-use crate::plan::{Action, Change, Plan};
+use crate::plan::{Action, ChangePlan, ObjectChange};
 use crate::readiness;
 
 /// What a run has written, in order. [`Journal::undo`] reverts it.
@@ -20,7 +20,7 @@ pub struct Journal {
 enum Entry {
     Created(ObjectKey),
     /// The object before it was changed or deleted.
-    Replaced(Box<Object>),
+    Replaced(Box<KubeObject>),
 }
 
 /// What was undone.
@@ -42,22 +42,22 @@ pub struct Undone {
 /// # Errors
 /// The API server refuses a write, or objects are not ready in time.
 pub async fn execute(
-    plan: &Plan,
-    cluster: &Cluster,
+    plan: &ChangePlan,
+    cluster: &TargetCluster,
     readiness_timeout: Duration,
     journal: &mut Journal,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), InstallError> {
     for component in Component::ALL {
         let is_applied =
-            |change: &&Change| change.component == component && !matches!(change.action, Action::Delete(_));
-        let changes: Vec<&Change> = plan.changes.iter().filter(is_applied).collect();
+            |change: &&ObjectChange| change.component == component && !matches!(change.action, Action::Delete(_));
+        let changes: Vec<&ObjectChange> = plan.changes.iter().filter(is_applied).collect();
         if changes.is_empty() {
             continue;
         }
         let title = component.title();
         let mut say = |text: &str| report(&format!("{title}: {text}"));
-        let (webhooks, others): (Vec<&Change>, Vec<&Change>) =
+        let (webhooks, others): (Vec<&ObjectChange>, Vec<&ObjectChange>) =
             changes.iter().partition(|change| step(&change.object.key().kind) == WEBHOOK_STEP);
         let runs_here = others.iter().any(|change| change.object.key().kind == "Deployment");
         let mut written = apply(&others, cluster, journal).await?;
@@ -94,7 +94,7 @@ pub async fn execute(
     Ok(())
 }
 
-fn keys(changes: &[&Change]) -> Vec<ObjectKey> {
+fn keys(changes: &[&ObjectChange]) -> Vec<ObjectKey> {
     changes.iter().map(|change| change.object.key().clone()).collect()
 }
 
@@ -107,7 +107,11 @@ fn applied(written: usize) -> String {
 }
 
 /// Applies objects that change. Returns their number.
-async fn apply(changes: &[&Change], cluster: &Cluster, journal: &mut Journal) -> Result<usize, InstallError> {
+async fn apply(
+    changes: &[&ObjectChange],
+    cluster: &TargetCluster,
+    journal: &mut Journal,
+) -> Result<usize, InstallError> {
     let mut written = 0;
     for change in changes {
         let entry = match &change.action {
@@ -130,7 +134,7 @@ impl Journal {
     }
 
     /// Reverts all writes, the last one first. A failure does not stop it.
-    pub async fn undo(self, cluster: &Cluster, report: &mut dyn FnMut(&str)) -> Undone {
+    pub async fn undo(self, cluster: &TargetCluster, report: &mut dyn FnMut(&str)) -> Undone {
         let mut undone = Undone::default();
         for entry in self.entries.into_iter().rev() {
             match entry {

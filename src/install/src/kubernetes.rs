@@ -3,11 +3,11 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::InstallError;
-use crate::object::Object;
+use crate::object::KubeObject;
 use crate::values::{merge, parse_path, remove, set};
 
 /// The workload of a component.
-pub(crate) struct Workload<'w> {
+pub(crate) struct ComponentWorkload<'w> {
     /// Name of the workload and of the objects that belong to it.
     pub(crate) name: &'w str,
     /// Name of its container. `None` if the component has no workload.
@@ -62,9 +62,9 @@ const LIST_KEYS: [(&str, &str); 6] = [
 /// # Errors
 /// A setting is unknown, or the component has no object that it could change.
 pub(crate) fn change(
-    objects: &mut [Object],
+    objects: &mut [KubeObject],
     kubernetes: &Map<String, Json>,
-    workload: &Workload<'_>,
+    workload: &ComponentWorkload<'_>,
     path: &str,
 ) -> Result<(), InstallError> {
     for (name, value) in kubernetes.iter().filter(|(name, _)| *name != "overlays") {
@@ -88,7 +88,12 @@ pub(crate) fn change(
     }
 }
 
-fn apply_setting(objects: &mut [Object], target: &Target, value: &Json, workload: &Workload<'_>) -> Result<(), String> {
+fn apply_setting(
+    objects: &mut [KubeObject],
+    target: &Target,
+    value: &Json,
+    workload: &ComponentWorkload<'_>,
+) -> Result<(), String> {
     let container = workload.container.ok_or("the component has no workload")?;
     let nested = |keys: &[&str], value: Json| keys.iter().rev().fold(value, |inner, key| json!({*key: inner}));
     let (kind, patch) = match target {
@@ -143,7 +148,7 @@ fn replace_union(known: &mut Json, item: &Json, list: &str) {
     }
 }
 
-fn apply_overlay(objects: &mut [Object], overlay: &Json, path: &str) -> Result<(), InstallError> {
+fn apply_overlay(objects: &mut [KubeObject], overlay: &Json, path: &str) -> Result<(), InstallError> {
     let fields = overlay.as_object().ok_or_else(|| InstallError::input(path, "a map is expected"))?;
     if let Some(unknown) =
         fields.keys().find(|name| !["apiVersion", "kind", "name", "patches"].contains(&name.as_str()))
@@ -172,7 +177,7 @@ fn apply_overlay(objects: &mut [Object], overlay: &Json, path: &str) -> Result<(
             Some(value) => set(&mut changed, &steps, value.clone()),
         };
         result.map_err(fail)?;
-        match Object::new(changed) {
+        match KubeObject::new(changed) {
             Some(changed) if changed.key() == object.key() => *object = changed,
             _ => return Err(fail("an overlay must not change version, kind, namespace or name".to_owned())),
         }
@@ -181,7 +186,7 @@ fn apply_overlay(objects: &mut [Object], overlay: &Json, path: &str) -> Result<(
 }
 
 /// The labels with which an installation marks its objects, over those of an object.
-pub(crate) fn add_labels(object: &mut Object, labels: &[(&str, &str)]) {
+pub(crate) fn add_labels(object: &mut KubeObject, labels: &[(&str, &str)]) {
     for (name, value) in labels {
         object.set_label(name, value);
     }
@@ -197,7 +202,7 @@ pub(crate) fn with_annotations(mut object: Json, annotations: &Json) -> Json {
 mod tests {
     use super::*;
 
-    fn objects() -> Vec<Object> {
+    fn objects() -> Vec<KubeObject> {
         let objects = [
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "istiod"}, "spec": {"template": {
                 "spec": {"containers": [
@@ -207,12 +212,12 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "istiod"},
                    "spec": {"ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]}}),
         ];
-        objects.into_iter().filter_map(Object::new).collect()
+        objects.into_iter().filter_map(KubeObject::new).collect()
     }
 
     fn changed(kubernetes: Json) -> Result<Vec<Json>, String> {
         let mut objects = objects();
-        let workload = Workload { name: "istiod", container: Some("discovery") };
+        let workload = ComponentWorkload { name: "istiod", container: Some("discovery") };
         let kubernetes = kubernetes.as_object().cloned().unwrap_or_default();
         change(&mut objects, &kubernetes, &workload, "spec.components.pilot").map_err(|error| error.to_string())?;
         Ok(objects.iter().map(|object| object.json().clone()).collect())

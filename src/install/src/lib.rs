@@ -1,7 +1,7 @@
 //! Installation of the control plane and of gateways, for people who come from istioctl.
 //!
 //! [`Installation::read`] reads IstioOperator files and flags: which components there are, and the values of their charts.
-//! [`Installation::render`] renders the charts as helm does. [`Plan::of_installation`] compares the objects with those of a
+//! [`Installation::render`] renders the charts as helm does. [`ChangePlan::of_installation`] compares the objects with those of a
 //! cluster. [`execute`] carries the plan out and waits until all is ready; [`Journal::undo`] reverts it.
 //!
 //! Only `cluster` sends requests. Objects are applied by server-side apply, with the labels of `ownership`, by which later runs
@@ -30,14 +30,14 @@ mod verification;
 mod tests;
 
 pub use chart::Charts;
-pub use cluster::Cluster;
+pub use cluster::TargetCluster;
 pub use error::InstallError;
 pub use execution::{Journal, Undone, execute};
 pub use manifest::Manifest;
-pub use object::{Object, ObjectKey};
-pub use operator::{Component, DEFAULT_NAMESPACE, DEFAULT_REVISION, Inputs, Installation};
-pub use plan::{Action, Change, Counts, Plan};
-pub use precheck::{Finding, Severity, precheck};
+pub use object::{KubeObject, ObjectKey};
+pub use operator::{Component, DEFAULT_NAMESPACE, DEFAULT_REVISION, InstallInputs, Installation};
+pub use plan::{Action, ChangePlan, Counts, ObjectChange};
+pub use precheck::{PrecheckFinding, Severity, precheck};
 pub use render::Capabilities;
 pub use sluice_template::functions::to_yaml;
 pub use verification::{Verification, verify};

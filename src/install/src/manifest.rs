@@ -7,10 +7,10 @@ use serde_json::{Value as Json, json};
 use sluice_template::Lookup;
 
 use crate::chart::{Chart, Charts};
-use crate::cluster::Cluster;
+use crate::cluster::TargetCluster;
 use crate::error::InstallError;
-use crate::kubernetes::{self, Workload, add_labels, with_annotations};
-use crate::object::{Object, ObjectKey, step};
+use crate::kubernetes::{self, ComponentWorkload, add_labels, with_annotations};
+use crate::object::{KubeObject, ObjectKey, step};
 use crate::operator::{Component, ComponentSpec, DEFAULT_REVISION, Installation};
 use crate::ownership::{self, Owner};
 use crate::render::{self, Capabilities, EmptyCluster, Release};
@@ -29,7 +29,7 @@ pub struct Manifest {
     /// The name of the release: for a gateway, its own.
     pub name: String,
     /// The objects, in the order in which they are applied.
-    pub objects: Vec<Object>,
+    pub objects: Vec<KubeObject>,
 }
 
 impl Installation {
@@ -49,7 +49,7 @@ impl Installation {
         &self,
         charts: &Charts,
         capabilities: &Capabilities,
-        cluster: &Cluster,
+        cluster: &TargetCluster,
     ) -> Result<Vec<Manifest>, InstallError> {
         let mut lookup = KnownObjects::default();
         for _ in 0..MAX_LOOKUP_ROUNDS {
@@ -105,7 +105,7 @@ impl Installation {
             Component::Pilot => Some("discovery"),
             Component::IngressGateway | Component::EgressGateway => Some("istio-proxy"),
         };
-        kubernetes::change(&mut objects, &spec.kubernetes, &Workload { name: &name, container }, &spec.path)?;
+        kubernetes::change(&mut objects, &spec.kubernetes, &ComponentWorkload { name: &name, container }, &spec.path)?;
         objects.sort_by_key(|object| step(&object.key().kind));
         Ok(Manifest { component: spec.component, name: spec.release.clone(), objects })
     }
@@ -137,7 +137,7 @@ impl Installation {
     }
 
     /// An object of the cluster, as templates see it. They recognize objects of their release by an annotation of helm.
-    fn as_release(&self, object: Object) -> Json {
+    fn as_release(&self, object: KubeObject) -> Json {
         let is_own = Component::ALL.iter().any(|component| self.owner(*component).owns(&object));
         let Some(spec) = self.components.iter().find(|spec| is_own && spec.component == Component::Pilot) else {
             return object.json().clone();

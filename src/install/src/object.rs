@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value as Json};
 use sluice_template::functions::to_yaml;
 
-/// Fields of an object that the API server writes.
+/// OperatorFields of an object that the API server writes.
 const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 
@@ -48,12 +48,12 @@ impl fmt::Display for ObjectKey {
 
 /// An object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Object {
+pub struct KubeObject {
     key: ObjectKey,
     json: Json,
 }
 
-impl Object {
+impl KubeObject {
     /// An object from JSON. `None` if it has no version, kind or name.
     #[must_use]
     pub fn new(json: Json) -> Option<Self> {
@@ -169,7 +169,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Secret", "data": {"key": "c2VjcmV0"}, "status": {"x": 1},
             "metadata": {"name": "s", "namespace": "n", "uid": "1", "resourceVersion": "2", "managedFields": []},
         });
-        let object = Object::new(json).expect("an object");
+        let object = KubeObject::new(json).expect("an object");
         assert_eq!(object.key().to_string(), "Secret n/s");
         let yaml = object.to_yaml().expect("YAML");
         let expected = "apiVersion: v1\ndata:\n  key: (hidden, 8 characters)\nkind: Secret\nmetadata:\n  name: s\n  namespace: \"n\"\n";

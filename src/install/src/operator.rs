@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::error::InstallError;
 use crate::values::{merge, parse_path, set};
 
-use fields::{Fields, text_of};
+use fields::{OperatorFields, text_of};
 use input::{apply_setting, read_file};
 use profile::Profile;
 
@@ -28,7 +28,7 @@ const UNNAMED_OWNER: &str = "unknown";
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
-pub struct Inputs {
+pub struct InstallInputs {
     /// Names and texts of IstioOperator files, in order.
     pub files: Vec<(String, String)>,
     /// `PATH=VALUE`, with paths below `spec`. They apply over the files.
@@ -78,7 +78,7 @@ impl Installation {
     ///
     /// # Errors
     /// A file is no IstioOperator, or a field or flag is unknown, malformed, or has no effect here.
-    pub fn read(inputs: &Inputs) -> Result<Self, InstallError> {
+    pub fn read(inputs: &InstallInputs) -> Result<Self, InstallError> {
         let mut operator = json!({"metadata": {}, "spec": {}});
         for (name, text) in &inputs.files {
             merge(&mut operator, &read_file(name, text)?);
@@ -95,7 +95,7 @@ impl Installation {
 
 /// The state of reading a merged IstioOperator.
 struct Reader<'o> {
-    spec: Fields<'o>,
+    spec: OperatorFields<'o>,
     owner: String,
     namespace: String,
     revision: String,
@@ -106,9 +106,9 @@ struct Reader<'o> {
 }
 
 impl<'o> Reader<'o> {
-    fn new(operator: &'o Json, inputs: &Inputs) -> Result<Self, InstallError> {
-        let metadata = Fields::new(&operator["metadata"], "metadata")?;
-        let spec = Fields::new(&operator["spec"], "spec")?;
+    fn new(operator: &'o Json, inputs: &InstallInputs) -> Result<Self, InstallError> {
+        let metadata = OperatorFields::new(&operator["metadata"], "metadata")?;
+        let spec = OperatorFields::new(&operator["spec"], "spec")?;
         spec.permit(&[
             "profile",
             "hub",
@@ -192,7 +192,7 @@ impl<'o> Reader<'o> {
     }
 
     /// Components of Istio that this installation does not have.
-    fn refuse_missing_components(&self, components: &Fields<'_>) -> Result<(), InstallError> {
+    fn refuse_missing_components(&self, components: &OperatorFields<'_>) -> Result<(), InstallError> {
         const MISSING: [(&str, &str); 4] = [
             ("cni", "there is no CNI plugin here: install Istio's chart cni, and set values.pilot.cni.enabled"),
             ("ztunnel", "there is no ztunnel here: install Istio's chart ztunnel"),
@@ -216,7 +216,11 @@ impl<'o> Reader<'o> {
     }
 
     /// The base or the control plane. The second result says whether objects of the component are pruned.
-    fn single(&self, component: Component, all: &Fields<'_>) -> Result<(Vec<ComponentSpec>, bool), InstallError> {
+    fn single(
+        &self,
+        component: Component,
+        all: &OperatorFields<'_>,
+    ) -> Result<(Vec<ComponentSpec>, bool), InstallError> {
         let is_default = self.profile.has(component);
         let is_stated = all.get(component.key()).is_some();
         let fields = all.child(component.key())?;
@@ -267,7 +271,7 @@ impl<'o> Reader<'o> {
         values
     }
 
-    fn control_plane_values(&self, fields: &Fields<'_>) -> Result<Json, InstallError> {
+    fn control_plane_values(&self, fields: &OperatorFields<'_>) -> Result<Json, InstallError> {
         let mut values = self.values.clone();
         if let Some(gateways) = values.get_mut("gateways").and_then(Json::as_object_mut) {
             gateways.retain(|name, _| !gateway_values::ROOTS.contains(&name.as_str()));
@@ -291,7 +295,11 @@ impl<'o> Reader<'o> {
     }
 
     /// The gateways of a kind.
-    fn gateways(&self, component: Component, all: &Fields<'_>) -> Result<(Vec<ComponentSpec>, bool), InstallError> {
+    fn gateways(
+        &self,
+        component: Component,
+        all: &OperatorFields<'_>,
+    ) -> Result<(Vec<ComponentSpec>, bool), InstallError> {
         let root = gateway_values::root(component);
         let shared = &self.values["gateways"][root];
         let is_enabled_by_value = shared["enabled"] == true;
@@ -306,7 +314,7 @@ impl<'o> Reader<'o> {
             Some(_) => return Err(InstallError::input(path, "a list is expected")),
         };
         for (index, item) in list.iter().enumerate() {
-            let fields = Fields::new(item, format!("{path}[{index}]"))?;
+            let fields = OperatorFields::new(item, format!("{path}[{index}]"))?;
             fields.permit(&["enabled", "name", "namespace", "label", "hub", "tag", "k8s"])?;
             if !fields.flag("enabled")?.unwrap_or(true) && !is_enabled_by_value {
                 continue;
@@ -337,7 +345,7 @@ impl<'o> Reader<'o> {
 }
 
 /// The values of the files, over what the fields beside them stand for.
-fn merged_values(spec: &Fields<'_>, profile: &Profile) -> Result<Json, InstallError> {
+fn merged_values(spec: &OperatorFields<'_>, profile: &Profile) -> Result<Json, InstallError> {
     let mut values = json!({"profile": profile.chart_profile});
     for (field, path) in [
         ("hub", "/global/hub"),

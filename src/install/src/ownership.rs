@@ -1,6 +1,6 @@
 //! The labels that mark the objects of an installation. They are those of istioctl, so that an installation of it is taken over.
 
-use crate::object::Object;
+use crate::object::KubeObject;
 use crate::operator::Component;
 
 /// Says that an installation has the object, and not a release of helm.
@@ -65,7 +65,7 @@ impl Owner<'_> {
     }
 
     /// Whether the labels of an object are those of the owner.
-    pub(crate) fn owns(&self, object: &Object) -> bool {
+    pub(crate) fn owns(&self, object: &KubeObject) -> bool {
         self.labels().iter().filter(|(name, _)| *name != VERSION).all(|(name, value)| object.label(name) == Some(value))
     }
 
@@ -76,7 +76,7 @@ impl Owner<'_> {
     }
 }
 
-/// The selector of the objects of a revision, without the base, whoever owns them.
+/// The selector of the objects of a revision, without the base, of any owner.
 pub(crate) fn revision_selector(revision: &str) -> String {
     let components = Component::ALL.iter().filter(|component| **component != Component::Base);
     let components: Vec<&str> = components.map(|component| component.label()).collect();
@@ -90,12 +90,12 @@ pub(crate) fn purge_selector() -> String {
 }
 
 /// The component that a label names.
-pub(crate) fn component_of(object: &Object) -> Option<Component> {
+pub(crate) fn component_of(object: &KubeObject) -> Option<Component> {
     let label = object.label(COMPONENT)?;
     Component::ALL.into_iter().find(|component| component.label() == label)
 }
 
 /// The release of helm that has an object.
-pub(crate) fn helm_release(object: &Object) -> Option<&str> {
+pub(crate) fn helm_release(object: &KubeObject) -> Option<&str> {
     object.annotation(HELM_RELEASE).filter(|_| object.label("app.kubernetes.io/managed-by") == Some("Helm"))
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use similar::TextDiff;
 
-use crate::cluster::{Cluster, Write};
+use crate::cluster::{TargetCluster, Write};
 use crate::error::InstallError;
 use crate::manifest::Manifest;
-use crate::object::{Object, ObjectKey, step};
+use crate::object::{KubeObject, ObjectKey, step};
 use crate::operator::{Component, Installation};
 use crate::ownership::{self, KINDS, SERVICE_MONITOR, component_of, helm_release};
 
@@ -23,32 +23,32 @@ pub enum Action {
     /// It is changed. The object before, and as the API server will store it.
     Change {
         /// The object before.
-        before: Box<Object>,
+        before: Box<KubeObject>,
         /// The object afterwards.
-        after: Box<Object>,
+        after: Box<KubeObject>,
     },
     /// It stays as it is.
     Keep,
     /// It is deleted. The object before.
-    Delete(Box<Object>),
+    Delete(Box<KubeObject>),
 }
 
 /// A step of a plan.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct ObjectChange {
     /// The component that has the object.
     pub component: Component,
     /// The rendered object; for a deletion, the object of the cluster.
-    pub object: Object,
+    pub object: KubeObject,
     /// What happens to it.
     pub action: Action,
 }
 
 /// A plan: all objects of an installation, then those that are deleted.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct ChangePlan {
     /// The steps in their order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ObjectChange>,
 }
 
 /// How many objects a plan changes.
@@ -64,7 +64,7 @@ pub struct Counts {
     pub deleted: usize,
 }
 
-impl Plan {
+impl ChangePlan {
     /// Compares rendered objects with those of a cluster. The API server validates each of them, but stores nothing.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Plan {
     pub async fn of_installation(
         installation: &Installation,
         manifests: &[Manifest],
-        cluster: &Cluster,
+        cluster: &TargetCluster,
     ) -> Result<Self, InstallError> {
         let mut plan = Self::default();
         let missing = plan.add_namespaces(installation, manifests, cluster).await?;
@@ -82,7 +82,7 @@ impl Plan {
                 let object = placed(object, &manifest.objects, installation, cluster).await?;
                 rendered.push(object.key().clone());
                 let action = compare(&object, cluster, missing.contains(&object.key().namespace)).await?;
-                plan.changes.push(Change { component: manifest.component, object, action });
+                plan.changes.push(ObjectChange { component: manifest.component, object, action });
             }
         }
         let mut obsolete = Vec::new();
@@ -101,7 +101,7 @@ impl Plan {
     ///
     /// # Errors
     /// The API server does not answer.
-    pub async fn of_removal(revision: Option<&str>, cluster: &Cluster) -> Result<Self, InstallError> {
+    pub async fn of_removal(revision: Option<&str>, cluster: &TargetCluster) -> Result<Self, InstallError> {
         let selector = revision.map_or_else(ownership::purge_selector, ownership::revision_selector);
         let mut plan = Self::default();
         plan.delete(list(cluster, &selector).await?);
@@ -113,7 +113,7 @@ impl Plan {
         &mut self,
         installation: &Installation,
         manifests: &[Manifest],
-        cluster: &Cluster,
+        cluster: &TargetCluster,
     ) -> Result<BTreeSet<String>, InstallError> {
         let mut namespaces: BTreeMap<&str, Component> = BTreeMap::new();
         for spec in &installation.components {
@@ -129,19 +129,19 @@ impl Plan {
                 metadata["labels"] = json!({"topology.istio.io/network": installation.network});
             }
             let json = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-            let Some(object) = Object::new(json) else { continue };
+            let Some(object) = KubeObject::new(json) else { continue };
             if cluster.get(object.key()).await?.is_none() {
                 missing.insert(name.to_owned());
-                self.changes.push(Change { component, object, action: Action::Create });
+                self.changes.push(ObjectChange { component, object, action: Action::Create });
             }
         }
         Ok(missing)
     }
 
     /// Adds deletions, in the reverse order of an installation.
-    fn delete(&mut self, mut objects: Vec<Object>) {
+    fn delete(&mut self, mut objects: Vec<KubeObject>) {
         objects.sort_by_key(|object| std::cmp::Reverse((component_of(object), step(&object.key().kind))));
-        self.changes.extend(objects.into_iter().map(|object| Change {
+        self.changes.extend(objects.into_iter().map(|object| ObjectChange {
             component: component_of(&object).unwrap_or(Component::Pilot),
             action: Action::Delete(Box::new(object.clone())),
             object,
@@ -171,7 +171,7 @@ impl Plan {
     }
 }
 
-impl Change {
+impl ObjectChange {
     /// `+`, `~`, `-` or a space, and the object.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -208,11 +208,11 @@ fn unified(name: &str, before: &str, after: &str) -> String {
 
 /// A namespaced object without a namespace is in that of its component.
 async fn placed(
-    object: &Object,
-    siblings: &[Object],
+    object: &KubeObject,
+    siblings: &[KubeObject],
     installation: &Installation,
-    cluster: &Cluster,
-) -> Result<Object, InstallError> {
+    cluster: &TargetCluster,
+) -> Result<KubeObject, InstallError> {
     let mut object = object.clone();
     if object.key().namespace.is_empty() && cluster.is_namespaced(object.key()).await? == Some(true) {
         let namespace = siblings.iter().map(|sibling| sibling.key().namespace.as_str()).find(|it| !it.is_empty());
@@ -222,7 +222,11 @@ async fn placed(
 }
 
 /// What applying an object would do.
-async fn compare(object: &Object, cluster: &Cluster, namespace_is_missing: bool) -> Result<Action, InstallError> {
+async fn compare(
+    object: &KubeObject,
+    cluster: &TargetCluster,
+    namespace_is_missing: bool,
+) -> Result<Action, InstallError> {
     if namespace_is_missing {
         return Ok(Action::Create);
     }
@@ -243,7 +247,7 @@ async fn compare(object: &Object, cluster: &Cluster, namespace_is_missing: bool)
 }
 
 /// The objects of all kinds that a selector selects.
-async fn list(cluster: &Cluster, selector: &str) -> Result<Vec<Object>, InstallError> {
+async fn list(cluster: &TargetCluster, selector: &str) -> Result<Vec<KubeObject>, InstallError> {
     let mut objects = Vec::new();
     for kind in KINDS.iter().chain([&SERVICE_MONITOR]) {
         objects.extend(cluster.list(*kind, selector).await?);
@@ -252,7 +256,7 @@ async fn list(cluster: &Cluster, selector: &str) -> Result<Vec<Object>, InstallE
 }
 
 /// The keys of all objects of a plan that are applied.
-pub(crate) fn applied_keys(plan: &Plan) -> Vec<ObjectKey> {
+pub(crate) fn applied_keys(plan: &ChangePlan) -> Vec<ObjectKey> {
     let applied = plan.changes.iter().filter(|change| !matches!(change.action, Action::Delete(_)));
     applied.map(|change| change.object.key().clone()).collect()
 }
@@ -263,13 +267,13 @@ mod tests {
 
     use super::*;
 
-    fn object(kind: &str, data: Json) -> Object {
+    fn object(kind: &str, data: Json) -> KubeObject {
         let json = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a", "namespace": "x"}, "data": data});
-        Object::new(json).expect("an object")
+        KubeObject::new(json).expect("an object")
     }
 
-    fn change(action: Action) -> Change {
-        Change { component: Component::Pilot, object: object("ConfigMap", json!({"k": "1"})), action }
+    fn change(action: Action) -> ObjectChange {
+        ObjectChange { component: Component::Pilot, object: object("ConfigMap", json!({"k": "1"})), action }
     }
 
     #[test]
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn objects_are_deleted_in_the_reverse_order_of_their_installation() {
         let kinds = ["ServiceAccount", "Deployment", "MutatingWebhookConfiguration", "ConfigMap"];
-        let mut plan = Plan::default();
+        let mut plan = ChangePlan::default();
         plan.delete(kinds.map(|kind| object(kind, json!({}))).to_vec());
         let order: Vec<&str> = plan.changes.iter().map(|change| change.object.key().kind.as_str()).collect();
         assert_eq!(order, ["MutatingWebhookConfiguration", "Deployment", "ConfigMap", "ServiceAccount"]);

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value as Json;
 
 use crate::chart::Charts;
-use crate::cluster::Cluster;
+use crate::cluster::TargetCluster;
 use crate::error::InstallError;
 use crate::manifest::Manifest;
-use crate::object::{Object, ObjectKey};
+use crate::object::{KubeObject, ObjectKey};
 use crate::operator::{Component, Installation};
 use crate::ownership::helm_release;
 use crate::render::Capabilities;
@@ -31,7 +31,7 @@ pub enum Severity {
 
 /// A result of a check.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct PrecheckFinding {
     /// How serious it is.
     pub severity: Severity,
     /// The object, or what was checked.
@@ -40,7 +40,7 @@ pub struct Finding {
     pub reason: String,
 }
 
-impl Finding {
+impl PrecheckFinding {
     fn new(severity: Severity, subject: impl ToString, reason: impl Into<String>) -> Self {
         Self { severity, subject: subject.to_string(), reason: reason.into() }
     }
@@ -57,8 +57,8 @@ impl Finding {
 pub async fn precheck(
     installation: &Installation,
     charts: &Charts,
-    cluster: &Cluster,
-) -> Result<Vec<Finding>, InstallError> {
+    cluster: &TargetCluster,
+) -> Result<Vec<PrecheckFinding>, InstallError> {
     let capabilities = cluster.capabilities().await?;
     let mut findings = Vec::new();
     findings.extend(kubernetes_version(charts, &capabilities));
@@ -75,17 +75,17 @@ pub async fn precheck(
     Ok(findings)
 }
 
-fn kubernetes_version(charts: &Charts, capabilities: &Capabilities) -> Option<Finding> {
+fn kubernetes_version(charts: &Charts, capabilities: &Capabilities) -> Option<PrecheckFinding> {
     let constraint = charts.control_plane.kube_version.as_deref()?;
     let bound = constraint.trim_start_matches(">=").split('.').map_while(|part| part.parse::<u32>().ok());
     let bound: Vec<u32> = bound.take(2).collect();
     let is_met = capabilities.version().is_some_and(|(major, minor)| [major, minor].as_slice() >= bound.as_slice());
     let reason = format!("{} does not meet {constraint}", capabilities.kube_version);
-    (!is_met).then(|| Finding::error("Kubernetes", reason))
+    (!is_met).then(|| PrecheckFinding::error("Kubernetes", reason))
 }
 
 /// The rights of the caller for each kind and namespace.
-async fn rights(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Finding>, InstallError> {
+async fn rights(manifests: &[Manifest], cluster: &TargetCluster) -> Result<Vec<PrecheckFinding>, InstallError> {
     let mut kinds = BTreeSet::new();
     for object in manifests.iter().flat_map(|manifest| &manifest.objects) {
         let ObjectKey { api_version, kind, namespace, .. } = object.key().clone();
@@ -102,28 +102,31 @@ async fn rights(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Finding
         if !missing.is_empty() {
             let place = if key.namespace.is_empty() { String::new() } else { format!(" in {}", key.namespace) };
             let reason = format!("the current user may not {} objects of this kind{place}", missing.join(", "));
-            findings.push(Finding::error(format!("{} ({})", key.kind, key.api_version), reason));
+            findings.push(PrecheckFinding::error(format!("{} ({})", key.kind, key.api_version), reason));
         }
     }
     Ok(findings)
 }
 
 /// Objects that a release of helm has.
-async fn releases(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Finding>, InstallError> {
+async fn releases(manifests: &[Manifest], cluster: &TargetCluster) -> Result<Vec<PrecheckFinding>, InstallError> {
     let mut findings = Vec::new();
     for object in manifests.iter().flat_map(|manifest| &manifest.objects) {
         let found = cluster.get(object.key()).await?;
         if let Some(release) = found.as_ref().and_then(helm_release) {
             let reason =
                 format!("it belongs to the release {release} of helm, which the installation would not take over");
-            findings.push(Finding::error(object.key(), reason));
+            findings.push(PrecheckFinding::error(object.key(), reason));
         }
     }
     Ok(findings)
 }
 
 /// Other control planes.
-async fn control_planes(installation: &Installation, cluster: &Cluster) -> Result<Vec<Finding>, InstallError> {
+async fn control_planes(
+    installation: &Installation,
+    cluster: &TargetCluster,
+) -> Result<Vec<PrecheckFinding>, InstallError> {
     if installation.components.iter().all(|spec| spec.component != Component::Pilot) {
         return Ok(Vec::new());
     }
@@ -135,15 +138,15 @@ async fn control_planes(installation: &Installation, cluster: &Cluster) -> Resul
             (true, false) => {
                 let reason =
                     format!("a control plane of revision {revision} is in another namespace; choose another revision");
-                Finding::error(found.key(), reason)
+                PrecheckFinding::error(found.key(), reason)
             }
             (true, true) if installation.owner(Component::Pilot).owns(&found) => continue,
-            (true, true) => Finding::new(
+            (true, true) => PrecheckFinding::new(
                 Severity::Warning,
                 found.key(),
                 format!("a control plane of revision {revision} exists, and is replaced"),
             ),
-            (false, _) => Finding::new(
+            (false, _) => PrecheckFinding::new(
                 Severity::Warning,
                 found.key(),
                 format!("a control plane of revision {revision} runs beside this one"),
@@ -157,10 +160,10 @@ async fn control_planes(installation: &Installation, cluster: &Cluster) -> Resul
 async fn injectors(
     installation: &Installation,
     manifests: &[Manifest],
-    cluster: &Cluster,
-) -> Result<Vec<Finding>, InstallError> {
+    cluster: &TargetCluster,
+) -> Result<Vec<PrecheckFinding>, InstallError> {
     const KIND: (&str, &str) = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
-    let rendered: Vec<&Object> =
+    let rendered: Vec<&KubeObject> =
         manifests.iter().flat_map(|manifest| &manifest.objects).filter(|object| object.key().kind == KIND.1).collect();
     let wanted: BTreeSet<String> = rendered.iter().flat_map(|object| selectors(object.json())).collect();
     let mut findings = Vec::new();
@@ -171,7 +174,7 @@ async fn injectors(
         }
         if selectors(found.json()).iter().any(|selector| wanted.contains(selector)) {
             let reason = "it injects the same pods; remove it, or choose another revision or other revision tags";
-            findings.push(Finding::error(found.key(), reason));
+            findings.push(PrecheckFinding::error(found.key(), reason));
         }
     }
     Ok(findings)
@@ -198,10 +201,11 @@ fn canonical(selector: &Json) -> String {
 }
 
 /// CRDs of the cluster that the installation would change or that are missing.
-async fn definitions(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Finding>, InstallError> {
+async fn definitions(manifests: &[Manifest], cluster: &TargetCluster) -> Result<Vec<PrecheckFinding>, InstallError> {
     let mut findings = Vec::new();
     let rendered = manifests.iter().flat_map(|manifest| &manifest.objects);
-    let rendered: Vec<&Object> = rendered.filter(|object| object.key().kind == "CustomResourceDefinition").collect();
+    let rendered: Vec<&KubeObject> =
+        rendered.filter(|object| object.key().kind == "CustomResourceDefinition").collect();
     for definition in &rendered {
         let Some(found) = cluster.get(definition.key()).await? else { continue };
         let versions = definition.json()["spec"]["versions"].as_array().into_iter().flatten();
@@ -211,7 +215,7 @@ async fn definitions(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Fi
         if !unknown.is_empty() {
             let reason =
                 format!("objects are stored in versions that the new definition does not have: {}", unknown.join(", "));
-            findings.push(Finding::error(found.key(), reason));
+            findings.push(PrecheckFinding::error(found.key(), reason));
         }
     }
     let key = ObjectKey {
@@ -222,7 +226,7 @@ async fn definitions(manifests: &[Manifest], cluster: &Cluster) -> Result<Vec<Fi
     };
     if rendered.is_empty() && cluster.get(&key).await?.is_none() {
         let reason = "the cluster does not have Istio's CRDs, and the installation does not create them";
-        findings.push(Finding::new(Severity::Warning, key, reason));
+        findings.push(PrecheckFinding::new(Severity::Warning, key, reason));
     }
     Ok(findings)
 }

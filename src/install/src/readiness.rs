@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use crate::cluster::Cluster;
+use crate::cluster::TargetCluster;
 use crate::error::InstallError;
-use crate::object::{Object, ObjectKey};
+use crate::object::{KubeObject, ObjectKey};
 
 /// Time between two reads of the objects.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// It will not become ready; the reason.
-pub(crate) fn waits_for(object: &Object) -> Result<Option<String>, String> {
+pub(crate) fn waits_for(object: &KubeObject) -> Result<Option<String>, String> {
     let json = object.json();
     match object.key().kind.as_str() {
         "Deployment" => deployment(json),
@@ -83,7 +83,7 @@ fn webhooks(json: &Json) -> Option<String> {
 /// An object is not ready at the deadline, does not exist, or will not become ready.
 pub(crate) async fn wait(
     keys: &[ObjectKey],
-    cluster: &Cluster,
+    cluster: &TargetCluster,
     timeout: Duration,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), InstallError> {
@@ -110,7 +110,7 @@ pub(crate) async fn wait(
 ///
 /// # Errors
 /// One will not become ready.
-pub(crate) async fn unready(keys: &[ObjectKey], cluster: &Cluster) -> Result<Vec<String>, InstallError> {
+pub(crate) async fn unready(keys: &[ObjectKey], cluster: &TargetCluster) -> Result<Vec<String>, InstallError> {
     let mut waiting = Vec::new();
     for key in keys {
         let reason = match cluster.get(key).await? {
@@ -128,7 +128,7 @@ pub(crate) async fn unready(keys: &[ObjectKey], cluster: &Cluster) -> Result<Vec
 /// One exists at the deadline.
 pub(crate) async fn wait_until_gone(
     keys: &[ObjectKey],
-    cluster: &Cluster,
+    cluster: &TargetCluster,
     timeout: Duration,
 ) -> Result<(), InstallError> {
     let deadline = Instant::now() + timeout;
@@ -154,7 +154,7 @@ mod tests {
         json["apiVersion"] = "v1".into();
         json["kind"] = kind.into();
         json["metadata"]["name"] = "a".into();
-        waits_for(&Object::new(json).expect("an object"))
+        waits_for(&KubeObject::new(json).expect("an object"))
     }
 
     #[test]

@@ -6,16 +6,16 @@ mod helm_data;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
-use sluice_parse::yaml::{Limits as YamlLimits, parse_documents};
-use sluice_template::{Limits, Lookup, MissingKeys, Scope, TemplateSet, Value};
+use sluice_parse::yaml::{Limits, parse_documents};
+use sluice_template::{ExecutionLimits, Lookup, MissingKeys, Scope, TemplateSet, Value};
 
 use crate::chart::Chart;
 use crate::error::InstallError;
-use crate::object::Object;
+use crate::object::KubeObject;
 use crate::{schema, values};
 
 /// What templates may do. A file of CRDs is a text of about a megabyte.
-const LIMITS: Limits = Limits { output_bytes: 16 << 20, text_bytes: 8 << 20, steps: 50_000_000 };
+const LIMITS: ExecutionLimits = ExecutionLimits { output_bytes: 16 << 20, text_bytes: 8 << 20, steps: 50_000_000 };
 
 /// A release of a chart, as its templates see it.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(crate) fn render(
     user_values: &Json,
     capabilities: &Capabilities,
     lookup: &dyn Lookup,
-) -> Result<Vec<Object>, InstallError> {
+) -> Result<Vec<KubeObject>, InstallError> {
     let failed = |reason: String| InstallError::Rendering { chart: chart.name.clone(), reason };
     check_kube_version(chart, capabilities).map_err(failed)?;
     let values = values::with_defaults(user_values, &chart.values);
@@ -80,9 +80,10 @@ pub(crate) fn render(
     for name in names.keys().filter(|name| is_manifest(name)) {
         let data = helm_data::data(chart, release, &values, capabilities, name);
         let text = execute(&set, name, &data, &scope).map_err(failed)?;
-        for document in parse_documents(&text, &YamlLimits::default()) {
+        for document in parse_documents(&text, &Limits::default()) {
             let value = document.map_err(|error| failed(format!("{name}: {error}")))?.value;
-            let object = Object::new(value).ok_or_else(|| failed(format!("{name}: an object without kind or name")))?;
+            let object =
+                KubeObject::new(value).ok_or_else(|| failed(format!("{name}: an object without kind or name")))?;
             objects.push(object);
         }
     }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use crate::{Capabilities, Charts, Component, Inputs, Installation, Manifest};
+use crate::{Capabilities, Charts, Component, InstallInputs, Installation, Manifest};
 
 const HEAD: &str = "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\n";
 /// The CRDs may not be embedded.
 const NO_CRDS: &str = "values.base.enableIstioConfigCRDs=false";
 
-fn inputs(files: &[&str], settings: &[&str]) -> Inputs {
+fn inputs(files: &[&str], settings: &[&str]) -> InstallInputs {
     let files = files.iter().enumerate().map(|(index, text)| (format!("file-{index}"), format!("{HEAD}{text}")));
     let settings = settings.iter().chain([&NO_CRDS]).map(|text| (*text).to_owned());
-    Inputs { files: files.collect(), settings: settings.collect(), ..Inputs::default() }
+    InstallInputs { files: files.collect(), settings: settings.collect(), ..InstallInputs::default() }
 }
 
 fn rendered(files: &[&str], settings: &[&str]) -> Result<(Installation, Vec<Manifest>), String> {
@@ -171,7 +171,7 @@ fn what_does_not_exist_here_is_refused_with_its_path() {
 #[test]
 fn files_that_are_no_istio_operator_are_refused() {
     let read = |text: &str| {
-        let inputs = Inputs { files: vec![("f.yaml".to_owned(), text.to_owned())], ..Inputs::default() };
+        let inputs = InstallInputs { files: vec![("f.yaml".to_owned(), text.to_owned())], ..InstallInputs::default() };
         Installation::read(&inputs).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(read(&format!("{HEAD}spec:\n")), Ok(()));
@@ -192,7 +192,7 @@ fn files_that_are_no_istio_operator_are_refused() {
 #[test]
 fn namespace_of_the_flag_must_be_that_of_the_files() {
     let read = |file: &str, flag: &str| {
-        let inputs = Inputs { namespace: Some(flag.to_owned()), ..inputs(&[file], &[]) };
+        let inputs = InstallInputs { namespace: Some(flag.to_owned()), ..inputs(&[file], &[]) };
         Installation::read(&inputs).map(|installation| installation.namespace).map_err(|error| error.to_string())
     };
     assert_eq!(read("spec: {}", "mesh"), Ok("mesh".to_owned()));

@@ -40,7 +40,7 @@ pub(crate) fn with_defaults(user: &Json, defaults: &Json) -> Json {
 
 /// A part of a path.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     /// A key of a map.
     Key(String),
     /// `[3]`: an element of a list.
@@ -53,7 +53,7 @@ pub(crate) enum Step {
 ///
 /// # Errors
 /// A bracket is not closed, or a part is empty.
-pub(crate) fn parse_path(path: &str) -> Result<Vec<Step>, String> {
+pub(crate) fn parse_path(path: &str) -> Result<Vec<PathStep>, String> {
     let mut steps = Vec::new();
     let mut rest = path;
     loop {
@@ -62,8 +62,8 @@ pub(crate) fn parse_path(path: &str) -> Result<Vec<Step>, String> {
                 return Err(format!("the bracket of [{inner} is not closed"));
             };
             steps.push(match (element.parse(), element.split_once(':')) {
-                (Ok(index), _) => Step::Index(index),
-                (_, Some((field, value))) => Step::Element(field.to_owned(), value.to_owned()),
+                (Ok(index), _) => PathStep::Index(index),
+                (_, Some((field, value))) => PathStep::Element(field.to_owned(), value.to_owned()),
                 _ => return Err(format!("[{element}] is neither an index nor [FIELD:VALUE]")),
             });
             rest = after;
@@ -87,7 +87,7 @@ pub(crate) fn parse_path(path: &str) -> Result<Vec<Step>, String> {
             if key.is_empty() {
                 return Err("a part of the path is empty".to_owned());
             }
-            steps.push(Step::Key(key));
+            steps.push(PathStep::Key(key));
             rest = &rest[end..];
         }
         match rest.strip_prefix('.') {
@@ -103,20 +103,20 @@ pub(crate) fn parse_path(path: &str) -> Result<Vec<Step>, String> {
 ///
 /// # Errors
 /// The path leads through a value that is neither a map nor a list, or to an element that does not exist.
-pub(crate) fn set(target: &mut Json, steps: &[Step], value: Json) -> Result<(), String> {
+pub(crate) fn set(target: &mut Json, steps: &[PathStep], value: Json) -> Result<(), String> {
     let Some((step, rest)) = steps.split_first() else {
         *target = value;
         return Ok(());
     };
     match step {
-        Step::Key(key) => {
+        PathStep::Key(key) => {
             if target.is_null() {
                 *target = Json::Object(Map::new());
             }
             let Some(fields) = target.as_object_mut() else { return Err(format!("{key}: the value above is no map")) };
             set(fields.entry(key).or_insert(Json::Null), rest, value)
         }
-        Step::Index(index) => {
+        PathStep::Index(index) => {
             if target.is_null() {
                 *target = Json::Array(Vec::new());
             }
@@ -127,7 +127,7 @@ pub(crate) fn set(target: &mut Json, steps: &[Step], value: Json) -> Result<(), 
             }
             set(&mut items[index], rest, value)
         }
-        Step::Element(field, wanted) => {
+        PathStep::Element(field, wanted) => {
             let missing = || format!("[{field}:{wanted}]: the list has no such element");
             let items = target.as_array_mut().ok_or_else(missing)?;
             let index = find(items, field, wanted).ok_or_else(missing)?;
@@ -140,20 +140,20 @@ pub(crate) fn set(target: &mut Json, steps: &[Step], value: Json) -> Result<(), 
 ///
 /// # Errors
 /// The path is empty.
-pub(crate) fn remove(target: &mut Json, steps: &[Step]) -> Result<(), String> {
+pub(crate) fn remove(target: &mut Json, steps: &[PathStep]) -> Result<(), String> {
     match steps {
         [] => Err("the path is empty".to_owned()),
-        [Step::Key(key)] => {
+        [PathStep::Key(key)] => {
             target.as_object_mut().map(|fields| fields.remove(key));
             Ok(())
         }
-        [Step::Index(index)] => {
+        [PathStep::Index(index)] => {
             if let Some(items) = target.as_array_mut().filter(|items| *index < items.len()) {
                 items.remove(*index);
             }
             Ok(())
         }
-        [Step::Element(field, wanted)] => {
+        [PathStep::Element(field, wanted)] => {
             if let Some(items) = target.as_array_mut()
                 && let Some(index) = find(items, field, wanted)
             {
@@ -163,9 +163,9 @@ pub(crate) fn remove(target: &mut Json, steps: &[Step]) -> Result<(), String> {
         }
         [step, rest @ ..] => {
             let inner = match step {
-                Step::Key(key) => target.get_mut(key),
-                Step::Index(index) => target.get_mut(index),
-                Step::Element(field, wanted) => target.as_array_mut().and_then(|items| {
+                PathStep::Key(key) => target.get_mut(key),
+                PathStep::Index(index) => target.get_mut(index),
+                PathStep::Element(field, wanted) => target.as_array_mut().and_then(|items| {
                     let index = find(items, field, wanted)?;
                     items.get_mut(index)
                 }),

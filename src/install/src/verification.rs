@@ -1,10 +1,10 @@
 //! Whether a cluster has an installation as its files describe it.
 
-use crate::cluster::Cluster;
+use crate::cluster::TargetCluster;
 use crate::error::InstallError;
 use crate::manifest::Manifest;
 use crate::operator::Installation;
-use crate::plan::{Action, Plan, applied_keys};
+use crate::plan::{Action, ChangePlan, applied_keys};
 use crate::readiness;
 
 /// The result of a verification.
@@ -23,9 +23,9 @@ pub struct Verification {
 pub async fn verify(
     installation: &Installation,
     manifests: &[Manifest],
-    cluster: &Cluster,
+    cluster: &TargetCluster,
 ) -> Result<Verification, InstallError> {
-    let plan = Plan::of_installation(installation, manifests, cluster).await?;
+    let plan = ChangePlan::of_installation(installation, manifests, cluster).await?;
     let mut problems = Vec::new();
     for change in &plan.changes {
         let key = change.object.key();

@@ -5,24 +5,6 @@ use super::text::printed;
 use super::value::{FindFunction, Function, MissingKeys, Scope, Value};
 use super::{Source, TemplateFailure, parser, place};
 
-/// Limits of an execution.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Maximum length of the output.
-    pub output_bytes: usize,
-    /// Maximum length of a text that a function returns.
-    pub text_bytes: usize,
-    /// Maximum number of evaluated operands; functions on large values count more.
-    pub steps: usize,
-}
-
-impl Default for Limits {
-    /// 4 MiB of output, texts of 1 MiB, 1,000,000 steps.
-    fn default() -> Self {
-        Self { output_bytes: 4 << 20, text_bytes: 1 << 20, steps: 1_000_000 }
-    }
-}
-
 /// Maximum size of a list or map, and of all arguments of a function.
 const MAX_VALUE_BYTES: usize = 16 << 20;
 /// Maximum nesting of a list or map.

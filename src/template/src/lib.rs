@@ -4,14 +4,15 @@
 //! text for a missing key, and a structure rejects a field that it does not have. A program adds its own functions by its own
 //! [`FindFunction`], which falls back to [`functions::find`].
 //!
-//! A template is bounded in its length, nesting, number of steps and output ([`Limits`]), because whoever can edit a template,
-//! or what a template reads, could otherwise block the program. The crate does no I/O.
+//! A template is bounded in its length, nesting, number of steps and output ([`ExecutionLimits`]), because a user who can edit a template,
+//! or what it reads, could otherwise block the program. The crate does no I/O.
 
 #![forbid(unsafe_code)]
 
 mod execute;
 pub mod functions;
 mod lexer;
+mod limits;
 mod node;
 mod parser;
 mod text;
@@ -27,7 +28,7 @@ use thiserror::Error;
 
 use node::{Definitions, Tree};
 
-pub use execute::Limits;
+pub use limits::ExecutionLimits;
 pub use text::{quoted, show};
 pub use value::{
     Dict, Extent, FindFunction, Function, List, Lookup, MissingKeys, NamedFields, NativeFunction, Scope,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::execute::Limits;
+use super::limits::ExecutionLimits;
 
 /// A value of a template.
 #[derive(Clone, Debug)]
@@ -136,14 +136,14 @@ pub struct Scope<'a> {
     /// The value of a missing key.
     pub missing_keys: MissingKeys,
     /// The limits.
-    pub limits: Limits,
+    pub limits: ExecutionLimits,
 }
 
 impl<'a> Scope<'a> {
     /// A scope with environment variables, without a cluster, and with Go's default for missing keys.
     #[must_use]
     pub fn new(environment: &'a BTreeMap<String, String>) -> Self {
-        Self { environment, lookup: None, missing_keys: MissingKeys::default(), limits: Limits::default() }
+        Self { environment, lookup: None, missing_keys: MissingKeys::default(), limits: ExecutionLimits::default() }
     }
 }
 

@@ -5,12 +5,12 @@ use serde_json::{Map, Value as Json};
 use crate::error::InstallError;
 
 /// A map with its path. A missing map has no fields.
-pub(super) struct Fields<'o> {
+pub(super) struct OperatorFields<'o> {
     fields: Option<&'o Map<String, Json>>,
     pub(super) path: String,
 }
 
-impl<'o> Fields<'o> {
+impl<'o> OperatorFields<'o> {
     pub(super) fn new(value: &'o Json, path: impl Into<String>) -> Result<Self, InstallError> {
         let path = path.into();
         match value {
@@ -43,7 +43,7 @@ impl<'o> Fields<'o> {
 
     pub(super) fn child(&self, name: &str) -> Result<Self, InstallError> {
         static NULL: Json = Json::Null;
-        Fields::new(self.get(name).unwrap_or(&NULL), self.at(name))
+        OperatorFields::new(self.get(name).unwrap_or(&NULL), self.at(name))
     }
 
     /// A map, empty if it is missing.

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use crate::text::show;
 use crate::value::{Dict, Value};
 
-pub use super::lists::names;
-
 /// A table of functions.
 pub type Table = &'static [(&'static str, crate::value::NativeFunction)];
 
@@ -132,4 +130,12 @@ pub fn content(value: &Value) -> (String, String) {
 #[must_use]
 pub fn equal(left: &Value, right: &Value) -> bool {
     left.extent().bytes == right.extent().bytes && content(left) == content(right)
+}
+
+/// The texts of a variadic list of names.
+///
+/// # Errors
+/// An argument is not a text.
+pub fn names(args: &[Value]) -> Result<Vec<&str>, String> {
+    args.iter().map(text).collect()
 }

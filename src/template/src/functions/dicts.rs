@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::value::{Dict, Scope, Value};
 
-use super::arguments::{Called, Table, at_least_one, dict, equal, exactly, text};
-use super::lists::names;
+use super::arguments::{Called, Table, at_least_one, dict, equal, exactly, names, text};
 
 pub(super) const FUNCTIONS: Table = &[
     ("deepCopy", |_, args| exactly::<1>(args).map(|[value]| value.clone())),

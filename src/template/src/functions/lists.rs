@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::text::show;
 use crate::value::{Scope, Value};
 
-use super::arguments::{Called, Table, at_least_one, content, equal, exactly, list, text, texts, to_integer, to_size};
+use super::arguments::{Called, Table, at_least_one, content, equal, exactly, list, texts, to_integer, to_size};
 
 /// Maximum length of a list that a function builds.
 const MAX_LIST: usize = 100_000;
@@ -124,12 +124,4 @@ fn steps(start: i64, stop: i64, step: i64) -> Called {
         number = next;
     }
     Ok(Value::list(items))
-}
-
-/// The texts of a variadic list of names.
-///
-/// # Errors
-/// An argument is not a text.
-pub fn names(args: &[Value]) -> Result<Vec<&str>, String> {
-    args.iter().map(text).collect()
 }
