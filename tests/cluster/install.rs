@@ -228,13 +228,13 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         assert!(left.iter().all(is_left) && left.len() > 10, "{left:?}");
         sluicectl.uninstall(&["--purge", "-y"]).await?.expect(0, &["removed all revisions"]);
         let left = existing(&cluster, &text).await?;
-        assert!(left.iter().all(is_definition), "{left:?}");
+        assert!(left.iter().all(|name| is_definition(name)), "{left:?}");
         until("the pods have ended", async || Ok(node.running() == 0)).await
     })
     .await
 }
 
-fn is_definition(label: &String) -> bool {
+fn is_definition(label: &str) -> bool {
     label.starts_with("CustomResourceDefinition ")
 }
 
@@ -291,7 +291,7 @@ async fn a_first_installation_that_fails_leaves_nothing_but_crds() -> Result<()>
     let text = sluicectl.manifest(&[]).await?;
     let nothing_is_left = async || {
         let namespace = cluster.get("v1", "Namespace", "", SYSTEM).await?;
-        Ok(namespace.is_none() && existing(&cluster, &text).await?.iter().all(is_definition))
+        Ok(namespace.is_none() && existing(&cluster, &text).await?.iter().all(|name| is_definition(name)))
     };
     until("nothing but CRDs is left", nothing_is_left).await?;
 

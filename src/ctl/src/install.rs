@@ -64,7 +64,8 @@ pub(crate) fn run(command: &InstallCommand, out: &mut dyn Write, errors: &mut dy
         Err(Failure::Io(error)) => Err(error),
         Err(Failure::Install(error)) => {
             writeln!(streams.errors, "sluicectl: {error}")?;
-            Ok(if matches!(error, InstallError::Input { .. }) { EXIT_UNREADABLE } else { EXIT_FINDINGS })
+            let is_input = matches!(error, InstallError::Input { .. } | InstallError::Rendering { .. });
+            Ok(if is_input { EXIT_UNREADABLE } else { EXIT_FINDINGS })
         }
     }
 }

@@ -99,7 +99,13 @@ pub(crate) struct SourceArgs {
     #[arg(short, long)]
     pub(crate) revision: Option<String>,
     /// Namespace of the control plane, if no file states one. Without any: istio-system.
-    #[arg(short = 'i', long = "istioNamespace", short_alias = 'n', alias = "namespace", value_name = "NAMESPACE")]
+    #[arg(
+        short = 'i',
+        long = "istioNamespace",
+        visible_short_alias = 'n',
+        visible_alias = "namespace",
+        value_name = "NAMESPACE"
+    )]
     pub(crate) namespace: Option<String>,
     /// Directory with the charts base, sluice and gateway, such as target/manifests/charts. Without it, the embedded
     /// charts are used.

@@ -177,7 +177,10 @@ pub(crate) fn remove(target: &mut Json, steps: &[PathStep]) -> Result<(), String
 
 /// The element whose field has a value. In a list of texts, the field is empty.
 fn find(items: &[Json], field: &str, wanted: &str) -> Option<usize> {
-    let is_wanted = |value: &Json| value.as_str().map_or_else(|| value.to_string() == wanted, |text| text == wanted);
+    let is_wanted = |value: &Json| match value {
+        Json::String(text) => text == wanted,
+        other => *other == parse_scalar(wanted),
+    };
     items.iter().position(|item| match field {
         "" => is_wanted(item),
         field => item.get(field).is_some_and(is_wanted),

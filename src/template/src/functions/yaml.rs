@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn long_texts_are_folded_behind_column_80() {
-        let words = vec!["word"; 20].join(" ");
-        let (first, second) = (vec!["word"; 16].join(" "), vec!["word"; 4].join(" "));
+        let words = ["word"; 20].join(" ");
+        let (first, second) = (["word"; 16].join(" "), ["word"; 4].join(" "));
         check(&json!({"k": words}), &format!("k: {first}\n  {second}\n"));
         check(&json!({"k": format!("{words}: x")}), &format!("k: '{first}\n  {second}: x'\n"));
     }
