@@ -204,6 +204,30 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         })
         .await?;
 
+        // An object that is deleted at the end is created again if another one cannot be deleted.
+        let obsolete = obsolete(&cluster).await?;
+        set_finalizers(&cluster, &["example.com/held"]).await?;
+        let stuck = [&["-y", "--readiness-timeout", "8s"], &changes[..]].concat();
+        let stuck = sluicectl.with_file("upgrade", &stuck).await?;
+        stuck.expect(
+            1,
+            &["NetworkPolicy istio-system/istiod: it is not gone yet", "undo: restored ConfigMap istio-system/old"],
+        );
+        stuck.expect(
+            1,
+            &["not undone: NetworkPolicy istio-system/istiod: it is being deleted", "the undo is not complete"],
+        );
+        let restored = cluster.get("v1", "ConfigMap", SYSTEM, "old").await?.context("it is created again")?;
+        assert_eq!(
+            (&restored["data"], &restored["metadata"]["labels"]),
+            (&obsolete["data"], &obsolete["metadata"]["labels"])
+        );
+        set_finalizers(&cluster, &[]).await?;
+        sluicectl
+            .with_file("install", &["-y"])
+            .await?
+            .expect(0, &["+ NetworkPolicy", "deleted ConfigMap istio-system/old"]);
+
         let upgraded = sluicectl.with_file("upgrade", &[&["-y"], &changes[..]].concat()).await?;
         upgraded.expect(0, &["- NetworkPolicy istio-system/istiod", "deleted NetworkPolicy istio-system/istiod"]);
         assert!(cluster.get("networking.k8s.io/v1", "NetworkPolicy", SYSTEM, "istiod").await?.is_none());
@@ -232,6 +256,23 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         until("the pods have ended", async || Ok(node.running() == 0)).await
     })
     .await
+}
+
+/// An object of the installation that no chart renders.
+async fn obsolete(cluster: &Cluster) -> Result<Value> {
+    let labels = json!({
+        "operator.istio.io/managed": "Reconcile", "operator.istio.io/component": "Pilot", "istio.io/rev": "default",
+        "install.operator.istio.io/owning-resource": "mesh",
+    });
+    let metadata = json!({"name": "old", "namespace": SYSTEM, "labels": labels});
+    cluster
+        .apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"key": "value"}}))
+        .await
+}
+
+async fn set_finalizers(cluster: &Cluster, finalizers: &[&str]) -> Result<()> {
+    let patch = json!({"metadata": {"finalizers": finalizers}});
+    cluster.patch("networking.k8s.io/v1", "NetworkPolicy", (SYSTEM, "istiod"), &patch).await.map(drop)
 }
 
 fn is_definition(label: &str) -> bool {

@@ -147,6 +147,9 @@ impl TargetCluster {
             json["metadata"].as_object_mut().map(|metadata| metadata.remove(field));
         }
         let mut current = match self.get(key).await? {
+            Some(current) if current.json()["metadata"]["deletionTimestamp"].is_string() => {
+                return Err(InstallError::refused(key, "it is being deleted, which its finalizers delay"));
+            }
             Some(current) => {
                 json["metadata"]["resourceVersion"] = current.json()["metadata"]["resourceVersion"].clone();
                 let path = format!("{path}?fieldManager={FIELD_MANAGER}");

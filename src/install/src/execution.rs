@@ -1,5 +1,8 @@
 //! Carries out a plan, and undoes it.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::cluster::{TargetCluster, Write};
