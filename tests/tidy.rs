@@ -196,6 +196,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-crypto",
                 "sluice-engine",
                 "sluice-graph",
+                "sluice-http-client",
                 "sluice-inject",
                 "sluice-jwks",
                 "sluice-kube",
