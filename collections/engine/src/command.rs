@@ -10,7 +10,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use crate::epoch::Epoch;
-use crate::explanation::{EpochSummary, Explanation};
+use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::input_state::WriteOp;
 use crate::node::NodeId;
 use crate::update::Row;
@@ -28,8 +28,8 @@ pub(crate) enum EngineCommand {
     Dump(NodeId, Sender<DumpChunk>),
     /// Why a record has its value.
     Explain(NodeId, Erased, Sender<Explanation>),
-    /// The recent epochs.
-    History(Sender<Vec<EpochSummary>>),
+    /// Epochs of the history.
+    History(HistoryQuery, Sender<Vec<EpochSummary>>),
     /// Ends the thread.
     Stop,
 }
@@ -199,7 +199,7 @@ impl WaitingCommands {
             EngineCommand::Flush(_)
             | EngineCommand::Dump(..)
             | EngineCommand::Explain(..)
-            | EngineCommand::History(_)
+            | EngineCommand::History(..)
             | EngineCommand::Stop => {}
         }
         self.entries.push_back(Some(command));

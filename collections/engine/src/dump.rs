@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::epoch::Epoch;
 use crate::node::{CollectionNode, NodeId};
 use crate::update::Row;
+use crate::value::{Key, Value};
 
 /// A collection or index, and what it derives from.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -92,6 +93,16 @@ impl Dump {
     /// The records as JSON, converted one at a time; of an index (index key, `[source key, row]`).
     pub fn records(&self) -> impl Iterator<Item = (serde_json::Value, serde_json::Value)> {
         self.rows.iter().map(|(key, value)| (key.json(), value.json()))
+    }
+
+    /// The keys, if they have this type.
+    pub fn keys<K: Key>(&self) -> impl Iterator<Item = &K> {
+        self.rows.iter().filter_map(|(key, _)| key.downcast())
+    }
+
+    /// The records of a collection whose keys and values have these types; none if it has others.
+    pub fn typed<K: Key, V: Value>(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.rows.iter().filter_map(|(key, value)| Some((key.downcast()?, value.downcast()?)))
     }
 }
 

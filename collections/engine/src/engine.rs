@@ -16,7 +16,7 @@ use crate::dump::CollectionInfo;
 use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
-use crate::input_state::WriteOp;
+use crate::input_state::{InputRecord, WriteOp};
 use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport, panic_message};
 use crate::options::EngineOptions;
 use crate::output::Snapshot;
@@ -255,6 +255,17 @@ impl Transaction {
     pub fn replace_all<K: Key, V: Value>(&mut self, input: &Input<K, V>, rows: impl IntoIterator<Item = (K, V)>) {
         let rows = rows.into_iter().map(|(key, value)| (Erased::new(key), Erased::new(value), None));
         self.writes.push((input.number, WriteOp::Replace(rows.collect())));
+    }
+
+    /// Writes a record that an explanation of another engine of the same graph contains.
+    pub fn set_record(&mut self, record: &InputRecord) {
+        let origin = record.origin.as_deref().cloned();
+        self.writes.push((record.input, WriteOp::Set(record.key.clone(), record.value.clone(), origin)));
+    }
+
+    /// Deletes the record of such a key.
+    pub fn delete_record(&mut self, record: &InputRecord) {
+        self.writes.push((record.input, WriteOp::Delete(record.key.clone(), None)));
     }
 
     /// As [`Input::mark_synced`].

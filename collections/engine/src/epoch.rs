@@ -24,6 +24,8 @@ pub struct EpochTiming {
 pub struct Origin {
     /// Version of the object at its source, such as a resourceVersion.
     pub version: Arc<str>,
+    /// Generation of the object at its source, if it has one: the version of its specification.
+    pub generation: Option<i64>,
     /// When the source received it, since the Unix epoch, by the caller's clock.
     pub received: Option<Duration>,
 }
@@ -32,6 +34,6 @@ impl Origin {
     /// An origin with a version and without a time.
     #[must_use]
     pub fn version(version: impl Into<Arc<str>>) -> Self {
-        Self { version: version.into(), received: None }
+        Self { version: version.into(), ..Self::default() }
     }
 }

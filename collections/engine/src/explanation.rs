@@ -6,6 +6,9 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::epoch::{Epoch, Origin};
+use crate::input_state::InputRecord;
+use crate::output::Published;
+use crate::value::{Erased, Key, Value};
 
 /// Why a record has its value, and why it changed when it did.
 #[derive(Clone, Debug, Serialize)]
@@ -18,6 +21,9 @@ pub struct Explanation {
     pub why: Reason,
     /// The epoch that last changed the record and the writes that caused it, if the history reaches back that far.
     pub why_now: Option<Cause>,
+    /// The present input records in the tree. A second engine of the same graph that gets them derives the record too.
+    #[serde(skip)]
+    pub inputs: Vec<InputRecord>,
 }
 
 /// A record that another record derives from.
@@ -62,6 +68,8 @@ impl Reason {
 pub struct Cause {
     /// Number of the epoch.
     pub epoch: Epoch,
+    /// How long ago it was committed.
+    pub age: Duration,
     /// How long it took.
     pub took: Duration,
     /// The writes of the epoch that the record derives from; if there are none (the record was removed together with
@@ -87,12 +95,71 @@ pub struct Write {
 pub struct EpochSummary {
     /// Its number.
     pub epoch: Epoch,
+    /// How long ago it was committed.
+    pub age: Duration,
     /// How long it took.
     pub took: Duration,
-    /// The writes that changed an input; long lists are cut.
+    /// The writes that changed an input, first those of the records that the query names; long lists are cut.
     pub writes: Vec<Write>,
     /// Number of writes that changed an input.
     pub write_count: usize,
     /// Published collections that it changed, with the number of changed keys.
     pub changed: Vec<(String, usize)>,
+    /// The changed keys of these collections.
+    #[serde(skip)]
+    pub keys: ChangedKeys,
+}
+
+/// The keys of published collections that an epoch changed.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ChangedKeys {
+    /// Changed keys by slot.
+    pub(crate) by_slot: Vec<(usize, Vec<Erased>)>,
+    pub(crate) omitted: bool,
+}
+
+impl ChangedKeys {
+    /// The changed keys of a collection, in order.
+    pub fn of<K: Key, V: Value>(&self, collection: &Published<K, V>) -> impl Iterator<Item = &K> {
+        let keys = self.by_slot.iter().filter(|(slot, _)| *slot == collection.slot).flat_map(|(_, keys)| keys);
+        keys.map(Erased::get::<K>)
+    }
+
+    /// Whether the epoch changed too many keys, so that the history has none of them.
+    #[must_use]
+    pub fn omitted(&self) -> bool {
+        self.omitted
+    }
+}
+
+/// The epochs of the history to list.
+#[derive(Clone, Debug, Default)]
+pub struct HistoryQuery {
+    /// Maximum number of epochs: the most recent ones. 0 is all.
+    pub(crate) limit: usize,
+    /// Only epochs that were committed at most this long ago.
+    pub(crate) max_age: Option<Duration>,
+    /// Only epochs that wrote one of these records: names of inputs, and keys.
+    pub(crate) written: Vec<(String, Erased)>,
+}
+
+impl HistoryQuery {
+    /// The most recent epochs, this many at most; all with 0.
+    #[must_use]
+    pub fn recent(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Limits the list to epochs that were committed at most this long ago.
+    #[must_use]
+    pub fn max_age(self, max_age: Duration) -> Self {
+        Self { max_age: Some(max_age), ..self }
+    }
+
+    /// Limits the list to epochs that wrote this record of an input, or those of earlier calls.
+    #[must_use]
+    pub fn written<K: Key>(mut self, input: &str, key: K) -> Self {
+        self.written.push((input.to_owned(), Erased::new(key)));
+        self
+    }
 }

@@ -10,7 +10,7 @@ use crate::network::{NetworkInput, OperatorNetwork};
 use crate::node::NodeId;
 use crate::rows::ShardedRows;
 use crate::update::{Time, Update};
-use crate::value::{Erased, ErasedMap};
+use crate::value::{Erased, ErasedMap, Key};
 
 /// One write to an input.
 #[derive(Debug)]
@@ -46,6 +46,50 @@ pub(crate) struct InputState {
     pub(crate) synced: bool,
     pending: ErasedMap<Option<(Erased, Option<Origin>)>>,
     deleted_by: ErasedMap<Origin>,
+}
+
+/// A record of an input, to write it to a second engine of the same graph.
+#[derive(Clone, Debug)]
+pub struct InputRecord {
+    /// Number of the input.
+    pub(crate) input: usize,
+    /// Name of the input.
+    pub(crate) collection: String,
+    pub(crate) key: Erased,
+    pub(crate) value: Erased,
+    pub(crate) origin: Option<Arc<Origin>>,
+}
+
+impl InputRecord {
+    /// Name of the input.
+    #[must_use]
+    pub fn collection(&self) -> &str {
+        &self.collection
+    }
+
+    /// The key, if it has this type.
+    #[must_use]
+    pub fn key<K: Key>(&self) -> Option<&K> {
+        self.key.downcast()
+    }
+
+    /// The key as JSON.
+    #[must_use]
+    pub fn key_json(&self) -> serde_json::Value {
+        self.key.json()
+    }
+
+    /// The value as JSON.
+    #[must_use]
+    pub fn value_json(&self) -> serde_json::Value {
+        self.value.json()
+    }
+
+    /// Where the record comes from, if its source stated that.
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_deref()
+    }
 }
 
 /// A change of an input in an epoch.

@@ -6,13 +6,16 @@ use serde_json::Value as Json;
 use crate::command::{DumpChunk, EngineCommand};
 use crate::dump::{CollectionInfo, Dump};
 use crate::engine::Engine;
-use crate::explanation::{EpochSummary, Explanation};
+use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::node::NodeId;
 use crate::output::Published;
 use crate::value::{Erased, Key, Value};
 
 /// Chunks of a dump that may be in flight, so that neither side waits for the other at each chunk.
 const DUMP_CHUNKS_IN_FLIGHT: usize = 4;
+
+/// Epochs that [`Engine::recent_epochs`] lists.
+const RECENT_EPOCHS: usize = 256;
 
 impl Engine {
     /// Every collection and index, parents before children.
@@ -55,6 +58,13 @@ impl Engine {
         self.explain_erased(of.node, Erased::new(key.clone()))
     }
 
+    /// As [`Self::explain`], for any collection or index by name. `None` when no collection has the name.
+    #[must_use]
+    pub fn explain_key<K: Key>(&self, collection: &str, key: &K) -> Option<Explanation> {
+        let info = self.infos().iter().find(|info| info.name == collection)?;
+        self.explain_erased(info.node, Erased::new(key.clone()))
+    }
+
     /// As [`Self::explain`], for any collection or index by name and with the key as JSON, as in dumps. `None` when
     /// there is no such collection or key.
     #[must_use]
@@ -70,11 +80,17 @@ impl Engine {
         answer.recv().ok()
     }
 
-    /// The recent epochs, oldest first.
+    /// Epochs of the history, oldest first.
+    #[must_use]
+    pub fn history(&self, query: HistoryQuery) -> Vec<EpochSummary> {
+        let (reply, answer) = bounded(1);
+        self.send(EngineCommand::History(query, reply));
+        answer.recv().unwrap_or_default()
+    }
+
+    /// The [`RECENT_EPOCHS`] most recent epochs, oldest first.
     #[must_use]
     pub fn recent_epochs(&self) -> Vec<EpochSummary> {
-        let (reply, answer) = bounded(1);
-        self.send(EngineCommand::History(reply));
-        answer.recv().unwrap_or_default()
+        self.history(HistoryQuery::recent(RECENT_EPOCHS))
     }
 }

@@ -167,6 +167,13 @@ impl Snapshot {
         self.map(of.slot).into_iter().flatten().map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
     }
 
+    /// The records from `first` on, sorted by key.
+    pub fn iter_from<K: Key, V: Value>(&self, of: &Published<K, V>, first: K) -> impl Iterator<Item = (&K, &V)> {
+        let first = ContentOrdered(Erased::new(first));
+        let rows = self.map(of.slot).into_iter().flat_map(move |map| map.range(first.clone()..));
+        rows.map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
+    }
+
     /// Number of records.
     #[must_use]
     pub fn len<K: Key, V: Value>(&self, of: &Published<K, V>) -> usize {

@@ -83,6 +83,11 @@ impl Erased {
         }
     }
 
+    /// The value, if it has this type.
+    pub(crate) fn downcast<T: Key>(&self) -> Option<&T> {
+        (&*self.value as &dyn Any).downcast_ref()
+    }
+
     pub(crate) fn as_pair(&self) -> Option<&Pair> {
         (&*self.value as &dyn Any).downcast_ref::<Pair>()
     }

@@ -14,7 +14,7 @@ use crossbeam_channel::Sender;
 use crate::builder::GraphBuilder;
 use crate::command::{CommandReceiver, DumpChunk, EngineCommand};
 use crate::epoch::{Epoch, EpochTiming};
-use crate::explanation::{EpochSummary, Explanation};
+use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::feed::SnapshotPublisher;
 use crate::input_state::{InputChange, InputState, WriteOp};
 use crate::network::OperatorNetwork;
@@ -27,8 +27,9 @@ use scan::{DumpJob, Scan};
 
 /// Changes of one epoch that the history keeps. Of a larger epoch, such as the initial load, it keeps only the first.
 const MAX_HISTORY_ROWS_PER_EPOCH: usize = 4_096;
-/// Changes that the history keeps in all; beyond that the oldest epochs are dropped.
-const MAX_HISTORY_ROWS: usize = 65_536;
+/// What an epoch, and each changed key, count as in the limit of the history's memory. Most keys are shared with their
+/// records, but the keys of removed records are not.
+const HISTORY_ROW_BYTES: usize = 256;
 /// How long the thread waits for commands before it tries again to send to slow readers of dumps.
 const DUMP_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -37,7 +38,7 @@ enum PendingReply {
     Flush(Sender<Epoch>),
     Dump(NodeId, Sender<DumpChunk>),
     Explain(NodeId, Erased, Sender<Explanation>),
-    History(Sender<Vec<EpochSummary>>),
+    History(HistoryQuery, Sender<Vec<EpochSummary>>),
 }
 
 /// Counters of epochs: written by the dataflow thread, read by any thread.
@@ -54,17 +55,23 @@ pub(crate) struct EpochCounters {
 #[derive(Clone, Debug)]
 pub(crate) struct EpochRecord {
     pub(crate) epoch: Epoch,
+    /// When it was committed, by the engine's clock.
+    pub(crate) at: Duration,
     pub(crate) took: Duration,
     /// The first changes of inputs, up to [`MAX_HISTORY_ROWS_PER_EPOCH`].
     pub(crate) inputs: Vec<InputChange>,
     pub(crate) write_count: usize,
     /// Changed keys by slot, sorted. Values would keep alive records that have been replaced.
     pub(crate) outputs: Vec<(usize, Vec<Erased>)>,
+    /// There are too many changed keys, so `outputs` is empty.
+    pub(crate) outputs_omitted: bool,
 }
 
 impl EpochRecord {
-    fn rows(&self) -> usize {
-        self.inputs.len() + self.outputs.iter().map(|(_, keys)| keys.len()).sum::<usize>()
+    /// What it counts as in the limit of the history's memory.
+    fn bytes(&self) -> usize {
+        let keys: usize = self.outputs.iter().map(|(_, keys)| keys.len()).sum();
+        (1 + self.inputs.len() + keys) * HISTORY_ROW_BYTES
     }
 }
 
@@ -86,7 +93,7 @@ pub(crate) struct DataflowThread {
     maps: Arc<Vec<PublishedMap>>,
     synced: Arc<Vec<bool>>,
     history: VecDeque<EpochRecord>,
-    history_rows: usize,
+    history_bytes: usize,
 }
 
 impl DataflowThread {
@@ -111,7 +118,7 @@ impl DataflowThread {
             revision: 0,
             synced: Arc::default(),
             history: VecDeque::new(),
-            history_rows: 0,
+            history_bytes: 0,
         }
     }
 
@@ -160,7 +167,7 @@ impl DataflowThread {
         match reply {
             PendingReply::Flush(sender) => drop(sender.send(epoch)),
             PendingReply::Explain(node, key, sender) => drop(sender.send(self.explain(node, &key))),
-            PendingReply::History(sender) => drop(sender.send(self.summaries())),
+            PendingReply::History(query, sender) => drop(sender.send(self.summaries(&query))),
             PendingReply::Dump(node, sender) => {
                 jobs.push_back(DumpJob::new(Scan::of(node, &self.nodes, &self.inputs), epoch, sender));
             }
@@ -179,7 +186,7 @@ impl DataflowThread {
             EngineCommand::Flush(sender) => PendingReply::Flush(sender),
             EngineCommand::Dump(node, sender) => PendingReply::Dump(node, sender),
             EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
-            EngineCommand::History(sender) => PendingReply::History(sender),
+            EngineCommand::History(query, sender) => PendingReply::History(query, sender),
         };
         replies.push(reply);
         0
@@ -221,19 +228,20 @@ impl DataflowThread {
         self.epoch = epoch;
         self.network.run(epoch);
         let changes = self.close(Epoch(epoch));
-        let took = self.options.clock.now().saturating_sub(start);
+        let at = self.options.clock.now();
+        let took = at.saturating_sub(start);
         let write_count = inputs.len();
         // Deletions are left out: a deleted record may have been received long ago.
         let set = inputs.iter().filter(|input| !input.deleted).filter_map(|input| input.origin.as_ref());
         let received = set.filter_map(|origin| origin.received).min();
         inputs.truncate(MAX_HISTORY_ROWS_PER_EPOCH);
         let keys = |events: &[ErasedEvent]| events.iter().map(|event| event.key.clone()).collect();
-        let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= MAX_HISTORY_ROWS_PER_EPOCH {
-            changes.iter().map(|(slot, events)| (*slot, keys(events))).collect()
-        } else {
-            Vec::new()
-        };
-        self.add_to_history(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
+        let changed = changes.iter().map(|(_, events)| events.len()).sum::<usize>();
+        let outputs_omitted = changed > MAX_HISTORY_ROWS_PER_EPOCH;
+        let kept = if outputs_omitted { &[][..] } else { &changes[..] };
+        let outputs = kept.iter().map(|(slot, events)| (*slot, keys(events))).collect();
+        let epoch_record = EpochRecord { epoch: Epoch(epoch), at, took, inputs, write_count, outputs, outputs_omitted };
+        self.add_to_history(epoch_record);
         self.publish(Epoch(epoch), changes, EpochTiming { received, took });
         self.count(took, weight);
         Epoch(epoch)
@@ -281,14 +289,13 @@ impl DataflowThread {
     }
 
     fn add_to_history(&mut self, record: EpochRecord) {
-        if self.options.history == 0 {
-            return;
-        }
-        self.history_rows += record.rows();
+        let (now, limits) = (record.at, self.options.history);
+        self.history_bytes += record.bytes();
         self.history.push_back(record);
-        while self.history.len() > self.options.history || self.history_rows > MAX_HISTORY_ROWS {
+        let is_old = |oldest: &EpochRecord| now.saturating_sub(oldest.at) > limits.age;
+        while self.history_bytes > limits.bytes || self.history.front().is_some_and(is_old) {
             let Some(oldest) = self.history.pop_front() else { return };
-            self.history_rows -= oldest.rows();
+            self.history_bytes -= oldest.bytes();
         }
     }
 
@@ -299,6 +306,10 @@ impl DataflowThread {
         self.counters.last_nanos.store(nanos, Relaxed);
         self.counters.longest_nanos.fetch_max(nanos, Relaxed);
         self.counters.last_batch.store(weight as u64, Relaxed);
+    }
+
+    fn age(&self, record: &EpochRecord) -> Duration {
+        self.options.clock.now().saturating_sub(record.at)
     }
 
     fn published_value(&self, node: NodeId, key: &Erased) -> Option<&Erased> {

@@ -1,10 +1,10 @@
 //! A running engine and other threads: atomic epochs, dumps that do not block, writers that never wait, a clean stop.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use sluice_engine::{Clock, Engine, EngineOptions, Input, Origin, Published};
+use sluice_engine::{Clock, Engine, EngineOptions, HistoryLimits, HistoryQuery, Input, Origin, Published};
 
 struct Handles {
     left: Input<u32, i64>,
@@ -282,10 +282,12 @@ fn panic_while_building_reaches_the_caller() {
 #[test]
 fn history_has_the_writes_and_changes_of_recent_epochs() {
     // A clock that does not advance: no result and no order depends on it.
-    let options = EngineOptions { history: 3, clock: Clock::new(|| Duration::ZERO), ..EngineOptions::default() };
+    // An epoch with one write and one changed key counts as 3 rows.
+    let history = HistoryLimits { bytes: 3 * 3 * 256, ..HistoryLimits::default() };
+    let options = EngineOptions { history, clock: Clock::new(|| Duration::ZERO), ..EngineOptions::default() };
     let (engine, handles) = start(options);
     for n in 1..=5 {
-        let origin = Origin { version: format!("v{n}").into(), received: Some(Duration::from_secs(n)) };
+        let origin = Origin { received: Some(Duration::from_secs(n)), ..Origin::version(format!("v{n}")) };
         handles.left.set_from(n as u32, 1, origin);
         engine.flush();
     }
@@ -304,6 +306,74 @@ fn history_has_the_writes_and_changes_of_recent_epochs() {
     assert_eq!(why, Some(Some(Origin::version("v6"))));
     let absent = engine.explain(&handles.both, &77).map(|it| (it.value, it.why.present));
     assert_eq!(absent, Some((None, Some(false))));
+}
+
+#[test]
+fn history_is_searched_by_written_record_and_drops_old_epochs() {
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = {
+        let now = now.clone();
+        Clock::new(move || Duration::from_secs(now.load(Ordering::SeqCst)))
+    };
+    let history = HistoryLimits { age: Duration::from_secs(100), ..HistoryLimits::default() };
+    let (engine, handles) = start(EngineOptions { history, clock, ..EngineOptions::default() });
+    for (at, input, key) in
+        [(10, &handles.left, 1), (20, &handles.right, 1), (30, &handles.left, 2), (40, &handles.left, 1)]
+    {
+        now.store(at, Ordering::SeqCst);
+        input.set(key, i64::try_from(at).expect("small"));
+        engine.flush();
+    }
+    let ages = |query: HistoryQuery| -> Vec<u64> { engine.history(query).iter().map(|it| it.age.as_secs()).collect() };
+    assert_eq!(ages(HistoryQuery::recent(0).written("left", 1_u32)), [30, 0]);
+    assert_eq!(ages(HistoryQuery::recent(1).written("left", 1_u32)), [0]);
+    assert_eq!(ages(HistoryQuery::recent(0).written("left", 2_u32).written("right", 1_u32)), [20, 10]);
+    assert_eq!(ages(HistoryQuery::recent(0).written("nothing", 1_u32)), [0_u64; 0]);
+    let last = engine.history(HistoryQuery::recent(1)).pop().expect("an epoch");
+    assert_eq!(last.keys.of(&handles.left_out).copied().collect::<Vec<_>>(), [1]);
+    assert_eq!(last.keys.of(&handles.right_out).count(), 0);
+    assert!(!last.keys.omitted());
+    now.store(125, Ordering::SeqCst);
+    handles.right.set(9, 9);
+    engine.flush();
+    assert_eq!(ages(HistoryQuery::recent(0)), [95, 85, 0], "older epochs are dropped");
+    assert_eq!(ages(HistoryQuery::recent(0).max_age(Duration::from_secs(90))), [85, 0]);
+}
+
+#[test]
+fn second_engine_derives_a_record_from_the_inputs_of_its_explanation() {
+    let (engine, handles) = start(EngineOptions::default());
+    for key in 1..=3 {
+        handles.left.set(key, i64::from(key));
+        handles.right.set_from(key, 10, Origin::version("r"));
+    }
+    engine.flush();
+    let why = engine.explain(&handles.both, &2).expect("the engine runs");
+    assert_eq!(why.inputs.len(), 2, "{why:?}");
+    let (second, copies) = start(EngineOptions::default());
+    second.transaction(|tx| why.inputs.iter().for_each(|record| tx.set_record(record)));
+    let of = |engine: &Engine, handles: &Handles| engine.snapshot().get(&handles.both, &2).map(|value| *value);
+    assert_eq!(of(&second, &copies), of(&engine, &handles));
+    assert_eq!(second.snapshot().len(&copies.both), 1);
+    let right = why.inputs.iter().find(|record| record.collection() == "right").expect("an input");
+    assert_eq!((right.key::<u32>(), right.key::<String>()), (Some(&2), None));
+    assert_eq!(right.origin().map(|origin| &*origin.version), Some("r"));
+    second.transaction(|tx| tx.delete_record(right));
+    assert_ne!(of(&second, &copies), of(&engine, &handles));
+
+    // The same by the name of an input.
+    let origin = engine.explain_key("right", &3_u32).and_then(|why| why.why.origin);
+    assert_eq!(origin, Some(Origin::version("r")));
+    assert_eq!(engine.explain_key("right", &7_u32).map(|why| why.why.present), Some(Some(false)));
+    assert!(engine.explain_key("nothing", &7_u32).is_none());
+    let later: Vec<u32> = engine.snapshot().iter_from(&handles.left_out, 2).map(|(key, _)| *key).collect();
+    assert_eq!(later, [2, 3]);
+    let dump = engine.dump("left").expect("a collection");
+    assert_eq!(
+        dump.typed::<u32, i64>().map(|(key, value)| (*key, *value)).collect::<Vec<_>>(),
+        [(1, 1), (2, 2), (3, 3)]
+    );
+    assert_eq!((dump.keys::<u32>().count(), dump.typed::<u32, u32>().count()), (3, 0));
 }
 
 #[test]

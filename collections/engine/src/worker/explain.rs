@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{DataflowThread, EpochRecord};
 use crate::epoch::Epoch;
-use crate::explanation::{Cause, EpochSummary, Explanation, Reason, Write};
-use crate::input_state::InputChange;
-use crate::node::NodeId;
+use crate::explanation::{Cause, ChangedKeys, EpochSummary, Explanation, HistoryQuery, Reason, Write};
+use crate::input_state::{InputChange, InputRecord};
+use crate::node::{NodeId, Provenance};
 use crate::value::Erased;
 
 /// Records in the tree of reasons; beyond that the tree is cut.
@@ -21,7 +21,20 @@ impl DataflowThread {
         let inputs = walk.inputs;
         let value = self.published_value(node, key).map(Erased::json);
         let why_now = self.last_change(node, key).map(|epoch| self.cause(epoch, &inputs));
-        Explanation { epoch: Epoch(self.epoch), value, why, why_now }
+        let inputs = inputs.iter().filter_map(|(node, key)| self.input_record(*node, key)).collect();
+        Explanation { epoch: Epoch(self.epoch), value, why, why_now, inputs }
+    }
+
+    fn input_record(&self, node: NodeId, key: &Erased) -> Option<InputRecord> {
+        let Provenance::Input(input) = self.nodes[node].provenance else { return None };
+        let row = self.inputs[input].rows.get(key)?;
+        Some(InputRecord {
+            input,
+            collection: self.nodes[node].name.clone(),
+            key: key.clone(),
+            value: row.value.clone(),
+            origin: row.origin.clone(),
+        })
     }
 
     /// The epoch in the history that last changed a record.
@@ -44,7 +57,7 @@ impl DataflowThread {
         if writes.is_empty() && record.inputs.len() == record.write_count {
             writes = record.inputs.iter().collect();
         }
-        Cause { epoch: record.epoch, took: record.took, writes: self.writes(writes) }
+        Cause { epoch: record.epoch, age: self.age(record), took: record.took, writes: self.writes(writes) }
     }
 
     fn writes(&self, mut changes: Vec<&InputChange>) -> Vec<Write> {
@@ -58,16 +71,37 @@ impl DataflowThread {
         changes.into_iter().take(MAX_WRITES).map(write).collect()
     }
 
-    pub(super) fn summaries(&self) -> Vec<EpochSummary> {
+    /// The epochs of the history that a query asks for, oldest first.
+    pub(super) fn summaries(&self, query: &HistoryQuery) -> Vec<EpochSummary> {
+        let find = |name: &str| self.nodes.iter().position(|node| node.name == name);
+        let written: Vec<_> = query.written.iter().filter_map(|(input, key)| Some((find(input)?, key))).collect();
+        let is_named =
+            |change: &InputChange| written.iter().any(|(node, key)| change.node == *node && change.key == **key);
+        let is_wanted = |record: &&EpochRecord| query.written.is_empty() || record.inputs.iter().any(is_named);
+        let is_recent = |record: &&EpochRecord| query.max_age.is_none_or(|max_age| self.age(record) <= max_age);
+        let limit = if query.limit == 0 { usize::MAX } else { query.limit };
+        let recent = self.history.iter().rev().take_while(is_recent).filter(is_wanted).take(limit);
+        let mut summaries: Vec<_> = recent.map(|record| self.summary(record, is_named)).collect();
+        summaries.reverse();
+        summaries
+    }
+
+    /// A summary, with the named writes first.
+    fn summary(&self, record: &EpochRecord, is_named: impl Fn(&InputChange) -> bool) -> EpochSummary {
+        let (named, others): (Vec<_>, Vec<_>) = record.inputs.iter().partition(|change| is_named(change));
+        let mut writes = self.writes(named);
+        writes.extend(self.writes(others));
+        writes.truncate(MAX_WRITES);
         let name = |slot: usize| self.nodes[self.published[slot].node].name.clone();
-        let summary = |record: &EpochRecord| EpochSummary {
+        EpochSummary {
             epoch: record.epoch,
+            age: self.age(record),
             took: record.took,
-            writes: self.writes(record.inputs.iter().collect()),
+            writes,
             write_count: record.write_count,
             changed: record.outputs.iter().map(|(slot, keys)| (name(*slot), keys.len())).collect(),
-        };
-        self.history.iter().map(summary).collect()
+            keys: ChangedKeys { by_slot: record.outputs.clone(), omitted: record.outputs_omitted },
+        }
     }
 }
 
