@@ -231,9 +231,9 @@ impl Committer {
 
     fn write(&self, tx: &mut Transaction, change: Change) {
         let Change { kind, key, object, origin } = change;
-        let received = Some(origin.received);
+        let (received, generation) = (Some(origin.received), origin.generation);
         let version = if origin.version.is_empty() || !origin.place.is_empty() { origin.place } else { origin.version };
-        let origin = sluice_engine::Origin { received, ..sluice_engine::Origin::version(version.as_str()) };
+        let origin = sluice_engine::Origin { received, generation, ..sluice_engine::Origin::version(version.as_str()) };
         match object {
             Some(parsed) => self.inputs.apply(tx, *parsed, origin),
             None => self.inputs.delete(tx, kind, key, origin),

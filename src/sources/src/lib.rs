@@ -32,6 +32,8 @@ pub struct ChangeOrigin {
     pub place: Text,
     /// Its resourceVersion, empty if it has none.
     pub version: Text,
+    /// Its generation, if it has one.
+    pub generation: Option<i64>,
     /// When the source read it, since the Unix epoch.
     pub received: Duration,
 }

@@ -290,7 +290,7 @@ impl MeshFile {
             Box::new(ParsedObject { kind, key: key.clone(), object, rejects: Vec::new() })
         });
         let place = self.path.display().to_string().into();
-        Change { kind, key, object, origin: ChangeOrigin { place, version: Text::default(), received: unix_time() } }
+        Change { kind, key, object, origin: ChangeOrigin { place, received: unix_time(), ..ChangeOrigin::default() } }
     }
 }
 

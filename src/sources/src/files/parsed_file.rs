@@ -58,6 +58,8 @@ pub(super) struct Object {
     pub(super) parsed: Box<ParsedObject>,
     /// Its resourceVersion, empty if it has none.
     pub(super) version: Text,
+    /// Its generation, if it has one.
+    pub(super) generation: Option<i64>,
 }
 
 /// The objects of a file.
@@ -184,7 +186,8 @@ impl Reader {
     fn parse(&self, value: &Value) -> Option<Object> {
         let parsed = parse_object(&self.cluster.id, &self.cluster.domain, value).ok()?;
         let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        Some(Object { parsed: Box::new(parsed), version: version.into() })
+        let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
+        Some(Object { parsed: Box::new(parsed), version: version.into(), generation })
     }
 }
 

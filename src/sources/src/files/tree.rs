@@ -137,7 +137,7 @@ impl Tree {
             let Some(state) = self.objects.get(&id) else { continue };
             let Some(holder) = state.files.last().cloned() else {
                 if self.objects.remove(&id).is_some_and(|state| state.sent.is_some()) {
-                    let origin = ChangeOrigin { place: display(path), version: Text::default(), received };
+                    let origin = ChangeOrigin { place: display(path), received, ..ChangeOrigin::default() };
                     changes.push(Change { kind: id.0, key: id.1, object: None, origin });
                 }
                 continue;
@@ -158,14 +158,14 @@ impl Tree {
             let object = if *holder == *path { objects.remove(&entry.content) } else { None };
             // The object was not parsed: another file declared it until now.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
-            let Object { parsed, version } = object;
+            let Object { parsed, version, generation } = object;
             self.log.log(&parsed, &holder.display().to_string(), |fields| {
                 let Some(chunk) = chunk else { return Vec::new() };
                 let positions = yaml::find_positions(chunk.text, entry.line - chunk.line + 1, fields);
                 positions.into_iter().map(|position| chunk.line - 1 + position.line).collect()
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
-            let origin = ChangeOrigin { place, version, received };
+            let origin = ChangeOrigin { place, version, generation, received };
             if let Some(state) = self.objects.get_mut(&id) {
                 state.sent = Some(entry.content);
             }

@@ -66,7 +66,7 @@ impl ObjectsReceiver {
 
     fn set(&mut self, object: &Value) -> Option<Change> {
         let received = unix_time();
-        let version = version(object);
+        let (version, generation) = (version(object), generation(object));
         if !self.cluster.reads_revision_of(self.info, object) {
             let key = identify(&self.cluster.id, object).ok()?.key;
             // The object may have applied to this revision before.
@@ -81,7 +81,7 @@ impl ObjectsReceiver {
                 self.log.log(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
-                let origin = ChangeOrigin { place: Text::default(), version, received };
+                let origin = ChangeOrigin { place: Text::default(), version, generation, received };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {
@@ -101,7 +101,7 @@ impl ObjectsReceiver {
     }
 
     fn deletion(&self, key: ObjectKey, version: Text) -> Change {
-        let origin = ChangeOrigin { place: Text::default(), version, received: unix_time() };
+        let origin = ChangeOrigin { version, received: unix_time(), ..ChangeOrigin::default() };
         Change { kind: self.info.kind, key, object: None, origin }
     }
 }
@@ -133,6 +133,10 @@ impl Receiver for ObjectsReceiver {
         self.begin_list();
         self.end_list();
     }
+}
+
+fn generation(object: &Value) -> Option<i64> {
+    object.pointer("/metadata/generation").and_then(Value::as_i64)
 }
 
 fn version(object: &Value) -> Text {
