@@ -27,6 +27,7 @@ mod registry;
 mod scopes;
 mod traffic;
 mod views;
+mod visibility;
 
 use sluice_engine::{Collection, GraphBuilder};
 
@@ -43,6 +44,9 @@ pub use registry::conditions::ConditionUpdate;
 pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
 pub use registry::nodes::TaintRemoval;
 pub use traffic::ingresses::IngressStatusUpdate;
+pub use visibility::{
+    SidecarImports, followed_rule, host_candidates, reached_service, sort_by_precedence, with_visibility,
+};
 
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};

@@ -187,7 +187,7 @@ pub(crate) struct EgressScope {
 }
 
 impl EgressScope {
-    pub(super) fn new(scope: SidecarScope, egress: &[SidecarEgress], outbound: Option<OutboundTraffic>) -> Self {
+    pub(crate) fn new(scope: SidecarScope, egress: &[SidecarEgress], outbound: Option<OutboundTraffic>) -> Self {
         let listeners = egress.iter().map(|listener| EgressListener::new(listener, &scope.namespace)).collect();
         Self { scope, listeners, outbound }
     }
