@@ -37,5 +37,6 @@ pub use response::Response;
 pub use session::{ACK_TIMEOUT, HEALTH_TYPE, RequestOutcome, ResourceProgress, Session, SyncState, TypeStatus};
 pub use store::{
     ChangeTimes, EpochChanges, ProxyScope, PushTrigger, ResolvedResource, ScopeSnapshot, Store, TypeSnapshot,
+    segment_field,
 };
 pub use version::Version;

@@ -331,6 +331,12 @@ impl Session {
         }
     }
 
+    /// The first epoch of the store with changes that are not sent.
+    #[must_use]
+    pub fn unsent_since(&self) -> Option<u64> {
+        self.since
+    }
+
     /// Records the first epoch with changes that are not sent.
     fn note_change(&mut self, epoch: Option<u64>) {
         self.since = match (self.since, epoch) {
@@ -370,6 +376,7 @@ impl Session {
             acked: (subscription.acked_nonce > 0).then(|| self.nonce(subscription.acked_nonce)),
             sent_at: subscription.sent_at,
             acked_at: subscription.acked_at,
+            unacked_since: subscription.unacked_since,
             error: subscription.error.clone(),
         };
         self.subscriptions.iter().map(|subscription| (subscription.kind, status(subscription))).collect()
@@ -385,6 +392,12 @@ impl Session {
         } else {
             subscription.names.iter().filter_map(|name| sent.find(name)).collect()
         }
+    }
+
+    /// Whether the client subscribes to a resource.
+    #[must_use]
+    pub fn subscribes_to(&self, kind: ResourceType, name: &str) -> bool {
+        self.subscriptions.get(kind).is_some_and(|subscription| subscription.wants(name))
     }
 
     /// The versions of one resource that the client was sent and acknowledged; `None` if it does not subscribe to it.
@@ -423,6 +436,8 @@ pub struct TypeStatus {
     pub sent_at: Option<Instant>,
     /// When a response was last acknowledged.
     pub acked_at: Option<Instant>,
+    /// When the first response since the last acknowledged one was sent, while the last one is not acknowledged.
+    pub unacked_since: Option<Instant>,
     /// Code and message, if it rejected the last response.
     pub error: Option<(i32, Text)>,
 }

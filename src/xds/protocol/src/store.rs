@@ -18,7 +18,7 @@ mod type_snapshot;
 mod writer;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -29,6 +29,7 @@ use smallvec::SmallVec;
 
 pub(crate) use aliases::has_aliases;
 pub(crate) use entry::LayerEntry;
+pub use entry::segment_field;
 pub use epoch_changes::{ChangeTimes, EpochChanges};
 pub use layer_stack::ProxyScope;
 pub use response_item::ResolvedResource;
@@ -67,6 +68,7 @@ pub struct Store {
     published: ArcSwap<StoreState>,
     writer: Mutex<Writer>,
     ready: AtomicBool,
+    source_epoch: AtomicU64,
     /// Signals to notify when the scope of a proxy changes.
     scope_watchers: DashMap<ProxyKey, ScopeWatchers>,
     trigger_observer: OnceLock<TriggerObserver>,
@@ -120,6 +122,17 @@ impl Store {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.published.load().epoch()
+    }
+
+    /// Records that all changes of the engine up to this epoch of it are applied.
+    pub fn set_source_epoch(&self, epoch: u64) {
+        self.source_epoch.store(epoch, Ordering::Release);
+    }
+
+    /// The epoch of the engine up to which all its changes are applied.
+    #[must_use]
+    pub fn source_epoch(&self) -> u64 {
+        self.source_epoch.load(Ordering::Acquire)
     }
 
     /// The current resources of these types in the proxy's scope.

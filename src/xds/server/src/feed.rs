@@ -46,6 +46,7 @@ pub async fn follow(
             metrics.committed(&times);
         }
         store.apply(changes, now);
+        store.set_source_epoch(batch.epoch().0);
         if batch.all_synced() && !store.is_ready() {
             store.set_ready();
             if let Some(ready) = ready.take() {
@@ -240,7 +241,7 @@ mod tests {
         let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };
         let received =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") - Duration::from_secs(3);
-        let origin = Origin { version: "1".into(), received: Some(received) };
+        let origin = Origin { received: Some(received), ..Origin::version("1") };
         resources.set_from(name.clone(), Resource::Encoded(Bytes::from_static(b"\x0a\x01a")), origin);
         engine.flush();
 

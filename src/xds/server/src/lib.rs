@@ -5,8 +5,10 @@
 //! its gRPC response polls it for the next message when the transport has room. [`follow`] moves the engine's epochs
 //! into the store.
 
+mod ack_watch;
 mod activity;
 mod admission;
+mod audience;
 mod body;
 mod caller_streams;
 mod connection;
@@ -25,10 +27,13 @@ mod request_turns;
 mod secrets;
 mod status;
 mod stream;
+mod unacknowledged;
 mod version_counts;
 mod workload_observer;
 
+pub use ack_watch::{AckReport, AckWatch, AwaitedChange, LaggingProxy, PendingResource};
 pub use admission::Admission;
+pub use audience::{Audience, ChangedResources};
 pub use caller_streams::StreamLimits;
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use discovery_server::DiscoveryServer;
@@ -38,6 +43,7 @@ pub use grpc_messages::GrpcMessages;
 pub use metrics::{Metrics, short_name};
 pub use proxy_limits::ProxyLimits;
 pub use proxy_registry::{NodeError, ProxyInput};
-pub use status::{AckFrontier, Adsz, StatusReader, StreamStatus, Syncz};
+pub use status::{AckFrontier, Adsz, ProxyProgress, StatusReader, StreamStatus, Syncz, short_id};
 pub use stream::{AdsStream, EncodedResponse};
+pub use unacknowledged::UnacknowledgedAge;
 pub use workload_observer::{StreamRefusal, WorkloadObserver};

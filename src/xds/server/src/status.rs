@@ -1,6 +1,6 @@
 //! Status of the streams, for `syncz`, `adsz`, `config_dump` and the acknowledgement frontier.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -13,7 +13,7 @@ use sluice_proto::envoy::service::status::v3::client_config::GenericXdsConfig;
 use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use sluice_proto::google::protobuf::{Struct, Timestamp, Value, value};
 
-use sluice_xds_protocol::{ResolvedResource, SyncState, TypeStatus, Version};
+use sluice_xds_protocol::{ResolvedResource, SyncState, TypeSnapshot, TypeStatus, Version};
 
 use crate::connection::Connection;
 use crate::debug::DebugResource;
@@ -22,7 +22,7 @@ use crate::discovery_server::DiscoveryServer;
 /// Reads the status of the streams. The streams do no work for it.
 #[derive(Clone)]
 pub struct StatusReader {
-    server: Arc<DiscoveryServer>,
+    pub(crate) server: Arc<DiscoveryServer>,
 }
 
 /// One stream.
@@ -100,6 +100,24 @@ pub struct AckFrontier {
     pub rejected: BTreeMap<Text, Text>,
 }
 
+/// The progress of one proxy with one resource.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyProgress {
+    /// The current version, if the proxy should have the resource.
+    pub version: Option<String>,
+    /// Whether the proxy was sent the current version.
+    pub sent: bool,
+    /// Whether the proxy acknowledged the current version.
+    pub acked: bool,
+    /// When the last response of the type was sent.
+    pub sent_at: Option<String>,
+    /// When a response of the type was last acknowledged.
+    pub acked_at: Option<String>,
+    /// The error message of the proxy, if it rejected the last response of the type.
+    pub error: Option<Text>,
+}
+
 impl StatusReader {
     /// Reads the streams of this server.
     #[must_use]
@@ -118,6 +136,45 @@ impl StatusReader {
             types: connection.session().status(),
         };
         self.server.connections().values().map(status).collect()
+    }
+
+    /// The connected proxies with their keys, in order of connecting.
+    #[must_use]
+    pub fn proxies(&self) -> Vec<(ProxyKey, Arc<Proxy>)> {
+        let of = |connection: &Arc<Connection>| (connection.key.clone(), connection.proxy.clone());
+        self.server.connections().values().map(of).collect()
+    }
+
+    /// The epoch of the engine up to which all its changes are served.
+    #[must_use]
+    pub fn served_epoch(&self) -> u64 {
+        self.server.store().source_epoch()
+    }
+
+    /// The names of all resources of a type that a proxy should have now.
+    #[must_use]
+    pub fn names(&self, proxy: &ProxyKey, kind: ResourceType) -> BTreeSet<Text> {
+        let snapshot = self.server.store().snapshot(proxy, [kind]);
+        snapshot.view(kind).map(TypeSnapshot::names).unwrap_or_default()
+    }
+
+    /// The progress of a proxy with a resource: by its last stream, `None` if it does not subscribe to it.
+    #[must_use]
+    pub fn progress(&self, proxy: &ProxyKey, kind: ResourceType, name: &str) -> Option<ProxyProgress> {
+        let connections = self.server.connections();
+        let connection = connections.values().rev().find(|connection| connection.key == *proxy)?;
+        let current = self.server.store().snapshot(proxy, [kind]).view(kind).and_then(|view| view.version(name));
+        let session = connection.session();
+        let progress = session.progress(kind, name)?;
+        let status = session.status().remove(&kind)?;
+        Some(ProxyProgress {
+            version: current.map(|version| version.to_string()),
+            sent: progress.sent == current,
+            acked: progress.acked == current,
+            sent_at: status.sent_at.map(|at| time(wall(at))),
+            acked_at: status.acked_at.map(|at| time(wall(at))),
+            error: progress.error,
+        })
     }
 
     /// The proxies for `/debug/syncz`: those of a namespace, or all.
@@ -268,7 +325,8 @@ fn timestamp(at: SystemTime) -> Timestamp {
 }
 
 /// `pod.namespace` of a node id.
-fn short_id(id: &Text) -> Text {
+#[must_use]
+pub fn short_id(id: &Text) -> Text {
     id.split('~').nth(2).map_or_else(|| id.clone(), Text::from)
 }
 

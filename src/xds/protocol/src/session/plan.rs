@@ -120,7 +120,7 @@ impl Session {
         if items.is_empty() && (is_ignored_if_empty || has_no_content) {
             return PlannedResponse::Idle;
         }
-        subscription.set_unacked(before);
+        subscription.set_unacked(before, now);
         subscription.outstanding = true;
         subscription.sent_at = Some(now);
         subscription.sent_nonce = self.responses + 1;

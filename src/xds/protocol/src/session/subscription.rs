@@ -46,6 +46,8 @@ pub(super) struct Subscription {
     pub(super) error: Option<(i32, Text)>,
     pub(super) sent_at: Option<Instant>,
     pub(super) acked_at: Option<Instant>,
+    /// When the first response since the last acknowledged one was sent, while the last one is not acknowledged.
+    pub(super) unacked_since: Option<Instant>,
 }
 
 impl Subscription {
@@ -68,6 +70,7 @@ impl Subscription {
             error: None,
             sent_at: None,
             acked_at: None,
+            unacked_since: None,
         }
     }
 
@@ -80,6 +83,7 @@ impl Subscription {
     pub(super) fn set_acked(&mut self) {
         self.is_acked = true;
         self.acked_before = None;
+        self.unacked_since = None;
     }
 
     /// The client has rejected the last response: later snapshots without a response do not count as acknowledged.
@@ -90,7 +94,8 @@ impl Subscription {
     }
 
     /// A response is being sent; the client held the snapshot `before`.
-    pub(super) fn set_unacked(&mut self, before: Option<TypeSnapshot>) {
+    pub(super) fn set_unacked(&mut self, before: Option<TypeSnapshot>, now: Instant) {
+        self.unacked_since.get_or_insert(now);
         if std::mem::take(&mut self.is_acked) {
             self.acked_before = before;
         }

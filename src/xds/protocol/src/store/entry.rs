@@ -12,7 +12,8 @@ use crate::wire;
 
 /// The repeated field whose elements are segments, for each type that is assembled from segments; `None` if segments are
 /// runs of the message with the tags of fields.
-pub(crate) fn segment_field(kind: ResourceType) -> Option<u8> {
+#[must_use]
+pub fn segment_field(kind: ResourceType) -> Option<u8> {
     match kind {
         ResourceType::Endpoint => None,
         // `NameTable.table`, a map: its entries are encoded as elements.
