@@ -25,7 +25,7 @@ use sluice_tasks::{DedicatedRuntime, Tasks};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
 use sluice_webhook::{InjectionConfiguration, Webhooks};
-use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader};
+use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader, UnacknowledgedAge};
 use sluice_xds_protocol::Store;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -144,6 +144,7 @@ impl App {
             admission,
             options::proxy_limits(&config),
         );
+        UnacknowledgedAge::register(discovery.clone(), &mut graph.metrics.registry);
         let readiness = Arc::new(Readiness::default());
         let pending = Pending::new(&readiness);
         let admin = Arc::new(AdminState {
@@ -155,6 +156,7 @@ impl App {
             reporter: Reporter::default(),
             log,
             options: options::admin_options(&config),
+            graph: options::graph_options(&config),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
             watches: graph.metrics.watches.clone(),
             callers: OnceLock::new(),

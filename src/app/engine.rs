@@ -5,7 +5,7 @@ use sluice_admin::{AdminMetrics, Refusals};
 use sluice_auth::ReviewMetrics;
 use sluice_authority::AuthorityMetrics;
 use sluice_config::Config;
-use sluice_engine::{Engine, EngineOptions};
+use sluice_engine::{Engine, EngineOptions, HistoryLimits};
 use sluice_graph::Handles;
 use sluice_jwks::JwksMetrics;
 use sluice_model::MeshConfig;
@@ -44,8 +44,9 @@ impl GraphEngine {
     /// Builds the graph and starts the dataflow thread.
     pub(super) fn start(config: &Config) -> Self {
         let options = options::graph_options(config);
-        let (engine, handles) =
-            Engine::start(EngineOptions::default(), move |builder| sluice_graph::build(builder, &options));
+        let history = HistoryLimits { age: config.limits.history_age, bytes: config.limits.history_bytes };
+        let engine_options = EngineOptions { history, ..EngineOptions::default() };
+        let (engine, handles) = Engine::start(engine_options, move |builder| sluice_graph::build(builder, &options));
         let metrics = Metrics::registered(&engine);
         Self { engine, handles, metrics }
     }

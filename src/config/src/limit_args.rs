@@ -191,4 +191,26 @@ pub struct LimitArgs {
         help_heading = "Limits"
     )]
     pub token_review_timeout: String,
+    /// Longest time for which a change stays in the history that `sluicectl why`, `wait` and `history` read.
+    #[arg(
+        long = "historyAge",
+        alias = "history-age",
+        env = "SLUICE_HISTORY_AGE",
+        value_name = "DURATION",
+        default_value = "1h",
+        global = true,
+        help_heading = "Limits"
+    )]
+    pub history_age: String,
+    /// Maximum memory of the history in bytes, of which each changed key counts as 256; 0 keeps no history.
+    #[arg(
+        long = "historyBytes",
+        alias = "history-bytes",
+        env = "SLUICE_HISTORY_BYTES",
+        value_name = "NUMBER",
+        default_value = "67108864",
+        global = true,
+        help_heading = "Limits"
+    )]
+    pub history_bytes: usize,
 }

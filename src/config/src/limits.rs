@@ -27,6 +27,10 @@ pub struct LimitsConfig {
     pub token_reviews: usize,
     /// Time limit of a TokenReview.
     pub token_review_timeout: Duration,
+    /// Longest time for which a change stays in the history.
+    pub history_age: Duration,
+    /// Maximum memory of the history in bytes.
+    pub history_bytes: usize,
 }
 
 impl LimitsConfig {
@@ -55,6 +59,8 @@ impl LimitsConfig {
             anonymous_request_bytes: args.max_anonymous_request_bytes.get(),
             token_reviews: args.max_token_reviews.get(),
             token_review_timeout: time_limit("--tokenReviewTimeout", &args.token_review_timeout)?,
+            history_age: time_limit("--historyAge", &args.history_age)?,
+            history_bytes: args.history_bytes,
         })
     }
 }

@@ -383,3 +383,13 @@ fn details_of_proxies_follow_the_environment() {
     assert_eq!(read("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "8").connections_per_event, 8);
     assert_eq!(read("PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT", "0s").gateway_handshake_timeout.as_secs(), 0);
 }
+
+#[test]
+fn history_has_limits_of_age_and_memory() {
+    let (config, _) = parse(&[]).expect("valid");
+    assert_eq!((config.limits.history_age.as_secs(), config.limits.history_bytes), (3600, 64 << 20));
+    let (config, _) = parse(&["--historyAge=10m", "--history-bytes", "0"]).expect("valid");
+    assert_eq!((config.limits.history_age.as_secs(), config.limits.history_bytes), (600, 0));
+    let error = parse(&["--historyAge=0s"]).expect_err("no time");
+    assert!(error.contains("--historyAge"), "{error}");
+}

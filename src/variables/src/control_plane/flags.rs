@@ -45,6 +45,8 @@ pub(super) const FLAGS: &[Variable] = &[
     flag("SLUICE_MAX_ANONYMOUS_LOCATIONS", Number, "64", "Sets `--maxAnonymousLocations`"),
     flag("SLUICE_MAX_PROXIES_PER_IDENTITY", Number, "5000", "Sets `--maxProxiesPerIdentity`"),
     flag("SLUICE_MAX_ANONYMOUS_PROXIES", Number, "10000", "Sets `--maxAnonymousProxies`"),
+    flag("SLUICE_HISTORY_AGE", Duration, "1h", "Sets `--historyAge`"),
+    flag("SLUICE_HISTORY_BYTES", Number, "67108864", "Sets `--historyBytes`"),
     flag("SLUICE_CREATE_CA", Bool, "false", "Sets `--createCA`"),
     flag("SLUICE_TOKEN_KEYS", List, "", "Sets `--tokenKeys`"),
     flag("TOKEN_ISSUER", Text, "", "Sets `--tokenIssuer`"),
