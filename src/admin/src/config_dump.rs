@@ -157,7 +157,12 @@ fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
 
 /// A resource as JSON, with redacted secrets.
 fn to_json(kind: ResourceType, resource: &ResolvedResource) -> Value {
-    let mut value = sluice_proto::json::encode_any(kind.type_url(), &resource.bytes());
+    message_json(kind, &resource.bytes())
+}
+
+/// A message of this type as JSON, with redacted secrets.
+pub(crate) fn message_json(kind: ResourceType, bytes: &[u8]) -> Value {
+    let mut value = sluice_proto::json::encode_any(kind.type_url(), bytes);
     if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
         redact(&mut value);
     }

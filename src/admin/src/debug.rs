@@ -18,7 +18,7 @@ use sluice_sources::kube::{ClusterInfo, SyncStatus, WatchSummary};
 use sluice_telemetry::UnknownLogLevel;
 
 use crate::answer::{self, Parameters};
-use crate::{AdminState, access, config_dump, krtz, proxies, version};
+use crate::{AdminState, access, answers, config_dump, krtz, proxies, version};
 
 /// A page: path, description, handler.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
@@ -41,6 +41,7 @@ fn pages() -> Vec<Page> {
         ("/debug/endpointz", "Endpoints of all services", get(endpointz)),
         ("/debug/epochs", "Recent epochs: written inputs, changed collections, time", get(epochs)),
         ("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", get(proxies::frontier)),
+        ("/debug/history", "Recent changes of objects: resources and proxies that each concerned (?since=, limit=, object=, proxy=)", get(answers::history_page)),
         ("/debug/krtz", "All collections with records and inputs, in istiod's format", get(krtz::serve)),
         ("/debug/list", "Names of these pages", get(list)),
         ("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", get(log).put(set_log)),
@@ -52,6 +53,9 @@ fn pages() -> Vec<Page> {
         ("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read", get(rejects)),
         ("/debug/resourcesz", "Kinds of configuration that are read", get(resourcesz)),
         ("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
+        ("/debug/wait", "Progress of a change of an object until proxies acknowledge it (?object=KIND/NAMESPACE/NAME, version=, generation=, for=, timeout=)", get(answers::wait_page)),
+        ("/debug/why", "Objects that made a resource of a proxy, or a field of it (?proxy=, type=, name=, path=)", get(answers::why_page)),
+        ("/debug/why_not", "Why a host, cluster, route or endpoint is absent at a proxy, or an object has no effect there (?proxy=, type=, name=)", get(answers::why_not_page)),
     ]
 }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod answer;
+mod answers;
 mod config_dump;
 mod controlz;
 mod debug;

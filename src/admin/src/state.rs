@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use prometheus_client::registry::Registry;
 use sluice_auth::{Authenticators, Viewer, ViewerRules};
 use sluice_engine::Engine;
-use sluice_graph::Handles;
+use sluice_graph::{GraphOptions, Handles};
 use sluice_model::{Identity, Text};
 use sluice_sources::Reporter;
 use sluice_sources::kube::{RemoteStates, WatchStates};
@@ -51,6 +51,8 @@ pub struct AdminState {
     pub log: LogControl,
     /// Settings of the pages.
     pub options: AdminOptions,
+    /// Settings of the graph.
+    pub graph: GraphOptions,
     /// Remote clusters.
     pub remotes: RemoteStates,
     /// The collections that are read from API servers.
@@ -69,5 +71,11 @@ impl AdminState {
         let rules = ViewerRules { by_identity: self.options.debug_auth, namespaces };
         let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).unwrap_or_default();
         rules.viewer(identities, &mesh.trust_domain, &mesh.root_namespace)
+    }
+
+    /// The ids of all clusters, the own one first.
+    pub(crate) fn cluster_ids(&self) -> Vec<Text> {
+        let remotes = self.remotes.all().into_iter().map(|remote| remote.id);
+        std::iter::once(self.options.cluster.clone()).chain(remotes).collect()
     }
 }

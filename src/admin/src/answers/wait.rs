@@ -1,0 +1,293 @@
+//! `wait`: the progress of a change of an object, until the proxies that it concerns have acknowledged it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sluice_engine::{Epoch, HistoryQuery, Origin, Write};
+use sluice_graph::{Inputs, RejectKey};
+use sluice_model::{Kind, ObjectKey, Severity};
+use sluice_xds::{AckReport, AckWatch, AwaitedChange};
+
+use super::AnswerError;
+use super::changes::changed_resources;
+use super::names::ObjectName;
+use super::objects::ObjectVersion;
+use crate::AdminState;
+
+/// What is awaited.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitQuestion {
+    pub(crate) object: ObjectName,
+    /// The resourceVersion, or `FILE:LINE`, to wait for.
+    pub(crate) version: Option<String>,
+    /// The generation to wait for.
+    pub(crate) generation: Option<i64>,
+    pub(crate) goal: Goal,
+    pub(crate) timeout: Duration,
+}
+
+/// When the wait ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Goal {
+    /// The object is read and its resources are derived.
+    Applied,
+    /// This share of the proxies it concerns have acknowledged it, in percent.
+    Acked(f64),
+}
+
+impl Goal {
+    /// Reads `applied`, `acked` or `acked=PERCENT%`.
+    pub(crate) fn parse(text: &str) -> Result<Self, AnswerError> {
+        let invalid = || {
+            AnswerError::BadRequest(format!(
+                "for={text:?} is not one of applied, acked, acked=PERCENT% with 0 < PERCENT <= 100"
+            ))
+        };
+        match text.split_once('=') {
+            None if text == "applied" => Ok(Self::Applied),
+            None if text == "acked" => Ok(Self::Acked(100.0)),
+            Some(("acked", share)) => {
+                let share = share.strip_suffix('%').unwrap_or(share).parse::<f64>().map_err(|_| invalid())?;
+                if share > 0.0 && share <= 100.0 { Ok(Self::Acked(share)) } else { Err(invalid()) }
+            }
+            _ => Err(invalid()),
+        }
+    }
+}
+
+/// A state of the wait.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WaitState {
+    /// The object, or the awaited version of it, is not read yet.
+    NotRead,
+    /// It is read; proxies have not acknowledged it.
+    Applied,
+    /// The goal is reached.
+    Done,
+    /// The object does not apply, because it is invalid.
+    Rejected,
+    /// The time limit has passed.
+    TimedOut,
+}
+
+impl WaitState {
+    /// Whether it is the last state.
+    pub(crate) fn is_final(self) -> bool {
+        !matches!(self, Self::NotRead | Self::Applied)
+    }
+}
+
+/// A line of the progress.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WaitProgress {
+    pub(crate) state: WaitState,
+    /// The object as it is read; absent if it is not, or deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<ObjectVersion>,
+    /// Whether the change is the deletion of the object.
+    deleted: bool,
+    /// The epoch that changed it; absent if the history does not reach back to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    /// Findings about parts of it that do not apply.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rejects: Vec<String>,
+    /// The proxies; those of other instances are not included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxies: Option<AckReport>,
+    /// Why all proxies are awaited, if it is not known which ones the change concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
+    waited_seconds: f64,
+}
+
+impl WaitProgress {
+    /// Whether it has the same state and the same numbers of proxies.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let counts = |progress: &Self| progress.proxies.as_ref().map(|report| (report.concerned, report.acked));
+        self.state == other.state && counts(self) == counts(other)
+    }
+}
+
+/// A wait in progress.
+pub(crate) struct Wait {
+    state: Arc<AdminState>,
+    question: WaitQuestion,
+    start: Instant,
+    read: Option<ReadChange>,
+    acks: Option<AckWatch>,
+}
+
+/// The awaited change, once it is read.
+#[derive(Clone, Debug)]
+struct ReadChange {
+    object: Option<ObjectVersion>,
+    deleted: bool,
+    epoch: Option<Epoch>,
+    change: AwaitedChange,
+    note: Option<&'static str>,
+}
+
+/// Findings may be those of an earlier version of the object. They are certain after this time.
+const REJECT_GRACE: Duration = Duration::from_secs(2);
+
+const UNKNOWN_RESOURCES: &str = "which resources the change altered is not known: it is older than the history, or too large; all proxies are awaited";
+
+impl Wait {
+    /// Begins the wait.
+    pub(crate) fn new(state: Arc<AdminState>, question: WaitQuestion) -> Self {
+        Self { state, question, start: Instant::now(), read: None, acks: None }
+    }
+
+    /// The progress now. Waits for the dataflow thread.
+    pub(crate) fn poll(&mut self) -> WaitProgress {
+        if self.read.is_none() {
+            self.read = self.find();
+        }
+        let mut progress = self.progress();
+        if !progress.state.is_final() && self.start.elapsed() >= self.question.timeout {
+            progress.state = WaitState::TimedOut;
+        }
+        progress
+    }
+
+    fn progress(&mut self) -> WaitProgress {
+        let mut progress = WaitProgress {
+            state: WaitState::NotRead,
+            object: None,
+            deleted: false,
+            epoch: None,
+            rejects: Vec::new(),
+            proxies: None,
+            note: None,
+            waited_seconds: self.start.elapsed().as_secs_f64(),
+        };
+        progress.rejects = self.rejects();
+        let Some(read) = self.read.clone() else {
+            let is_certain = !self.awaits_version() || self.start.elapsed() >= REJECT_GRACE;
+            if !progress.rejects.is_empty() && is_certain {
+                progress.state = WaitState::Rejected;
+            }
+            return progress;
+        };
+        progress.state = WaitState::Applied;
+        (progress.object, progress.deleted, progress.note) = (read.object, read.deleted, read.note);
+        progress.epoch = read.epoch.map(|epoch| epoch.0);
+        let Goal::Acked(share) = self.question.goal else {
+            progress.state = WaitState::Done;
+            progress.note = None;
+            return progress;
+        };
+        let is_served = read.epoch.is_none_or(|epoch| self.state.status.served_epoch() >= epoch.0);
+        let is_empty = matches!(&read.change, AwaitedChange::Resources(changed) if changed.is_empty());
+        if !is_served && !is_empty {
+            return progress;
+        }
+        let acks = self.acks.get_or_insert_with(|| AckWatch::new(self.state.status.clone(), read.change));
+        let report = acks.poll();
+        if reaches(&report, share) {
+            progress.state = WaitState::Done;
+        }
+        progress.proxies = Some(report);
+        progress
+    }
+
+    /// The awaited change, if it is read.
+    fn find(&self) -> Option<ReadChange> {
+        for (kind, key) in self.keys() {
+            let input = Inputs::collection(kind)?;
+            let why = self.state.engine.explain_key(input, &key)?.why;
+            let mut epochs = self.state.engine.history(HistoryQuery::recent(1).written(input, key.clone()));
+            let last = epochs.pop();
+            let is_present = why.present == Some(true);
+            let write = last.as_ref().and_then(|epoch| {
+                let of_object = |write: &&Write| ObjectVersion::of_write(write).is_some_and(|of| of.is(kind, &key));
+                epoch.writes.iter().find(of_object).cloned()
+            });
+            let was_deleted = !is_present && write.as_ref().is_some_and(|write| write.deleted);
+            let origin = if is_present { why.origin } else { write.and_then(|write| write.origin) };
+            let origin = origin.as_ref();
+            // An object that does not apply is deleted from its input.
+            let is_rejected = !is_present && !self.rejects().is_empty();
+            if !(is_present || was_deleted) || is_rejected || !self.is_awaited(origin) {
+                continue;
+            }
+            let known = last.filter(|epoch| !epoch.keys.omitted());
+            let epoch = known.as_ref().map(|epoch| epoch.epoch);
+            let (change, note) = match known {
+                Some(epoch) => {
+                    let changed = changed_resources(&self.state.handles, &epoch.keys);
+                    (AwaitedChange::Resources(changed), None)
+                }
+                None => (AwaitedChange::Everything, Some(UNKNOWN_RESOURCES)),
+            };
+            let object = is_present.then(|| ObjectVersion::new(kind, &key, origin));
+            return Some(ReadChange { object, deleted: was_deleted, epoch, change, note });
+        }
+        None
+    }
+
+    /// Whether an object with this origin is the awaited version or a later one.
+    fn is_awaited(&self, origin: Option<&Origin>) -> bool {
+        let version = origin.map(|origin| &*origin.version).unwrap_or_default();
+        let is_version = |wanted: &String| match (version.parse::<u128>(), wanted.parse::<u128>()) {
+            (Ok(version), Ok(wanted)) => version >= wanted,
+            _ => version == wanted,
+        };
+        let generation = origin.and_then(|origin| origin.generation);
+        self.question.version.as_ref().is_none_or(is_version)
+            && self.question.generation.is_none_or(|wanted| generation.is_some_and(|generation| generation >= wanted))
+    }
+
+    fn awaits_version(&self) -> bool {
+        self.question.version.is_some() || self.question.generation.is_some()
+    }
+
+    /// The findings that stop the object from applying.
+    fn rejects(&self) -> Vec<String> {
+        let snapshot = self.state.engine.snapshot();
+        let of = |(kind, object)| snapshot.get(&self.state.handles.rejects, &RejectKey { kind, object });
+        let found = self.keys().into_iter().filter_map(of).flat_map(|rejects| (*rejects).clone());
+        found.filter(|reject| reject.severity == Severity::Error).map(|reject| reject.to_string()).collect()
+    }
+
+    /// The keys that the object may have.
+    fn keys(&self) -> Vec<(Kind, ObjectKey)> {
+        let clusters = self.state.cluster_ids();
+        let object = &self.question.object;
+        let kinds = object.kinds.iter();
+        kinds.flat_map(|kind| clusters.iter().map(|cluster| (*kind, object.key(cluster)))).collect()
+    }
+}
+
+/// Whether a share of the proxies, in percent, have acknowledged.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn reaches(report: &AckReport, share: f64) -> bool {
+    report.acked as f64 * 100.0 >= report.concerned as f64 * share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_read() {
+        assert_eq!(Goal::parse("applied").ok(), Some(Goal::Applied));
+        assert_eq!(Goal::parse("acked").ok(), Some(Goal::Acked(100.0)));
+        assert_eq!(Goal::parse("acked=99.5%").ok(), Some(Goal::Acked(99.5)));
+        for text in ["", "acked=", "acked=0", "acked=101%", "acked=x", "applied=1", "ready"] {
+            let error = Goal::parse(text).expect_err("invalid").to_string();
+            assert!(error.contains("acked=PERCENT%"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn share_of_no_proxies_is_reached() {
+        let report = |acked, concerned| AckReport { acked, concerned, lagging: Vec::new() };
+        assert!(reaches(&report(0, 0), 100.0));
+        assert!(reaches(&report(99, 100), 99.0) && !reaches(&report(98, 100), 99.0));
+    }
+}
