@@ -152,7 +152,33 @@ impl HttpClient {
         response.unwrap_or(Err(HttpError::Timeout(timeout)))
     }
 
+    /// Sends a request, and passes each part of the response's body to `on_chunk` with the status as it arrives. Returns the
+    /// status.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn receive(
+        &self,
+        request: HttpRequest,
+        on_chunk: &mut (dyn FnMut(StatusCode, &[u8]) + Send),
+    ) -> Result<StatusCode, HttpError> {
+        let timeout = request.timeout;
+        let received = tokio::time::timeout(timeout, self.exchange_in_parts(request, on_chunk)).await;
+        received.unwrap_or(Err(HttpError::Timeout(timeout))).map(|response| response.status)
+    }
+
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let mut body = BytesMut::new();
+        let response = self.exchange_in_parts(request, &mut |_, chunk| body.extend_from_slice(chunk)).await?;
+        Ok(HttpResponse { body: body.freeze(), ..response })
+    }
+
+    /// The response, with an empty body.
+    async fn exchange_in_parts(
+        &self,
+        request: HttpRequest,
+        on_chunk: &mut (dyn FnMut(StatusCode, &[u8]) + Send),
+    ) -> Result<HttpResponse, HttpError> {
         let HttpRequest { method, mut url, headers, body, max_body_bytes, long_body, requires_success, .. } = request;
         match url.scheme() {
             "http" if self.plaintext != PlaintextPolicy::Refused => {}
@@ -177,18 +203,19 @@ impl HttpClient {
         if requires_success && !status.is_success() {
             return Err(HttpError::Status(status));
         }
-        let mut body = BytesMut::new();
+        let mut free = max_body_bytes;
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            let free = max_body_bytes - body.len();
             if chunk.len() > free && long_body == LongBody::Fail {
                 return Err(HttpError::BodyTooLong(max_body_bytes));
             }
-            body.extend_from_slice(&chunk[..chunk.len().min(free)]);
-            if body.len() == max_body_bytes && long_body == LongBody::Truncate {
+            let part = &chunk[..chunk.len().min(free)];
+            on_chunk(status, part);
+            free -= part.len();
+            if free == 0 && long_body == LongBody::Truncate {
                 break;
             }
         }
-        Ok(HttpResponse { status, headers, body: body.freeze(), peer })
+        Ok(HttpResponse { status, headers, body: Bytes::new(), peer })
     }
 }
 
