@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::answer_args::{
+    HISTORY_EXAMPLES, HistoryArgs, WAIT_EXAMPLES, WHY_EXAMPLES, WHY_NOT_EXAMPLES, WaitArgs, WhyArgs, WhyNotArgs,
+};
 use crate::install_args::InstallCommand;
 
 const EXAMPLES: &str = "\
@@ -60,6 +63,18 @@ pub(crate) enum Command {
     Preview(PreviewArgs),
     #[command(flatten)]
     Install(InstallCommand),
+    /// Tell which objects made a resource of a proxy, or a field of it, and what changed it last.
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(WhyArgs),
+    /// Tell why a proxy does not have a host, cluster, route or endpoint, or why an object has no effect there.
+    #[command(after_help = WHY_NOT_EXAMPLES)]
+    WhyNot(WhyNotArgs),
+    /// Wait until a change of an object is applied, or acknowledged by the proxies that it concerns.
+    #[command(after_help = WAIT_EXAMPLES)]
+    Wait(WaitArgs),
+    /// List recent changes of objects, with the resources and proxies that each concerned.
+    #[command(after_help = HISTORY_EXAMPLES)]
+    History(HistoryArgs),
     /// Print the version.
     Version {
         /// Output format.

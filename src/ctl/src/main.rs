@@ -1,13 +1,20 @@
-//! `sluicectl`: command-line tools for operators of Sluice. Only the subcommands that install need a cluster. It does not link the
-//! server.
+//! `sluicectl`: command-line tools for operators of Sluice. Only the subcommands that install need a cluster, and those that ask a
+//! running control plane need its HTTP port. It does not link the server.
 
+mod answer_args;
+mod answer_output;
 mod args;
+mod connect;
 mod files;
+mod history;
 mod install;
 mod install_args;
 mod preview;
 mod report;
 mod validate;
+mod wait;
+mod why;
+mod why_not;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -34,6 +41,10 @@ fn main() -> ExitCode {
         }
         Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Install(command) => install::run(&command, &mut stdout.lock(), &mut io::stderr()),
+        Command::Why(args) => why::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::WhyNot(args) => why_not::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Wait(args) => wait::run(&args, &mut stdout.lock(), &mut io::stderr()),
+        Command::History(args) => history::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Version { output } => version(output, &mut stdout.lock()).map(|()| EXIT_OK),
     };
     match result {
