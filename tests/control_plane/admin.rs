@@ -33,7 +33,7 @@ async fn debug_pages_show_the_state() {
     for name in json("/debug/list").await.as_array().expect("a list") {
         let name = name.as_str().expect("text");
         assert!(index.contains(&format!("/debug/{name}")), "{name} is on the index page");
-        if !["config_dump", "ecdsz", "edsz", "frontier", "ndsz"].contains(&name) {
+        if !["config_dump", "ecdsz", "edsz", "frontier", "ndsz", "wait", "why", "why_not"].contains(&name) {
             page(&format!("/debug/{name}")).await;
         }
     }
@@ -71,6 +71,11 @@ async fn debug_pages_show_the_state() {
         ("/debug/ndsz", 400),
         ("/debug/ndsz?proxyID=absent.nowhere", 404),
         ("/debug/frontier", 400),
+        ("/debug/why?proxy=a.b&type=cds", 400),
+        ("/debug/why?proxy=a.b&type=cds&name=c", 404),
+        ("/debug/why_not?proxy=a.b&type=host&name=c", 404),
+        ("/debug/wait?object=vs/a", 400),
+        ("/debug/history?since=soon", 400),
         ("/nothing", 404),
     ] {
         assert_eq!(server.get(path).await.expect("an answer").0, expect, "{path}");

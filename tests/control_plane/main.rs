@@ -11,6 +11,7 @@ macro_rules! rules {
 }
 
 mod admin;
+mod answers;
 mod authority;
 mod clusters;
 mod connections;

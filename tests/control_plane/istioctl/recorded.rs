@@ -37,7 +37,8 @@ const MISSING_PAGES: [&str; 16] = [
 ];
 
 /// Pages that only Sluice has.
-const OWN_PAGES: [&str; 6] = ["collections", "epochs", "frontier", "log", "panics", "rejects"];
+const OWN_PAGES: [&str; 10] =
+    ["collections", "epochs", "frontier", "history", "log", "panics", "rejects", "wait", "why", "why_not"];
 
 /// Connects a proxy with its subscriptions. It rejects its listeners if `rejects`.
 async fn proxy(mesh: &IdentityFixture, node: &Value, rejects: bool) -> Result<AdsStream> {

@@ -107,6 +107,7 @@ impl DebugPages {
                 debug_auth: config.features.debug_auth,
                 debug_on_http: config.features.debug_on_http,
             },
+            graph: GraphOptions::default(),
             remotes: RemoteStates::default(),
             watches: WatchStates::default(),
             callers: OnceLock::new(),

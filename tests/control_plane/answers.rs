@@ -1,0 +1,7 @@
+//! `sluicectl why`, `why-not`, `wait` and `history` on a running control plane with connected proxies.
+
+mod history;
+mod mesh;
+mod wait;
+mod why;
+mod why_not;

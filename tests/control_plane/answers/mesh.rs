@@ -1,0 +1,146 @@
+//! A small mesh in files, its proxies, and `sluicectl`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
+use sluice_testkit::binary::workspace_binary;
+use sluice_testkit::server::{Options, Sluiced};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+/// The cluster of the subset that requests to `ratings` are routed to.
+pub(super) const RATINGS_V1: &str = "outbound|80|v1|ratings.shop.svc.cluster.local";
+pub(super) const RATINGS_HOST: &str = "ratings.shop.svc.cluster.local:80";
+
+/// A running control plane with the objects of `objects.yaml`.
+pub(super) struct AnswersFixture {
+    pub(super) directory: TempDir,
+    pub(super) server: Sluiced,
+}
+
+/// The output of `sluicectl`.
+pub(super) struct Answer {
+    pub(super) code: i32,
+    pub(super) out: String,
+    pub(super) errors: String,
+}
+
+impl Answer {
+    /// The JSON that was printed.
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}{}", self.out, self.errors))
+    }
+}
+
+impl AnswersFixture {
+    pub(super) async fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("objects.yaml"), include_str!("objects.yaml")).expect("written");
+        write_route(directory.path(), 1, "v1");
+        let server = Sluiced::start(&Options::new(directory.path())).await.expect("sluiced starts");
+        Self { directory, server }
+    }
+
+    /// Runs `sluicectl` against the server.
+    pub(super) async fn ctl(&self, arguments: &[&str]) -> Answer {
+        let binary = workspace_binary("sluicectl").expect("sluicectl is built");
+        let mut command = tokio::process::Command::new(binary);
+        command.args(arguments).arg(format!("--address=http://{}", self.server.http));
+        let output = command.output().await.expect("sluicectl runs");
+        Answer {
+            code: output.status.code().expect("an exit code"),
+            out: String::from_utf8(output.stdout).expect("UTF-8"),
+            errors: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+
+    /// The answer as JSON; the command succeeds.
+    pub(super) async fn answer(&self, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["-o", "json"]).collect();
+        let answer = self.ctl(&arguments).await;
+        assert_eq!(answer.code, 0, "{arguments:?}: {}{}", answer.out, answer.errors);
+        answer.json()
+    }
+
+    /// Routes requests to `ratings` to a subset, by a new generation of the VirtualService.
+    pub(super) fn route_to(&self, generation: u32, subset: &str) {
+        write_route(self.directory.path(), generation, subset);
+    }
+
+    /// Connects a sidecar, which subscribes to clusters, the endpoints of `ratings` and the routes of port 80. It has received all.
+    pub(super) async fn connect(&self, pod: &str, workload: &str) -> Client {
+        Client::connect(&self.server, pod, workload).await
+    }
+}
+
+/// Writes the VirtualService of `ratings` with one rename, so that no half of the file is read.
+fn write_route(directory: &Path, generation: u32, subset: &str) {
+    let text = format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
+         metadata: {{name: ratings, namespace: shop, generation: {generation}, creationTimestamp: '2026-01-01T00:00:00Z'}}\n\
+         spec:\n  hosts: [ratings.shop.svc.cluster.local]\n  http:\n  - route:\n    - destination: {{host: ratings.shop.svc.cluster.local, subset: {subset}}}\n"
+    );
+    std::fs::write(directory.join("staged"), text).expect("written");
+    std::fs::rename(directory.join("staged"), directory.join("route.yaml")).expect("renamed");
+}
+
+/// A connected sidecar that acknowledges what it is sent.
+pub(super) struct Client {
+    withholds: Arc<AtomicBool>,
+    received: watch::Receiver<u64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Client {
+    async fn connect(server: &Sluiced, pod: &str, workload: &str) -> Self {
+        let node = json!({
+            "id": format!("sidecar~10.0.9.9~{pod}.shop~shop.svc.cluster.local"),
+            "metadata": {"NAME": pod, "NAMESPACE": "shop", "LABELS": {"app": workload}, "WORKLOAD_NAME": workload, "CLUSTER_ID": "Kubernetes"},
+        });
+        let channel = connect(server.grpc).await.expect("a connection");
+        let identity = Identity::of_node(&node).expect("a node");
+        let mut stream = AdsStream::open(channel, Protocol::Delta, identity).expect("a stream");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).expect("sent");
+        stream.subscribe(Kind::Eds.type_url(), &names(&[RATINGS_V1]), BTreeMap::new()).expect("sent");
+        stream.subscribe(Kind::Rds.type_url(), &names(&["80"]), BTreeMap::new()).expect("sent");
+        let (sender, mut received) = watch::channel(0);
+        let withholds = Arc::new(AtomicBool::new(false));
+        let flag = withholds.clone();
+        let task = tokio::spawn(async move {
+            while let Ok(Some(update)) = stream.next().await {
+                if !flag.load(Ordering::SeqCst) {
+                    stream.ack(&update).expect("the stream is open");
+                }
+                sender.send_modify(|count| *count += 1);
+            }
+        });
+        received.wait_for(|count| *count >= 3).await.expect("three types");
+        Self { withholds, received, task }
+    }
+
+    /// From now on, nothing is acknowledged.
+    pub(super) fn withhold(&self) {
+        self.withholds.store(true, Ordering::SeqCst);
+    }
+
+    /// Number of updates so far.
+    pub(super) fn updates(&self) -> u64 {
+        *self.received.borrow()
+    }
+
+    /// Waits for one more update than this.
+    pub(super) async fn updated_after(&mut self, count: u64) {
+        self.received.wait_for(|now| *now > count).await.expect("an update");
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
