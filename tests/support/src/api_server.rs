@@ -68,6 +68,8 @@ struct State {
     requests: BTreeMap<ReceivedRequest, usize>,
     /// Statuses of TokenReviews, by token.
     reviews: BTreeMap<String, Value>,
+    /// Number of streaming lists, by resource.
+    streamed_lists: BTreeMap<String, usize>,
     /// The version of the last bookmark sent to watches of a resource.
     bookmarks: BTreeMap<String, u64>,
     /// Users that may list the Secrets of their namespace.
@@ -291,6 +293,18 @@ impl ApiServer {
     #[must_use]
     pub fn bookmarked(&self, resource: &str) -> u64 {
         self.shared.state().bookmarks.get(resource).copied().unwrap_or_default()
+    }
+
+    /// The name in URLs of a kind, if the server has it.
+    #[must_use]
+    pub fn plural(&self, group: &str, kind: &str) -> Option<&'static str> {
+        self.shared.state().store.plural(group, kind)
+    }
+
+    /// Number of lists of a resource that began a watch.
+    #[must_use]
+    pub fn streamed_lists(&self, resource: &str) -> usize {
+        self.shared.state().streamed_lists.get(resource).copied().unwrap_or_default()
     }
 
     /// Every request so far, with its count.

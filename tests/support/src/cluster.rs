@@ -13,7 +13,7 @@ mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -60,16 +60,23 @@ const CONTROLLERS: [&str; 8] = [
     "serviceaccount-token-controller",
 ];
 
-/// A running control plane. It ends when this is dropped, and when the process of the test ends.
+/// A running control plane. It ends when the last handle is dropped, and when the process of the test ends.
 pub struct Cluster {
+    running: Arc<Running>,
+    client: kube::Client,
+}
+
+/// The programs of a control plane, and what they read.
+struct Running {
     programs: PathBuf,
     _etcd: Program,
     etcd_address: SocketAddr,
     api_server: Mutex<Option<Program>>,
     controller_manager: Mutex<Option<Program>>,
     address: SocketAddr,
+    /// Further arguments of the API server.
+    api_server_arguments: Vec<String>,
     credentials: Credentials,
-    client: kube::Client,
     // Removed last, when the programs have ended.
     directory: TempDir,
 }
@@ -86,6 +93,14 @@ impl Cluster {
     /// # Errors
     /// A program is not there, ends, or is not ready in time. The message has the end of its log.
     pub async fn start(programs: &Path) -> Result<Self> {
+        Self::start_with(programs, &[]).await
+    }
+
+    /// The same with further arguments of the API server.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub async fn start_with(programs: &Path, api_server_arguments: &[&str]) -> Result<Self> {
         let started = Instant::now();
         let directory = tempfile::tempdir().context("make a directory")?;
         let [etcd_port, peer_port, port] = free_ports()?;
@@ -115,27 +130,46 @@ impl Cluster {
         let admin = credentials.kubeconfig(address, credentials.admin());
         helm::write_kubeconfig(directory.path(), &admin)?;
         let client = client(admin).await?;
-        let cluster = Self {
+        let running = Running {
             programs: programs.to_owned(),
             _etcd: etcd,
             etcd_address,
             api_server: Mutex::new(None),
             controller_manager: Mutex::new(None),
             address,
+            api_server_arguments: api_server_arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             credentials,
-            client,
             directory,
         };
+        let cluster = Self { running: Arc::new(running), client };
         cluster.start_api_server().await?;
         cluster.start_controller_manager().await?;
         eprintln!("the cluster is ready after {:.1} s", started.elapsed().as_secs_f64());
         Ok(cluster)
     }
 
+    /// Another handle of the same control plane. A client works only while the async runtime runs in which it was made, so
+    /// each test that shares a control plane needs a handle of its own.
+    ///
+    /// # Errors
+    /// The client cannot be made.
+    pub async fn another_handle(&self) -> Result<Self> {
+        let admin = self.running.credentials.kubeconfig(self.address(), self.running.credentials.admin());
+        Ok(Self { running: self.running.clone(), client: client(admin).await? })
+    }
+
+    /// Removes the directory when the process ends. A control plane in a `static` is never dropped.
+    ///
+    /// # Errors
+    /// The process that does this cannot be started.
+    pub fn remove_directory_at_exit(&self) -> Result<()> {
+        program::remove_at_exit(self.running.directory.path())
+    }
+
     /// The address of the API server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.running.address
     }
 
     /// A client of an administrator.
@@ -147,7 +181,7 @@ impl Cluster {
     /// A kubeconfig with a bearer token, for the API server behind `address`.
     #[must_use]
     pub fn kubeconfig(&self, address: SocketAddr, token: &str) -> Value {
-        self.credentials.kubeconfig(address, json!({"token": token}))
+        self.running.credentials.kubeconfig(address, json!({"token": token}))
     }
 
     /// The kubeconfig file of an administrator.
@@ -159,7 +193,7 @@ impl Cluster {
     /// Helm as an administrator.
     #[must_use]
     pub fn helm(&self) -> Helm {
-        Helm::new(&self.programs, self.directory.path())
+        Helm::new(&self.running.programs, self.running.directory.path())
     }
 
     /// The requests of service accounts so far.
@@ -167,12 +201,20 @@ impl Cluster {
     /// # Errors
     /// The audit log cannot be read.
     pub fn audited(&self) -> Result<Vec<AuditedRequest>> {
-        audit::read(&self.directory.path().join("audit.log"))
+        self.audited_of("")
+    }
+
+    /// The requests of one user so far; of all service accounts, if the name is empty.
+    ///
+    /// # Errors
+    /// The audit log cannot be read.
+    pub fn audited_of(&self, user: &str) -> Result<Vec<AuditedRequest>> {
+        audit::read(&self.running.directory.path().join("audit.log"), user)
     }
 
     /// Kills the API server (SIGKILL).
     pub fn kill_api_server(&self) {
-        drop(self.api_server.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.running.api_server.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Starts the API server, and waits until it is ready.
@@ -180,54 +222,52 @@ impl Cluster {
     /// # Errors
     /// It ends, or is not ready in time. The message has the end of its log.
     pub async fn start_api_server(&self) -> Result<()> {
-        let path = |name: &str| self.directory.path().join(name).display().to_string();
-        let program = Program::start(
-            &self.programs,
-            "kube-apiserver",
-            self.directory.path(),
-            &[
-                format!("--etcd-servers=http://{}", self.etcd_address),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={}", self.address.port()),
-                // There is no node through which pods could reach the API server.
-                "--endpoint-reconciler-type=none".to_owned(),
-                "--advertise-address=192.0.2.1".to_owned(),
-                format!("--tls-cert-file={}", path("server.crt")),
-                format!("--tls-private-key-file={}", path("server.key")),
-                format!("--client-ca-file={}", path("ca.crt")),
-                format!("--cert-dir={}", path("generated")),
-                "--authorization-mode=RBAC".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
-                format!("--service-account-key-file={}", path("accounts.pub")),
-                format!("--service-account-signing-key-file={}", path("accounts.key")),
-                "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-                // A Service of a webhook or of an aggregated API resolves to its EndpointSlices.
-                "--enable-aggregator-routing=true".to_owned(),
-                format!("--audit-policy-file={}", path("audit-policy.yaml")),
-                format!("--audit-log-path={}", path("audit.log")),
-                "--audit-log-mode=blocking".to_owned(),
-                "--profiling=false".to_owned(),
-            ],
-        )?;
+        let path = |name: &str| self.running.directory.path().join(name).display().to_string();
+        let mut arguments = vec![
+            format!("--etcd-servers=http://{}", self.running.etcd_address),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={}", self.running.address.port()),
+            // There is no node through which pods could reach the API server.
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--advertise-address=192.0.2.1".to_owned(),
+            format!("--tls-cert-file={}", path("server.crt")),
+            format!("--tls-private-key-file={}", path("server.key")),
+            format!("--client-ca-file={}", path("ca.crt")),
+            format!("--cert-dir={}", path("generated")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
+            format!("--service-account-key-file={}", path("accounts.pub")),
+            format!("--service-account-signing-key-file={}", path("accounts.key")),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            // A Service of a webhook or of an aggregated API resolves to its EndpointSlices.
+            "--enable-aggregator-routing=true".to_owned(),
+            format!("--audit-policy-file={}", path("audit-policy.yaml")),
+            format!("--audit-log-path={}", path("audit.log")),
+            "--audit-log-mode=blocking".to_owned(),
+            "--profiling=false".to_owned(),
+        ];
+        arguments.extend_from_slice(&self.running.api_server_arguments);
+        let program =
+            Program::start(&self.running.programs, "kube-apiserver", self.running.directory.path(), &arguments)?;
         let is_ready = async || {
             let Ok(request) = Request::get("/readyz").body(Vec::new()) else { return false };
             self.client.request_text(request).await.is_ok()
         };
         program.wait_until("it is ready", START_TIMEOUT, is_ready).await?;
-        *self.api_server.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
+        *self.running.api_server.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
         Ok(())
     }
 
     async fn start_controller_manager(&self) -> Result<()> {
-        let kubeconfig = self.directory.path().join("controller-manager.kubeconfig");
-        let user = self.credentials.controller_manager();
-        std::fs::write(&kubeconfig, self.credentials.kubeconfig(self.address, user).to_string())
+        let kubeconfig = self.running.directory.path().join("controller-manager.kubeconfig");
+        let user = self.running.credentials.controller_manager();
+        std::fs::write(&kubeconfig, self.running.credentials.kubeconfig(self.running.address, user).to_string())
             .context("write the kubeconfig of the controller manager")?;
-        let path = |name: &str| self.directory.path().join(name).display().to_string();
+        let path = |name: &str| self.running.directory.path().join(name).display().to_string();
         let program = Program::start(
-            &self.programs,
+            &self.running.programs,
             "kube-controller-manager",
-            self.directory.path(),
+            self.running.directory.path(),
             &[
                 format!("--kubeconfig={}", kubeconfig.display()),
                 format!("--controllers={}", CONTROLLERS.join(",")),
@@ -243,7 +283,7 @@ impl Cluster {
         let is_ready =
             async || self.get("v1", "ServiceAccount", "default", "default").await.is_ok_and(|found| found.is_some());
         program.wait_until("it creates the ServiceAccount default", START_TIMEOUT, is_ready).await?;
-        *self.controller_manager.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
+        *self.running.controller_manager.lock().unwrap_or_else(PoisonError::into_inner) = Some(program);
         Ok(())
     }
 
@@ -253,7 +293,7 @@ impl Cluster {
     /// etcd does not answer.
     pub async fn compact(&self) -> Result<()> {
         let post = async |path: &str, body: Value| -> Result<Value> {
-            let (status, text) = program::post(self.etcd_address, path, &body).await?;
+            let (status, text) = program::post(self.running.etcd_address, path, &body).await?;
             ensure!(status == 200, "{path}: {status} {text}");
             serde_json::from_str(&text).context("read the answer of etcd")
         };
@@ -265,7 +305,7 @@ impl Cluster {
     /// The last lines of the log of a program, for the message of a failed test.
     #[must_use]
     pub fn log_tail(&self, program: &str) -> String {
-        program::log_tail(&self.directory.path().join(format!("{program}.log")))
+        program::log_tail(&self.running.directory.path().join(format!("{program}.log")))
     }
 }
 

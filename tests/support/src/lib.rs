@@ -1,5 +1,5 @@
-//! The test kit: an ADS client, canonical dumps, a fake API server, a real Kubernetes control plane, a faulty TCP proxy, pods
-//! with real Envoys.
+//! The test kit: an ADS client, canonical dumps, a fake API server, a real Kubernetes control plane, one interface for both, a
+//! faulty TCP proxy, pods with real Envoys.
 
 pub mod ads;
 pub mod api_server;
@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod cluster;
 pub mod fault_proxy;
 pub mod handshake;
+pub mod kube_api;
 pub mod node;
 pub mod parity;
 pub mod pods;

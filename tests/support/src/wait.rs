@@ -16,3 +16,18 @@ pub async fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// The same with a poll that waits itself, and a longer limit: a real API server on a busy machine takes longer.
+///
+/// # Panics
+/// There is no value within 60 s. The message is `what`.
+pub async fn until_async<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(value) = poll().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -247,6 +247,7 @@ fn watch(shared: Arc<Shared>, target: ReadTarget) -> Response<Body> {
             let text = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
             return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", text);
         }
+        *shared.state().streamed_lists.entry(target.resource.clone()).or_default() += 1;
         let (lines, version) = initial_events(&shared, &target);
         if breaks_off(&shared, &target.resource) {
             return broken_response(

@@ -135,6 +135,11 @@ impl ObjectStore {
         kinds.peek().is_none() || kinds.any(|kind| kind.versions.contains(&version))
     }
 
+    /// The name in URLs of a kind.
+    pub(super) fn plural(&self, group: &str, kind: &str) -> Option<&'static str> {
+        self.kinds.iter().find(|known| known.group == group && known.name == kind).map(|known| known.plural)
+    }
+
     /// Versions of a group, in the order of its kinds.
     pub(super) fn versions(&self, group: &str) -> Vec<&'static str> {
         let mut versions = Vec::new();

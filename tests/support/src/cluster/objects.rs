@@ -67,6 +67,16 @@ impl Cluster {
         }
     }
 
+    /// All objects of a kind in all namespaces.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub async fn list(&self, api_version: &str, kind: &str) -> Result<Vec<Value>> {
+        let uri = path(api_version, kind, "", "");
+        let mut list: Value = self.client.request(Request::get(uri.trim_end_matches('/')).body(Vec::new())?).await?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
     /// Changes an object by a merge patch.
     ///
     /// # Errors
@@ -183,7 +193,7 @@ impl Cluster {
     }
 
     fn crds(&self, file: &str, prefixes: &[&str]) -> Result<Vec<Value>> {
-        let file = self.programs.join("crds").join(file);
+        let file = self.running.programs.join("crds").join(file);
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let is_wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         Ok(documents(&text)?.into_iter().filter(|definition| is_wanted(name_of(definition))).collect())

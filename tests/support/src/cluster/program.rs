@@ -26,6 +26,8 @@ program=$!
 exec 3<&-
 wait $program
 "#;
+/// Removes a directory when the standard input ends, and the programs that use it have ended.
+const REMOVER: &str = r#"read -r _; for _ in 1 2 3; do sleep 1; rm -rf "$1" && exit; done"#;
 /// Lines of a log in an error message.
 const TAIL_LINES: usize = 30;
 
@@ -83,6 +85,21 @@ impl Drop for Program {
         drop(shell.stdin.take());
         let _ = shell.wait();
     }
+}
+
+/// Removes a directory when the process of the test ends.
+pub(super) fn remove_at_exit(directory: &Path) -> Result<()> {
+    let remover = Command::new("sh")
+        .args(["-c", REMOVER, "sh"])
+        .arg(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start the process that removes a directory")?;
+    // Its standard input ends with this process.
+    std::mem::forget(remover);
+    Ok(())
 }
 
 /// The last lines of a log.
