@@ -1,6 +1,6 @@
 //! `sluiced` with a real Kubernetes API server and the real controllers. `make test-cluster` builds and runs this; otherwise
 //! the tests are skipped. Each test starts a control plane of its own, because it installs CRDs, restarts programs and
-//! writes to the namespace of the mesh's control plane.
+//! writes to the namespace of the mesh's control plane. Most tests of `kube_suite` share one.
 
 mod charts;
 mod definitions;
@@ -10,6 +10,9 @@ mod gateway;
 mod identity;
 mod install;
 mod installation;
+mod kube_api;
+#[path = "../kube_suite/suite.rs"]
+mod kube_suite;
 mod locks;
 mod nodes;
 mod policies;

@@ -1,224 +1,28 @@
 //! Remote clusters whose kubeconfigs are in Secrets (S15). Each is an API server over real HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
-use sluice_authority::{AuthorityMetrics, RemoteRoots, RootObjects, RootsOptions, TrustBundle};
-use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{GraphOptions, Handles, build};
-use sluice_kube::{Clients, KubeOptions, ROOTS_LOCK};
-use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
+use sluice_model::{Identity, Kind, Proxy, ProxyKey, Severity};
 use sluice_parse::kind_info;
-use sluice_sources::kube::{
-    ClusterMetrics, KubeSource, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer,
-    SyncStatus, WatchStates,
-};
-use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
-use sluice_testkit::api_server::{self, ApiServer, Right};
+use sluice_sources::kube::SecretReviewer;
+use sluice_testkit::api_server::{self, ApiServer};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
-use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
+
+use crate::kube_suite::remote::{ConfigCluster, OWN, RemoteClustersFixture};
 
 const SYSTEM: &str = "istio-system";
-const OWN: &str = "own";
 /// A text that no output may contain.
 const SECRET_TEXT: &str = "hush-hush";
 
-/// Records the deletions of objects of remote clusters before they reach the inputs.
-struct DeletionRecorder {
-    inner: Arc<dyn Sink>,
-    deletions: Mutex<Vec<String>>,
-}
-
-impl Sink for DeletionRecorder {
-    fn commit(&self, changes: Vec<Change>) {
-        let deletions = changes.iter().filter(|change| change.object.is_none() && *change.key.cluster != *OWN);
-        let deletions = deletions.map(|change| format!("{} {}/{}", change.kind, change.key.cluster, change.key.name));
-        self.deletions.lock().expect("no test panics with the lock").extend(deletions);
-        self.inner.commit(changes);
-    }
-
-    fn synced(&self, cluster: &Text, kinds: &[Kind]) {
-        self.inner.synced(cluster, kinds);
-    }
-
-    fn settle(&self, done: oneshot::Sender<()>) {
-        self.inner.settle(done);
-    }
-}
-
-/// A control plane that reads a cluster, and the clusters whose kubeconfigs are in its Secrets.
-struct RemoteClustersFixture {
-    engine: Engine,
-    handles: Handles,
-    clients: Clients,
-    states: RemoteStates,
-    registry: Registry,
-    recorder: Arc<DeletionRecorder>,
-    stop: CancellationToken,
-}
-
-impl RemoteClustersFixture {
-    /// Starts it, and waits until proxies would be served.
-    async fn start(own: &ApiServer, timeout: Duration, allowed: &[&str]) -> Self {
-        let options = GraphOptions { cluster: OWN.into(), reviews_secrets: true, ..GraphOptions::default() };
-        let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-        let cluster = Cluster {
-            id: OWN.into(),
-            domain: "cluster.local".into(),
-            is_remote: false,
-            ignored: BTreeSet::new(),
-            revision: "".into(),
-        };
-        let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-        let mesh = MeshOverride::new(ObjectKey::new(OWN, SYSTEM, "istio"), None);
-        let inputs = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
-        let recorder =
-            Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), deletions: Mutex::default() });
-        let (stop, client) = (CancellationToken::new(), own.client().expect("a client"));
-        let kube = KubeOptions {
-            page_size: 2,
-            watch_timeout: Duration::from_secs(60),
-            list_silence: Duration::from_secs(20),
-            first_retry: Duration::from_millis(5),
-            max_retry: Duration::from_millis(50),
-            ..KubeOptions::default()
-        };
-        let source = KubeSource {
-            client: client.clone(),
-            cluster: cluster.clone(),
-            system_namespace: SYSTEM.into(),
-            namespace: None,
-            options: kube,
-            states: WatchStates::default(),
-        };
-        tokio::spawn(source.run(recorder.clone(), stop.clone()));
-        let clients = Clients::from(BTreeMap::from([(OWN.into(), client.clone())]));
-        let (states, metrics) = (RemoteStates::new(BTreeSet::from(["files".into()])), ClusterMetrics::default());
-        let mut registry = Registry::default();
-        metrics.register(&mut registry);
-        let options = RemoteOptions {
-            cluster,
-            configured: BTreeSet::from(["files".into()]),
-            system_namespace: SYSTEM.into(),
-            namespace: None,
-            timeout,
-            allowed: allowed.iter().map(|option| (*option).to_owned()).collect(),
-            kube,
-            watch_states: WatchStates::default(),
-        };
-        let rejects = handles.inputs.cluster_rejects.clone();
-        let remotes = RemoteClusters::new(options, recorder.clone(), rejects, clients.clone(), states.clone(), metrics);
-        let settled = remotes.settled();
-        tokio::spawn(remotes.run(KubeconfigSource::Secrets(client), stop.clone()));
-        let waiting = engine.clone();
-        let synced = tokio::task::spawn_blocking(move || waiting.wait_synced(Duration::from_secs(20))).await;
-        assert!(synced.expect("no panic"), "the config cluster is read");
-        tokio::time::timeout(Duration::from_secs(20), settled)
-            .await
-            .expect("remote clusters are read, or the timeout has passed");
-        Self { engine, handles, clients, states, registry, recorder, stop }
-    }
-
-    async fn start_with_long_timeout(own: &ApiServer) -> Self {
-        Self::start(own, Duration::from_secs(60), &[]).await
-    }
-
-    /// Clusters and addresses of a host's endpoints.
-    fn endpoints(&self, host: &str) -> Vec<String> {
-        let snapshot = self.engine.snapshot();
-        let found = snapshot.iter(&self.handles.endpoints).find(|(key, _)| key.host.to_string() == host);
-        let shown = |it: &sluice_model::Endpoint| format!("{} {}", it.cluster, it.addresses[0]);
-        let mut shown: Vec<String> = found.iter().flat_map(|(_, endpoints)| endpoints.iter().map(shown)).collect();
-        shown.sort();
-        shown
-    }
-
-    async fn has(&self, expect: &[&str]) {
-        let what = format!("the cart has {expect:?}");
-        until(&what, || (self.endpoints("cart.shop.svc.cluster.local") == expect).then_some(())).await;
-    }
-
-    /// The rejects of a Secret: severity and path of the field.
-    fn found(&self, secret: &str) -> Vec<(Severity, String)> {
-        let snapshot = self.engine.snapshot();
-        let rejects = snapshot.iter(&self.handles.rejects).filter(|(key, _)| *key.object.name == *secret);
-        let shown = |it: &Reject| (it.severity, it.field_path.to_string());
-        rejects.flat_map(|(_, rejects)| rejects.iter().map(shown)).collect()
-    }
-
-    async fn finds(&self, secret: &str, expect: &[(Severity, &str)]) {
-        let expect: Vec<_> = expect.iter().map(|(severity, path)| (*severity, (*path).to_owned())).collect();
-        let mut found = Vec::new();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < deadline {
-            found = self.found(secret);
-            if found == expect {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{secret}: {found:?}, not {expect:?}");
-    }
-
-    fn status(&self, cluster: &str) -> Option<SyncStatus> {
-        self.states.all().into_iter().find(|info| *info.id == *cluster).map(|info| info.sync_status)
-    }
-
-    async fn is(&self, cluster: &str, status: Option<SyncStatus>) {
-        until(&format!("{cluster} is {status:?}"), || (self.status(cluster) == status).then_some(())).await;
-    }
-
-    fn metrics(&self) -> String {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
-        text
-    }
-
-    fn deletions(&self) -> Vec<String> {
-        self.recorder.deletions.lock().expect("no test panics with the lock").clone()
-    }
-
-    /// Every record of every collection.
-    fn everything(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let dump = |name: &str| {
-            let dump = self.engine.dump(name).expect("a collection");
-            dump.records().map(|(key, value)| format!("{key} {value}")).collect()
-        };
-        self.engine.graph().iter().map(|info| (info.name.clone(), dump(&info.name))).collect()
-    }
-
-    /// Checks that every collection equals that of a control plane that has just started.
-    async fn is_as_from_scratch(&self, own: &ApiServer) {
-        let fresh = Self::start_with_long_timeout(own).await.everything();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let current = self.everything();
-            if current == fresh {
-                return;
-            }
-            if Instant::now() > deadline {
-                for (name, records) in &fresh {
-                    assert_eq!(&current[name], records, "{name}");
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-impl Drop for RemoteClustersFixture {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
+fn config_cluster(own: &ApiServer) -> ConfigCluster {
+    ConfigCluster { client: own.client().expect("a client"), system: SYSTEM.to_owned(), shop: "shop".to_owned() }
 }
 
 /// A server with service `cart`, which has an endpoint of this address.
@@ -258,9 +62,9 @@ async fn remote_clusters_follow_their_secrets() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
     let kubeconfigs = [("east", east.kubeconfig(json!({}))), ("west", west.kubeconfig(json!({})))];
     apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
+    let mesh = RemoteClustersFixture::start_with_long_timeout(config_cluster(&own)).await;
     // No proxy is served before the remote clusters are synced.
-    assert_eq!(mesh.endpoints("cart.shop.svc.cluster.local"), ["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]);
+    assert_eq!(mesh.endpoints(), ["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]);
     let shown = serde_json::to_value(mesh.states.all()).expect("JSON");
     let secret = "istio-system/remote";
     assert_eq!(
@@ -291,63 +95,15 @@ async fn remote_clusters_follow_their_secrets() {
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
     assert_eq!(mesh.status("west"), None);
     assert_eq!(mesh.clients.ids(), ["east", OWN]);
-    mesh.is_as_from_scratch(&own).await;
+    mesh.is_as_from_scratch().await;
 
     own.delete("secrets", SYSTEM, "remote");
     mesh.has(&["own 10.1.0.1"]).await;
     assert_eq!(mesh.clients.ids(), [OWN]);
-    mesh.is_as_from_scratch(&own).await;
+    mesh.is_as_from_scratch().await;
     apply_kubeconfigs(&own, "again", "2026-01-02T00:00:00Z", &kubeconfigs[1..]);
     mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
-    mesh.is_as_from_scratch(&own).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
-    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    slice(&east, "cart-2", "10.2.0.2");
-    east.accept_only_tokens(&["old"]);
-    let rotate = |token: &str| {
-        let kubeconfig = east.kubeconfig(json!({"token": token}));
-        apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", kubeconfig)]);
-    };
-    rotate("old");
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
-    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
-
-    // The reader with the new credentials is not synced, so the old reader continues.
-    rotate("new");
-    mesh.is("east", Some(SyncStatus::Syncing)).await;
-    slice(&east, "cart-3", "10.2.0.3");
-    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
-
-    // The old watches end, and an object is deleted without an event.
-    east.accept_only_tokens(&["none"]);
-    east.disconnect();
-    east.delete("endpointslices", "shop", "cart-2");
-    slice(&east, "cart-4", "10.2.0.4");
-    east.accept_only_tokens(&["new"]);
-    mesh.has(&["east 10.2.0.1", "east 10.2.0.3", "east 10.2.0.4", "own 10.1.0.1"]).await;
-    mesh.is("east", Some(SyncStatus::Synced)).await;
-    assert_eq!(mesh.deletions(), ["EndpointSlice east/cart-2"], "no other object was ever deleted");
-    slice(&east, "cart-1", "10.2.0.5");
-    mesh.has(&["east 10.2.0.3", "east 10.2.0.4", "east 10.2.0.5", "own 10.1.0.1"]).await;
-    mesh.is_as_from_scratch(&own).await;
-
-    // Credentials that replace others before those are synced, and credentials that are reverted.
-    rotate("wrong");
-    mesh.is("east", Some(SyncStatus::Syncing)).await;
-    rotate("new");
-    mesh.is("east", Some(SyncStatus::Synced)).await;
-    // Another Secret may declare the same cluster.
-    let kubeconfig = east.kubeconfig(json!({"token": "new"}));
-    apply_kubeconfigs(&own, "other", "2026-01-02T00:00:00Z", &[("east", kubeconfig)]);
-    mesh.finds("other", &[(Severity::Error, "data[east]")]).await;
-    own.delete("secrets", SYSTEM, "remote");
-    mesh.finds("other", &[]).await;
-    let secret = mesh.states.all()[1].secret_name.clone();
-    assert_eq!((secret.as_str(), mesh.deletions().len()), ("istio-system/other", 1));
-    mesh.is_as_from_scratch(&own).await;
+    mesh.is_as_from_scratch().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -373,7 +129,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
         ],
     );
     apply_kubeconfigs(&own, "younger", "2026-02-01T00:00:00Z", &[("west", good.clone())]);
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
+    let mesh = RemoteClustersFixture::start_with_long_timeout(config_cluster(&own)).await;
     mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
     let expect = [
         (Severity::Error, "data[broken]"),
@@ -385,7 +141,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     mesh.finds("remote", &expect).await;
     mesh.finds("younger", &[(Severity::Error, "data[west]")]).await;
     assert_eq!(mesh.clients.ids(), [OWN, "west"]);
-    mesh.is_as_from_scratch(&own).await;
+    mesh.is_as_from_scratch().await;
 
     // A running reader continues when its kubeconfig becomes invalid. A corrected kubeconfig is no longer reported.
     apply_kubeconfigs(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
@@ -397,7 +153,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     mesh.has(&["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1", "west 10.3.0.2"]).await;
     apply_kubeconfigs(&own, "remote", when, &[("west", good), ("east", user(json!({})))]);
     mesh.finds("remote", &[]).await;
-    mesh.is_as_from_scratch(&own).await;
+    mesh.is_as_from_scratch().await;
 
     let shown = format!("{:?} {:?} {}", mesh.everything(), mesh.states.all(), mesh.metrics());
     let encoded = STANDARD.encode(SECRET_TEXT);
@@ -412,75 +168,10 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     east.accept_only_tokens(&["from-a-file"]);
     apply_kubeconfigs(&own, "remote", when, &[("east", user(json!({"tokenFile": file})))]);
     mesh.finds("remote", &[(Severity::Error, "data[east].users[0].user.tokenFile")]).await;
-    let with_token_files = RemoteClustersFixture::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
+    let with_token_files =
+        RemoteClustersFixture::start(config_cluster(&own), Duration::from_secs(60), &["tokenFile"]).await;
     with_token_files.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
     std::fs::remove_file(&file).expect("remove the token");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unreachable_cluster_delays_the_start_only_until_the_timeout() {
-    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    east.forbid("pods", true);
-    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    let mesh = RemoteClustersFixture::start(&own, Duration::from_millis(100), &[]).await;
-    assert_eq!(mesh.status("east"), Some(SyncStatus::Timeout));
-    let timeouts = "remote_cluster_sync_timeouts_total{cluster=\"east\"} 1";
-    assert!(mesh.metrics().lines().any(|line| line == timeouts), "{}", mesh.metrics());
-    // The readable part of the cluster is used, and the rest when it becomes readable.
-    mesh.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
-    // New credentials may not read the rest either. They replace the old ones, which had not read the whole cluster.
-    slice(&east, "cart-2", "10.2.0.2");
-    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": "new"})))]);
-    east.accept_only_tokens(&["new"]);
-    east.disconnect();
-    slice(&east, "cart-3", "10.2.0.3");
-    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
-    assert_eq!(mesh.deletions(), Vec::<String>::new());
-    east.forbid("pods", false);
-    mesh.is("east", Some(SyncStatus::Synced)).await;
-    mesh.is_as_from_scratch(&own).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_reviewed_by_remote_clusters() {
-    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    let status = |account: &str| {
-        let user = format!("system:serviceaccount:shop:{account}");
-        json!({"authenticated": true, "audiences": ["istio-ca"],
-               "user": {"username": user, "groups": ["system:serviceaccounts"]}})
-    };
-    own.review("token-of-own", status("own"));
-    east.review("token-of-east", status("east"));
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
-    let audiences = ["istio-ca".to_owned()];
-    let trust_domain = TrustDomain::new("td".into());
-    let tokens = ReviewedTokens::new(mesh.clients.clone(), OWN.into(), BTreeMap::new(), &audiences, trust_domain);
-    let ask = async |token: &str, cluster: &str| {
-        let mut headers = HeaderMap::new();
-        headers.insert("authorization", HeaderValue::from_str(&format!("Bearer {token}")).expect("a header"));
-        headers.insert("clusterid", HeaderValue::from_str(cluster).expect("a header"));
-        match tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await {
-            Verdict::Account(identity, proven) => {
-                assert_eq!(proven.as_str(), cluster, "the cluster that reviewed the token");
-                identity.to_string()
-            }
-            Verdict::Rejected(reason) => reason,
-            other => panic!("{other:?}"),
-        }
-    };
-    let unknown = "the caller names cluster \"east\"; known clusters are [\"own\"]";
-    assert_eq!(ask("token-of-east", "east").await, unknown);
-    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    mesh.is("east", Some(SyncStatus::Synced)).await;
-    assert_eq!(ask("token-of-east", "east").await, "spiffe://td/ns/shop/sa/east");
-    assert_eq!(ask("token-of-own", OWN).await, "spiffe://td/ns/shop/sa/own");
-    // A token is valid in its own cluster only.
-    for (token, cluster) in [("token-of-east", OWN), ("token-of-own", "east"), ("token-of-east", "")] {
-        assert_eq!(ask(token, cluster).await, "the token is not authenticated", "{token} {cluster}");
-    }
-    own.delete("secrets", SYSTEM, "remote");
-    mesh.is("east", None).await;
-    assert_eq!(ask("token-of-east", "east").await, unknown);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -490,7 +181,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     let (group, versions) = (info.group, info.versions.to_vec());
     east.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
+    let mesh = RemoteClustersFixture::start_with_long_timeout(config_cluster(&own)).await;
 
     // Proxies of a cluster may read its Secrets if that cluster permits it. What the primary cluster permits has no effect.
     east.allow_reading_secrets("edge", "gateway", true);
@@ -576,96 +267,4 @@ async fn sluiced_is_ready_when_remote_clusters_are_synced() {
     assert!(log.contains("reading a remote cluster") && !log.contains(SECRET_TEXT));
     assert!(!get("/debug/krtz").await.contains(SECRET_TEXT));
     assert_eq!(sluiced.stop(Duration::from_secs(20)).await.expect("it stops"), Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn roots_are_written_to_remote_clusters_that_request_them_by_an_annotation() {
-    let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
-    let annotate = |server: &ApiServer, clusters: &str| {
-        let annotations = json!({"topology.istio.io/controlPlaneClusters": clusters});
-        let metadata = json!({"name": SYSTEM, "annotations": annotations});
-        server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
-    };
-    annotate(&own, OWN);
-    annotate(&east, "other, own");
-    annotate(&west, "other");
-    let kubeconfig = |server: &ApiServer, token: &str| server.kubeconfig(json!({"token": token}));
-    let rotate_to = |token: &str| {
-        let kubeconfigs = [("east", kubeconfig(&east, token)), ("west", kubeconfig(&west, token))];
-        apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
-    };
-    rotate_to("old");
-    let mesh = RemoteClustersFixture::start_with_long_timeout(&own).await;
-    let options = RootsOptions {
-        own: OWN.into(),
-        system_namespace: SYSTEM.into(),
-        roots: Some(RootObjects { roots: "istio-ca-root-cert".to_owned(), revoked: None, cluster_trust_bundle: false }),
-        webhooks: true,
-        pod: Some("one".into()),
-        revision: "default".into(),
-    };
-    let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".to_owned(), ..TrustBundle::default() });
-    let namespaces = (mesh.handles.namespaces.clone(), mesh.handles.discovered_namespaces.clone());
-    let roots = RemoteRoots::new(
-        options,
-        mesh.clients.clone(),
-        mesh.engine.clone(),
-        namespaces,
-        receiver,
-        AuthorityMetrics::default(),
-    );
-    let running = tokio::spawn(roots.run(mesh.stop.clone()));
-    let has = async |server: &ApiServer, namespace: &str, roots: &str| {
-        let text = |object: Value| object["data"]["root-cert.pem"].as_str().map(str::to_owned);
-        let written = || server.get("", "configmaps", namespace, "istio-ca-root-cert").and_then(text);
-        until(&format!("{namespace} has {roots}"), || (written().as_deref() == Some(roots)).then_some(())).await;
-    };
-    has(&east, "shop", "one").await;
-    has(&east, SYSTEM, "one").await;
-    bundle.send_modify(|bundle| bundle.roots = "two".to_owned());
-    has(&east, "shop", "two").await;
-    let mut granted = api_server::granted_by_rules("", rules!("remote-roots"));
-    granted.extend(api_server::granted_by_rules(SYSTEM, rules!("remote-roots-lock")));
-    let lock = |server: &ApiServer| server.get("", "configmaps", SYSTEM, ROOTS_LOCK.name());
-    let holder = || lock(&east).map(|lock| ROOTS_LOCK.holder(&lock)).unwrap_or_default();
-    let first = holder();
-    assert!(first.starts_with("one-"), "one of several replicas writes: {first}");
-    let record = lock(&east).expect("it exists")["metadata"]["annotations"].to_string();
-    assert!(record.contains("^default"), "a control plane of the cluster takes precedence: {record}");
-
-    // Writing continues with new credentials, and begins in a cluster that is annotated later.
-    rotate_to("new");
-    until("another writes", || (holder().starts_with("one-") && holder() != first).then_some(())).await;
-    for server in [&east, &west] {
-        server.accept_only_tokens(&["new"]);
-    }
-    bundle.send_modify(|bundle| bundle.roots = "three".to_owned());
-    has(&east, "shop", "three").await;
-    assert!(
-        west.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
-        "another control plane serves the cluster"
-    );
-    annotate(&west, "*");
-    has(&west, "shop", "three").await;
-    assert!(
-        own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(),
-        "the config cluster is written by another task"
-    );
-    let used = east.requests().into_keys().filter(|it| it.resource == "configmaps");
-    let used: BTreeSet<_> = used.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
-    let of_lock = |verb: &str| matches!(verb, "get" | "update");
-    let everywhere = |(_, group, resource, verb): Right| match of_lock(&verb) {
-        true => (SYSTEM.to_owned(), group, resource, verb),
-        false => (String::new(), group, resource, verb),
-    };
-    // The default revision decides only between control planes of several revisions.
-    let granted: BTreeSet<_> = granted.into_iter().filter(|(_, group, ..)| group.is_empty()).collect();
-    assert_eq!(used.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
-
-    // Writing stops when another control plane serves the cluster, or no Secret refers to it.
-    annotate(&east, "other");
-    own.delete("secrets", SYSTEM, "remote");
-    mesh.is("west", None).await;
-    mesh.stop.cancel();
-    running.await.expect("no panic");
 }

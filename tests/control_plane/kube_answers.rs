@@ -6,7 +6,9 @@ use sluice_testkit::api_server::{ApiServer, WrongAnswer};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
 
-use crate::kube::{RunningSource, SecretReviewFixture, service, virtual_service, virtual_services};
+use crate::kube::{service, virtual_service, virtual_services};
+use crate::kube_suite::secret_access::SecretReviewFixture;
+use crate::kube_suite::source::{Record, RunningSource};
 
 const ANSWERS: [WrongAnswer; 7] = [
     WrongAnswer::Status(404),
@@ -40,7 +42,7 @@ async fn reason(states: &WatchStates, end: &str) -> String {
 async fn objects_stay_when_lists_and_watches_are_answered_wrongly() {
     for (resource, wrong) in [("virtualservices", "virtualservices"), ("virtualservices", "*"), ("services", "*")] {
         for answer in ANSWERS {
-            let running = RunningSource::start(server().await).await;
+            let running = RunningSource::start_fake(server().await);
             running.sink.synced().await;
             let (server, what) = (&running.server, format!("{wrong}: {answer:?}"));
             server.answer_wrongly(wrong, Some(answer));
@@ -59,7 +61,7 @@ async fn objects_stay_when_lists_and_watches_are_answered_wrongly() {
             server.answer_wrongly(wrong, None);
             server.apply(virtual_service("w"));
             server.apply(service("b"));
-            let changed = |kind, record: &crate::kube::Record| record.names(kind).len() == 2;
+            let changed = |kind, record: &Record| record.names(kind).len() == 2;
             running
                 .sink
                 .until(&what, |record| changed(Kind::VirtualService, record) && changed(Kind::Service, record))
@@ -77,7 +79,7 @@ async fn kinds_are_not_synced_while_definitions_are_answered_wrongly() {
         if matches!(answer, WrongAnswer::Status(404) | WrongAnswer::NoSuchPage) {
             server.answer_wrongly("discovery", Some(answer));
         }
-        let running = RunningSource::start(server).await;
+        let running = RunningSource::start_fake(server);
         let reason = reason(&running.states, "/customresourcedefinitions").await;
         let requests = || {
             let count = |verb| running.server.count(verb, "customresourcedefinitions");
@@ -97,7 +99,7 @@ async fn kinds_are_not_synced_while_definitions_are_answered_wrongly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kind_is_absent_when_discovery_says_so() {
-    let running = RunningSource::start(server().await).await;
+    let running = RunningSource::start_fake(server().await);
     running.sink.synced().await;
     // Without discovery, the objects of a kind that is not found stay.
     running.server.answer_wrongly("discovery", Some(WrongAnswer::NoSuchPage));
@@ -116,32 +118,17 @@ async fn kind_is_absent_when_discovery_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kind_that_is_defined_after_the_start_is_read() {
-    for streams_lists in [false, true] {
-        let server = ApiServer::start().await.expect("a server");
-        if streams_lists {
-            server.stream_lists();
-        }
-        let running = RunningSource::start(server).await;
-        running.sink.synced().await;
-        running.server.define(virtual_services(), true);
-        running.server.apply(virtual_service("v"));
-        running.sink.until("it is read", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
-        let lists = running.server.count("list", "customresourcedefinitions");
-        assert_eq!(lists, usize::from(!streams_lists), "a watch of metadata reported it");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn cluster_that_does_not_respond_delays_no_reviews_of_others() {
     let (own, hung) = (ApiServer::start().await.expect("a server"), ApiServer::start().await.expect("a server"));
     hung.answer_wrongly("subjectaccessreviews", Some(WrongAnswer::Nothing));
     own.allow_reading_secrets("edge", "gateway", true);
-    let reviewing = SecretReviewFixture::start(&[("c", &own), ("hung", &hung)]);
-    reviewing.connect("hung", "gateway");
+    let reviewing = SecretReviewFixture::start(
+        [("c", &own), ("hung", &hung)].map(|(id, server)| (id.into(), server.client().expect("a client"))).into(),
+    );
+    reviewing.connect("hung", "edge", "gateway");
     until("a review hangs", || (hung.count("create", "subjectaccessreviews") == 1).then_some(())).await;
     for account in ["gateway", "other"] {
-        reviewing.connect("c", account);
+        reviewing.connect("c", "edge", account);
         reviewing.answered("c", account, account == "gateway").await;
     }
     assert_eq!(hung.count("create", "subjectaccessreviews"), 1, "the review still hangs");

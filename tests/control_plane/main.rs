@@ -22,8 +22,11 @@ mod identity;
 mod istioctl;
 mod kube;
 mod kube_answers;
+mod kube_api;
 mod kube_faults;
 mod kube_peers;
+#[path = "../kube_suite/suite.rs"]
+mod kube_suite;
 mod kube_writes;
 mod large_services;
 mod log;

@@ -6,13 +6,10 @@ use std::process::Child;
 use std::time::Duration;
 
 use serde_json::json;
-use sluice_kube::{ADDRESSES_LOCK, Lock, ROOTS_LOCK};
 use sluice_testkit::ads::{AdsStream, Identity, Protocol, connect};
-use sluice_testkit::api_server::ApiServer;
-use sluice_testkit::server::{Options, Sluiced, get};
-use sluice_testkit::wait::until;
+use sluice_testkit::server::{Options, Sluiced};
 
-use crate::process::{GUARD, LoggedProcess, terminate};
+use crate::process::{GUARD, LoggedProcess};
 
 /// The shutdown limit of the processes. It is shorter than `GUARD`.
 const SHUTDOWN: &str = "--shutdownDuration=5s";
@@ -104,51 +101,4 @@ async fn sigterm_under_load_ends_the_process_with_exit_code_0() {
         let log = std::fs::read_to_string(log).expect("the log");
         assert!(!log.contains("panicked") && !log.contains("did not end within"), "after {changes} changes:\n{log}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ready_is_closed_while_streams_end_and_locks_are_released() {
-    let (api, directory) = (ApiServer::start().await.expect("a server"), tempfile::tempdir().expect("a directory"));
-    let kubeconfig = directory.path().join("kubeconfig");
-    api.write_kubeconfig(&kubeconfig).expect("written");
-    let options = Options {
-        kubeconfig: Some(kubeconfig),
-        args: vec![SHUTDOWN.to_owned()],
-        env: vec![
-            ("POD_NAME".to_owned(), "sluiced-0".to_owned()),
-            ("ENABLE_LEADER_ELECTION".to_owned(), "true".to_owned()),
-        ],
-        ..Options::new(directory.path())
-    };
-    let server = Sluiced::start(&options).await.expect("it starts");
-    let holders = || -> Vec<String> {
-        let objects = api.list("", "configmaps");
-        let of_lock =
-            |lock: &Lock| objects.iter().find(|it| it["metadata"]["name"] == lock.name()).map(|it| lock.holder(it));
-        [ADDRESSES_LOCK, ROOTS_LOCK].iter().filter_map(of_lock).collect()
-    };
-    until("it leads", || holders().iter().any(|it| it.starts_with("sluiced-0")).then_some(())).await;
-
-    // A connection that has not ended keeps the process running.
-    let identity = Identity::of_node(&json!({"id": "sidecar~10.9.0.1~a.shop~shop.svc.cluster.local"})).expect("a node");
-    let mut stream =
-        AdsStream::open(connect(server.grpc).await.expect("connected"), Protocol::Delta, identity).expect("a stream");
-    stream.subscribe("type.googleapis.com/envoy.config.cluster.v3.Cluster", &[], Default::default()).expect("sent");
-    stream.next().await.expect("an answer");
-    let (pid, http) = (server.pid().expect("it runs"), server.http);
-    let watching = tokio::spawn(async move {
-        let mut answers = Vec::new();
-        while let Ok((status, text)) = get(http, "/ready").await {
-            answers.push((status, text));
-        }
-        answers
-    });
-    terminate(pid);
-    assert!(!matches!(stream.next().await, Ok(Some(_))), "the stream ends");
-    let answers = watching.await.expect("no panic");
-    let closed = answers.iter().skip_while(|(status, _)| *status == 200);
-    for (status, text) in closed {
-        assert_eq!((*status, text.contains("shutting down")), (503, true), "{text}");
-    }
-    until("all locks are released", || holders().iter().all(String::is_empty).then_some(())).await;
 }

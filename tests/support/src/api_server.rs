@@ -57,8 +57,8 @@ struct Faults {
     forbidden: BTreeSet<String>,
     /// Wrong answers to requests for a resource, `discovery`, or `*`, which is everything.
     wrong: BTreeMap<String, WrongAnswer>,
-    /// Accepted tokens. If empty, requests need no token.
-    tokens: BTreeSet<String>,
+    /// Accepted tokens. Without a set, requests need no token.
+    tokens: Option<BTreeSet<String>>,
 }
 
 #[derive(Default)]
@@ -162,9 +162,20 @@ impl ApiServer {
         })
     }
 
-    /// Answers 401 to requests without one of these tokens; without tokens, every request is accepted.
+    /// Answers 401 to requests without one of these tokens.
     pub fn accept_only_tokens(&self, tokens: &[&str]) {
-        self.shared.state().faults.tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
+        self.shared.state().faults.tokens = Some(tokens.iter().map(|token| (*token).to_owned()).collect());
+    }
+
+    /// Accepts a token, or no longer. From the first call on, requests without an accepted token get 401.
+    pub fn accept_token(&self, token: &str, is_accepted: bool) {
+        let mut state = self.shared.state();
+        let tokens = state.faults.tokens.get_or_insert_default();
+        if is_accepted {
+            tokens.insert(token.to_owned());
+        } else {
+            tokens.remove(token);
+        }
     }
 
     /// Adds a kind with its definition, or removes it with all its objects.

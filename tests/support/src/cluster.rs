@@ -204,12 +204,12 @@ impl Cluster {
         self.audited_of("")
     }
 
-    /// The requests of one user so far; of all service accounts, if the name is empty.
+    /// The requests so far of service accounts whose user names begin with a prefix.
     ///
     /// # Errors
     /// The audit log cannot be read.
-    pub fn audited_of(&self, user: &str) -> Result<Vec<AuditedRequest>> {
-        audit::read(&self.running.directory.path().join("audit.log"), user)
+    pub fn audited_of(&self, prefix: &str) -> Result<Vec<AuditedRequest>> {
+        audit::read(&self.running.directory.path().join("audit.log"), prefix)
     }
 
     /// Kills the API server (SIGKILL).

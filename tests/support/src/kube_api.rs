@@ -15,7 +15,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use sluice_parse::{KINDS, KindInfo};
 
-use crate::api_server::{ApiServer, ResourceKind};
+use crate::api_server::{ApiServer, ResourceKind, Right};
 use crate::cluster::Cluster;
 use crate::fault_proxy::FaultProxy;
 use real::RealApi;
@@ -90,13 +90,18 @@ impl KubeApi {
     /// Creates a namespace whose name begins with `name`, and returns its name.
     pub async fn namespace(&self, name: &str) -> String {
         let own = self.own_name(name);
+        self.create_namespace(&own).await;
+        own
+    }
+
+    /// Creates a namespace of exactly this name, in a server that the test does not share, or of a name that only it uses.
+    pub async fn create_namespace(&self, name: &str) {
         match &self.server {
             Server::Fake(_) => {
-                self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": own}})).await;
+                self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await;
             }
-            Server::Real(real) => real.cluster.create_namespace(&own, json!({})).await.expect("create a namespace"),
+            Server::Real(real) => real.cluster.create_namespace(name, json!({})).await.expect("create a namespace"),
         }
-        own
     }
 
     /// The proxy between the account and the server.
@@ -145,9 +150,7 @@ impl KubeApi {
                 let group = group_of(api_version);
                 server.get(group, server.plural(group, kind)?, namespace, name)
             }
-            Server::Real(real) => {
-                real.cluster.get(api_version, kind, namespace, name).await.expect("read an object")
-            }
+            Server::Real(real) => real.cluster.get(api_version, kind, namespace, name).await.expect("read an object"),
         }
     }
 
@@ -162,21 +165,27 @@ impl KubeApi {
         }
     }
 
-    /// Replaces fields of the status of an object, as its controller does.
-    pub async fn write_status(&self, api_version: &str, kind: &str, (namespace, name): (&str, &str), status: Value) {
+    /// Replaces fields of the status of an object, as its controller does. Returns whether the object exists.
+    pub async fn write_status(
+        &self,
+        api_version: &str,
+        kind: &str,
+        (namespace, name): (&str, &str),
+        status: Value,
+    ) -> bool {
         match &self.server {
             Server::Fake(server) => {
-                let object = self.get(api_version, kind, namespace, name).await;
-                let mut object = object.unwrap_or_else(|| panic!("there is no {kind} {namespace}/{name}"));
+                let Some(mut object) = self.get(api_version, kind, namespace, name).await else { return false };
                 for (field, value) in status.as_object().into_iter().flatten() {
                     object["status"][field] = value.clone();
                 }
                 object["apiVersion"] = api_version.into();
                 server.apply(object);
+                true
             }
             Server::Real(real) => {
                 let written = real.cluster.write_status(api_version, kind, (namespace, name), status).await;
-                written.expect("write a status");
+                real::exists(written).expect("write a status")
             }
         }
     }
@@ -215,6 +224,27 @@ impl KubeApi {
                 let names = [&*format!("{}.{}", info.plural, info.group)];
                 real.cluster.remove_crds("istio.yaml", &names).await.expect("remove a CRD");
             }
+        }
+    }
+
+    /// Adds an account without any rights, and returns its kubeconfig.
+    pub async fn add_account(&self, name: &str) -> Value {
+        match &self.server {
+            Server::Fake(server) => {
+                server.accept_token(name, false);
+                let mut kubeconfig = self.kubeconfig(Route::Proxied);
+                kubeconfig["users"][0]["user"] = json!({"token": name});
+                kubeconfig
+            }
+            Server::Real(real) => real.add_account(name, self.proxy.address()).await.expect("create an account"),
+        }
+    }
+
+    /// Gives an added account the rights of the account of the test, or takes them away.
+    pub async fn permit(&self, account: &str, permitted: bool) {
+        match &self.server {
+            Server::Fake(server) => server.accept_token(account, permitted),
+            Server::Real(real) => real.permit(account, permitted).await.expect("change the rights of an account"),
         }
     }
 
@@ -269,7 +299,7 @@ impl KubeApi {
         self.proxy.close_connections();
     }
 
-    /// Number of the account's requests with a verb on a resource. A streaming list counts as a `watch`.
+    /// Number of requests of the account, and of added ones, with a verb on a resource. A streaming list counts as a `watch`.
     #[must_use]
     pub fn count(&self, verb: &str, resource: &str) -> usize {
         match &self.server {
@@ -290,12 +320,14 @@ impl KubeApi {
         }
     }
 
-    /// The namespaces of the account's requests; empty for requests about all.
+    /// The rights that the requests of the account used.
     #[must_use]
-    pub fn requested_namespaces(&self) -> BTreeSet<String> {
+    pub fn used_rights(&self) -> BTreeSet<Right> {
         match &self.server {
-            Server::Fake(server) => server.requests().into_keys().map(|request| request.namespace).collect(),
-            Server::Real(real) => real.requested_namespaces(),
+            Server::Fake(server) => {
+                server.requests().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
+            }
+            Server::Real(real) => real.used_rights(),
         }
     }
 }

@@ -28,6 +28,6 @@ pub async fn until_async<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>
             return value;
         }
         assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

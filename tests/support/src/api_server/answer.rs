@@ -47,7 +47,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     let rejected = {
         let tokens = &shared.state().faults.tokens;
-        !tokens.is_empty() && !tokens.contains(token)
+        tokens.as_ref().is_some_and(|tokens| !tokens.contains(token))
     };
     if rejected {
         return status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");

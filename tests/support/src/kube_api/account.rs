@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use http::{Request, header};
 use serde_json::{Value, json};
 use sluice_parse::KINDS;
@@ -32,8 +32,8 @@ const OTHER_RESOURCES: [(&str, &[&str]); 6] = [
     ("coordination.k8s.io", &["leases"]),
 ];
 
-/// The rules of a role with all verbs on all resources but the forbidden ones.
-pub(super) fn rules(forbidden: &BTreeSet<String>) -> Value {
+/// The resources of the account, by group.
+fn resources() -> BTreeMap<&'static str, Vec<String>> {
     let mut resources: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for info in KINDS {
         resources.entry(info.group).or_default().extend([info.plural.to_owned(), format!("{}/status", info.plural)]);
@@ -41,16 +41,23 @@ pub(super) fn rules(forbidden: &BTreeSet<String>) -> Value {
     for (group, others) in OTHER_RESOURCES {
         resources.entry(group).or_default().extend(others.iter().map(|name| (*name).to_owned()));
     }
-    let rules = resources.into_iter().map(|(group, mut names)| {
+    resources
+}
+
+/// The rules of a role with all verbs on all resources but the forbidden ones.
+pub(super) fn rules(forbidden: &BTreeSet<String>) -> Value {
+    let rules = resources().into_iter().map(|(group, mut names)| {
         names.retain(|name| !forbidden.contains(name));
         json!({"apiGroups": [group], "resources": names, "verbs": ["*"]})
     });
     rules.collect()
 }
 
-/// Waits until a user may list a resource of the core group, or may not.
+/// Waits until a user may list a resource, or may not.
 pub(super) async fn until_permitted(cluster: &Cluster, user: &str, resource: &str, expect: bool) -> Result<()> {
-    let attributes = json!({"verb": "list", "resource": resource});
+    let group = resources().into_iter().find(|(_, names)| names.iter().any(|name| name == resource));
+    let (group, _) = group.with_context(|| format!("the account has no right on {resource}"))?;
+    let attributes = json!({"verb": "list", "group": group, "resource": resource});
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
         "spec": {"user": user, "groups": ["system:serviceaccounts"], "resourceAttributes": attributes},

@@ -8,9 +8,22 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{account, resource_version, text};
+use crate::api_server::Right;
 use crate::cluster::{AuditedRequest, Cluster};
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// Whether a request has found its object.
+pub(super) fn exists(result: Result<()>) -> Result<bool> {
+    let is_absent = |error: &anyhow::Error| match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => status.code == 404,
+        _ => false,
+    };
+    match result {
+        Err(error) if is_absent(&error) => Ok(false),
+        result => result.map(|()| true),
+    }
+}
 
 /// A cluster, and the account of one test in it.
 pub(super) struct RealApi {
@@ -30,7 +43,7 @@ impl RealApi {
         let real = Self { cluster, name: name.to_owned(), token, forbidden: Mutex::default() };
         real.write_role(&BTreeSet::new()).await?;
         let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": name});
-        real.bind("ClusterRoleBinding", json!({"name": name}), "ClusterRole", &subject).await?;
+        real.bind("ClusterRoleBinding", json!({"name": name}), ("ClusterRole", name), &subject).await?;
         account::until_permitted(&real.cluster, &real.user(), "secrets", true).await?;
         Ok(real)
     }
@@ -50,9 +63,8 @@ impl RealApi {
         self.cluster.apply(&role).await.map(drop)
     }
 
-    /// Binds a role of the same name.
-    async fn bind(&self, kind: &str, metadata: Value, role: &str, subject: &Value) -> Result<()> {
-        let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": metadata["name"]});
+    async fn bind(&self, kind: &str, metadata: Value, role: (&str, &str), subject: &Value) -> Result<()> {
+        let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": role.0, "name": role.1});
         let binding = json!({
             "apiVersion": RBAC, "kind": kind, "metadata": metadata, "roleRef": reference, "subjects": [subject],
         });
@@ -70,13 +82,33 @@ impl RealApi {
         account::until_permitted(&self.cluster, &self.user(), resource, !is_forbidden).await
     }
 
+    /// A kubeconfig of another account in the namespace of the account.
+    pub(super) async fn add_account(&self, account: &str, address: SocketAddr) -> Result<Value> {
+        let metadata = json!({"name": account, "namespace": self.name});
+        self.cluster.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await?;
+        let token = self.cluster.create_token((&self.name, account), None, None).await?;
+        Ok(self.cluster.kubeconfig(address, &token))
+    }
+
+    pub(super) async fn permit(&self, account: &str, is_permitted: bool) -> Result<()> {
+        let name = format!("{}-{account}", self.name);
+        if is_permitted {
+            let subject = json!({"kind": "ServiceAccount", "name": account, "namespace": self.name});
+            self.bind("ClusterRoleBinding", json!({"name": name}), ("ClusterRole", &self.name), &subject).await?;
+        } else {
+            self.cluster.delete(RBAC, "ClusterRoleBinding", "", &name).await?;
+        }
+        let user = format!("system:serviceaccount:{}:{account}", self.name);
+        account::until_permitted(&self.cluster, &user, "secrets", is_permitted).await
+    }
+
     pub(super) async fn allow_reading_secrets(&self, namespace: &str, service_account: &str) -> Result<()> {
         let metadata = json!({"name": service_account, "namespace": namespace});
         let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}]);
         let role = json!({"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": rules});
         self.cluster.apply(&role).await?;
         let subject = json!({"kind": "ServiceAccount", "name": service_account, "namespace": namespace});
-        self.bind("RoleBinding", metadata, "Role", &subject).await
+        self.bind("RoleBinding", metadata, ("Role", service_account), &subject).await
     }
 
     pub(super) async fn pod_token(
@@ -120,17 +152,18 @@ impl RealApi {
         self.cluster.start_api_server().await
     }
 
+    /// The requests of all accounts of the test.
     fn requests(&self) -> Vec<AuditedRequest> {
-        self.cluster.audited_of(&self.user()).expect("read the audit log")
+        let prefix = format!("system:serviceaccount:{}:", self.name);
+        self.cluster.audited_of(&prefix).expect("read the audit log")
     }
 
     pub(super) fn count(&self, is_meant: impl Fn(&AuditedRequest) -> bool) -> usize {
         self.requests().iter().filter(|request| is_meant(request)).count()
     }
 
-    /// Namespaces of requests for resources.
-    pub(super) fn requested_namespaces(&self) -> BTreeSet<String> {
+    pub(super) fn used_rights(&self) -> BTreeSet<Right> {
         let requests = self.requests().into_iter().filter(|request| !request.resource.is_empty());
-        requests.map(|request| request.namespace).collect()
+        requests.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
     }
 }
