@@ -17,6 +17,7 @@ macro_rules! with_api_server {
 }
 
 pub(crate) mod addresses;
+mod answers;
 mod authority;
 mod config_maps;
 mod definitions;

@@ -14,6 +14,7 @@ mod patch;
 mod response;
 mod rights;
 mod store;
+mod versions;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};

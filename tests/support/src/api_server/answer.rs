@@ -17,6 +17,7 @@ use super::fault::wrong_answer;
 use super::metadata::{self, Form};
 use super::response::{broken_response, json_response, status, text_response};
 use super::store::{PagedList, StoreEvent};
+use super::versions::{self, Part};
 use super::{ReceivedRequest, Shared, discovery, patch, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
@@ -150,9 +151,9 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
         if state.faults.forbidden.contains(&format!("{resource}/status")) {
             (Err("forbidden by the test".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
         } else if let Some(object) = state.store.get(group, resource, namespace, name) {
-            let patched = patch::apply(&object, &operations).inspect(|patched| {
-                state.store.apply(patched.clone());
-            });
+            let traits = state.store.traits(group, resource);
+            let patched = patch::apply(&object, &operations)
+                .map(|patched| versions::replace(&mut state.store, object, patched, Part::Status, traits));
             (patched, StatusCode::UNPROCESSABLE_ENTITY, "Invalid")
         } else {
             (Err("no such object".to_owned()), StatusCode::NOT_FOUND, "NotFound")

@@ -5,6 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use super::versions::KindTraits;
+
 /// A kind of object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ResourceKind {
@@ -37,6 +39,10 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("networking.k8s.io", "Ingress", "ingresses"),
     ("networking.k8s.io", "IngressClass", "ingressclasses"),
 ];
+
+/// Those of them whose status is a subresource.
+const BUILT_IN_WITH_STATUS: [&str; 6] =
+    ["certificatesigningrequests", "ingresses", "namespaces", "nodes", "pods", "services"];
 
 /// An object, and its text as an item of a list after the first list.
 #[derive(Debug)]
@@ -138,6 +144,12 @@ impl ObjectStore {
     /// The name in URLs of a kind.
     pub(super) fn plural(&self, group: &str, kind: &str) -> Option<&'static str> {
         self.kinds.iter().find(|known| known.group == group && known.name == kind).map(|known| known.plural)
+    }
+
+    /// Properties of a kind, by its name in URLs.
+    pub(super) fn traits(&self, group: &str, plural: &str) -> KindTraits {
+        let is_built_in = BUILT_IN.iter().any(|(of, _, name)| (*of, *name) == (group, plural));
+        KindTraits { has_status: !is_built_in || BUILT_IN_WITH_STATUS.contains(&plural), has_generation: !is_built_in }
     }
 
     /// Versions of a group, in the order of its kinds.

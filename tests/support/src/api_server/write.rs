@@ -7,7 +7,9 @@ use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::response::{json_response, status};
-use super::{ReceivedRequest, Shared};
+use super::store::ObjectStore;
+use super::versions::{self, Part};
+use super::{ReceivedRequest, Shared, State};
 
 /// The verb and the object of a request.
 #[derive(Clone, Debug)]
@@ -16,6 +18,7 @@ pub(super) struct WriteTarget {
     resource: String,
     namespace: String,
     name: String,
+    part: Part,
 }
 
 impl WriteTarget {
@@ -37,8 +40,9 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         _ => return None,
     };
     let part = match path {
-        [.., part @ ("approval" | "status")] if path.len() != 2 => format!("/{part}"),
-        _ => String::new(),
+        [.., "approval"] if path.len() != 2 => Part::Approval,
+        [.., "status"] if path.len() != 2 => Part::Status,
+        _ => Part::Whole,
     };
     let verb = match *method {
         Method::GET => "get",
@@ -51,83 +55,121 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
     let received = ReceivedRequest {
         verb: verb.to_owned(),
         group: group.to_owned(),
-        resource: format!("{resource}{part}"),
+        resource: format!("{resource}{}", part.suffix()),
         namespace: namespace.to_owned(),
     };
     *shared.state().requests.entry(received).or_default() += 1;
-    Some(WriteTarget { verb, resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
+    Some(WriteTarget {
+        verb,
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        part,
+    })
 }
 
 pub(super) async fn answer(shared: &Shared, group: &str, target: WriteTarget, body: Body) -> Response<Body> {
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
-    let mut sent: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     let result = {
         let mut state = shared.state();
         if state.faults.forbidden.contains(&target.resource) {
             return status(StatusCode::FORBIDDEN, "Forbidden", "forbidden by the test");
         }
-        if target.resource == "tokenreviews" {
-            let token = sent.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
-            let review = state.reviews.get(token).cloned().unwrap_or_else(|| json!({"user": {}}));
-            return json_response(StatusCode::CREATED, &json!({"kind": "TokenReview", "status": review}));
-        }
-        if target.resource == "subjectaccessreviews" {
-            let allowed = may_list_secrets(&sent, &state.readers);
-            let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
-            return json_response(StatusCode::CREATED, &review);
-        }
-        // A webhook for validation that the server trusts refuses the object by which the control plane tests that.
-        let marked = sent.pointer("/metadata/annotations/internal.istio.io~1webhook-always-reject").is_some();
-        if target.verb == "create" && marked {
-            let configurations =
-                state.store.list("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", |_| true);
-            let is_trusted =
-                |object: &Value| object.pointer("/webhooks/0/clientConfig/caBundle").is_some_and(Value::is_string);
-            if configurations.objects.iter().any(|stored| is_trusted(&stored.object)) {
-                let message = "admission webhook denied the request: configuration is invalid: \
-                               \"internal.istio.io/webhook-always-reject\" annotation found, rejecting";
-                return status(StatusCode::BAD_REQUEST, "BadRequest", message);
-            }
-            return json_response(StatusCode::CREATED, &sent);
-        }
-        if target.verb == "create"
-            && let Some(prefix) = sent.pointer("/metadata/generateName").and_then(Value::as_str)
-        {
-            sent["metadata"]["name"] = state.store.new_name(prefix).into();
-        }
-        let sent_name = sent.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let name = if target.name.is_empty() { sent_name } else { &target.name };
-        let old = state.store.get(group, &target.resource, &target.namespace, name);
-        match (target.verb, old) {
-            ("get", Some(old)) => Ok(old),
-            ("delete", Some(_)) => {
-                let deleted = state.store.delete_if_present(group, &target.resource, &target.namespace, name);
-                Ok(deleted.unwrap_or_default())
-            }
-            ("create", None) => Ok(state.store.apply_and_get(sent.clone())),
-            ("create", Some(_)) => Err((StatusCode::CONFLICT, "AlreadyExists")),
-            (_, None) => Err((StatusCode::NOT_FOUND, "NotFound")),
-            ("update", Some(old)) => {
-                let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
-                match version(&sent).is_some_and(|sent| Some(sent) != version(&old)) {
-                    true => Err((StatusCode::CONFLICT, "Conflict")),
-                    false => Ok(state.store.apply_and_get(sent.clone())),
-                }
-            }
-            (_, Some(mut old)) => {
-                merge(&mut old, &sent);
-                Ok(state.store.apply_and_get(old))
-            }
+        match unstored(&state, &target, &sent) {
+            Some(answer) => return answer,
+            None => write(&mut state.store, group, &target, sent),
         }
     };
     match result {
-        Ok(object) => {
+        Ok((code, object)) => {
             if target.verb != "get" {
                 shared.changed.send_modify(|count| *count += 1);
             }
-            json_response(StatusCode::OK, &object)
+            json_response(code, &object)
         }
         Err((code, reason)) => status(code, reason, reason),
+    }
+}
+
+/// The answer to a request that stores nothing: a review, or a dry run that a webhook refuses.
+fn unstored(state: &State, target: &WriteTarget, sent: &Value) -> Option<Response<Body>> {
+    if target.resource == "tokenreviews" {
+        let token = sent.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
+        let review = state.reviews.get(token).cloned().unwrap_or_else(|| unauthenticated(token));
+        return Some(json_response(StatusCode::CREATED, &json!({"kind": "TokenReview", "status": review})));
+    }
+    if target.resource == "subjectaccessreviews" {
+        let allowed = may_list_secrets(sent, &state.readers);
+        let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
+        return Some(json_response(StatusCode::CREATED, &review));
+    }
+    // A webhook for validation that the server trusts refuses the object by which the control plane tests that.
+    let marked = sent.pointer("/metadata/annotations/internal.istio.io~1webhook-always-reject").is_some();
+    if target.verb != "create" || !marked {
+        return None;
+    }
+    let configurations =
+        state.store.list("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", |_| true);
+    let is_trusted = |object: &Value| object.pointer("/webhooks/0/clientConfig/caBundle").is_some_and(Value::is_string);
+    Some(match configurations.objects.iter().any(|stored| is_trusted(&stored.object)) {
+        true => {
+            let message = "admission webhook denied the request: configuration is invalid: \
+                           \"internal.istio.io/webhook-always-reject\" annotation found, rejecting";
+            status(StatusCode::BAD_REQUEST, "BadRequest", message)
+        }
+        false => json_response(StatusCode::CREATED, sent),
+    })
+}
+
+/// The status of the review of an unknown token. A JWT is known to be wrong. Another text may be that of another
+/// authenticator.
+fn unauthenticated(token: &str) -> Value {
+    match token.split('.').count() {
+        3 => json!({"user": {}, "error": "[invalid bearer token, the signature is wrong]"}),
+        _ => json!({"user": {}}),
+    }
+}
+
+/// Reads or writes an object. The error is a status code with its reason.
+fn write(
+    store: &mut ObjectStore,
+    group: &str,
+    target: &WriteTarget,
+    mut sent: Value,
+) -> Result<(StatusCode, Value), (StatusCode, &'static str)> {
+    if target.verb == "create"
+        && let Some(prefix) = sent.pointer("/metadata/generateName").and_then(Value::as_str)
+    {
+        sent["metadata"]["name"] = store.new_name(prefix).into();
+    }
+    let sent_name = sent.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = if target.name.is_empty() { &sent_name } else { &target.name };
+    let traits = store.traits(group, &target.resource);
+    match (target.verb, store.get(group, &target.resource, &target.namespace, name)) {
+        ("get", Some(old)) => Ok((StatusCode::OK, old)),
+        ("delete", Some(_)) => {
+            let deleted = store.delete_if_present(group, &target.resource, &target.namespace, name);
+            Ok((StatusCode::OK, deleted.unwrap_or_default()))
+        }
+        ("create", None) => {
+            let uid = store.new_name("uid-");
+            Ok((StatusCode::CREATED, store.apply_and_get(versions::created(sent, &uid, traits))))
+        }
+        ("create", Some(_)) => Err((StatusCode::CONFLICT, "AlreadyExists")),
+        (_, None) => Err((StatusCode::NOT_FOUND, "NotFound")),
+        ("update", Some(old)) => {
+            let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
+            match version(&sent).is_some_and(|sent| Some(sent) != version(&old)) {
+                true => Err((StatusCode::CONFLICT, "Conflict")),
+                false => Ok((StatusCode::OK, versions::replace(store, old, sent, target.part, traits))),
+            }
+        }
+        (_, Some(old)) => {
+            let mut new = old.clone();
+            merge(&mut new, &sent);
+            Ok((StatusCode::OK, versions::replace(store, old, new, target.part, traits)))
+        }
     }
 }
 

@@ -1,0 +1,81 @@
+//! What becomes of an object that a client creates or replaces.
+
+use serde_json::Value;
+
+use super::store::ObjectStore;
+
+/// The part of an object that a request writes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Part {
+    Whole,
+    Status,
+    Approval,
+}
+
+impl Part {
+    /// The end of the name of the resource.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Whole => "",
+            Self::Status => "/status",
+            Self::Approval => "/approval",
+        }
+    }
+}
+
+/// Properties of a kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KindTraits {
+    /// Its status is a subresource: a request for the whole object does not change it.
+    pub(super) has_status: bool,
+    /// Its objects count the changes of their specs.
+    pub(super) has_generation: bool,
+}
+
+/// The stored form of an object that a client creates.
+pub(super) fn created(mut object: Value, uid: &str, traits: KindTraits) -> Value {
+    object["metadata"]["uid"] = uid.into();
+    object["metadata"]["creationTimestamp"] = format!("{:.0}", jiff::Timestamp::now()).into();
+    if traits.has_status {
+        set(&mut object, "status", None);
+    }
+    if traits.has_generation {
+        object["metadata"]["generation"] = 1.into();
+    }
+    object
+}
+
+/// Replaces a part of an object. Without a change, it keeps its version.
+pub(super) fn replace(store: &mut ObjectStore, old: Value, sent: Value, part: Part, traits: KindTraits) -> Value {
+    let new = replaced(&old, sent, part, traits);
+    if new == old { old } else { store.apply_and_get(new) }
+}
+
+fn replaced(old: &Value, sent: Value, part: Part, traits: KindTraits) -> Value {
+    if part != Part::Whole {
+        let mut new = old.clone();
+        set(&mut new, "status", sent.get("status"));
+        return new;
+    }
+    let mut new = sent;
+    for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
+        set(&mut new["metadata"], field, old["metadata"].get(field));
+    }
+    if traits.has_status {
+        set(&mut new, "status", old.get("status"));
+    }
+    if traits.has_generation && new.get("spec") != old.get("spec") {
+        let generation = old["metadata"]["generation"].as_u64().unwrap_or_default();
+        new["metadata"]["generation"] = (generation + 1).into();
+    }
+    new
+}
+
+/// Sets or removes a field of an object.
+fn set(object: &mut Value, field: &str, value: Option<&Value>) {
+    let Some(fields) = object.as_object_mut() else { return };
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value.clone()),
+        None => fields.remove(field),
+    };
+}
