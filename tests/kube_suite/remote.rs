@@ -384,10 +384,10 @@ async fn tokens_are_reviewed_by_remote_clusters(shared: KubeApi, remote: KubeApi
     assert_eq!(ask(&east_token, "east").await, format!("spiffe://td/ns/{shop}/sa/east"));
     assert_eq!(ask(&own_token, OWN).await, format!("spiffe://td/ns/{shop}/sa/own"));
     // A token is valid in its own cluster only.
-    for (token, cluster) in [(&east_token, OWN), (&own_token, "east"), (&east_token, "")] {
+    let made_up = "made-up".to_owned();
+    for (token, cluster) in [(&east_token, OWN), (&own_token, "east"), (&east_token, ""), (&made_up, OWN)] {
         assert_eq!(ask(token, cluster).await, "the Kubernetes API rejects the token", "{token} {cluster}");
     }
-    assert_eq!(ask("made-up", OWN).await, "the token is not authenticated");
     clusters.delete_kubeconfig("remote").await;
     mesh.is("east", None).await;
     assert_eq!(ask(&east_token, "east").await, unknown);

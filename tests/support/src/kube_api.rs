@@ -270,9 +270,7 @@ impl KubeApi {
     pub async fn pod_token(&self, namespace: &str, service_account: &str, pod: &str) -> (String, String) {
         match &self.server {
             Server::Fake(server) => {
-                // The form of a JWT.
-                let token = format!("e30.{}.e30", self.own_name(&format!("token-of-{pod}")));
-                let uid = self.own_name(&format!("uid-of-{pod}"));
+                let (token, uid) = (self.own_name(&format!("token-of-{pod}")), self.own_name(&format!("uid-of-{pod}")));
                 let extra = json!({
                     "authentication.kubernetes.io/pod-name": [pod], "authentication.kubernetes.io/pod-uid": [uid],
                 });

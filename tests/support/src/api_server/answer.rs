@@ -259,9 +259,6 @@ fn watch(shared: Arc<Shared>, target: ReadTarget) -> Response<Body> {
     } else {
         (VecDeque::new(), version.unwrap_or_default())
     };
-    if from < shared.state().store.floor() {
-        return status(StatusCode::GONE, "Expired", "too old resource version");
-    }
     let seconds = target.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(3600);
     let watch = WatchStream {
         changed: shared.changed.subscribe(),
