@@ -1,6 +1,8 @@
 //! Answers of the API server that clients depend on. These tests use no part of the control plane: they show that the answers
 //! of the fake are those of a real one.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use http::{Method, Request, header};
 use kube::client::Body;
@@ -156,6 +158,44 @@ async fn status_is_written_by_its_subresource_only(api: KubeApi) {
     assert_eq!(refusal(&stale), (422, "Invalid"));
     let (status, patched) = caller.send(Method::PATCH, &of_status, JSON_PATCH, &patch(&conditions("False"))).await;
     assert_eq!((status, &patched["status"]["conditions"]), (200, &json!([])), "{patched}");
+}
+
+with_api_server!(a_signing_request_is_approved_by_its_subresource_only, shared);
+async fn a_signing_request_is_approved_by_its_subresource_only(api: KubeApi) {
+    let caller = Caller::new(&api).await;
+    let collection = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let name = api.own_name("csr");
+    let (one, approval, of_status) = (
+        format!("{collection}/{name}"),
+        format!("{collection}/{name}/approval"),
+        format!("{collection}/{name}/status"),
+    );
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let request = rcgen::CertificateParams::default().serialize_request(&key).expect("a request");
+    let request = STANDARD.encode(request.pem().expect("the PEM text"));
+    let condition = |kind: &str| json!([{"type": kind, "status": "True", "reason": "Test", "message": "m"}]);
+    let object = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"request": request, "signerName": "example.com/no-signer", "usages": ["client auth"]},
+        "status": {"conditions": condition("Approved")},
+    });
+    let types = |object: &Value| {
+        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.map(|it| it["type"].as_str().expect("a type").to_owned()).collect::<Vec<_>>()
+    };
+    let (status, created) = caller.post(collection, &object).await;
+    assert_eq!((status, types(&created)), (201, vec![]), "{created}");
+    let mut sent = created.clone();
+    sent["status"]["conditions"] = condition("Approved");
+    let (status, unapproved) = caller.put(&of_status, &sent).await;
+    assert_eq!((status, types(&unapproved)), (200, vec![]), "{unapproved}");
+    let (status, approved) = caller.put(&approval, &sent).await;
+    assert_eq!((status, types(&approved)), (200, vec!["Approved".to_owned()]), "{approved}");
+    let mut sent = approved.clone();
+    sent["status"]["conditions"] = condition("Failed");
+    let (status, failed) = caller.put(&of_status, &sent).await;
+    assert_eq!((status, types(&failed)), (200, vec!["Approved".to_owned(), "Failed".to_owned()]), "{failed}");
+    assert_eq!(caller.delete(&one).await.0, 200);
 }
 
 with_api_server!(lists_and_watches_have_the_form_of_the_api, shared);

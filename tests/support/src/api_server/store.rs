@@ -149,7 +149,11 @@ impl ObjectStore {
     /// Properties of a kind, by its name in URLs.
     pub(super) fn traits(&self, group: &str, plural: &str) -> KindTraits {
         let is_built_in = BUILT_IN.iter().any(|(of, _, name)| (*of, *name) == (group, plural));
-        KindTraits { has_status: !is_built_in || BUILT_IN_WITH_STATUS.contains(&plural), has_generation: !is_built_in }
+        KindTraits {
+            has_status: !is_built_in || BUILT_IN_WITH_STATUS.contains(&plural),
+            has_generation: !is_built_in,
+            has_approval: is_built_in && plural == "certificatesigningrequests",
+        }
     }
 
     /// Versions of a group, in the order of its kinds.

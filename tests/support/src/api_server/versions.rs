@@ -30,6 +30,8 @@ pub(super) struct KindTraits {
     pub(super) has_status: bool,
     /// Its objects count the changes of their specs.
     pub(super) has_generation: bool,
+    /// Its approval is a subresource: a request for the status does not change it.
+    pub(super) has_approval: bool,
 }
 
 /// The stored form of an object that a client creates.
@@ -54,7 +56,13 @@ pub(super) fn replace(store: &mut ObjectStore, old: Value, sent: Value, part: Pa
 fn replaced(old: &Value, sent: Value, part: Part, traits: KindTraits) -> Value {
     if part != Part::Whole {
         let mut new = old.clone();
-        set(&mut new, "status", sent.get("status"));
+        if part == Part::Status {
+            set(&mut new, "status", sent.get("status"));
+        }
+        if traits.has_approval {
+            let (approvals, others) = if part == Part::Approval { (&sent, old) } else { (old, &sent) };
+            new["status"]["conditions"] = conditions(approvals, true).chain(conditions(others, false)).collect();
+        }
         return new;
     }
     let mut new = sent;
@@ -69,6 +77,13 @@ fn replaced(old: &Value, sent: Value, part: Part, traits: KindTraits) -> Value {
         new["metadata"]["generation"] = (generation + 1).into();
     }
     new
+}
+
+/// Conditions of an object: those of its approval, or the others.
+fn conditions(object: &Value, of_approval: bool) -> impl Iterator<Item = Value> {
+    let is_approval = |condition: &Value| matches!(condition["type"].as_str(), Some("Approved" | "Denied"));
+    let all = object["status"]["conditions"].as_array().into_iter().flatten();
+    all.filter(move |condition| is_approval(condition) == of_approval).cloned()
 }
 
 /// Sets or removes a field of an object.
