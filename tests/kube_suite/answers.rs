@@ -185,15 +185,19 @@ async fn a_signing_request_is_approved_by_its_subresource_only(api: KubeApi) {
     };
     let (status, created) = caller.post(collection, &object).await;
     assert_eq!((status, types(&created)), (201, vec![]), "{created}");
-    let mut sent = created.clone();
-    sent["status"]["conditions"] = condition("Approved");
-    let (status, unapproved) = caller.put(&of_status, &sent).await;
-    assert_eq!((status, types(&unapproved)), (200, vec![]), "{unapproved}");
-    let (status, approved) = caller.put(&approval, &sent).await;
+    let with = |object: &Value, kinds: &[&str]| {
+        let mut object = object.clone();
+        let conditions = kinds.iter().map(|kind| condition(kind)[0].clone());
+        object["status"]["conditions"] = conditions.collect();
+        object
+    };
+    let unapproved = caller.put(&of_status, &with(&created, &["Approved"])).await;
+    assert_eq!(refusal(&unapproved), (422, "Invalid"));
+    let (status, approved) = caller.put(&approval, &with(&created, &["Approved"])).await;
     assert_eq!((status, types(&approved)), (200, vec!["Approved".to_owned()]), "{approved}");
-    let mut sent = approved.clone();
-    sent["status"]["conditions"] = condition("Failed");
-    let (status, failed) = caller.put(&of_status, &sent).await;
+    let unapproved = caller.put(&of_status, &with(&approved, &["Failed"])).await;
+    assert_eq!(refusal(&unapproved), (422, "Invalid"));
+    let (status, failed) = caller.put(&of_status, &with(&approved, &["Approved", "Failed"])).await;
     assert_eq!((status, types(&failed)), (200, vec!["Approved".to_owned(), "Failed".to_owned()]), "{failed}");
     assert_eq!(caller.delete(&one).await.0, 200);
 }

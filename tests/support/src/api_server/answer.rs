@@ -152,8 +152,10 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
             (Err("forbidden by the test".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
         } else if let Some(object) = state.store.get(group, resource, namespace, name) {
             let traits = state.store.traits(group, resource);
-            let patched = patch::apply(&object, &operations)
-                .map(|patched| versions::replace(&mut state.store, object, patched, Part::Status, traits));
+            let patched = patch::apply(&object, &operations).and_then(|patched| {
+                let replaced = versions::replace(&mut state.store, object, patched, Part::Status, traits);
+                replaced.ok_or_else(|| "the status is invalid".to_owned())
+            });
             (patched, StatusCode::UNPROCESSABLE_ENTITY, "Invalid")
         } else {
             (Err("no such object".to_owned()), StatusCode::NOT_FOUND, "NotFound")

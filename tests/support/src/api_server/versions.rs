@@ -47,24 +47,32 @@ pub(super) fn created(mut object: Value, uid: &str, traits: KindTraits) -> Value
     object
 }
 
-/// Replaces a part of an object. Without a change, it keeps its version.
-pub(super) fn replace(store: &mut ObjectStore, old: Value, sent: Value, part: Part, traits: KindTraits) -> Value {
-    let new = replaced(&old, sent, part, traits);
-    if new == old { old } else { store.apply_and_get(new) }
+/// Replaces a part of an object. Without a change, it keeps its version. `None` if the change is invalid.
+pub(super) fn replace(
+    store: &mut ObjectStore,
+    old: Value,
+    sent: Value,
+    part: Part,
+    traits: KindTraits,
+) -> Option<Value> {
+    let new = match part {
+        Part::Whole => replaced(&old, sent, traits),
+        Part::Status if traits.has_approval && approvals(&sent) != approvals(&old) => return None,
+        Part::Status => {
+            let mut new = old.clone();
+            set(&mut new, "status", sent.get("status"));
+            new
+        }
+        Part::Approval => {
+            let mut new = old.clone();
+            new["status"]["conditions"] = sent["status"]["conditions"].clone();
+            new
+        }
+    };
+    Some(if new == old { old } else { store.apply_and_get(new) })
 }
 
-fn replaced(old: &Value, sent: Value, part: Part, traits: KindTraits) -> Value {
-    if part != Part::Whole {
-        let mut new = old.clone();
-        if part == Part::Status {
-            set(&mut new, "status", sent.get("status"));
-        }
-        if traits.has_approval {
-            let (approvals, others) = if part == Part::Approval { (&sent, old) } else { (old, &sent) };
-            new["status"]["conditions"] = conditions(approvals, true).chain(conditions(others, false)).collect();
-        }
-        return new;
-    }
+fn replaced(old: &Value, sent: Value, traits: KindTraits) -> Value {
     let mut new = sent;
     for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
         set(&mut new["metadata"], field, old["metadata"].get(field));
@@ -79,11 +87,10 @@ fn replaced(old: &Value, sent: Value, part: Part, traits: KindTraits) -> Value {
     new
 }
 
-/// Conditions of an object: those of its approval, or the others.
-fn conditions(object: &Value, of_approval: bool) -> impl Iterator<Item = Value> {
-    let is_approval = |condition: &Value| matches!(condition["type"].as_str(), Some("Approved" | "Denied"));
-    let all = object["status"]["conditions"].as_array().into_iter().flatten();
-    all.filter(move |condition| is_approval(condition) == of_approval).cloned()
+/// The conditions of the approval of an object.
+fn approvals(object: &Value) -> Vec<&str> {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.filter_map(|it| it["type"].as_str()).filter(|kind| matches!(*kind, "Approved" | "Denied")).collect()
 }
 
 /// Sets or removes a field of an object.

@@ -35,7 +35,7 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         ["namespaces", namespace, resource] if *method == Method::POST => (*namespace, *resource, ""),
         [resource] if *method == Method::POST => ("", *resource, ""),
         [resource, name] => ("", *resource, *name),
-        [resource, name, "approval"] if *method == Method::PUT => ("", *resource, *name),
+        [resource, name, "approval" | "status"] if *method == Method::PUT => ("", *resource, *name),
         ["namespaces", namespace, resource, name, "status"] if *method == Method::PUT => (*namespace, *resource, *name),
         _ => return None,
     };
@@ -123,6 +123,10 @@ fn unstored(state: &State, target: &WriteTarget, sent: &Value) -> Option<Respons
     })
 }
 
+fn replaced(object: Option<Value>) -> Result<(StatusCode, Value), (StatusCode, &'static str)> {
+    object.map(|object| (StatusCode::OK, object)).ok_or((StatusCode::UNPROCESSABLE_ENTITY, "Invalid"))
+}
+
 /// Reads or writes an object. The error is a status code with its reason.
 fn write(
     store: &mut ObjectStore,
@@ -154,13 +158,13 @@ fn write(
             let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
             match version(&sent).is_some_and(|sent| Some(sent) != version(&old)) {
                 true => Err((StatusCode::CONFLICT, "Conflict")),
-                false => Ok((StatusCode::OK, versions::replace(store, old, sent, target.part, traits))),
+                false => replaced(versions::replace(store, old, sent, target.part, traits)),
             }
         }
         (_, Some(old)) => {
             let mut new = old.clone();
             merge(&mut new, &sent);
-            Ok((StatusCode::OK, versions::replace(store, old, new, target.part, traits)))
+            replaced(versions::replace(store, old, new, target.part, traits))
         }
     }
 }
