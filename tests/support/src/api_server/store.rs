@@ -5,8 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::versions::KindTraits;
-
 /// A kind of object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ResourceKind {
@@ -43,6 +41,17 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
 /// Those of them whose status is a subresource.
 const BUILT_IN_WITH_STATUS: [&str; 6] =
     ["certificatesigningrequests", "ingresses", "namespaces", "nodes", "pods", "services"];
+
+/// Properties of a kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KindTraits {
+    /// Its status is a subresource: a request for the whole object does not change it.
+    pub(super) has_status: bool,
+    /// Its objects count the changes of their specs.
+    pub(super) has_generation: bool,
+    /// Its approval is a subresource: a request for the status does not change it.
+    pub(super) has_approval: bool,
+}
 
 /// An object, and its text as an item of a list after the first list.
 #[derive(Debug)]

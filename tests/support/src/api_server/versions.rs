@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::store::ObjectStore;
+use super::store::{KindTraits, ObjectStore};
 
 /// The part of an object that a request writes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,17 +21,6 @@ impl Part {
             Self::Approval => "/approval",
         }
     }
-}
-
-/// Properties of a kind.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KindTraits {
-    /// Its status is a subresource: a request for the whole object does not change it.
-    pub(super) has_status: bool,
-    /// Its objects count the changes of their specs.
-    pub(super) has_generation: bool,
-    /// Its approval is a subresource: a request for the status does not change it.
-    pub(super) has_approval: bool,
 }
 
 /// The stored form of an object that a client creates.
