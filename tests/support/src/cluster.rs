@@ -187,7 +187,7 @@ impl Cluster {
     /// The kubeconfig file of an administrator.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {
-        self.directory.path().join(helm::KUBECONFIG)
+        self.running.directory.path().join(helm::KUBECONFIG)
     }
 
     /// Helm as an administrator.
