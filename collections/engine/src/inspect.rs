@@ -88,7 +88,7 @@ impl Engine {
         answer.recv().unwrap_or_default()
     }
 
-    /// The [`RECENT_EPOCHS`] most recent epochs, oldest first.
+    /// The 256 most recent epochs, oldest first.
     #[must_use]
     pub fn recent_epochs(&self) -> Vec<EpochSummary> {
         self.history(HistoryQuery::recent(RECENT_EPOCHS))
