@@ -7,7 +7,7 @@ PROFILE ?= dev
 # The directory of that profile's binaries.
 BIN = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 # The CRDs that sluicectl has in it, if `make cluster` has written them.
-export SLUICE_CRDS = $(wildcard $(CURDIR)/target/cluster/crds/istio.yaml)
+export EMBEDDED_CRDS = $(wildcard $(CURDIR)/target/cluster/crds/istio.yaml)
 
 .PHONY: help
 help: ## list the targets

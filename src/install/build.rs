@@ -1,4 +1,4 @@
-//! Embeds the charts of `manifests/charts`, and the CRDs of the file that the variable `SLUICE_CRDS` names.
+//! Embeds the charts of `manifests/charts`, and the CRDs of the file that the variable `EMBEDDED_CRDS` names.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ fn main() -> io::Result<()> {
         writeln!(code, "    ({:?}, include_str!({:?})),", name.display().to_string(), fs::canonicalize(file)?)
             .unwrap_or_default();
     }
-    println!("cargo:rerun-if-env-changed=SLUICE_CRDS");
-    if let Some(crds) = env::var_os("SLUICE_CRDS").filter(|file| !file.is_empty()) {
+    println!("cargo:rerun-if-env-changed=EMBEDDED_CRDS");
+    if let Some(crds) = env::var_os("EMBEDDED_CRDS").filter(|file| !file.is_empty()) {
         let crds = fs::canonicalize(crds)?;
         println!("cargo:rerun-if-changed={}", crds.display());
         writeln!(code, "    (\"base/files/istio.yaml\", include_str!({crds:?})),").unwrap_or_default();

@@ -212,7 +212,7 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan)
         ChangeKind::Sidecar => {
             const FILE: &str = "sidecar.yaml";
             let number = (home + 2) % shape.namespaces;
-            let text = objects::sidecar(&Shape::namespace(number), target);
+            let text = objects::sidecar(&Shape::namespace(number), target, shape.layout);
             let narrow = round.is_multiple_of(2);
             let write: Write = if narrow { file(FILE, text) } else { Box::new(|mesh| mesh.remove(FILE)) };
             let content = if narrow { ExpectedContent::Removed } else { ExpectedContent::Any };

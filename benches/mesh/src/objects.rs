@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::shape::{NODES, Service, ZONES};
+use crate::shape::{Layout, NODES, Service, ZONES};
 
 /// How a service's endpoints differ from the initial ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -229,13 +229,18 @@ spec: {{mtls: {{mode: {mode}}}}}
     )
 }
 
-/// A Sidecar that limits its namespace to itself and one other host.
-pub(crate) fn sidecar(namespace: &str, other: Service) -> String {
+/// A Sidecar that limits its namespace to itself and one other host. With a selector, it takes precedence over an older one of the
+/// namespace.
+pub(crate) fn sidecar(namespace: &str, other: Service, layout: Layout) -> String {
+    let selector = match layout {
+        Layout::Flat => "",
+        Layout::Scoped => "workloadSelector: {labels: {version: v1}}, ",
+    };
     format!(
         "apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {{name: bench, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
-spec: {{egress: [{{hosts: [\"./*\", \"{}/{}\"]}}]}}
+spec: {{{selector}egress: [{{hosts: [\"./*\", \"{}/{}\"]}}]}}
 ",
         other.namespace(),
         other.host()
