@@ -263,6 +263,8 @@ impl http_body::Body for AdsBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<ResponseFrame>, Status>>> {
         if let Some(frame) = self.next_frame() {
+            // Between the frames of a large response, threads that wait for a CPU get it, such as those of the webhooks.
+            std::thread::yield_now();
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if matches!(self.end, StreamEnd::Open) {
