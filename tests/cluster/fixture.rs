@@ -21,6 +21,8 @@ pub(crate) const CHART: &str = "manifests/charts/sluice";
 /// Prefixes that select all CRDs.
 pub(crate) const ALL: &[&str] = &[""];
 
+/// API servers open connections to webhooks that they do not use.
+const SPARE_CONNECTION: &str = "connection closed: no request arrived in time";
 /// Failures while the API server begins to serve a kind or a group, or to call webhooks. They are retried.
 const DURING_INSTALLATION: [&str; 3] = [
     "storage is (re)initializing",
@@ -147,6 +149,7 @@ impl RunningControlPlane {
             let line: Value = serde_json::from_str(text).unwrap_or_default();
             matches!(line["level"].as_str(), Some("warn" | "error"))
                 && !DURING_INSTALLATION.iter().any(|it| text.contains(it))
+                && !text.contains(SPARE_CONNECTION)
         };
         Ok(self.log()?.lines().filter(is_problem).map(str::to_owned).collect())
     }
