@@ -108,6 +108,14 @@ impl Sluicectl {
         self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
+    /// Waits until an installation is as rendered: the control plane sets the failure policy of validation once it is called.
+    async fn is_verified(&self, further: &[&str]) -> Result<()> {
+        until("the installation is as rendered", async || {
+            Ok(self.with_file("verify-install", further).await?.code == Some(0))
+        })
+        .await
+    }
+
     async fn uninstall(&self, arguments: &[&str]) -> Result<Finished> {
         let kubeconfig = self.kubeconfig.display().to_string();
         let mut all = vec!["uninstall", "--kubeconfig", &kubeconfig];
@@ -172,7 +180,7 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         assert_eq!(node.ready().len(), 1, "the pod is ready at the end");
         until_webhooks_are_called(&cluster, "istio-sidecar-injector").await?;
         assert_eq!(existing(&cluster, &text).await?.len(), objects(&text)?.len());
-        sluicectl.with_file("verify-install", &[]).await?.expect(0, &[" 0 problems"]);
+        sluicectl.is_verified(&[]).await?;
         let again = sluicectl.with_file("install", &["-y"]).await?;
         again.expect(0, &["0 created, 0 changed, 0 deleted"]);
 
@@ -199,10 +207,7 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         );
         assert_eq!(stored(&cluster, &text).await?, before);
         // The fields of the failed upgrade would stay if the undo had not restored who has applied them.
-        until("the restored installation is ready", async || {
-            Ok(sluicectl.with_file("verify-install", &[]).await?.code == Some(0))
-        })
-        .await?;
+        sluicectl.is_verified(&[]).await?;
 
         // An object that is deleted at the end is created again if another one cannot be deleted.
         let obsolete = obsolete(&cluster).await?;
@@ -234,7 +239,7 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
         let ready = node.ready();
         let (pod, _) = ready.iter().next().context("a pod is ready")?;
         assert_eq!(node.environment(pod).get("PILOT_TRACE_SAMPLING").map(String::as_str), Some("5"));
-        sluicectl.with_file("verify-install", &changes).await?.expect(0, &[" 0 problems"]);
+        sluicectl.is_verified(&changes).await?;
 
         sluicectl.uninstall(&["-y"]).await?.expect(2, &["--revision"]);
         sluicectl
@@ -308,7 +313,7 @@ async fn gateways_are_installed_after_the_control_plane_and_pruned() -> Result<(
         let (gateway, _) = pods.iter().find(|(name, _)| name.starts_with("front-")).context("the gateway is ready")?;
         // The control plane has injected its pod.
         assert_eq!(node.environment(gateway)["CA_ADDR"], "istiod.istio-system.svc:15012");
-        sluicectl.with_file("verify-install", &arguments[1..]).await?.expect(0, &[" 0 problems"]);
+        sluicectl.is_verified(&arguments[1..]).await?;
 
         let removal = ["-y", "--set", &envoy, "--set", "components.ingressGateways.[0].enabled=false"];
         let pruned = sluicectl.with_file("upgrade", &removal).await?;
