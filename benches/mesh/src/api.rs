@@ -167,16 +167,10 @@ impl Api {
             let (collection, _) = path.rsplit_once('/').unwrap_or_default();
             self.request("POST", collection, "application/json", &object).await?;
         }
-        // A status is written separately, through the status subresource. The server in this process has no merge patches of it.
-        if object["status"].is_null() {
-            return Ok(());
-        }
-        let status = format!("{path}/status");
-        if self.server.is_some() {
-            self.request("PUT", &status, "application/json", &object).await?;
-        } else {
-            let patch = serde_json::json!({"status": object["status"]});
-            self.request("PATCH", &status, "application/merge-patch+json", &patch).await?;
+        // A status is written separately, through the status subresource.
+        if !object["status"].is_null() {
+            let status = serde_json::json!({"status": object["status"]});
+            self.patch(&format!("{path}/status"), &status).await?;
         }
         Ok(())
     }

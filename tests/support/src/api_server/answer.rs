@@ -134,10 +134,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     list(&shared, &target)
 }
 
-/// A JSON patch of an object's status.
+/// A patch of an object's status: a JSON patch, which is a list, or a merge patch.
 async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Response<Body> {
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
-    let operations: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     let [group, resource, namespace, name] = &target;
     let (result, code, reason) = {
         let mut state = shared.state();
@@ -152,7 +152,11 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
             (Err("forbidden by the test".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
         } else if let Some(object) = state.store.get(group, resource, namespace, name) {
             let traits = state.store.traits(group, resource);
-            let patched = patch::apply(&object, &operations).and_then(|patched| {
+            let patched = match &sent {
+                Value::Object(_) => Ok(patch::merged(&object, &sent)),
+                _ => patch::apply(&object, &sent),
+            };
+            let patched = patched.and_then(|patched| {
                 let replaced = versions::replace(&mut state.store, object, patched, Part::Status, traits);
                 replaced.ok_or_else(|| "the status is invalid".to_owned())
             });

@@ -1,6 +1,6 @@
-//! JSON patches, limited to the operations that clients use in tests.
+//! Merge patches, and JSON patches limited to the operations that clients use in tests.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Applies the operations in order, or none of them.
 ///
@@ -17,6 +17,31 @@ pub(super) fn apply(object: &Value, operations: &Value) -> Result<Value, String>
         apply_one(kind, parent, name, value).ok_or_else(|| format!("{kind} at {path} cannot be applied"))?;
     }
     Ok(patched)
+}
+
+/// The object with a merge patch (RFC 7396).
+pub(super) fn merged(object: &Value, patch: &Value) -> Value {
+    let mut merged = object.clone();
+    merge(&mut merged, patch);
+    merged
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let Some(object) = target.as_object_mut() else { return };
+    for (name, value) in fields {
+        if value.is_null() {
+            object.remove(name);
+        } else {
+            merge(object.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
 }
 
 fn apply_one(kind: &str, parent: Option<&mut Map<String, Value>>, name: &str, value: Value) -> Option<()> {

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::patch;
 use super::response::{json_response, status};
 use super::store::ObjectStore;
 use super::versions::{self, Part};
@@ -162,28 +163,8 @@ fn write(
             }
         }
         (_, Some(old)) => {
-            let mut new = old.clone();
-            merge(&mut new, &sent);
+            let new = patch::merged(&old, &sent);
             replaced(versions::replace(store, old, new, target.part, traits))
-        }
-    }
-}
-
-/// A merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(fields) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    let Some(object) = target.as_object_mut() else { return };
-    for (name, value) in fields {
-        if value.is_null() {
-            object.remove(name);
-        } else {
-            merge(object.entry(name.clone()).or_insert(Value::Null), value);
         }
     }
 }
