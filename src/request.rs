@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use sluice_config::RequestArgs;
+use sluice_config::{ListenAddress, RequestArgs};
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpRequest, Url};
 
 /// Time limit of a request, as in istiod.
@@ -43,11 +43,14 @@ fn send(http_address: &str, args: &RequestArgs) -> Result<()> {
     Ok(())
 }
 
-/// The URL of a path on the address of a flag, whose host may be empty for all addresses.
+/// The URL of a path on the address of the flag.
 fn url(http_address: &str, path: &str) -> Result<Url> {
-    let (host, port) = http_address.rsplit_once(':').context("--httpAddr is empty or has no port")?;
-    let host = if matches!(host, "" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
-    let url = format!("http://{host}:{port}/{}", path.trim_start_matches('/'));
+    let address = ListenAddress::parse(http_address).context("--httpAddr")?.context("--httpAddr is empty")?;
+    let authority = match address.host() {
+        "" | "0.0.0.0" | "::" => format!("127.0.0.1:{}", address.port()),
+        _ => address.to_string(),
+    };
+    let url = format!("http://{authority}/{}", path.trim_start_matches('/'));
     url.parse().with_context(|| format!("{url} is not a URL"))
 }
 
