@@ -86,7 +86,7 @@ pub(crate) use names::{
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use proxy::{NodeParseError, parse_proxy};
-pub use proxy_config::merge_proxy_config;
+pub use proxy_config::{default_proxy_config, merge_proxy_config};
 pub use sluice_proto::json::parse_duration;
 pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
 pub(crate) use virtual_service::parse_virtual_service;

@@ -4,7 +4,7 @@ mod check;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_model::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Text, Topology, Tracer, Tracing, TracingServiceName,
@@ -41,6 +41,23 @@ const UNUSED: [&str; 24] = [
     "connectTimeout",
     "clusterName",
 ];
+
+/// Istio's defaults of the fields that proxies and injected pods start with (C19).
+#[must_use]
+pub fn default_proxy_config() -> Value {
+    json!({
+        "configPath": "./etc/istio/proxy",
+        "binaryPath": "/usr/local/bin/envoy",
+        "serviceCluster": "istio-proxy",
+        "drainDuration": "45s",
+        "terminationDrainDuration": "5s",
+        "proxyAdminPort": 15000,
+        "controlPlaneAuthPolicy": "MUTUAL_TLS",
+        "discoveryAddress": "istiod.istio-system.svc:15012",
+        "statNameLength": 189,
+        "statusPort": 15020,
+    })
+}
 
 /// Merges the `ProxyConfig` in `value` into `base`. A field that is present replaces that of `base`; `proxyMetadata` is
 /// joined, and `proxyHeaders` is merged field by field.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use sluice_parse::default_proxy_config;
 use sluice_parse::yaml::{Limits, parse_value};
 use sluice_proto::google::protobuf::Duration as ProtoDuration;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
@@ -25,7 +26,10 @@ pub(crate) struct ProxyConfigSource<'t> {
 /// # Errors
 /// A text is not YAML, or a field has an invalid value; the message names the source and the field path.
 pub(crate) fn merge(sources: &[ProxyConfigSource<'_>], warnings: &mut Vec<String>) -> Result<ProxyConfig> {
-    let mut merged = defaults();
+    let mut merged = match default_proxy_config() {
+        Value::Object(defaults) => defaults,
+        _ => Map::new(),
+    };
     for ProxyConfigSource { name, text, field } in sources {
         let value = parse_value(text, &Limits::default()).with_context(|| format!("parse {name}"))?;
         let value = match field {
@@ -85,26 +89,6 @@ fn merge_field(all: &mut Map<String, Value>, name: String, value: Value) {
         _ => {}
     }
     all.insert(name, value);
-}
-
-/// Istio's defaults (C19).
-fn defaults() -> Map<String, Value> {
-    let defaults = json!({
-        "configPath": "./etc/istio/proxy",
-        "binaryPath": "/usr/local/bin/envoy",
-        "serviceCluster": "istio-proxy",
-        "drainDuration": "45s",
-        "terminationDrainDuration": "5s",
-        "proxyAdminPort": 15000,
-        "controlPlaneAuthPolicy": "MUTUAL_TLS",
-        "discoveryAddress": "istiod.istio-system.svc:15012",
-        "statNameLength": 189,
-        "statusPort": 15020,
-    });
-    match defaults {
-        Value::Object(defaults) => defaults,
-        _ => Map::new(),
-    }
 }
 
 /// The duration of a message; `None` if it is negative.

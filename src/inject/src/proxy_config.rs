@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value as Proto};
 use serde_json::{Value as Json, json};
 use sluice_model::ProxyConfigResource;
+use sluice_parse::default_proxy_config;
 use sluice_parse::yaml::{Limits, parse_value};
 use sluice_proto::json::{decode_dynamic, encode_dynamic};
 
@@ -37,20 +38,8 @@ const LEFT_OUT: [&str; 14] = [
 ];
 
 static DEFAULTS: LazyLock<Option<DynamicMessage>> = LazyLock::new(|| {
-    let defaults = json!({
-        "configPath": "./etc/istio/proxy",
-        "serviceCluster": "istio-proxy",
-        "drainDuration": "45s",
-        "terminationDrainDuration": "5s",
-        "proxyAdminPort": 15000,
-        "controlPlaneAuthPolicy": "MUTUAL_TLS",
-        "discoveryAddress": "istiod.istio-system.svc:15012",
-        "binaryPath": "/usr/local/bin/envoy",
-        "statNameLength": 189,
-        "statusPort": 15020,
-    });
     let descriptor = descriptor(MESSAGE)?;
-    decode_dynamic(&descriptor, &defaults).ok().map(|decoded| decoded.message)
+    decode_dynamic(&descriptor, &default_proxy_config()).ok().map(|decoded| decoded.message)
 });
 
 /// The descriptor of a message that the pool always has.
