@@ -145,25 +145,21 @@ impl LogArgs {
     #[must_use]
     pub fn lenient_config(&self) -> (LogConfig, Vec<String>) {
         let mut warnings = Vec::new();
-        let mut valid = |flag: &str, items: &mut dyn Iterator<Item = &str>, check: &dyn Fn(&str) -> Option<String>| {
-            let is_valid = |item: &&str| match check(item) {
-                None => true,
-                Some(reason) => {
-                    warnings.push(format!("{flag}: {item:?} is ignored: {reason}"));
-                    false
-                }
-            };
-            items.filter(is_valid).map(str::to_owned).collect::<Vec<_>>()
+        let mut is_valid = |flag: &str, item: &str, error: Option<String>| {
+            warnings.extend(error.iter().map(|reason| format!("{flag}: {item:?} is ignored: {reason}")));
+            error.is_none()
         };
-        let level = |text: &str| LogLevels::parse(text, LevelFilter::INFO).err().map(|error| error.to_string());
-        let target = |text: &str| text.parse::<LogTarget>().err().map(|error| error.to_string());
-        let args = Self {
-            log_output_level: valid("--log_output_level", &mut self.log_output_level.split(','), &level).join(","),
-            log_stacktrace_level: valid("--log_stacktrace_level", &mut self.log_stacktrace_level.split(','), &level)
-                .join(","),
-            log_target: valid("--log_target", &mut self.log_target.iter().map(String::as_str), &target),
-            ..self.clone()
+        let mut levels = |flag: &str, text: &str| {
+            let check = |item: &str| LogLevels::parse(item, LevelFilter::INFO).err().map(|error| error.to_string());
+            let valid = text.split(',').filter(|item| is_valid(flag, item, check(item)));
+            valid.collect::<Vec<_>>().join(",")
         };
+        let log_output_level = levels("--log_output_level", &self.log_output_level);
+        let log_stacktrace_level = levels("--log_stacktrace_level", &self.log_stacktrace_level);
+        let mut log_target = self.log_target.clone();
+        let check = |item: &str| item.parse::<LogTarget>().err().map(|error| error.to_string());
+        log_target.retain(|item| is_valid("--log_target", item, check(item)));
+        let args = Self { log_output_level, log_stacktrace_level, log_target, ..self.clone() };
         (args.config().unwrap_or_default(), warnings)
     }
 }
