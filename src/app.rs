@@ -9,6 +9,7 @@ mod registration;
 mod security;
 mod serve;
 mod sources;
+mod traces;
 mod webhooks;
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -238,6 +239,7 @@ impl App {
             return Ok(());
         }
         self.serve_proxies(security, listeners)?;
+        self.trace_changes()?;
         self.tasks.wait_for(std::future::pending::<()>()).await?;
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod history;
 mod mesh;
+mod traces;
 mod wait;
 mod why;
 mod why_not;

@@ -139,6 +139,8 @@ pub struct HistoryQuery {
     pub(crate) limit: usize,
     /// Only epochs that were committed at most this long ago.
     pub(crate) max_age: Option<Duration>,
+    /// Only epochs after this one.
+    pub(crate) after: Option<Epoch>,
     /// Only epochs that wrote one of these records: names of inputs, and keys.
     pub(crate) written: Vec<(String, Erased)>,
 }
@@ -154,6 +156,12 @@ impl HistoryQuery {
     #[must_use]
     pub fn max_age(self, max_age: Duration) -> Self {
         Self { max_age: Some(max_age), ..self }
+    }
+
+    /// Limits the list to epochs after this one.
+    #[must_use]
+    pub fn after(self, epoch: Epoch) -> Self {
+        Self { after: Some(epoch), ..self }
     }
 
     /// Limits the list to epochs that wrote this record of an input, or those of earlier calls.

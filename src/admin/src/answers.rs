@@ -16,6 +16,8 @@ mod wait;
 mod why;
 mod why_not;
 
+pub(crate) use changes::changed_resources;
+pub(crate) use objects::{WrittenObject, written};
 pub(crate) use pages::{history_page, wait_page, why_not_page, why_page};
 
 use names::NameError;

@@ -17,6 +17,7 @@ mod proxies;
 mod readiness;
 mod refusals;
 mod state;
+mod traces;
 mod version;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub use over_xds::PagesOverXds;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
 pub use state::{AdminOptions, AdminState};
+pub use traces::ChangeTracer;
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.
 pub fn http_router(state: Arc<AdminState>) -> Router {

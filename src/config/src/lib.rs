@@ -21,6 +21,7 @@ use sluice_model::Text;
 use sluice_parse::parse_duration;
 use sluice_telemetry::{LogArgError, LogConfig};
 use sluice_tls::TlsOptionError;
+use sluice_traces::{TraceSettingError, TraceSettings};
 
 use crate::values::Variables;
 
@@ -56,6 +57,8 @@ pub struct Config {
     pub security: SecurityConfig,
     /// Settings from environment variables.
     pub features: Features,
+    /// Traces of changes (`OTEL_TRACES_EXPORTER`); `None` is no traces.
+    pub traces: Option<TraceSettings>,
     /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
 }
@@ -214,6 +217,13 @@ impl Config {
         let security = SecurityConfig::new(&security_args, &mut variables)?;
         let features = Features::read(&mut variables, &mut warnings);
         sources.shared_mesh_config = variables.text("SHARED_MESH_CONFIG").map(Text::from);
+        let traces = match TraceSettings::from_variables(|name| variables.raw(name)) {
+            Ok(traces) => traces,
+            Err(TraceSettingError { variable, reason }) => {
+                variables.fail(variable, reason);
+                None
+            }
+        };
         variables.finish()?;
         Ok(Self {
             sources,
@@ -226,6 +236,7 @@ impl Config {
             log,
             security,
             features,
+            traces,
             warnings,
         })
     }

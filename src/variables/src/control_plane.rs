@@ -4,6 +4,7 @@ mod flags;
 mod mesh;
 mod not_followed;
 mod serving;
+mod traces;
 
 use crate::Group;
 
@@ -19,6 +20,7 @@ pub const CONTROL_PLANE: &[Group] = &[
     Group { title: "Callers", variables: serving::CALLERS },
     Group { title: "Certificates", variables: serving::CERTIFICATES },
     Group { title: "Webhooks", variables: serving::WEBHOOKS },
+    Group { title: "Traces", variables: traces::TRACES },
     Group { title: "Flags", variables: flags::FLAGS },
     Group { title: "Configuration of proxies that is fixed", variables: not_followed::PROXIES },
     Group { title: "Kinds and features that do not exist here", variables: not_followed::FEATURES },

@@ -38,10 +38,16 @@ impl Answer {
 
 impl AnswersFixture {
     pub(super) async fn start() -> Self {
+        Self::with_variables(Vec::new()).await
+    }
+
+    /// Starts the control plane with these environment variables.
+    pub(super) async fn with_variables(variables: Vec<(String, String)>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("objects.yaml"), include_str!("objects.yaml")).expect("written");
         write_route(directory.path(), 1, "v1");
-        let server = Sluiced::start(&Options::new(directory.path())).await.expect("sluiced starts");
+        let options = Options { env: variables, ..Options::new(directory.path()) };
+        let server = Sluiced::start(&options).await.expect("sluiced starts");
         Self { directory, server }
     }
 

@@ -78,7 +78,10 @@ impl DataflowThread {
         let is_named =
             |change: &InputChange| written.iter().any(|(node, key)| change.node == *node && change.key == **key);
         let is_wanted = |record: &&EpochRecord| query.written.is_empty() || record.inputs.iter().any(is_named);
-        let is_recent = |record: &&EpochRecord| query.max_age.is_none_or(|max_age| self.age(record) <= max_age);
+        let is_recent = |record: &&EpochRecord| {
+            query.max_age.is_none_or(|max_age| self.age(record) <= max_age)
+                && query.after.is_none_or(|epoch| record.epoch > epoch)
+        };
         let limit = if query.limit == 0 { usize::MAX } else { query.limit };
         let recent = self.history.iter().rev().take_while(is_recent).filter(is_wanted).take(limit);
         let mut summaries: Vec<_> = recent.map(|record| self.summary(record, is_named)).collect();

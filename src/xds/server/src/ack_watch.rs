@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use sluice_model::{Layer, ResourceType, Text};
@@ -35,6 +36,19 @@ pub struct AckWatch {
     /// The versions that were current at a poll.
     versions: HashMap<StreamResource, Vec<Option<Version>>>,
     acked: HashSet<StreamResource>,
+    /// The last acknowledgement of each stream.
+    last: HashMap<u64, ProxyAck>,
+}
+
+/// When a proxy acknowledged a change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ProxyAck {
+    /// `pod.namespace`.
+    pub proxy: Text,
+    /// When the last response of the type was sent, if that is known.
+    pub sent: Option<Instant>,
+    /// When the response was acknowledged.
+    pub acked: Instant,
 }
 
 /// The proxies that a change concerns.
@@ -74,7 +88,7 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        Self { status, change, versions: HashMap::new(), acked: HashSet::new() }
+        Self { status, change, versions: HashMap::new(), acked: HashSet::new(), last: HashMap::new() }
     }
 
     /// The current state.
@@ -92,6 +106,14 @@ impl AckWatch {
             report.lagging.push(LaggingProxy { proxy: short_id(&connection.key.0), pending, count });
         }
         report
+    }
+
+    /// The last acknowledgements, as of the last poll, of the proxies that acknowledged changed resources, in order of connecting.
+    #[must_use]
+    pub fn acknowledgements(&self) -> Vec<ProxyAck> {
+        let mut acks: Vec<_> = self.last.iter().collect();
+        acks.sort_by_key(|(stream, _)| **stream);
+        acks.into_iter().map(|(_, ack)| ack.clone()).collect()
     }
 
     /// The resources of the change that a stream has not acknowledged; `None` if the change does not concern it.
@@ -118,12 +140,23 @@ impl AckWatch {
             if versions.contains(&progress.acked) {
                 self.versions.remove(&resource);
                 self.acked.insert(resource);
+                note_ack(&mut self.last, connection, status.get(&kind));
             } else {
                 let reason = reason(&progress, current, status.get(&kind));
                 pending.push(PendingResource { r#type: short_name(kind), name: name.clone(), reason });
             }
         }
         concerns.then_some(pending)
+    }
+}
+
+/// Notes when a stream acknowledged a resource of the change, if it is the last one so far.
+fn note_ack(last: &mut HashMap<u64, ProxyAck>, connection: &Connection, status: Option<&TypeStatus>) {
+    let Some((status, acked)) = status.and_then(|status| Some((status, status.acked_at?))) else { return };
+    let ack = ProxyAck { proxy: short_id(&connection.key.0), sent: status.sent_at, acked };
+    let last = last.entry(connection.id).or_insert_with(|| ack.clone());
+    if last.acked < acked {
+        *last = ack;
     }
 }
 

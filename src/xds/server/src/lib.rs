@@ -31,7 +31,7 @@ mod unacknowledged;
 mod version_counts;
 mod workload_observer;
 
-pub use ack_watch::{AckReport, AckWatch, AwaitedChange, LaggingProxy, PendingResource};
+pub use ack_watch::{AckReport, AckWatch, AwaitedChange, LaggingProxy, PendingResource, ProxyAck};
 pub use admission::Admission;
 pub use audience::{Audience, ChangedResources};
 pub use caller_streams::StreamLimits;

@@ -1,0 +1,241 @@
+//! Follows changes until proxies have acknowledged them, and sends their traces (O16).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use prometheus_client::registry::Registry;
+use sluice_engine::{Epoch, EpochSummary, HistoryQuery};
+use sluice_listen::PeriodicLog;
+use sluice_telemetry::{Count, register_counts};
+use sluice_traces::{AcknowledgedProxy, ChangeTrace, ChangedObject, TraceExporter, TraceId, TraceOutcome};
+use sluice_xds::{AckReport, AckWatch, AwaitedChange, ProxyAck, short_name};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::AdminState;
+use crate::answers::{WrittenObject, changed_resources, written};
+
+/// Interval at which new epochs and acknowledgements are looked for. The times in traces are exact nevertheless, because
+/// epochs and streams record them.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Changes that are followed at the same time. Further ones have no trace.
+const MAX_FOLLOWED: usize = 256;
+/// The time after which a trace ends without the acknowledgements of all proxies.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Proxies without an acknowledgement that a trace names.
+const MAX_NAMED: usize = 10;
+
+/// Counters of traces. Clones share them.
+#[derive(Clone, Debug, Default)]
+struct TraceCounts {
+    sent: Count,
+    failed: Count,
+    skipped: Count,
+}
+
+/// Traces changes of objects. Epochs of proxies alone are not traced.
+pub struct ChangeTracer {
+    state: Arc<AdminState>,
+    exporter: Arc<TraceExporter>,
+    counts: TraceCounts,
+    failures: PeriodicLog,
+}
+
+impl ChangeTracer {
+    /// Traces the changes of a control plane from now on.
+    #[must_use]
+    pub fn new(state: Arc<AdminState>, exporter: TraceExporter, registry: &mut Registry) -> Self {
+        let counts = TraceCounts::default();
+        let metrics = [
+            ("sluice_traces_sent_total", "Traces of changes that were sent", &counts.sent),
+            ("sluice_traces_failed_total", "Traces of changes that the endpoint did not take", &counts.failed),
+            (
+                "sluice_traces_skipped_total",
+                "Changes without a trace because too many are followed, or their epoch is no longer known",
+                &counts.skipped,
+            ),
+        ];
+        register_counts(registry, metrics);
+        Self { state, exporter: Arc::new(exporter), counts, failures: PeriodicLog::default() }
+    }
+
+    /// Traces changes until the process stops. Changes that are not acknowledged then are sent as they are.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut followed = Followed::new(&self.state);
+        loop {
+            let stopped = tokio::select! {
+                () = sleep(INTERVAL) => false,
+                () = stop.cancelled() => true,
+            };
+            let tracer = self.clone();
+            let polled = tokio::task::spawn_blocking(move || {
+                let ended = tracer.poll(&mut followed, stopped);
+                (followed, ended)
+            });
+            let ended = match polled.await {
+                Ok((rest, ended)) => {
+                    followed = rest;
+                    ended
+                }
+                // The supervisor of this task restarts it.
+                Err(error) => match error.try_into_panic() {
+                    Ok(reason) => std::panic::resume_unwind(reason),
+                    Err(_) => return,
+                },
+            };
+            self.send(&ended).await;
+            if stopped {
+                return;
+            }
+        }
+    }
+
+    async fn send(&self, traces: &[ChangeTrace]) {
+        if traces.is_empty() {
+            return;
+        }
+        let count = u64::try_from(traces.len()).unwrap_or(u64::MAX);
+        let Err(error) = self.exporter.export(traces).await else { return self.counts.sent.inc_by(count) };
+        self.counts.failed.inc_by(count);
+        if let Some(failures) = self.failures.event(Instant::now()) {
+            warn!(%error, failures, "cannot send traces");
+        }
+    }
+
+    /// Looks for new epochs and acknowledgements. Returns the traces that ended, with `stopped` all of them.
+    fn poll(&self, followed: &mut Followed, stopped: bool) -> Vec<ChangeTrace> {
+        for epoch in self.state.engine.history(HistoryQuery::recent(0).after(followed.last)) {
+            let skipped = epoch.epoch.0.saturating_sub(followed.last.0 + 1);
+            self.counts.skipped.inc_by(skipped);
+            followed.last = epoch.epoch;
+            let objects = written(&epoch.writes);
+            if objects.is_empty() {
+                continue;
+            }
+            let Some(id) = self.exporter.sample() else { continue };
+            match followed.changes.len() < MAX_FOLLOWED {
+                true => followed.changes.push(FollowedChange::new(&self.state, id, &epoch, objects)),
+                false => self.counts.skipped.inc(),
+            }
+        }
+        let mut ended = Vec::new();
+        followed.changes.retain_mut(|change| {
+            let trace = change.poll(&self.state, stopped);
+            let goes_on = trace.is_none();
+            ended.extend(trace);
+            goes_on
+        });
+        ended
+    }
+}
+
+/// The changes that are followed.
+struct Followed {
+    changes: Vec<FollowedChange>,
+    /// The last epoch that was looked at.
+    last: Epoch,
+}
+
+impl Followed {
+    fn new(state: &AdminState) -> Self {
+        Self { changes: Vec::new(), last: state.engine.snapshot().epoch() }
+    }
+}
+
+/// A change that proxies have not acknowledged yet.
+struct FollowedChange {
+    trace: ChangeTrace,
+    deadline: Instant,
+    awaited: Option<AwaitedChange>,
+    acks: Option<AckWatch>,
+}
+
+impl FollowedChange {
+    fn new(state: &AdminState, id: TraceId, epoch: &EpochSummary, objects: Vec<WrittenObject>) -> Self {
+        let committed = ago(epoch.age);
+        let parsed = committed.checked_sub(epoch.took).unwrap_or(committed);
+        let origins = epoch.writes.iter().filter_map(|write| write.origin.as_ref());
+        let received = origins.filter_map(|origin| SystemTime::UNIX_EPOCH.checked_add(origin.received?)).min();
+        let awaited = match epoch.keys.omitted() {
+            true => AwaitedChange::Everything,
+            false => AwaitedChange::Resources(changed_resources(&state.handles, &epoch.keys)),
+        };
+        let mut resources = BTreeMap::<_, usize>::new();
+        if let AwaitedChange::Resources(changed) = &awaited {
+            for ((kind, _), names) in changed {
+                *resources.entry(short_name(*kind)).or_default() += names.len();
+            }
+        }
+        let trace = ChangeTrace {
+            id,
+            epoch: epoch.epoch.0,
+            objects: objects.into_iter().map(changed_object).collect(),
+            resources: resources.into_iter().collect(),
+            received: received.unwrap_or(parsed).min(parsed),
+            parsed,
+            committed,
+            ended: committed,
+            concerned: 0,
+            acknowledged: Vec::new(),
+            outcome: TraceOutcome::Acknowledged,
+        };
+        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None }
+    }
+
+    /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
+    fn poll(&mut self, state: &AdminState, stopped: bool) -> Option<ChangeTrace> {
+        let is_late = stopped || Instant::now() >= self.deadline;
+        if state.status.served_epoch() >= self.trace.epoch
+            && let Some(awaited) = self.awaited.take()
+        {
+            self.acks = Some(AckWatch::new(state.status.clone(), awaited));
+        }
+        let report = self.acks.as_mut().map(AckWatch::poll);
+        let is_complete = report.as_ref().is_some_and(|report| report.lagging.is_empty());
+        if !is_complete && !is_late {
+            return None;
+        }
+        let acks = self.acks.as_ref().map(AckWatch::acknowledgements).unwrap_or_default();
+        let mut trace = self.trace.clone();
+        trace.ended = SystemTime::now();
+        trace.concerned = report.as_ref().map_or(0, |report| report.concerned);
+        trace.acknowledged = acks.into_iter().map(acknowledged_proxy).collect();
+        if !is_complete {
+            trace.outcome = TraceOutcome::Incomplete(incomplete(report.as_ref(), stopped));
+        }
+        Some(trace)
+    }
+}
+
+fn changed_object(written: WrittenObject) -> ChangedObject {
+    let WrittenObject { version, deleted } = written;
+    ChangedObject { object: version.object, version: version.source.unwrap_or_default(), deleted }
+}
+
+fn acknowledged_proxy(ack: ProxyAck) -> AcknowledgedProxy {
+    let time = |at: Instant| ago(at.elapsed());
+    AcknowledgedProxy {
+        proxy: ack.proxy.to_string(),
+        sent: ack.sent.map(time),
+        acknowledged: time(ack.acked),
+    }
+}
+
+/// Why a trace ended without all acknowledgements.
+fn incomplete(report: Option<&AckReport>, stopped: bool) -> String {
+    let reason = if stopped { "the control plane stopped" } else { "the time limit passed" };
+    let Some(report) = report else { return format!("{reason} before the change was served") };
+    let lagging = report.lagging.iter().take(MAX_NAMED).map(|proxy| {
+        let pending = proxy.pending.first().map(|of| format!(" ({} {})", of.r#type, of.reason));
+        format!("{}{}", proxy.proxy, pending.unwrap_or_default())
+    });
+    let lagging: Vec<_> = lagging.collect();
+    format!("{reason}: {} of {} proxies have not acknowledged: {}", report.lagging.len(), report.concerned, lagging.join(", "))
+}
+
+fn ago(age: Duration) -> SystemTime {
+    let now = SystemTime::now();
+    now.checked_sub(age).unwrap_or(now)
+}
