@@ -106,6 +106,8 @@ impl ChangeTracer {
 
     /// Looks for new epochs and acknowledgements. Returns the traces that ended, with `stopped` all of them.
     fn poll(&self, followed: &mut Followed, stopped: bool) -> Vec<ChangeTrace> {
+        // Ages are as of a later moment: so no time is later than it was.
+        let now = SystemTime::now();
         for epoch in self.state.engine.history(HistoryQuery::recent(0).after(followed.last)) {
             let skipped = epoch.epoch.0.saturating_sub(followed.last.0 + 1);
             self.counts.skipped.inc_by(skipped);
@@ -116,7 +118,7 @@ impl ChangeTracer {
             }
             let Some(id) = self.exporter.sample() else { continue };
             match followed.changes.len() < MAX_FOLLOWED {
-                true => followed.changes.push(FollowedChange::new(&self.state, id, &epoch, objects)),
+                true => followed.changes.push(FollowedChange::new(&self.state, id, &epoch, (objects, now))),
                 false => self.counts.skipped.inc(),
             }
         }
@@ -150,11 +152,19 @@ struct FollowedChange {
     deadline: Instant,
     awaited: Option<AwaitedChange>,
     acks: Option<AckWatch>,
+    /// The state at the last poll.
+    report: Option<AckReport>,
 }
 
 impl FollowedChange {
-    fn new(state: &AdminState, id: TraceId, epoch: &EpochSummary, objects: Vec<WrittenObject>) -> Self {
-        let committed = ago(epoch.age);
+    /// Follows an epoch with these objects, whose age is as of `now`.
+    fn new(
+        state: &AdminState,
+        id: TraceId,
+        epoch: &EpochSummary,
+        (objects, now): (Vec<WrittenObject>, SystemTime),
+    ) -> Self {
+        let committed = now.checked_sub(epoch.age).unwrap_or(now);
         let parsed = committed.checked_sub(epoch.took).unwrap_or(committed);
         let origins = epoch.writes.iter().filter_map(|write| write.origin.as_ref());
         let received = origins.filter_map(|origin| SystemTime::UNIX_EPOCH.checked_add(origin.received?)).min();
@@ -181,7 +191,7 @@ impl FollowedChange {
             acknowledged: Vec::new(),
             outcome: TraceOutcome::Acknowledged,
         };
-        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None }
+        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None, report: None }
     }
 
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
@@ -192,18 +202,22 @@ impl FollowedChange {
         {
             self.acks = Some(AckWatch::new(state.status.clone(), awaited));
         }
-        let report = self.acks.as_mut().map(AckWatch::poll);
-        let is_complete = report.as_ref().is_some_and(|report| report.lagging.is_empty());
+        // When the process stops, it ends the streams of proxies: what counts is the state before.
+        if !stopped {
+            self.report = self.acks.as_mut().map(AckWatch::poll);
+        }
+        let report = self.report.as_ref();
+        let is_complete = report.is_some_and(|report| report.lagging.is_empty());
         if !is_complete && !is_late {
             return None;
         }
         let acks = self.acks.as_ref().map(AckWatch::acknowledgements).unwrap_or_default();
         let mut trace = self.trace.clone();
         trace.ended = SystemTime::now();
-        trace.concerned = report.as_ref().map_or(0, |report| report.concerned);
+        trace.concerned = report.map_or(0, |report| report.concerned);
         trace.acknowledged = acks.into_iter().map(acknowledged_proxy).collect();
         if !is_complete {
-            trace.outcome = TraceOutcome::Incomplete(incomplete(report.as_ref(), stopped));
+            trace.outcome = TraceOutcome::Incomplete(incomplete(report, stopped));
         }
         Some(trace)
     }
@@ -215,12 +229,9 @@ fn changed_object(written: WrittenObject) -> ChangedObject {
 }
 
 fn acknowledged_proxy(ack: ProxyAck) -> AcknowledgedProxy {
-    let time = |at: Instant| ago(at.elapsed());
-    AcknowledgedProxy {
-        proxy: ack.proxy.to_string(),
-        sent: ack.sent.map(time),
-        acknowledged: time(ack.acked),
-    }
+    let now = SystemTime::now();
+    let time = |at: Instant| now.checked_sub(at.elapsed()).unwrap_or(now);
+    AcknowledgedProxy { proxy: ack.proxy.to_string(), sent: ack.sent.map(time), acknowledged: time(ack.acked) }
 }
 
 /// Why a trace ended without all acknowledgements.
@@ -232,10 +243,10 @@ fn incomplete(report: Option<&AckReport>, stopped: bool) -> String {
         format!("{}{}", proxy.proxy, pending.unwrap_or_default())
     });
     let lagging: Vec<_> = lagging.collect();
-    format!("{reason}: {} of {} proxies have not acknowledged: {}", report.lagging.len(), report.concerned, lagging.join(", "))
-}
-
-fn ago(age: Duration) -> SystemTime {
-    let now = SystemTime::now();
-    now.checked_sub(age).unwrap_or(now)
+    format!(
+        "{reason}: {} of {} proxies have not acknowledged: {}",
+        report.lagging.len(),
+        report.concerned,
+        lagging.join(", ")
+    )
 }

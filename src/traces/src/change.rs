@@ -75,8 +75,12 @@ impl ChangeTrace {
     /// The spans: the change, its stages, and the proxies that acknowledged last.
     pub(crate) fn spans(&self, scope: &InstrumentationScope) -> Vec<SpanData> {
         let spans = Spans { trace: self.id, scope, ids: RandomIdGenerator::default() };
-        let end = self.acknowledged.iter().map(|proxy| proxy.acknowledged).max().unwrap_or(self.committed);
-        let end = if matches!(self.outcome, TraceOutcome::Incomplete(_)) { self.ended } else { end };
+        let acknowledged = self.acknowledged.iter().map(|proxy| proxy.acknowledged).max();
+        let end = match self.outcome {
+            TraceOutcome::Acknowledged => acknowledged.unwrap_or(self.committed),
+            TraceOutcome::Incomplete(_) => self.ended,
+        };
+        let end = end.max(self.committed);
         let mut change = spans.span(SpanId::INVALID, self.name(), (self.received, end), self.attributes());
         if let TraceOutcome::Incomplete(reason) = &self.outcome {
             change.status = Status::error(reason.clone());
@@ -142,8 +146,7 @@ impl ChangeTrace {
 
     fn proxy_span(&self, spans: &Spans<'_>, parent: SpanId, proxy: &AcknowledgedProxy) -> SpanData {
         let attributes = vec![KeyValue::new("sluice.proxy", proxy.proxy.clone())];
-        let mut span =
-            spans.span(parent, "acknowledge".to_owned(), (self.committed, proxy.acknowledged), attributes);
+        let mut span = spans.span(parent, "acknowledge".to_owned(), (self.committed, proxy.acknowledged), attributes);
         if let Some(sent) = proxy.sent {
             let event = opentelemetry::trace::Event::new("sent", sent.max(self.committed), Vec::new(), 0);
             span.events.events.push(event);

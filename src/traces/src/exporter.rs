@@ -41,9 +41,10 @@ impl TraceExporter {
     /// # Errors
     /// The client cannot be set up: TLS without roots, for example.
     pub fn new(settings: &TraceSettings, version: &str) -> Result<Self, ExportError> {
-        let headers = settings.headers.iter().map(|(name, value)| {
-            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        });
+        let headers = settings
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_http_client(OtlpClient::new(settings)?)

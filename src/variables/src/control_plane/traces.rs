@@ -25,7 +25,12 @@ pub(super) const TRACES: &[Variable] = &[
         "http/protobuf",
         "Protocol of OTLP for traces",
     ),
-    followed("OTEL_EXPORTER_OTLP_HEADERS", List, "", "Headers of requests to the collector: NAME=VALUE, percent-encoded"),
+    followed(
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        List,
+        "",
+        "Headers of requests to the collector: NAME=VALUE, percent-encoded",
+    ),
     followed("OTEL_EXPORTER_OTLP_TIMEOUT", Number, "10000", "Time limit of a request to the collector in milliseconds"),
     followed(
         "OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -46,7 +51,12 @@ pub(super) const TRACES: &[Variable] = &[
         "parentbased_always_on",
         "Which changes are traced; no change has a parent",
     ),
-    followed("OTEL_TRACES_SAMPLER_ARG", Number, "1", "Share of the changes that are traced with `traceidratio`, from 0 to 1"),
+    followed(
+        "OTEL_TRACES_SAMPLER_ARG",
+        Number,
+        "1",
+        "Share of the changes that are traced with `traceidratio`, from 0 to 1",
+    ),
     followed("OTEL_SERVICE_NAME", Text, "istiod", "Name of the service in traces"),
     followed("OTEL_RESOURCE_ATTRIBUTES", List, "", "Further attributes of the resource in traces: KEY=VALUE"),
 ];
