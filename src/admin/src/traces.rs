@@ -197,9 +197,10 @@ impl FollowedChange {
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
     fn poll(&mut self, state: &AdminState, stopped: bool) -> Option<ChangeTrace> {
         let is_late = stopped || Instant::now() >= self.deadline;
-        if state.status.served_epoch() >= self.trace.epoch
-            && let Some(awaited) = self.awaited.take()
-        {
+        // An epoch that changes no resource is not passed to the streams.
+        let is_empty = matches!(&self.awaited, Some(AwaitedChange::Resources(changed)) if changed.is_empty());
+        let is_served = is_empty || state.status.served_epoch() >= self.trace.epoch;
+        if is_served && let Some(awaited) = self.awaited.take() {
             self.acks = Some(AckWatch::new(state.status.clone(), awaited));
         }
         // When the process stops, it ends the streams of proxies: what counts is the state before.
