@@ -6,12 +6,14 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, Tr
 use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 
-use crate::exporter::TraceId;
-
 /// Objects that a trace names.
 const MAX_OBJECTS: usize = 20;
 /// Proxies that have a span of their own: those that acknowledged last.
 const MAX_PROXIES: usize = 20;
+
+/// The id of a sampled trace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TraceId(pub(crate) opentelemetry::TraceId);
 
 /// A change, from the moment at which a source received it until proxies have acknowledged it.
 #[derive(Clone, Debug)]

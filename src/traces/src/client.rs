@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpRequest, LongBody};
 
-use crate::exporter::ExportError;
+use crate::error::ExportError;
 use crate::settings::TraceSettings;
 
 /// Limit on the part of a response that is read: it may tell which spans were refused.

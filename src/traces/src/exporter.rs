@@ -8,24 +8,10 @@ use opentelemetry_sdk::trace::{
     IdGenerator as _, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample as _, SpanExporter as _,
 };
 
-use crate::change::ChangeTrace;
+use crate::change::{ChangeTrace, TraceId};
 use crate::client::OtlpClient;
+use crate::error::ExportError;
 use crate::settings::TraceSettings;
-
-/// The id of a sampled trace.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct TraceId(pub(crate) opentelemetry::TraceId);
-
-/// Traces cannot be sent.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum ExportError {
-    /// The client cannot be set up.
-    #[error("traces cannot be sent: {0}")]
-    Client(String),
-    /// The endpoint does not respond, or refuses them.
-    #[error("the endpoint of traces: {0}")]
-    Endpoint(String),
-}
 
 /// Samples changes and sends their traces over OTLP (HTTP, protobuf).
 #[derive(Debug)]

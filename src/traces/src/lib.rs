@@ -5,9 +5,11 @@
 
 mod change;
 mod client;
+mod error;
 mod exporter;
 mod settings;
 
-pub use change::{AcknowledgedProxy, ChangeTrace, ChangedObject, TraceOutcome};
-pub use exporter::{ExportError, TraceExporter, TraceId};
+pub use change::{AcknowledgedProxy, ChangeTrace, ChangedObject, TraceId, TraceOutcome};
+pub use error::ExportError;
+pub use exporter::TraceExporter;
 pub use settings::{TraceSettingError, TraceSettings};
