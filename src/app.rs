@@ -21,7 +21,7 @@ use sluice_config::Config;
 use sluice_kube::Clients;
 use sluice_listen::{BodyLimits, ListenMetrics, serve_http};
 use sluice_sources::kube::RemoteStates;
-use sluice_sources::{MeshFiles, Reporter};
+use sluice_sources::{MeshFiles, Originals, Reporter};
 use sluice_tasks::{DedicatedRuntime, Tasks};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
@@ -155,6 +155,9 @@ impl App {
             readiness,
             metrics: Mutex::new(std::mem::take(&mut graph.metrics.registry)),
             reporter: Reporter::default(),
+            originals: Originals::default(),
+            mesh_config: OnceLock::new(),
+            templates: OnceLock::new(),
             log,
             options: options::admin_options(&config),
             graph: options::graph_options(&config),

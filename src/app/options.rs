@@ -112,6 +112,7 @@ pub(super) fn admin_options(config: &Config) -> AdminOptions {
         debug_namespaces: config.features.debug_namespaces.clone(),
         debug_auth: config.features.debug_auth,
         debug_on_http: config.features.debug_on_http,
+        changing_pages: config.features.changing_pages,
     }
 }
 

@@ -100,8 +100,12 @@ impl App {
         let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared)
             .with_environment(config.sources.variable);
         let layers = mesh.layers();
+        let shown = layers.clone();
+        // It is set once, because the sink starts once.
+        let _ = self.admin.mesh_config.set(Box::new(move || sluice_inject::mesh_config(&shown.borrow())));
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
-        let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
+        let originals = self.admin.originals.clone();
+        let sink = InputSink::start(engine, inputs, kinds, mesh, originals, self.graph.metrics.sources.clone());
         let mut sink = sink.map_err(AppError::runtime("start the thread of the sources"))?;
         if let Some(end) = sink.end() {
             self.tasks.watch_thread(end);

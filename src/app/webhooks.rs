@@ -29,7 +29,8 @@ impl App {
     pub(super) fn follow_injection(&mut self, mesh: watch::Receiver<MeshLayers>) -> Result<(), AppError> {
         let pending = self.pending.injection.take();
         let Some(injection) = self.injection.clone() else { return Ok(()) };
-        let followed = injection.clone();
+        let (followed, shown) = (injection.clone(), injection.clone());
+        let _ = self.admin.templates.set(Box::new(move || shown.templates()));
         self.tasks.spawn_restarted_until_stop("mesh config of the injector", move || {
             let (followed, mut mesh) = (followed.clone(), mesh.clone());
             async move {

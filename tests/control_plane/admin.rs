@@ -33,11 +33,11 @@ async fn debug_pages_show_the_state() {
     for name in json("/debug/list").await.as_array().expect("a list") {
         let name = name.as_str().expect("text");
         assert!(index.contains(&format!("/debug/{name}")), "{name} is on the index page");
-        if !["config_dump", "ecdsz", "edsz", "frontier", "ndsz", "wait", "why", "why_not"].contains(&name) {
+        if !["config_dump", "ecdsz", "edsz", "frontier", "ndsz", "sidecarz", "wait", "why", "why_not"].contains(&name) {
             page(&format!("/debug/{name}")).await;
         }
     }
-    assert_eq!(json("/debug/registryz").await[0]["host"], "web.shop.svc.cluster.local");
+    assert_eq!(json("/debug/registryz").await[0]["hostname"], "web.shop.svc.cluster.local");
     assert!(page("/debug/registryz?pretty").await.lines().count() > 10);
     let rejects = json("/debug/rejects").await;
     assert_eq!(rejects["objects"][0]["kind"], "VirtualService", "{rejects}");
@@ -67,6 +67,8 @@ async fn debug_pages_show_the_state() {
     for (path, expect) in [
         ("/debug/collections/nothing", 404),
         ("/debug/config_dump", 400),
+        ("/debug/sidecarz", 400),
+        ("/debug/force_disconnect?proxyID=a.b", 404),
         ("/debug/config_dump?proxyID=absent.nowhere", 404),
         ("/debug/ndsz", 400),
         ("/debug/ndsz?proxyID=absent.nowhere", 404),
@@ -118,6 +120,6 @@ async fn subcommand_request_prints_a_debug_page() {
     let (code, page) = request("GET", "/debug/registryz").await;
     assert_eq!(code, Some(0));
     let page: Value = serde_json::from_str(&page).expect("JSON");
-    assert_eq!(page[0]["host"], "web.shop.svc.cluster.local");
+    assert_eq!(page[0]["hostname"], "web.shop.svc.cluster.local");
     assert_eq!(request("get", "no-such-page").await.0, Some(1));
 }

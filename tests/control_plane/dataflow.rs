@@ -72,8 +72,8 @@ async fn a_virtual_service_changes() {
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let metrics = SourceMetrics::default();
-    let inner =
-        InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, metrics).expect("the sources' thread");
+    let inner = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, Originals::default(), metrics)
+        .expect("the sources' thread");
     let sink = Arc::new(Recorder { inner, recorded: Mutex::default() });
     let mut source = FileSource::open(cluster, directory.path(), Reporter::default()).expect("the directory");
     source.load(&*sink, true).expect("the samples are valid");

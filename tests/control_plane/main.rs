@@ -33,6 +33,7 @@ mod log;
 mod made_up_nodes;
 mod mesh_files;
 mod metrics;
+mod pages;
 mod process;
 mod secrets;
 mod session;

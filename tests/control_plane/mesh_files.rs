@@ -49,7 +49,14 @@ fn fixture(prepare: impl FnOnce(&Path)) -> MeshFilesFixture {
     };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
-    let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+    let sink = InputSink::start(
+        engine.clone(),
+        handles.inputs.clone(),
+        kinds,
+        mesh,
+        Originals::default(),
+        SourceMetrics::default(),
+    );
     let sink: Arc<dyn Sink> = Arc::new(sink.expect("the sources' thread"));
     let reporter = Reporter::default();
     files.load(&*sink);

@@ -8,7 +8,7 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{AddressPools, GraphOptions, build};
 use sluice_model::ObjectKey;
 use sluice_sources::kube::PartWriter;
-use sluice_sources::{InputSink, MeshOverride, SourceMetrics};
+use sluice_sources::{InputSink, MeshOverride, Originals, SourceMetrics};
 use sluice_testkit::kube_api::KubeApi;
 use sluice_testkit::wait::until_async;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -22,7 +22,14 @@ pub(crate) fn allocate(reader: kube::Client, writer: kube::Client) -> DropGuard 
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
     let kinds = BTreeMap::from([(cluster().id, cluster().kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("c", "istio-system", "istio"), None);
-    let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+    let sink = InputSink::start(
+        engine.clone(),
+        handles.inputs.clone(),
+        kinds,
+        mesh,
+        Originals::default(),
+        SourceMetrics::default(),
+    );
     let stop = CancellationToken::new();
     tokio::spawn(source(reader, options()).run(Arc::new(sink.expect("a thread")), stop.clone()));
     let writer = PartWriter::new(writer, engine.feed(), handles.address_updates.clone());

@@ -17,7 +17,7 @@ use sluice_model::{Kind, ObjectKey, Reject, Severity, Text};
 use sluice_sources::kube::{
     ClusterMetrics, KubeSource, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus, WatchStates,
 };
-use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Originals, Sink, SourceMetrics};
 use sluice_testkit::kube_api::{KubeApi, Route};
 use sluice_testkit::wait::until;
 use tokio::sync::oneshot;
@@ -87,7 +87,14 @@ impl RemoteClustersFixture {
         };
         let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
         let mesh = MeshOverride::new(ObjectKey::new(OWN, &of.system, "istio"), None);
-        let inputs = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+        let inputs = InputSink::start(
+            engine.clone(),
+            handles.inputs.clone(),
+            kinds,
+            mesh,
+            Originals::default(),
+            SourceMetrics::default(),
+        );
         let recorder =
             Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), deletions: Mutex::default() });
         let (stop, client) = (CancellationToken::new(), of.client.clone());

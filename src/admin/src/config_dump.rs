@@ -80,13 +80,13 @@ pub(crate) async fn name_table(
     answer::json(&json!({"configs": tables}), &parameters)
 }
 
-fn missing_proxy_id() -> Response<Body> {
+pub(crate) fn missing_proxy_id() -> Response<Body> {
     let reason =
         "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists the proxies that are connected to this instance";
     answer::fail(StatusCode::BAD_REQUEST, reason)
 }
 
-fn not_connected() -> Response<Body> {
+pub(crate) fn not_connected() -> Response<Body> {
     // istioctl reads this text, and asks the next replica.
     let reason = "Proxy not connected to this Pilot instance. It may be connected to another instance.";
     answer::fail(StatusCode::NOT_FOUND, reason)

@@ -7,56 +7,69 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{Response, StatusCode};
-use axum::response::{Html, IntoResponse};
-use axum::routing::{MethodRouter, get};
+use axum::response::IntoResponse;
+use axum::routing::get;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sluice_engine::Engine;
-use sluice_graph::Inputs;
 use sluice_model::Text;
 use sluice_sources::kube::{ClusterInfo, SyncStatus, WatchSummary};
 use sluice_telemetry::UnknownLogLevel;
 
 use crate::answer::{self, Parameters};
-use crate::{AdminState, access, answers, config_dump, krtz, proxies, version};
-
-/// A page: path, description, handler.
-type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
+use crate::index::{self, Field, Page};
+use crate::{
+    AdminOptions, AdminState, access, answers, config_dump, configuration, findings, krtz, proxies, services, version,
+};
 
 /// All pages below `/debug`.
 #[rustfmt::skip]
-fn pages() -> Vec<Page> {
-    vec![
-        ("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", get(proxies::adsz)),
-        ("/debug/collections", "All collections: size, inputs, cost", get(collections)),
-        ("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", get(collection)),
-        ("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", get(cachez)),
-        ("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", get(clusterz)),
-        ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
-        ("/debug/configz", "Configuration objects, as parsed", get(configz)),
-        ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
-        ("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::extensions)),
-        ("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::endpoints)),
-        ("/debug/endpointShardz", "Endpoints of all services", get(endpointz)),
-        ("/debug/endpointz", "Endpoints of all services", get(endpointz)),
-        ("/debug/epochs", "Recent epochs: written inputs, changed collections, time", get(epochs)),
-        ("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", get(proxies::frontier)),
-        ("/debug/history", "Recent changes of objects: resources and proxies that each concerned (?since=, limit=, object=, proxy=)", get(answers::history_page)),
-        ("/debug/krtz", "All collections with records and inputs, in istiod's format", get(krtz::serve)),
-        ("/debug/list", "Names of these pages", get(list)),
-        ("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", get(log).put(set_log)),
-        ("/debug/mcsz", "Multi-cluster services: none, since they are not read", get(mcsz)),
-        ("/debug/mesh", "Mesh config in use", get(mesh)),
-        ("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", get(config_dump::name_table)),
-        ("/debug/panics", "Closures that panicked, with their input record", get(panics)),
-        ("/debug/registryz", "Services", get(registryz)),
-        ("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read", get(rejects)),
-        ("/debug/resourcesz", "Kinds of configuration that are read", get(resourcesz)),
-        ("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
-        ("/debug/wait", "Progress of a change of an object until proxies acknowledge it (?object=KIND/NAMESPACE/NAME, version=, generation=, for=, timeout=)", get(answers::wait_page)),
-        ("/debug/why", "Objects that made a resource of a proxy, or a field of it (?proxy=, type=, name=, path=)", get(answers::why_page)),
-        ("/debug/why_not", "Why a host, cluster, route or endpoint is absent at a proxy, or an object has no effect there (?proxy=, type=, name=)", get(answers::why_not_page)),
-    ]
+pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
+    use Field::{Flag, OptionalProxy, OptionalText, Proxy, Text};
+    let page = |path, help, fields, handler| Page { path, help, fields, handler };
+    let mut pages = vec![
+        page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", &[], get(proxies::adsz)),
+        page("/debug/authorizationz", "Authorization policies by namespace", &[], get(configuration::authorizationz)),
+        page("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", &[Flag("sizes")], get(cachez)),
+        page("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", &[], get(clusterz)),
+        page("/debug/collections", "All collections: size, inputs, cost", &[], get(findings::collections)),
+        page("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", &[], get(collection)),
+        page("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", &[Proxy("proxyID"), OptionalText("types"), Flag("include_eds")], get(config_dump::serve)),
+        page("/debug/configz", "Configuration objects, as they were written (?kind=, namespace=)", &[OptionalText("kind"), OptionalText("namespace")], get(configuration::configz)),
+        page("/debug/connections", "Connected proxies: address and time", &[], get(proxies::connections)),
+        page("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::extensions)),
+        page("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::endpoints)),
+        page("/debug/endpointShardz", "Endpoints of all services", &[], get(endpointz)),
+        page("/debug/endpointz", "Endpoints of all services", &[], get(endpointz)),
+        page("/debug/epochs", "Recent epochs: written inputs, changed collections, time", &[], get(epochs)),
+        page("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", &[Text("type"), Text("name")], get(proxies::frontier)),
+        page("/debug/history", "Recent changes of objects: resources and proxies that each concerned (?since=, limit=, object=, proxy=)", &[OptionalText("since"), OptionalText("limit"), OptionalText("object"), OptionalProxy("proxy")], get(answers::history_page)),
+        page("/debug/inject", "Templates of the injector", &[], get(inject)),
+        page("/debug/instancesz", "Ports of services that each connected proxy serves", &[], get(services::instancesz)),
+        page("/debug/krtz", "All collections with records and inputs, in istiod's format", &[], get(krtz::serve)),
+        page("/debug/list", "Names of these pages", &[], get(index::list)),
+        page("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", &[], get(log).put(set_log)),
+        page("/debug/mcsz", "Multi-cluster services: none, since they are not read", &[], get(mcsz)),
+        page("/debug/mesh", "Mesh config in use, with its defaults", &[], get(mesh)),
+        page("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::name_table)),
+        page("/debug/networkz", "Gateways between networks", &[], get(services::networkz)),
+        page("/debug/panics", "Closures that panicked, with their input record", &[], get(panics)),
+        page("/debug/push_status", "Says that nothing is counted for each push: /debug/rejects has conflicts between objects", &[], get(push_status)),
+        page("/debug/pushcontext", "Authorization policies, and gateways between networks", &[], get(configuration::pushcontext)),
+        page("/debug/registryz", "Services", &[], get(services::registryz)),
+        page("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read; objects that are declared more than once", &[], get(findings::rejects)),
+        page("/debug/resourcesz", "Kinds of configuration that are read", &[], get(resourcesz)),
+        page("/debug/sidecarz", "Services that a proxy can reach (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(services::sidecarz)),
+        page("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", &[OptionalText("namespace")], get(proxies::syncz)),
+        page("/debug/telemetryz", "Telemetry objects by namespace, or those that apply to a proxy (?proxyID=POD.NAMESPACE)", &[OptionalProxy("proxyID")], get(configuration::telemetryz)),
+        page("/debug/wait", "Progress of a change of an object until proxies acknowledge it (?object=KIND/NAMESPACE/NAME, version=, generation=, for=, timeout=)", &[Text("object"), OptionalText("version"), OptionalText("generation"), OptionalText("for"), OptionalText("timeout")], get(answers::wait_page)),
+        page("/debug/why", "Objects that made a resource of a proxy, or a field of it (?proxy=, type=, name=, path=)", &[Proxy("proxy"), Text("type"), Text("name"), OptionalText("path")], get(answers::why_page)),
+        page("/debug/why_not", "Why a host, cluster, route or endpoint is absent at a proxy, or an object has no effect there (?proxy=, type=, name=)", &[Proxy("proxy"), Text("type"), Text("name")], get(answers::why_not_page)),
+    ];
+    if options.changing_pages {
+        pages.push(page("/debug/force_disconnect", "Closes the stream of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(proxies::force_disconnect)));
+    }
+    pages
 }
 
 /// The pages, with access control.
@@ -66,35 +79,15 @@ pub(crate) fn router(state: Arc<AdminState>) -> Router {
 
 /// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.
 pub(crate) fn open_router(state: Arc<AdminState>) -> Router {
-    let mut router = Router::new().route("/debug", get(index));
-    for (path, _, handler) in pages() {
-        router = router.route(path, handler);
+    let mut router = Router::new().route("/debug", get(index::serve));
+    for page in pages(&state.options) {
+        router = router.route(page.path, page.handler);
     }
     router.with_state(state)
 }
 
-async fn index() -> Html<String> {
-    let mut page =
-        "<!doctype html><html><head><meta charset=\"utf-8\"><title>Sluice</title><style>body{font-family:sans-serif}\
-                    td{padding:.3em 1em .3em 0;vertical-align:top}</style></head><body><h1>Sluice</h1>\
-                    <p>Add <code>?pretty</code> for indented JSON.</p><table>"
-            .to_owned();
-    for (path, help, _) in pages() {
-        page += &format!("<tr><td><a href=\"{path}\">{path}</a></td><td>{help}</td></tr>");
-    }
-    page += "</table></body></html>\n";
-    Html(page)
-}
-
-async fn list(Query(parameters): Query<Parameters>) -> Response<Body> {
-    let pages = pages();
-    let names = pages.iter().filter_map(|(path, ..)| path.strip_prefix("/debug/"));
-    let names: Vec<&str> = names.filter(|name| *name != "list" && !name.contains('{')).collect();
-    answer::json(&names, &parameters)
-}
-
 /// Reads the engine on a blocking thread, because a dump waits for the dataflow thread.
-async fn read<T: Send + 'static>(
+pub(crate) async fn read<T: Send + 'static>(
     state: &AdminState,
     read: impl FnOnce(&Engine) -> T + Send + 'static,
 ) -> Result<T, Response<Body>> {
@@ -106,26 +99,7 @@ async fn read<T: Send + 'static>(
 }
 
 /// A page, or a response with an error status.
-type Answer = Result<Response<Body>, Response<Body>>;
-
-async fn collections(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    #[derive(Serialize)]
-    struct CollectionSummary {
-        #[serde(flatten)]
-        info: sluice_engine::CollectionInfo,
-        metrics: Option<sluice_engine::CollectionMetrics>,
-    }
-    let rows = read(&state, |engine| {
-        let metrics = engine.metrics();
-        let mut by_name: BTreeMap<_, _> = metrics.collections.into_iter().map(|it| (it.name.clone(), it)).collect();
-        let rows = engine
-            .graph()
-            .iter()
-            .map(|info| CollectionSummary { metrics: by_name.remove(&info.name), info: info.clone() });
-        rows.collect::<Vec<_>>()
-    });
-    Ok(answer::json(&rows.await?, &parameters))
-}
+pub(crate) type Answer = Result<Response<Body>, Response<Body>>;
 
 async fn collection(
     State(state): State<Arc<AdminState>>,
@@ -152,9 +126,22 @@ async fn panics(State(state): State<Arc<AdminState>>, Query(parameters): Query<P
 }
 
 async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let snapshot = state.engine.snapshot();
-    let mesh = snapshot.iter(&state.handles.mesh).next().map(|((), mesh)| mesh);
+    let Some(mesh) = state.mesh_config.get() else {
+        return Err(answer::fail(StatusCode::SERVICE_UNAVAILABLE, "the mesh config is not read yet"));
+    };
+    let mesh = mesh().map_err(|reason| answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &reason))?;
     Ok(answer::json(&mesh, &parameters))
+}
+
+/// The templates by name, as they are configured; `null` without an injector or a configuration.
+async fn inject(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let templates = state.templates.get().and_then(|templates| templates());
+    Ok(answer::json(&templates, &parameters))
+}
+
+/// istiod counts conflicts for each push. Here they are findings, and resources are built once for all proxies.
+async fn push_status(Query(parameters): Query<Parameters>) -> Response<Body> {
+    answer::json(&json!({}), &parameters)
 }
 
 /// istiod lists its cached resources by type, and their sizes. Here collections hold each resource once, and nothing is cached.
@@ -214,12 +201,6 @@ async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query
     Ok(answer::json(&clusters, &parameters))
 }
 
-async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let snapshot = state.engine.snapshot();
-    let services: Vec<_> = snapshot.iter(&state.handles.services).map(|(_, service)| service).collect();
-    Ok(answer::json(&services, &parameters))
-}
-
 /// Endpoints by host, then by namespace, then by cluster.
 async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
@@ -237,48 +218,6 @@ async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
     Ok(answer::json(&rows, &parameters))
 }
 
-/// Configuration in the form of Kubernetes objects; `spec` contains the parsed fields with defaults.
-async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let rows = read(&state, |engine| {
-        let mut rows = Vec::new();
-        for info in sluice_parse::KINDS.iter().filter(|info| info.is_custom()) {
-            let Some(name) = Inputs::collection(info.kind) else { continue };
-            for (key, value) in engine.dump(name).iter().flat_map(sluice_engine::Dump::records) {
-                let mut metadata = Map::new();
-                for field in ["name", "namespace"] {
-                    metadata.insert(field.to_owned(), key.get(field).cloned().unwrap_or_default());
-                }
-                let meta = value.get("meta").cloned().unwrap_or_default();
-                for field in ["labels", "annotations"] {
-                    if let Some(found) =
-                        meta.get(field).filter(|found| found.as_object().is_some_and(|it| !it.is_empty()))
-                    {
-                        metadata.insert(field.to_owned(), found.clone());
-                    }
-                }
-                let mut spec = value;
-                if let Some(spec) = spec.as_object_mut() {
-                    spec.remove("meta");
-                }
-                let (api_version, kind) = (info.api_version(), info.name);
-                rows.push(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
-            }
-        }
-        rows
-    });
-    Ok(answer::json(&rows.await?, &parameters))
-}
-
-async fn rejects(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let snapshot = state.engine.snapshot();
-    let objects: Vec<_> = snapshot.iter(&state.handles.rejects).flat_map(|(_, rejects)| rejects).collect();
-    let failing = state.watches.failing().into_iter();
-    let collections: Vec<_> =
-        failing.map(|(cluster, watch)| json!({"cluster": cluster, "collection": watch})).collect();
-    let files = state.reporter.problems();
-    Ok(answer::json(&json!({"objects": objects, "files": files, "collections": collections}), &parameters))
-}
-
 /// The log levels.
 async fn log(State(state): State<Arc<AdminState>>) -> String {
     format!("{}\n", state.log.levels())
@@ -290,21 +229,4 @@ async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
     let levels = levels.map_err(|error: UnknownLogLevel| answer::fail(StatusCode::BAD_REQUEST, &error.to_string()))?;
     state.log.set(levels);
     Ok(log(State(state)).await.into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use sluice_graph::Inputs;
-    use sluice_parse::KINDS;
-
-    #[test]
-    fn every_custom_kind_has_its_own_collection() {
-        let custom = KINDS.iter().filter(|info| info.is_custom() && info.parse.is_some());
-        let mut names: Vec<&str> =
-            custom.map(|info| Inputs::collection(info.kind).expect("a collection of the kind")).collect();
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count, "{names:?}");
-    }
 }

@@ -1,14 +1,18 @@
 //! HTTP for operators: readiness, `/debug`, metrics, version (O05 to O11).
 //!
 //! The pages show collections of the engine at one epoch, resources of streams, and metrics. They are read-only, except
-//! `PUT /debug/log`, which sets the log levels.
+//! `PUT /debug/log`, which sets the log levels, and `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
 
 mod access;
 mod answer;
 mod answers;
 mod config_dump;
+mod configuration;
 mod controlz;
 mod debug;
+mod findings;
+mod html;
+mod index;
 mod krtz;
 mod metrics;
 mod over_xds;
@@ -16,6 +20,7 @@ mod process;
 mod proxies;
 mod readiness;
 mod refusals;
+mod services;
 mod state;
 mod traces;
 mod version;
@@ -32,7 +37,7 @@ pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
-pub use state::{AdminOptions, AdminState};
+pub use state::{AdminOptions, AdminState, MeshConfigReader, TemplatesReader};
 pub use traces::ChangeTracer;
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::IntoResponse;
 use serde_json::json;
+use sluice_auth::Viewer;
 use sluice_model::ResourceType;
 
-use crate::AdminState;
 use crate::answer::{self, Parameters};
+use crate::{AdminState, config_dump};
 use sluice_xds::short_name;
 
 pub(crate) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
@@ -42,6 +45,27 @@ pub(crate) async fn connections(
         })
         .collect();
     answer::json(&json!({"totalClients": clients.len(), "clients": clients}), &parameters)
+}
+
+/// Closes the stream of a proxy, which then connects again. A page of another origin cannot cause that.
+pub(crate) async fn force_disconnect(
+    State(state): State<Arc<AdminState>>,
+    Extension(viewer): Extension<Viewer>,
+    headers: HeaderMap,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    // Browsers name the relation of the page that caused the request. Other clients do not.
+    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    if site.is_some_and(|site| ![&b"same-origin"[..], b"none"].contains(&site)) {
+        return answer::fail(StatusCode::FORBIDDEN, "requests from other origins are rejected");
+    }
+    let Some(proxy) = parameters.get("proxyID").filter(|proxy| !proxy.is_empty()) else {
+        return config_dump::missing_proxy_id();
+    };
+    match state.status.disconnect(proxy, &viewer) {
+        true => "OK".into_response(),
+        false => config_dump::not_connected(),
+    }
 }
 
 pub(crate) async fn frontier(

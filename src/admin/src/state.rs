@@ -1,15 +1,16 @@
 //! The state that the handlers read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use sluice_auth::{Authenticators, Viewer, ViewerRules};
 use sluice_engine::Engine;
 use sluice_graph::{GraphOptions, Handles};
 use sluice_model::{Identity, Text};
-use sluice_sources::Reporter;
 use sluice_sources::kube::{RemoteStates, WatchStates};
+use sluice_sources::{Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
@@ -31,7 +32,15 @@ pub struct AdminOptions {
     pub debug_auth: bool,
     /// The HTTP and the monitoring port serve `/debug` (`ENABLE_DEBUG_ON_HTTP`).
     pub debug_on_http: bool,
+    /// There are pages that change something: `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
+    pub changing_pages: bool,
 }
+
+/// Reads the mesh config in use as JSON, or returns why it does not decode.
+pub type MeshConfigReader = Box<dyn Fn() -> Result<Value, String> + Send + Sync>;
+
+/// Reads the templates of the injector by name; `None` before a configuration is read.
+pub type TemplatesReader = Box<dyn Fn() -> Option<BTreeMap<String, Value>> + Send + Sync>;
 
 /// Handles to everything that the pages show.
 pub struct AdminState {
@@ -47,6 +56,12 @@ pub struct AdminState {
     pub metrics: Mutex<Registry>,
     /// Problems of files that cannot be read.
     pub reporter: Reporter,
+    /// The objects of configuration as they were written.
+    pub originals: Originals,
+    /// The mesh config, once sources are read.
+    pub mesh_config: OnceLock<MeshConfigReader>,
+    /// The templates of the injector, if there is one.
+    pub templates: OnceLock<TemplatesReader>,
     /// The log.
     pub log: LogControl,
     /// Settings of the pages.

@@ -86,6 +86,8 @@ pub struct Features {
     pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP and the monitoring port.
     pub debug_on_http: bool,
+    /// `UNSAFE_ENABLE_ADMIN_ENDPOINTS`: there is a debug page that closes the streams of proxies.
+    pub changing_pages: bool,
     /// `ENABLE_DEBUG_ENDPOINT_AUTH`: the identity of a caller decides which debug pages it sees.
     pub debug_auth: bool,
     /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, in addition to that of the control plane, whose service
@@ -270,6 +272,7 @@ impl Features {
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
             resolve_gateway_names: variables.flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),
+            changing_pages: variables.flag("UNSAFE_ENABLE_ADMIN_ENDPOINTS", false),
             debug_auth: variables.flag("ENABLE_DEBUG_ENDPOINT_AUTH", true),
             debug_namespaces: variables.list("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES"),
             leader_election: variables.flag("ENABLE_LEADER_ELECTION", true),

@@ -33,6 +33,7 @@ mod workload;
 
 pub use config::ConfigError;
 pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
+pub use mesh::mesh_config;
 pub use native::supports_native_sidecars;
 pub use review::{Admission, AdmissionReview, ReviewError, denial};
 pub use selector::webhook_selects;

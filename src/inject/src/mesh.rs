@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prost_reflect::{DynamicMessage, ReflectMessage, Value as Proto};
 use serde_json::{Value as Json, json};
-use sluice_proto::json::decode_dynamic;
+use sluice_proto::json::{decode_dynamic, encode_dynamic};
 
 use crate::proxy_config::{self, descriptor};
 
@@ -19,6 +19,14 @@ pub(crate) struct Mesh {
     pub(crate) default_config: DynamicMessage,
     /// `rootNamespace`.
     pub(crate) root_namespace: String,
+}
+
+/// The mesh config of these layers with its defaults as JSON, for `/debug/mesh`.
+///
+/// # Errors
+/// A layer does not decode: the field and the reason.
+pub fn mesh_config(layers: &[Json]) -> Result<Json, String> {
+    Mesh::new(layers).map(|mesh| encode_dynamic(&mesh.message))
 }
 
 /// The default mesh config, as far as templates use it.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::backlog::{Backlog, Lane};
 use super::metrics::{KnownObjects, SourceMetrics};
-use super::{Change, MeshOverride, Sink};
+use super::{Change, MeshOverride, Originals, Sink};
 
 /// Maximum number of changes that wait in each lane of the backlog. A source waits while the lane of its changes is full,
 /// so a source of endpoints never waits for configuration.
@@ -106,6 +106,7 @@ impl InputSink {
         inputs: Inputs,
         clusters: BTreeMap<Text, Vec<Kind>>,
         mesh: MeshOverride,
+        originals: Originals,
         metrics: SourceMetrics,
     ) -> std::io::Result<Self> {
         let not_synced = clusters.iter().flat_map(|(cluster, kinds)| kinds.iter().map(|kind| (*kind, cluster.clone())));
@@ -116,6 +117,7 @@ impl InputSink {
             inputs,
             not_synced,
             mesh,
+            originals,
             metrics,
             known: KnownObjects::default(),
             waiting: waiting.clone(),
@@ -164,6 +166,7 @@ struct Committer {
     /// The kinds that have not been read for the first time yet, by cluster.
     not_synced: BTreeSet<(Kind, Text)>,
     mesh: MeshOverride,
+    originals: Originals,
     metrics: SourceMetrics,
     known: KnownObjects,
     waiting: Arc<WaitingCommits>,
@@ -193,6 +196,7 @@ impl Committer {
         let all = !done.is_empty() && self.not_synced.is_empty();
         let changes = changes.into_iter().map(|change| {
             self.metrics.count(&change, &mut self.known);
+            self.originals.set(&change);
             self.mesh.apply(change)
         });
         let changes: Vec<_> = changes.collect();
@@ -280,7 +284,14 @@ mod tests {
             Engine::start(options, |builder| sluice_graph::build(builder, &GraphOptions::default()));
         let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
         let inputs = handles.inputs.clone();
-        let sink = InputSink::start(engine.clone(), inputs, BTreeMap::new(), mesh, SourceMetrics::default());
+        let sink = InputSink::start(
+            engine.clone(),
+            inputs,
+            BTreeMap::new(),
+            mesh,
+            Originals::default(),
+            SourceMetrics::default(),
+        );
         (engine, handles, sink.expect("a thread"))
     }
 

@@ -8,6 +8,7 @@ pub mod kube;
 mod mesh_files;
 mod mesh_override;
 mod metrics;
+mod originals;
 mod report;
 
 use std::collections::BTreeSet;
@@ -23,7 +24,8 @@ pub use inputs::InputSink;
 pub use mesh_files::{MeshFileError, MeshFiles};
 pub use mesh_override::{MeshLayers, MeshOverride};
 pub use metrics::SourceMetrics;
-pub use report::{Problem, Reporter};
+pub use originals::{Original, Originals};
+pub use report::{Duplicate, Problem, Reporter};
 
 /// The origin of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -36,6 +38,9 @@ pub struct ChangeOrigin {
     pub generation: Option<i64>,
     /// When the source read it, since the Unix epoch.
     pub received: Duration,
+    /// The object itself, if it is one of configuration.
+    #[serde(skip)]
+    pub original: Option<Original>,
 }
 
 /// A change of one object.

@@ -1,4 +1,5 @@
-//! Problems with the text that sources read, for the log and for `/debug`.
+//! Problems with the text that sources read, for the log and for `/debug`: files that cannot be read, and objects that are
+//! declared more than once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
@@ -9,9 +10,25 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Severity, Text};
 use sluice_parse::kind_info;
 use tracing::{debug, info, warn};
 
-/// Problems of text that is not an object, by file. Rejects of objects are a collection of the graph.
+/// Problems of text that is not an object, by file, and objects that files declare more than once. Rejects of objects are a collection of the graph.
 #[derive(Clone, Debug, Default)]
-pub struct Reporter(Arc<Mutex<BTreeMap<Text, Problem>>>);
+pub struct Reporter {
+    problems: Arc<Mutex<BTreeMap<Text, Problem>>>,
+    duplicates: Arc<Mutex<BTreeMap<(Kind, ObjectKey), Duplicate>>>,
+}
+
+/// An object that files declare more than once.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Duplicate {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its cluster, namespace and name.
+    pub object: ObjectKey,
+    /// The files that declare it.
+    pub files: Vec<String>,
+    /// The declaration that is used, `FILE:LINE`.
+    pub used: String,
+}
 
 /// A text that cannot be read.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize)]
@@ -33,7 +50,7 @@ impl Problem {
 impl Reporter {
     /// Sets or clears the problem of a file, and logs a change.
     pub fn set(&self, place: &Text, problem: Option<Problem>) {
-        let mut problems = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         match problem {
             Some(problem) => {
                 if problems.get(place) != Some(&problem) {
@@ -52,7 +69,25 @@ impl Reporter {
     /// The current problems, by file.
     #[must_use]
     pub fn problems(&self) -> BTreeMap<Text, Problem> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds an object that is declared more than once. Returns whether that is new.
+    pub(super) fn add_duplicate(&self, duplicate: Duplicate) -> bool {
+        let mut duplicates = self.duplicates.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (duplicate.kind, duplicate.object.clone());
+        duplicates.insert(id, duplicate.clone()).as_ref() != Some(&duplicate)
+    }
+
+    /// Removes an object that is declared once, or no longer.
+    pub(super) fn remove_duplicate(&self, id: &(Kind, ObjectKey)) {
+        self.duplicates.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// The objects that files declare more than once.
+    #[must_use]
+    pub fn duplicates(&self) -> Vec<Duplicate> {
+        self.duplicates.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 }
 

@@ -1,9 +1,12 @@
 //! The current configuration of the injector (W02).
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
+use serde_json::Value;
 use sluice_inject::{ConfigError, Injector, InjectorSettings};
+use sluice_parse::yaml::{Limits, parse_value};
 use sluice_sources::MeshLayers;
 use tokio::sync::watch;
 use tracing::{error, info};
@@ -53,6 +56,16 @@ impl InjectionConfiguration {
     pub async fn read(&self) {
         // The sender is not dropped meanwhile.
         let _ = self.is_read.subscribe().wait_for(|is_read| *is_read).await;
+    }
+
+    /// The templates in use, by name: their texts, or what the configuration has in place of one. `None` before a valid
+    /// configuration is read.
+    #[must_use]
+    pub fn templates(&self) -> Option<BTreeMap<String, Value>> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = parse_value(&parts.used.texts.as_ref()?.config, &Limits::default()).ok()?;
+        let templates = config.get("templates")?.as_object()?;
+        Some(templates.iter().map(|(name, template)| (name.clone(), template.clone())).collect())
     }
 
     /// The source has been read.

@@ -16,25 +16,8 @@ const OBJECTS: &str = include_str!("objects.yaml");
 const PROXIES: &str = include_str!("proxies.json");
 const RECORDED: &str = include_str!("recorded.json");
 
-/// Pages that istiod lists and Sluice does not have.
-const MISSING_PAGES: [&str; 16] = [
-    "adsz?push=true",
-    "ambientz",
-    "authorizationz",
-    "cachez",
-    "cachez?clear=true",
-    "cachez?sizes=true",
-    "force_disconnect",
-    "inject",
-    "instancesz",
-    "mcsz",
-    "networkz",
-    "push_status",
-    "pushcontext",
-    "resourcesz",
-    "sidecarz",
-    "telemetryz",
-];
+/// Pages that istiod lists and Sluice does not, or not without `UNSAFE_ENABLE_ADMIN_ENDPOINTS`.
+const MISSING_PAGES: [&str; 5] = ["adsz?push=true", "ambientz", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
 
 /// Pages that only Sluice has.
 const OWN_PAGES: [&str; 10] =

@@ -18,8 +18,8 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
-use sluice_sources::Reporter;
 use sluice_sources::kube::{RemoteStates, WatchStates};
+use sluice_sources::{Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
@@ -98,6 +98,9 @@ impl DebugPages {
             readiness: Arc::new(Readiness::default()),
             metrics: Mutex::new(registry),
             reporter: Reporter::default(),
+            originals: Originals::default(),
+            mesh_config: OnceLock::new(),
+            templates: OnceLock::new(),
             log: log(),
             options: AdminOptions {
                 cluster: config.identity.cluster,
@@ -106,6 +109,7 @@ impl DebugPages {
                 debug_namespaces: config.features.debug_namespaces,
                 debug_auth: config.features.debug_auth,
                 debug_on_http: config.features.debug_on_http,
+                changing_pages: config.features.changing_pages,
             },
             graph: GraphOptions::default(),
             remotes: RemoteStates::default(),

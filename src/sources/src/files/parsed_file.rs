@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::yaml::{Chunk, Limits};
-use sluice_parse::{ObjectError, WORKLOAD_KINDS, parse_object};
+use sluice_parse::{ObjectError, WORKLOAD_KINDS, kind_info, parse_object};
 use tracing::{debug, info, warn};
 
 use super::object::{FileObject, read_objects};
 use super::text::{DocumentHash, FileText};
-use crate::Cluster;
 use crate::report::Problem;
+use crate::{Cluster, Original};
 
 /// Kind and key of an object. Two texts with equal ids declare the same object.
 pub(super) type Id = (Kind, ObjectKey);
@@ -60,6 +60,8 @@ pub(super) struct Object {
     pub(super) version: Text,
     /// Its generation, if it has one.
     pub(super) generation: Option<i64>,
+    /// The object itself, if it is one of configuration.
+    pub(super) original: Option<Original>,
 }
 
 /// The objects of a file.
@@ -187,7 +189,8 @@ impl Reader {
         let parsed = parse_object(&self.cluster.id, &self.cluster.domain, value).ok()?;
         let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
         let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
-        Some(Object { parsed: Box::new(parsed), version: version.into(), generation })
+        let original = kind_info(parsed.kind).and_then(|info| Original::of(info, value));
+        Some(Object { parsed: Box::new(parsed), version: version.into(), generation, original })
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::parsed_file::{Content, Entry, FileRecord, Id, Object, ParsedFile, Reader};
 use super::text::FileText;
-use crate::report::{Problem, RejectLog};
+use crate::report::{Duplicate, Problem, RejectLog};
 use crate::{Change, ChangeOrigin, Cluster, Reporter};
 
 /// The state of an object.
@@ -136,6 +136,7 @@ impl Tree {
         for id in touched {
             let Some(state) = self.objects.get(&id) else { continue };
             let Some(holder) = state.files.last().cloned() else {
+                self.reporter.remove_duplicate(&id);
                 if self.objects.remove(&id).is_some_and(|state| state.sent.is_some()) {
                     let origin = ChangeOrigin { place: display(path), received, ..ChangeOrigin::default() };
                     changes.push(Change { kind: id.0, key: id.1, object: None, origin });
@@ -144,10 +145,11 @@ impl Tree {
             };
             let entry = self.files.get(&holder).and_then(|file| file.get(&id)).cloned();
             let Some(entry) = entry else { continue };
-            if state.sent == Some(entry.content) {
+            let is_sent = state.sent == Some(entry.content);
+            self.report_duplicates(&id, &entry, &holder);
+            if is_sent {
                 continue;
             }
-            self.warn_of_duplicates(&id, &entry, &holder);
             let text = if *holder == *path {
                 text
             } else {
@@ -158,14 +160,14 @@ impl Tree {
             let object = if *holder == *path { objects.remove(&entry.content) } else { None };
             // The object was not parsed: another file declared it until now.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
-            let Object { parsed, version, generation } = object;
+            let Object { parsed, version, generation, original } = object;
             self.log.log(&parsed, &holder.display().to_string(), |fields| {
                 let Some(chunk) = chunk else { return Vec::new() };
                 let positions = yaml::find_positions(chunk.text, entry.line - chunk.line + 1, fields);
                 positions.into_iter().map(|position| chunk.line - 1 + position.line).collect()
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
-            let origin = ChangeOrigin { place, version, generation, received };
+            let origin = ChangeOrigin { place, version, generation, received, original };
             if let Some(state) = self.objects.get_mut(&id) {
                 state.sent = Some(entry.content);
             }
@@ -174,12 +176,16 @@ impl Tree {
         changes
     }
 
-    fn warn_of_duplicates(&self, id: &Id, entry: &Entry, holder: &Path) {
-        let files = self.objects.get(id).map_or(&[][..], |state| &state.files);
-        if entry.times > 1 || files.len() > 1 {
-            let declared_in: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
-            let (kind, object, file, line) = (id.0, &id.1, holder.display(), entry.line);
-            warn!(%kind, %object, %file, line, files = declared_in.join(", "), "object is declared more than once, the last declaration is used");
+    fn report_duplicates(&self, id: &Id, entry: &Entry, holder: &Path) {
+        let paths = self.objects.get(id).map_or(&[][..], |state| &state.files);
+        if entry.times < 2 && paths.len() < 2 {
+            return self.reporter.remove_duplicate(id);
+        }
+        let files: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+        let (kind, object, file, line) = (id.0, &id.1, holder.display(), entry.line);
+        let used = format!("{file}:{line}");
+        if self.reporter.add_duplicate(Duplicate { kind, object: object.clone(), files: files.clone(), used }) {
+            warn!(%kind, %object, %file, line, files = files.join(", "), "object is declared more than once, the last declaration is used");
         }
     }
 }

@@ -11,7 +11,7 @@ use sluice_telemetry::unix_time;
 use tracing::warn;
 
 use crate::report::RejectLog;
-use crate::{Change, ChangeOrigin, Cluster, Sink};
+use crate::{Change, ChangeOrigin, Cluster, Original, Sink};
 
 /// Passes changes of a kind's objects to the sink. It keeps the keys of the objects, so that a new list also yields the
 /// deleted objects.
@@ -81,7 +81,8 @@ impl ObjectsReceiver {
                 self.log.log(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
-                let origin = ChangeOrigin { place: Text::default(), version, generation, received };
+                let original = Original::of(self.info, object);
+                let origin = ChangeOrigin { place: Text::default(), version, generation, received, original };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {

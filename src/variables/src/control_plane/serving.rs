@@ -75,6 +75,7 @@ pub(super) const CALLERS: &[Variable] = &[
     ),
     followed("TOKEN_AUDIENCES", List, "istio-ca", "Accepted audiences of tokens, comma separated"),
     followed("JWT_RULE", Json, "", "JSON with issuer, jwks_uri and audiences of accepted OIDC tokens"),
+    followed("UNSAFE_ENABLE_ADMIN_ENDPOINTS", Bool, "false", "/debug/force_disconnect closes the stream of a proxy"),
     followed("ENABLE_DEBUG_ON_HTTP", Bool, "true", "Serve /debug on the HTTP and the monitoring port"),
     followed("ENABLE_DEBUG_ENDPOINT_AUTH", Bool, "true", "The identity of a caller decides which debug pages it sees"),
     followed(

@@ -238,6 +238,17 @@ impl StatusReader {
         self.connection(proxy, viewer).map(|connection| connection.key.clone())
     }
 
+    /// Closes the stream of the proxy of this node id or `pod.namespace`. Returns whether it is connected here and the viewer may
+    /// see it.
+    #[must_use]
+    pub fn disconnect(&self, proxy: &str, viewer: &Viewer) -> bool {
+        let connection = self.connection(proxy, viewer);
+        if let Some(connection) = &connection {
+            connection.refusal.refuse("an operator has closed the stream".to_owned());
+        }
+        connection.is_some()
+    }
+
     fn connection(&self, proxy: &str, viewer: &Viewer) -> Option<Arc<Connection>> {
         let connections = self.server.connections();
         let matches = |connection: &&Arc<Connection>| {

@@ -1,0 +1,120 @@
+//! The index of the debug pages, with forms for their parameters, and the list of their names.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::Response;
+use axum::response::Html;
+use axum::routing::MethodRouter;
+use sluice_xds::short_id;
+
+use crate::answer::{self, Parameters};
+use crate::html::{self, escape};
+use crate::{AdminState, debug};
+
+/// Maximum number of proxies that the forms suggest.
+const MAX_SUGGESTED_PROXIES: usize = 1_000;
+
+/// A page below `/debug`.
+pub(crate) struct Page {
+    pub(crate) path: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) fields: &'static [Field],
+    pub(crate) handler: MethodRouter<Arc<AdminState>>,
+}
+
+/// A parameter of a page.
+pub(crate) enum Field {
+    /// A connected proxy, without which there is no page.
+    Proxy(&'static str),
+    /// A connected proxy, or nothing.
+    OptionalProxy(&'static str),
+    /// A text, without which there is no page.
+    Text(&'static str),
+    /// A text, or nothing.
+    OptionalText(&'static str),
+    /// `true`, or nothing.
+    Flag(&'static str),
+}
+
+impl Field {
+    fn is_required(&self) -> bool {
+        matches!(self, Self::Proxy(_) | Self::Text(_))
+    }
+
+    fn html(&self) -> String {
+        let input = |name: &str, rest: &str| {
+            format!("<input type=\"text\" name=\"{name}\" placeholder=\"{name}\" aria-label=\"{name}\"{rest}>")
+        };
+        match self {
+            Self::Proxy(name) => input(name, " list=\"proxies\" required"),
+            Self::OptionalProxy(name) => input(name, " list=\"proxies\""),
+            Self::Text(name) => input(name, " required"),
+            Self::OptionalText(name) => input(name, ""),
+            Self::Flag(name) => {
+                format!("<label><input type=\"checkbox\" name=\"{name}\" value=\"true\"> {name}</label>")
+            }
+        }
+    }
+}
+
+/// Whether the page needs no parameter.
+fn is_complete(page: &Page) -> bool {
+    !page.path.contains('{') && !page.fields.iter().any(Field::is_required)
+}
+
+/// The page as a link if it needs no parameter, and a form if it takes any.
+fn row(page: &Page) -> String {
+    let (path, help) = (page.path, escape(page.help));
+    let name = if is_complete(page) { format!("<a href=\"{path}\">{path}</a>") } else { path.to_owned() };
+    let mut form = String::new();
+    if !page.fields.is_empty() {
+        let fields: String = page.fields.iter().map(Field::html).collect();
+        form = format!("<form action=\"{path}\">{fields}<button>Show</button></form>");
+    }
+    format!("<tr><td>{name}</td><td>{help}{form}</td></tr>")
+}
+
+/// The HTML page. Its only addresses are those of this server.
+pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Html<String> {
+    let rows: String = debug::pages(&state.options).iter().map(row).collect();
+    let mut body = "<p>Add <code>?pretty</code> for indented JSON.</p><datalist id=\"proxies\">".to_owned();
+    for (key, _) in state.status.proxies().into_iter().take(MAX_SUGGESTED_PROXIES) {
+        // Writing to a string cannot fail.
+        let _ = write!(body, "<option value=\"{}\">", escape(&short_id(&key.0)));
+    }
+    let _ = write!(body, "</datalist><table>{rows}</table>");
+    html::page("Sluice", &body)
+}
+
+/// The names of the pages.
+pub(crate) async fn list(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+    let pages = debug::pages(&state.options);
+    let names = pages.iter().filter_map(|page| page.path.strip_prefix("/debug/"));
+    let names: Vec<&str> = names.filter(|name| *name != "list" && !name.contains('{')).collect();
+    answer::json(&names, &parameters)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+
+    fn page(path: &'static str, fields: &'static [Field]) -> Page {
+        Page { path, help: "a & b", fields, handler: get(async || "") }
+    }
+
+    #[test]
+    fn only_pages_that_work_without_parameters_are_links() {
+        let plain = row(&page("/debug/a", &[]));
+        assert_eq!(plain, "<tr><td><a href=\"/debug/a\">/debug/a</a></td><td>a &amp; b</td></tr>");
+        assert!(!row(&page("/debug/a/{name}", &[])).contains("<a "));
+        let required = row(&page("/debug/b", &[Field::Proxy("proxyID"), Field::Flag("include_eds")]));
+        assert!(!required.contains("<a ") && required.contains("name=\"proxyID\"") && required.contains(" required"));
+        let optional = row(&page("/debug/c", &[Field::OptionalText("kind")]));
+        assert!(optional.contains("<a href=\"/debug/c\">") && optional.contains("<form action=\"/debug/c\">"));
+    }
+}

@@ -1,0 +1,170 @@
+//! The objects of configuration as they were written, for the debug pages (O08).
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use sluice_model::{Kind, ObjectKey};
+use sluice_parse::KindInfo;
+
+use crate::Change;
+
+/// The annotation of `kubectl apply`: a second copy of the object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An object of a custom kind as compact JSON.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Original(Arc<str>);
+
+impl Original {
+    /// The object without `managedFields` and the annotation of `kubectl apply`. `None` for kinds of Kubernetes itself: they
+    /// are no configuration, and some hold secrets.
+    pub(crate) fn of(info: &KindInfo, object: &Value) -> Option<Self> {
+        info.is_custom().then(|| Self(compact(object).to_string().into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
+fn compact(object: &Value) -> Value {
+    let Value::Object(fields) = object else { return Value::Null };
+    let copied = fields.iter().map(|(name, value)| match (name.as_str(), value) {
+        ("metadata", Value::Object(metadata)) => {
+            let kept = metadata.iter().filter(|(name, _)| *name != "managedFields").filter_map(|(name, value)| {
+                let value = if name == "annotations" { without_last_applied(value) } else { value.clone() };
+                let is_empty = name == "annotations" && value.as_object().is_none_or(serde_json::Map::is_empty);
+                (!is_empty).then(|| (name.clone(), value))
+            });
+            (name.clone(), Value::Object(kept.collect()))
+        }
+        _ => (name.clone(), value.clone()),
+    });
+    Value::Object(copied.collect())
+}
+
+fn without_last_applied(annotations: &Value) -> Value {
+    let Value::Object(annotations) = annotations else { return Value::Null };
+    let kept = annotations.iter().filter(|(name, _)| *name != LAST_APPLIED);
+    Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+/// The current objects of configuration. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Originals(Arc<Mutex<ByKind>>);
+
+type ByKind = BTreeMap<Kind, BTreeMap<ObjectKey, Original>>;
+
+impl Originals {
+    fn lock(&self) -> MutexGuard<'_, ByKind> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what a change sets, and frees what it deletes.
+    pub(crate) fn set(&self, change: &Change) {
+        match (&change.object, &change.origin.original) {
+            (Some(_), Some(original)) => {
+                self.lock().entry(change.kind).or_default().insert(change.key.clone(), original.clone());
+            }
+            _ => {
+                if let Entry::Occupied(mut objects) = self.lock().entry(change.kind) {
+                    objects.get_mut().remove(&change.key);
+                }
+            }
+        }
+    }
+
+    /// The texts of the objects of a kind, in the order of their keys. The texts are shared, not copied.
+    #[must_use]
+    pub fn of_kind(&self, kind: Kind) -> Vec<(ObjectKey, Arc<str>)> {
+        let objects = self.lock();
+        let texts = objects.get(&kind).into_iter().flatten();
+        texts.map(|(key, original)| (key.clone(), original.0.clone())).collect()
+    }
+
+    /// The text of an object.
+    #[must_use]
+    pub fn get(&self, kind: Kind, key: &ObjectKey) -> Option<Arc<str>> {
+        self.lock().get(&kind)?.get(key).map(|original| original.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sluice_model::ParsedObject;
+    use sluice_parse::kind_info;
+
+    use super::*;
+    use crate::ChangeOrigin;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("Kubernetes", "shop", name)
+    }
+
+    fn change(kind: Kind, name: &str, object: Option<&Value>) -> Change {
+        let original = object.and_then(|object| Original::of(kind_info(kind).expect("a kind"), object));
+        let parsed = object.map(|_| Box::new(ParsedObject { kind, key: key(name), object: None, rejects: Vec::new() }));
+        Change { kind, key: key(name), object: parsed, origin: ChangeOrigin { original, ..ChangeOrigin::default() } }
+    }
+
+    #[test]
+    fn object_is_kept_as_it_was_written_until_it_is_deleted() {
+        let originals = Originals::default();
+        let written = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+            "metadata": {"name": "a", "namespace": "shop", "managedFields": [{"manager": "kubectl"}],
+                "annotations": {LAST_APPLIED: "{}", "team": "fruit"}},
+            "spec": {"hosts": ["a"], "http": [{"timeout": "1500ms", "unknownField": 7}]},
+        });
+        originals.set(&change(Kind::VirtualService, "a", Some(&written)));
+        let expected = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+            "metadata": {"name": "a", "namespace": "shop", "annotations": {"team": "fruit"}},
+            "spec": {"hosts": ["a"], "http": [{"timeout": "1500ms", "unknownField": 7}]},
+        });
+        let text = originals.get(Kind::VirtualService, &key("a")).expect("it is kept");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), expected);
+        originals.set(&change(Kind::VirtualService, "a", None));
+        assert_eq!(originals.of_kind(Kind::VirtualService), []);
+    }
+
+    #[test]
+    fn objects_of_kubernetes_itself_are_not_kept() {
+        let originals = Originals::default();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "shop"}, "data": {"key": "QQ=="},
+        });
+        originals.set(&change(Kind::Secret, "a", Some(&secret)));
+        assert_eq!(originals.get(Kind::Secret, &key("a")), None);
+    }
+
+    #[test]
+    fn an_object_takes_little_more_than_its_text() {
+        const OBJECTS: usize = 10_000;
+        let originals = Originals::default();
+        for n in 0..OBJECTS {
+            let name = format!("route-{n:05}");
+            let object = json!({
+                "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+                "metadata": {"name": name, "namespace": "shop", "generation": 1, "resourceVersion": "1234567",
+                    "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "6a1e0e0c-6b0a-4e0e-8b39-6f6f8c6f7d10",
+                    "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:hosts": {}, "f:http": {}}}}]},
+                "spec": {"hosts": [format!("{name}.shop.svc.cluster.local")], "http": [
+                    {"match": [{"uri": {"prefix": "/v2"}}], "timeout": "2s",
+                        "route": [{"destination": {"host": format!("{name}.shop.svc.cluster.local"), "subset": "v2"}}]},
+                    {"route": [{"destination": {"host": format!("{name}.shop.svc.cluster.local"), "subset": "v1"}}]}]},
+            });
+            originals.set(&change(Kind::VirtualService, &name, Some(&object)));
+        }
+        let kept = originals.of_kind(Kind::VirtualService);
+        let bytes: usize = kept.iter().map(|(_, text)| text.len()).sum();
+        assert_eq!(kept.len(), OBJECTS);
+        // The figure of docs/operate.md.
+        assert_eq!(bytes / OBJECTS, 538, "bytes an object");
+    }
+}

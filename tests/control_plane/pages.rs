@@ -1,0 +1,220 @@
+//! Debug pages in istiod's form (O08): `pages/recorded.json` has what istiod answered for the mesh of `istioctl/objects.yaml`
+//! with the proxies of `istioctl/proxies.json`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
+use sluice_testkit::server::{Options, Sluiced, request};
+
+const OBJECTS: &str = include_str!("istioctl/objects.yaml");
+const PROXIES: &str = include_str!("istioctl/proxies.json");
+const RECORDED: &str = include_str!("pages/recorded.json");
+const WEB: &str = "web-v1-5b6c7d8e9f-aaaa1.shop";
+
+/// A server with this mesh.
+async fn start(directory: &Path, environment: &[(&str, &str)]) -> Result<Sluiced> {
+    std::fs::write(directory.join("objects.yaml"), OBJECTS)?;
+    let env = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Sluiced::start(&Options { env, ..Options::new(directory) }).await
+}
+
+/// Streams of both proxies that have got their clusters.
+async fn connect_proxies(server: &Sluiced) -> Result<Vec<AdsStream>> {
+    let proxies: Vec<Value> = serde_json::from_str(PROXIES)?;
+    let mut streams = Vec::new();
+    for row in &proxies {
+        let identity = Identity::of_node(&row["node"])?;
+        let mut stream = AdsStream::open(connect(server.grpc).await?, Protocol::Sotw, identity)?;
+        stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
+        let update = stream.next().await?.context("clusters")?;
+        stream.ack(&update)?;
+        streams.push(stream);
+    }
+    Ok(streams)
+}
+
+async fn page(server: &Sluiced, name: &str) -> Result<Value> {
+    let (status, text) = server.get(&format!("/debug/{name}")).await?;
+    ensure!(status == 200, "{name}: {status} {text}");
+    serde_json::from_str(&text).with_context(|| format!("{name}: {text}"))
+}
+
+/// Removes what differs: times and versions, fields that are empty in both or that Sluice does not have, and those that the API
+/// server adds.
+fn comparable(value: &mut Value) {
+    const DIFFERENT: [&str; 13] = [
+        "creationTime", "creationTimestamp", "generation", "resourceVersion", "uid", "status",
+        // The mesh of the test has one automatically allocated address.
+        "autoAllocatedIPv6Address",
+        // No collection has these of a service.
+        "Aliases", "ClusterExternalPorts", "ObjectName", "PassthroughTargetPorts", "ResourceVersion", "Visibility",
+    ];
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !DIFFERENT.contains(&name.as_str()));
+            // The default of a ServiceEntry, which istiod repeats.
+            if fields.get("ExportTo").is_some_and(|namespaces| namespaces.get("*").is_some()) {
+                fields.insert("ExportTo".to_owned(), Value::Null);
+            }
+            fields.values_mut().for_each(comparable);
+        }
+        Value::Array(items) => items.iter_mut().for_each(comparable),
+        _ => {}
+    }
+}
+
+/// Objects are shown as they were written: with fields that have their default, and durations in their own form.
+fn as_istiod_writes(objects: &mut Value) {
+    for object in objects.as_array_mut().into_iter().flatten() {
+        let is_default = |value: &Value| [json!("ALLOW"), json!("MESH_EXTERNAL")].contains(value);
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.retain(|name, value| !(["action", "location"].contains(&name.as_str()) && is_default(value)));
+        }
+        if let Some(duration) = object.pointer_mut("/spec/http/0/retries/perTryTimeout") {
+            *duration = json!(if *duration == "500ms" { "0.500s" } else { "another duration" });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_have_the_form_and_the_content_of_istiod() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let server = start(directory.path(), &[]).await?;
+    let _streams = connect_proxies(&server).await?;
+    let recorded: BTreeMap<String, Value> = serde_json::from_str(RECORDED)?;
+    let mut differences = Vec::new();
+    for (name, mut expected) in recorded {
+        let mut ours = page(&server, &name).await?;
+        if name == "configz" {
+            as_istiod_writes(&mut ours);
+            let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+            [&mut ours, &mut expected].map(|page| page.as_array_mut().map(|rows| rows.sort_by_key(key)));
+        }
+        if let Some(rows) = ours.as_array_mut() {
+            // The Service of the API server differs from that of the recording.
+            rows.retain(|row| row["hostname"] != "kubernetes.default.svc.cluster.local");
+        }
+        // Policies are shown as they were written, too.
+        for policy in [
+            "/authorization_policies/namespace_to_policies/shop/0/spec",
+            "/AuthorizationPolicies/namespace_to_policies/shop/0/spec",
+        ] {
+            if let Some(spec) = ours.pointer_mut(policy).and_then(Value::as_object_mut) {
+                assert_eq!(spec.remove("action"), Some(json!("ALLOW")));
+            }
+        }
+        comparable(&mut expected);
+        comparable(&mut ours);
+        if expected != ours {
+            differences.push(format!("{name}:\n istiod  {expected}\n sluiced {ours}"));
+        }
+    }
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+
+    let one = page(&server, "configz?kind=virtualservice&namespace=store").await?;
+    assert_eq!((one.as_array().map(Vec::len), &one[0]["metadata"]["name"]), (Some(1), &json!("pay")));
+    assert_eq!(server.get("/debug/configz?kind=Nothing").await?.0, 400);
+
+    let reachable = page(&server, &format!("sidecarz?proxyID={WEB}")).await?;
+    let hosts: Vec<&str> =
+        reachable["services"].as_array().into_iter().flatten().filter_map(|row| row["hostname"].as_str()).collect();
+    assert_eq!(hosts.len(), 8, "{hosts:?}");
+    assert_eq!(reachable["servicesByHostname"]["bank.example.test"]["Resolution"], 1);
+    for name in ["sidecarz?proxyID=nosuch.shop", "telemetryz?proxyID=nosuch.shop"] {
+        let (status, text) = server.get(&format!("/debug/{name}")).await?;
+        assert_eq!(status, 404, "{name}");
+        assert!(text.starts_with("Proxy not connected to this Pilot instance."), "{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_appear_and_disappear_with_their_files() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let server = start(directory.path(), &[]).await?;
+    let object = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: extra, namespace: shop}\nspec: {}\n";
+    let names = async || -> Result<Vec<String>> {
+        let page = page(&server, "configz?kind=Sidecar").await?;
+        let rows = page.as_array().into_iter().flatten();
+        Ok(rows.map(|row| row["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect())
+    };
+    let files = [directory.path().join("a.yaml"), directory.path().join("b.yaml")];
+    for file in &files {
+        std::fs::write(file, object)?;
+    }
+    let reached = async |wanted: &[&str], duplicates: usize| -> Result<()> {
+        for _ in 0..500 {
+            let rejects = page(&server, "rejects").await?;
+            if names().await? == wanted && rejects["duplicates"].as_array().map(Vec::len) == Some(duplicates) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::bail!("{:?}", (names().await?, page(&server, "rejects").await?))
+    };
+    reached(&["extra", "default"], 1).await?;
+    let duplicate = &page(&server, "rejects").await?["duplicates"][0];
+    assert_eq!(duplicate["files"].as_array().map(Vec::len), Some(2), "{duplicate}");
+    assert!(duplicate["used"].as_str().is_some_and(|used| used.ends_with("b.yaml:1")), "{duplicate}");
+    std::fs::remove_file(&files[1])?;
+    reached(&["extra", "default"], 0).await?;
+    std::fs::remove_file(&files[0])?;
+    reached(&["default"], 0).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_get_tables_and_every_link_works() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let server = start(directory.path(), &[]).await?;
+    let _streams = connect_proxies(&server).await?;
+    let browser = [("accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+    let index = request(server.http, "GET", "/debug", &browser, "").await?.body;
+    assert!(index.contains(&format!("<option value=\"{WEB}\">")), "{index}");
+    let links: Vec<&str> = index.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(links.len() > 25, "{links:?}");
+    for link in links {
+        let response = request(server.http, "GET", link, &browser, "").await?;
+        assert_eq!(response.status, 200, "{link}: {}", response.body);
+    }
+    for name in ["rejects", "collections"] {
+        let response = request(server.http, "GET", &format!("/debug/{name}"), &browser, "").await?;
+        assert!(response.header("content-type").is_some_and(|it| it.starts_with("text/html")), "{name}");
+    }
+    let table = request(server.http, "GET", "/debug/collections", &browser, "").await?.body;
+    let row = "<td><a href=\"/debug/collections/services\">services</a></td><td class=\"number\">";
+    assert!(table.contains(row), "{table}");
+    let link = table.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
+    let link = link.filter(|link| link.contains("%2F")).next().context("a collection with a slash in its name")?;
+    assert_eq!(server.get(link).await?.0, 200, "{link}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn force_disconnect_closes_a_stream_if_it_is_enabled() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = format!("/debug/force_disconnect?proxyID={WEB}");
+    let server = start(directory.path(), &[]).await?;
+    assert_eq!(server.get(&path).await?.0, 404);
+    drop(server);
+    let server = start(directory.path(), &[("UNSAFE_ENABLE_ADMIN_ENDPOINTS", "true")]).await?;
+    let mut streams = connect_proxies(&server).await?;
+    assert_eq!(server.get("/debug/force_disconnect").await?.0, 400);
+    assert_eq!(server.get("/debug/force_disconnect?proxyID=nosuch.shop").await?.0, 404);
+    let other_origin = [("sec-fetch-site", "cross-site")];
+    assert_eq!(request(server.http, "GET", &path, &other_origin, "").await?.status, 403);
+    assert_eq!(page(&server, "connections").await?["totalClients"], 2);
+    assert_eq!(server.get(&path).await?, (200, "OK".to_owned()));
+    let end = streams[0].next_within(Duration::from_secs(10)).await;
+    assert!(!matches!(end, Ok(Some(_))), "the stream ends: {end:?}");
+    for _ in 0..500 {
+        if page(&server, "connections").await?["totalClients"] == 1 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    anyhow::bail!("the proxy is still connected")
+}
