@@ -218,3 +218,20 @@ async fn force_disconnect_closes_a_stream_if_it_is_enabled() -> Result<()> {
     }
     anyhow::bail!("the proxy is still connected")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ambientz_has_workloads_services_and_policies() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let objects = include_str!("../cases/ambient/04-authz-l4-peerauth/input.yaml");
+    std::fs::write(directory.path().join("objects.yaml"), objects)?;
+    let env = vec![("PILOT_ENABLE_AMBIENT".to_owned(), "true".to_owned())];
+    let server = Sluiced::start(&Options { env, ..Options::new(directory.path()) }).await?;
+    let page = page(&server, "ambientz").await?;
+    let names = |part: &str| -> Vec<&str> {
+        let rows = page[part].as_array().into_iter().flatten();
+        rows.filter_map(|row| row["name"].as_str()).collect()
+    };
+    let parts = ["workloads", "services", "policies"].map(|part| names(part).len());
+    assert!(parts.iter().all(|rows| *rows > 0), "{page}");
+    Ok(())
+}

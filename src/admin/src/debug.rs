@@ -19,7 +19,7 @@ use sluice_telemetry::UnknownLogLevel;
 use crate::answer::{self, Parameters};
 use crate::index::{self, Field, Page};
 use crate::{
-    AdminOptions, AdminState, access, answers, config_dump, configuration, findings, krtz, proxies, services, version,
+    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, findings, krtz, proxies, services, version,
 };
 
 /// All pages below `/debug`.
@@ -29,6 +29,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
     let page = |path, help, fields, handler| Page { path, help, fields, handler };
     let mut pages = vec![
         page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", &[], get(proxies::adsz)),
+        page("/debug/ambientz", "Workloads, services and policies of ambient mode", &[], get(ambient::serve)),
         page("/debug/authorizationz", "Authorization policies by namespace", &[], get(configuration::authorizationz)),
         page("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", &[Flag("sizes")], get(cachez)),
         page("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", &[], get(clusterz)),

@@ -4,6 +4,7 @@
 //! `PUT /debug/log`, which sets the log levels, and `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
 
 mod access;
+mod ambient;
 mod answer;
 mod answers;
 mod config_dump;

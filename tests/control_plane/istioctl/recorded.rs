@@ -17,7 +17,7 @@ const PROXIES: &str = include_str!("proxies.json");
 const RECORDED: &str = include_str!("recorded.json");
 
 /// Pages that istiod lists and Sluice does not, or not without `UNSAFE_ENABLE_ADMIN_ENDPOINTS`.
-const MISSING_PAGES: [&str; 5] = ["adsz?push=true", "ambientz", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
+const MISSING_PAGES: [&str; 4] = ["adsz?push=true", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
 
 /// Pages that only Sluice has.
 const OWN_PAGES: [&str; 10] =
