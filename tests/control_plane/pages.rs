@@ -47,11 +47,21 @@ async fn page(server: &Sluiced, name: &str) -> Result<Value> {
 /// server adds.
 fn comparable(value: &mut Value) {
     const DIFFERENT: [&str; 13] = [
-        "creationTime", "creationTimestamp", "generation", "resourceVersion", "uid", "status",
+        "creationTime",
+        "creationTimestamp",
+        "generation",
+        "resourceVersion",
+        "uid",
+        "status",
         // The mesh of the test has one automatically allocated address.
         "autoAllocatedIPv6Address",
         // No collection has these of a service.
-        "Aliases", "ClusterExternalPorts", "ObjectName", "PassthroughTargetPorts", "ResourceVersion", "Visibility",
+        "Aliases",
+        "ClusterExternalPorts",
+        "ObjectName",
+        "PassthroughTargetPorts",
+        "ResourceVersion",
+        "Visibility",
     ];
     match value {
         Value::Object(fields) => {
@@ -136,7 +146,8 @@ async fn pages_have_the_form_and_the_content_of_istiod() -> Result<()> {
 async fn objects_appear_and_disappear_with_their_files() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let server = start(directory.path(), &[]).await?;
-    let object = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: extra, namespace: shop}\nspec: {}\n";
+    let object =
+        "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: extra, namespace: shop}\nspec: {}\n";
     let names = async || -> Result<Vec<String>> {
         let page = page(&server, "configz?kind=Sidecar").await?;
         let rows = page.as_array().into_iter().flatten();
@@ -231,7 +242,10 @@ async fn ambientz_has_workloads_services_and_policies() -> Result<()> {
         let rows = page[part].as_array().into_iter().flatten();
         rows.filter_map(|row| row["name"].as_str()).collect()
     };
-    let parts = ["workloads", "services", "policies"].map(|part| names(part).len());
-    assert!(parts.iter().all(|rows| *rows > 0), "{page}");
+    assert_eq!(names("services"), ["coral", "crab"]);
+    assert_eq!(names("workloads").len(), 3, "{page}");
+    let policies = names("policies");
+    assert!(policies.contains(&"global") && policies.contains(&"wl-http-deny"), "{policies:?}");
+    assert!(page["policies"][0].get("@type").is_none(), "{page}");
     Ok(())
 }

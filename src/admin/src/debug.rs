@@ -19,7 +19,8 @@ use sluice_telemetry::UnknownLogLevel;
 use crate::answer::{self, Parameters};
 use crate::index::{self, Field, Page};
 use crate::{
-    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, findings, krtz, proxies, services, version,
+    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, findings, krtz, proxies, services,
+    version,
 };
 
 /// All pages below `/debug`.
