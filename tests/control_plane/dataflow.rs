@@ -12,7 +12,7 @@ use sluice_graph::{GraphOptions, build};
 use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::files::FileSource;
-use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Originals, Reporter, Sink, SourceMetrics};
 use sluice_testkit::wait::until;
 use sluice_xds::{AdsStream, DiscoveryServer, EngineProxies, Metrics, Outputs, follow};
 use sluice_xds_protocol::{HeldList, Interest, NameList, Request, Response, Store, XdsProtocol};

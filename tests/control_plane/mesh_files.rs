@@ -12,7 +12,7 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
 use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
-use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics};
+use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Originals, Problem, Reporter, Sink, SourceMetrics};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
 use sluice_watch::FollowGuard;

@@ -46,7 +46,7 @@ async fn page(server: &Sluiced, name: &str) -> Result<Value> {
 /// Removes what differs: times and versions, fields that are empty in both or that Sluice does not have, and those that the API
 /// server adds.
 fn comparable(value: &mut Value) {
-    const DIFFERENT: [&str; 13] = [
+    const DIFFERENT: [&str; 15] = [
         "creationTime",
         "creationTimestamp",
         "generation",
@@ -62,6 +62,9 @@ fn comparable(value: &mut Value) {
         "PassthroughTargetPorts",
         "ResourceVersion",
         "Visibility",
+        // No collection has these of an endpoint.
+        "LegacyClusterPortKey",
+        "SendUnhealthyEndpoints",
     ];
     match value {
         Value::Object(fields) => {

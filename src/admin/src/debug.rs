@@ -19,8 +19,8 @@ use sluice_telemetry::UnknownLogLevel;
 use crate::answer::{self, Parameters};
 use crate::index::{self, Field, Page};
 use crate::{
-    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, findings, krtz, proxies, services,
-    version,
+    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, endpoints, findings, krtz, proxies,
+    services, version,
 };
 
 /// All pages below `/debug`.
@@ -41,8 +41,8 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/connections", "Connected proxies: address and time", &[], get(proxies::connections)),
         page("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::extensions)),
         page("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::endpoints)),
-        page("/debug/endpointShardz", "Endpoints of all services", &[], get(endpointz)),
-        page("/debug/endpointz", "Endpoints of all services", &[], get(endpointz)),
+        page("/debug/endpointShardz", "Endpoints of all services", &[], get(endpoints::serve)),
+        page("/debug/endpointz", "Endpoints of all services", &[], get(endpoints::serve)),
         page("/debug/epochs", "Recent epochs: written inputs, changed collections, time", &[], get(epochs)),
         page("/debug/frontier", "Acknowledgements of a resource (?type=cds&name=NAME): proxies that subscribe to it, were sent it, acknowledged it", &[Text("type"), Text("name")], get(proxies::frontier)),
         page("/debug/history", "Recent changes of objects: resources and proxies that each concerned (?since=, limit=, object=, proxy=)", &[OptionalText("since"), OptionalText("limit"), OptionalText("object"), OptionalProxy("proxy")], get(answers::history_page)),
@@ -201,23 +201,6 @@ async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query
     };
     let clusters: Vec<_> = [own].into_iter().chain(state.remotes.all()).map(row).collect();
     Ok(answer::json(&clusters, &parameters))
-}
-
-/// Endpoints by host, then by namespace, then by cluster.
-async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    let snapshot = state.engine.snapshot();
-    let mut rows: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
-    let listed = snapshot.iter(&state.handles.endpoints).map(|(key, endpoints)| (key, endpoints.as_slice()));
-    let chunks = snapshot.iter(&state.handles.endpoint_chunks);
-    let chunks = chunks.map(|((group, _), endpoints)| (&group.service, &**endpoints));
-    for (key, endpoints) in listed.chain(chunks) {
-        let service = rows.entry(key.host.to_string()).or_default().entry(key.namespace.to_string()).or_default();
-        for endpoint in endpoints {
-            let shard = service.entry(endpoint.cluster.to_string()).or_default();
-            shard.push(serde_json::to_value(endpoint).unwrap_or_default());
-        }
-    }
-    Ok(answer::json(&rows, &parameters))
 }
 
 /// The log levels.

@@ -11,6 +11,7 @@ mod config_dump;
 mod configuration;
 mod controlz;
 mod debug;
+mod endpoints;
 mod findings;
 mod html;
 mod index;

@@ -17,7 +17,7 @@ use crate::{AdminState, config_dump};
 use sluice_xds::short_name;
 
 pub(crate) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
-    answer::json(&state.status.adsz(), &parameters)
+    answer::stream_json(state.status.adsz(), &parameters)
 }
 
 pub(crate) async fn syncz(

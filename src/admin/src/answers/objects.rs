@@ -113,6 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_kind_has_its_own_collection() {
+        let mut names: Vec<&str> = Inputs::kinds().into_iter().filter_map(Inputs::collection).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((names.len(), count), (Inputs::kinds().len(), Inputs::kinds().len()), "{names:?}");
+    }
+
+    #[test]
     fn writes_of_objects_have_their_name_and_source() {
         let origin = Origin { received: Some(Duration::from_millis(1_500)), ..Origin::version("shop.yaml:7") };
         let write = |collection: &str, key: Value| Write {

@@ -382,6 +382,17 @@ impl Session {
         self.subscriptions.iter().map(|subscription| (subscription.kind, status(subscription))).collect()
     }
 
+    /// The names that the client subscribes to, by type, in order.
+    #[must_use]
+    pub fn watched(&self) -> BTreeMap<ResourceType, Vec<Text>> {
+        let names = |subscription: &Subscription| {
+            let mut names: Vec<Text> = subscription.names.iter().cloned().collect();
+            names.sort_unstable();
+            names
+        };
+        self.subscriptions.iter().map(|subscription| (subscription.kind, names(subscription))).collect()
+    }
+
     /// The resources of a type that the client was sent.
     #[must_use]
     pub fn held(&self, kind: ResourceType) -> Vec<ResolvedResource> {

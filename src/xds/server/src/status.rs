@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use sluice_auth::Viewer;
 use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Text};
 use sluice_proto::envoy::admin::v3::UpdateFailureState;
@@ -66,12 +67,37 @@ struct SynczType {
     last_error: Option<Text>,
 }
 
-/// `/debug/adsz` (O11).
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// `/debug/adsz` (O11). The clients are read while it is encoded, because the names of all subscriptions are many.
 pub struct Adsz {
-    total_clients: usize,
-    clients: Vec<AdszClient>,
+    connections: Vec<Arc<Connection>>,
+}
+
+impl Serialize for Adsz {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut page = serializer.serialize_struct("Adsz", 2)?;
+        page.serialize_field("totalClients", &self.connections.len())?;
+        page.serialize_field("clients", &AdszClients(&self.connections))?;
+        page.end()
+    }
+}
+
+struct AdszClients<'a>(&'a [Arc<Connection>]);
+
+impl Serialize for AdszClients<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|connection| {
+            let watched = connection.session().watched();
+            AdszClient {
+                connection_id: format!("{}-{}", short_id(&connection.proxy.id), connection.id),
+                connected_at: time(connection.connected_at),
+                address: connection.caller.address(),
+                labels: connection.proxy.labels.clone(),
+                metadata: connection.proxy.metadata.clone(),
+                locality: connection.proxy.locality.clone(),
+                watches: watched.into_iter().map(|(kind, names)| (kind.type_url(), names)).collect(),
+            }
+        }))
+    }
 }
 
 /// A client of [`Adsz`].
@@ -84,7 +110,7 @@ struct AdszClient {
     labels: sluice_model::Labels,
     metadata: sluice_model::Labels,
     locality: sluice_model::Locality,
-    watches: BTreeMap<&'static str, usize>,
+    watches: BTreeMap<&'static str, Vec<Text>>,
 }
 
 /// Progress of the clients that subscribe to a resource.
@@ -210,17 +236,7 @@ impl StatusReader {
     /// The clients for `/debug/adsz`.
     #[must_use]
     pub fn adsz(&self) -> Adsz {
-        let of = |stream: StreamStatus| AdszClient {
-            connection_id: format!("{}-{}", short_id(&stream.proxy.id), stream.id),
-            connected_at: time(stream.connected_at),
-            address: stream.peer,
-            labels: stream.proxy.labels.clone(),
-            metadata: stream.proxy.metadata.clone(),
-            locality: stream.proxy.locality.clone(),
-            watches: stream.types.iter().map(|(kind, status)| (kind.type_url(), status.names)).collect(),
-        };
-        let clients: Vec<AdszClient> = self.streams().into_iter().map(of).collect();
-        Adsz { total_clients: clients.len(), clients }
+        Adsz { connections: self.server.connections().values().cloned().collect() }
     }
 
     /// The resources that a proxy was sent, by type: for `/debug/config_dump`. `proxy` is a node id or `pod.namespace`; `None` if
