@@ -73,9 +73,16 @@ fn comparable(value: &mut Value) {
             if fields.get("ExportTo").is_some_and(|namespaces| namespaces.get("*").is_some()) {
                 fields.insert("ExportTo".to_owned(), Value::Null);
             }
+            // istiod adds an empty label, and lists the endpoints of a service in another order.
+            if fields.get("topology.istio.io/network").is_some_and(|network| network == "") {
+                fields.remove("topology.istio.io/network");
+            }
             fields.values_mut().for_each(comparable);
         }
-        Value::Array(items) => items.iter_mut().for_each(comparable),
+        Value::Array(items) => {
+            items.iter_mut().for_each(comparable);
+            items.sort_by_key(|item| item["EndpointPort"].as_u64());
+        }
         _ => {}
     }
 }

@@ -34,7 +34,7 @@ impl Page {
         let chunks = snapshot.iter(&self.0.handles.endpoint_chunks);
         let chunks = chunks.map(|((group, _), endpoints)| (&group.service, &**endpoints));
         let mut hosts: BTreeMap<&Host, Namespaces<'_>> = BTreeMap::new();
-        for (key, endpoints) in listed.chain(chunks) {
+        for (key, endpoints) in listed.chain(chunks).filter(|(_, endpoints)| !endpoints.is_empty()) {
             hosts.entry(&key.host).or_default().entry(&key.namespace).or_default().push(endpoints);
         }
         hosts

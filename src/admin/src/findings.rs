@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::AdminState;
 use crate::answer::{self, Parameters};
@@ -82,15 +82,19 @@ pub(crate) async fn collections(
         return Ok(answer::json(&rows, &parameters));
     }
     let cells = rows.iter().map(|row| {
-        let metrics = serde_json::to_value(&row.metrics).unwrap_or_default();
-        let number = |name: &str| match &metrics[name] {
-            Value::Null => Cell::Text(String::new()),
-            value => Cell::Number(value.to_string()),
+        let metrics = row.metrics.as_ref();
+        let number = |read: &dyn Fn(&sluice_engine::CollectionMetrics) -> String| {
+            Cell::Number(metrics.map(read).unwrap_or_default())
         };
         let name = row.info.name.clone();
         let address = format!("/debug/collections/{}", name.replace('/', "%2F"));
-        vec![Cell::Link { text: name, address }, number("records"), Cell::Text(row.info.parents.join(", "))]
+        vec![
+            Cell::Link { text: name, address },
+            number(&|metrics| metrics.size.to_string()),
+            number(&|metrics| format!("{:.1}", metrics.busy.as_secs_f64() * 1e3)),
+            Cell::Text(row.info.parents.join(", ")),
+        ]
     });
-    let table = html::table(&["collection", "records", "inputs"], cells);
+    let table = html::table(&["collection", "records", "time in ms", "inputs"], cells);
     Ok(html::page("Collections", &table).into_response())
 }

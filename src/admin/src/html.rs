@@ -13,7 +13,7 @@ table{border-collapse:collapse;width:100%}\
 td,th{border-top:1px solid #8884;padding:.35em 1em .35em 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}\
 form{display:flex;flex-wrap:wrap;gap:.4em;align-items:center;margin:.2em 0}\
 input,select,button{font:inherit}input[type=text]{width:14em}\
-.number{text-align:right;font-variant-numeric:tabular-nums}.error{color:#c33}";
+.number{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// A page with a heading, and a link to the list of the pages.
 pub(crate) fn page(title: &str, body: &str) -> Html<String> {
