@@ -326,7 +326,7 @@ async fn the_binary_shows_the_settings_in_force_and_warns_once() {
         loop {
             let (status, text) = server.get("/debug/mesh").await.expect("an answer");
             let shown: Value = serde_json::from_str(&text).expect("JSON");
-            if status == 200 && shown["connect_timeout"]["secs"] == seconds {
+            if status == 200 && shown["connectTimeout"] == format!("{seconds}s") {
                 return;
             }
             assert!(Instant::now() < deadline, "{seconds}: {text}");

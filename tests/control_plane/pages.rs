@@ -112,7 +112,9 @@ async fn pages_have_the_form_and_the_content_of_istiod() -> Result<()> {
         if name == "configz" {
             as_istiod_writes(&mut ours);
             let key = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
-            [&mut ours, &mut expected].map(|page| page.as_array_mut().map(|rows| rows.sort_by_key(key)));
+            for rows in [&mut ours, &mut expected].into_iter().filter_map(Value::as_array_mut) {
+                rows.sort_by_key(key);
+            }
         }
         if let Some(rows) = ours.as_array_mut() {
             // The Service of the API server differs from that of the recording.

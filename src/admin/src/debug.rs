@@ -1,6 +1,5 @@
 //! `/debug`: the list of all pages, and the pages about collections, configuration, clusters and the log (O08, O10).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
