@@ -8,6 +8,7 @@ use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use serde::Serialize;
+use sluice_engine::Engine;
 use tokio::sync::mpsc;
 
 /// Parameters of a query.
@@ -72,6 +73,33 @@ impl Write for ChunkSender {
 /// A response with an error status. The reason is its text.
 pub(crate) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
     (status, format!("{reason}\n")).into_response()
+}
+
+/// A page, or a response with an error status.
+pub(crate) type PageResult = Result<Response<Body>, Response<Body>>;
+
+/// Reads the engine on a blocking thread, because a dump waits for the dataflow thread.
+pub(crate) async fn read<T: Send + 'static>(
+    engine: &Engine,
+    read: impl FnOnce(&Engine) -> T + Send + 'static,
+) -> Result<T, Response<Body>> {
+    let engine = engine.clone();
+    let result = tokio::task::spawn_blocking(move || read(&engine)).await;
+    result.map_err(|error| fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the engine cannot be read: {error}")))
+}
+
+/// The response to a request that names no proxy.
+pub(crate) fn missing_proxy_id() -> Response<Body> {
+    let reason =
+        "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists the proxies that are connected to this instance";
+    fail(StatusCode::BAD_REQUEST, reason)
+}
+
+/// The response to a request that names a proxy that is not connected, or that the viewer may not see.
+pub(crate) fn not_connected() -> Response<Body> {
+    // istioctl reads this text, and asks the next replica.
+    let reason = "Proxy not connected to this Pilot instance. It may be connected to another instance.";
+    fail(StatusCode::NOT_FOUND, reason)
 }
 
 #[cfg(test)]

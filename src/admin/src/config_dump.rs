@@ -23,8 +23,8 @@ pub(crate) async fn serve(
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
-    let Some(held) = state.status.config_dump(proxy, &viewer) else { return not_connected() };
+    let Some(proxy) = parameters.get("proxyID") else { return answer::missing_proxy_id() };
+    let Some(held) = state.status.config_dump(proxy, &viewer) else { return answer::not_connected() };
     let Some(types) = parameters.get("types").filter(|types| !types.is_empty()) else {
         let configs = sections(&held, parameters.contains_key("include_eds"));
         return answer::json(&json!({"configs": configs}), &parameters);
@@ -73,23 +73,11 @@ pub(crate) async fn name_table(
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
-    let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
+    let Some(proxy) = parameters.get("proxyID") else { return answer::missing_proxy_id() };
+    let Some(key) = state.status.find(proxy, &viewer) else { return answer::not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
     let tables: Vec<Value> = tables.iter().map(|resource| to_json(ResourceType::NameTable, resource)).collect();
     answer::json(&json!({"configs": tables}), &parameters)
-}
-
-pub(crate) fn missing_proxy_id() -> Response<Body> {
-    let reason =
-        "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists the proxies that are connected to this instance";
-    answer::fail(StatusCode::BAD_REQUEST, reason)
-}
-
-pub(crate) fn not_connected() -> Response<Body> {
-    // istioctl reads this text, and asks the next replica.
-    let reason = "Proxy not connected to this Pilot instance. It may be connected to another instance.";
-    answer::fail(StatusCode::NOT_FOUND, reason)
 }
 
 /// The parts of a dump in Envoy's order.

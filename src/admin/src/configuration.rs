@@ -18,7 +18,7 @@ use sluice_parse::KindInfo;
 use sluice_sources::Originals;
 
 use crate::answer::{self, Parameters};
-use crate::{AdminState, config_dump, services};
+use crate::{AdminState, services};
 
 /// The kinds of configuration that are read, in the order of their names.
 pub(crate) fn kinds() -> Vec<&'static KindInfo> {
@@ -142,7 +142,7 @@ pub(crate) async fn telemetryz(
         let page = json!({"namespace_to_telemetries": telemetries, "root_namespace": root_namespace(&state)});
         return answer::json(&json!({"telemetries": page}), &parameters);
     };
-    let Some(key) = state.status.find(proxy, &viewer) else { return config_dump::not_connected() };
+    let Some(key) = state.status.find(proxy, &viewer) else { return answer::not_connected() };
     let proxy = state.engine.snapshot().get(&state.handles.proxies, &key).unwrap_or_default();
     let objects = by_namespace(&state.originals, Kind::Telemetry);
     answer::json(&applied_telemetry(&objects, &root_namespace(&state), &proxy), &parameters)

@@ -15,12 +15,13 @@ use sluice_model::Text;
 use sluice_sources::kube::{ClusterInfo, SyncStatus, WatchSummary};
 use sluice_telemetry::UnknownLogLevel;
 
-use crate::answer::{self, Parameters};
+use crate::answer::{self, PageResult, Parameters, read};
 use crate::index::{self, Field, Page};
 use crate::{
     AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, endpoints, findings, krtz, proxies,
     services, version,
 };
+use axum::response::Html;
 
 /// All pages below `/debug`.
 #[rustfmt::skip]
@@ -48,7 +49,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/inject", "Templates of the injector", &[], get(inject)),
         page("/debug/instancesz", "Ports of services that each connected proxy serves", &[], get(services::instancesz)),
         page("/debug/krtz", "All collections with records and inputs, in istiod's format", &[], get(krtz::serve)),
-        page("/debug/list", "Names of these pages", &[], get(index::list)),
+        page("/debug/list", "Names of these pages", &[], get(list)),
         page("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", &[], get(log).put(set_log)),
         page("/debug/mcsz", "Multi-cluster services: none, since they are not read", &[], get(mcsz)),
         page("/debug/mesh", "Mesh config in use, with its defaults", &[], get(mesh)),
@@ -80,53 +81,46 @@ pub(crate) fn router(state: Arc<AdminState>) -> Router {
 
 /// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.
 pub(crate) fn open_router(state: Arc<AdminState>) -> Router {
-    let mut router = Router::new().route("/debug", get(index::serve));
+    let mut router = Router::new().route("/debug", get(index));
     for page in pages(&state.options) {
         router = router.route(page.path, page.handler);
     }
     router.with_state(state)
 }
 
-/// Reads the engine on a blocking thread, because a dump waits for the dataflow thread.
-pub(crate) async fn read<T: Send + 'static>(
-    state: &AdminState,
-    read: impl FnOnce(&Engine) -> T + Send + 'static,
-) -> Result<T, Response<Body>> {
-    let engine = state.engine.clone();
-    let result = tokio::task::spawn_blocking(move || read(&engine)).await;
-    result.map_err(|error| {
-        answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the engine cannot be read: {error}"))
-    })
+async fn index(State(state): State<Arc<AdminState>>) -> Html<String> {
+    index::html(&state, &pages(&state.options))
 }
 
-/// A page, or a response with an error status.
-pub(crate) type Answer = Result<Response<Body>, Response<Body>>;
+async fn list(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+    answer::json(&index::names(&pages(&state.options)), &parameters)
+}
 
 async fn collection(
     State(state): State<Arc<AdminState>>,
     Path(name): Path<String>,
     Query(parameters): Query<Parameters>,
-) -> Answer {
+) -> PageResult {
     let missing = |what: &str| answer::fail(StatusCode::NOT_FOUND, &format!("there is no {what}"));
     if let Some(key) = parameters.get("key") {
         let key: Value = serde_json::from_str(key)
             .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is not JSON: {error}")))?;
-        let explained = read(&state, move |engine| engine.explain_json(&name, &key)).await?;
+        let explained = read(&state.engine, move |engine| engine.explain_json(&name, &key)).await?;
         return Ok(explained.map_or_else(|| missing("such collection or key"), |it| answer::json(&it, &parameters)));
     }
-    let dump = read(&state, move |engine| engine.dump(&name)).await?;
+    let dump = read(&state.engine, move |engine| engine.dump(&name)).await?;
     Ok(dump.map_or_else(|| missing("such collection"), |dump| answer::json(&dump, &parameters)))
 }
 
-async fn epochs(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    Ok(answer::json(&read(&state, Engine::recent_epochs).await?, &parameters))
+async fn epochs(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
+    Ok(answer::json(&read(&state.engine, Engine::recent_epochs).await?, &parameters))
 }
 
-async fn panics(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
-    Ok(answer::json(&read(&state, Engine::panics).await?, &parameters))
+async fn panics(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
+    Ok(answer::json(&read(&state.engine, Engine::panics).await?, &parameters))
 }
 
-async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
     let Some(mesh) = state.mesh_config.get() else {
         return Err(answer::fail(StatusCode::SERVICE_UNAVAILABLE, "the mesh config is not read yet"));
     };
@@ -135,7 +129,7 @@ async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
 }
 
 /// The templates by name, as they are configured; `null` without an injector or a configuration.
-async fn inject(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+async fn inject(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
     let templates = state.templates.get().and_then(|templates| templates());
     Ok(answer::json(&templates, &parameters))
 }
@@ -186,7 +180,7 @@ struct ClusterRow {
     watches: Vec<WatchSummary>,
 }
 
-async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
     let is_synced = state.engine.snapshot().all_synced();
     let own = ClusterInfo {
         id: state.options.cluster.clone(),
@@ -208,7 +202,7 @@ async fn log(State(state): State<Arc<AdminState>>) -> String {
 }
 
 /// Sets the log levels, and returns them.
-async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
+async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> PageResult {
     let levels = text.trim().parse();
     let levels = levels.map_err(|error: UnknownLogLevel| answer::fail(StatusCode::BAD_REQUEST, &error.to_string()))?;
     state.log.set(levels);

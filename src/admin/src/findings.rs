@@ -10,8 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::AdminState;
-use crate::answer::{self, Parameters};
-use crate::debug::{Answer, read};
+use crate::answer::{self, PageResult, Parameters, read};
 use crate::html::{self, Cell};
 
 /// Invalid configuration: objects, and files and collections that cannot be read; and objects that files declare more than once.
@@ -19,7 +18,7 @@ pub(crate) async fn rejects(
     State(state): State<Arc<AdminState>>,
     headers: HeaderMap,
     Query(parameters): Query<Parameters>,
-) -> Answer {
+) -> PageResult {
     let snapshot = state.engine.snapshot();
     let objects: Vec<_> = snapshot.iter(&state.handles.rejects).flat_map(|(_, rejects)| rejects).collect();
     let failing = state.watches.failing().into_iter();
@@ -67,8 +66,8 @@ pub(crate) async fn collections(
     State(state): State<Arc<AdminState>>,
     headers: HeaderMap,
     Query(parameters): Query<Parameters>,
-) -> Answer {
-    let rows = read(&state, |engine| {
+) -> PageResult {
+    let rows = read(&state.engine, |engine| {
         let metrics = engine.metrics();
         let mut by_name: BTreeMap<_, _> = metrics.collections.into_iter().map(|it| (it.name.clone(), it)).collect();
         let rows = engine

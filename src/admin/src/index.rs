@@ -3,16 +3,12 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Query, State};
-use axum::http::Response;
 use axum::response::Html;
 use axum::routing::MethodRouter;
 use sluice_xds::short_id;
 
-use crate::answer::{self, Parameters};
+use crate::AdminState;
 use crate::html::{self, escape};
-use crate::{AdminState, debug};
 
 /// Maximum number of proxies that the forms suggest.
 const MAX_SUGGESTED_PROXIES: usize = 1_000;
@@ -78,8 +74,8 @@ fn row(page: &Page) -> String {
 }
 
 /// The HTML page. Its only addresses are those of this server.
-pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Html<String> {
-    let rows: String = debug::pages(&state.options).iter().map(row).collect();
+pub(crate) fn html(state: &AdminState, pages: &[Page]) -> Html<String> {
+    let rows: String = pages.iter().map(row).collect();
     let mut body = "<p>Add <code>?pretty</code> for indented JSON.</p><datalist id=\"proxies\">".to_owned();
     for (key, _) in state.status.proxies().into_iter().take(MAX_SUGGESTED_PROXIES) {
         // Writing to a string cannot fail.
@@ -90,11 +86,9 @@ pub(crate) async fn serve(State(state): State<Arc<AdminState>>) -> Html<String> 
 }
 
 /// The names of the pages.
-pub(crate) async fn list(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
-    let pages = debug::pages(&state.options);
+pub(crate) fn names(pages: &[Page]) -> Vec<&'static str> {
     let names = pages.iter().filter_map(|page| page.path.strip_prefix("/debug/"));
-    let names: Vec<&str> = names.filter(|name| *name != "list" && !name.contains('{')).collect();
-    answer::json(&names, &parameters)
+    names.filter(|name| *name != "list" && !name.contains('{')).collect()
 }
 
 #[cfg(test)]

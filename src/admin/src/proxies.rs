@@ -12,8 +12,8 @@ use serde_json::json;
 use sluice_auth::Viewer;
 use sluice_model::ResourceType;
 
+use crate::AdminState;
 use crate::answer::{self, Parameters};
-use crate::{AdminState, config_dump};
 use sluice_xds::short_name;
 
 pub(crate) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
@@ -60,11 +60,11 @@ pub(crate) async fn force_disconnect(
         return answer::fail(StatusCode::FORBIDDEN, "requests from other origins are rejected");
     }
     let Some(proxy) = parameters.get("proxyID").filter(|proxy| !proxy.is_empty()) else {
-        return config_dump::missing_proxy_id();
+        return answer::missing_proxy_id();
     };
     match state.status.disconnect(proxy, &viewer) {
         true => "OK".into_response(),
-        false => config_dump::not_connected(),
+        false => answer::not_connected(),
     }
 }
 

@@ -18,8 +18,8 @@ use sluice_model::{
 };
 use sluice_xds::short_id;
 
+use crate::AdminState;
 use crate::answer::{self, Parameters};
-use crate::{AdminState, config_dump};
 
 /// All services: first those of Kubernetes Services, by host.
 pub(crate) async fn registryz(
@@ -83,9 +83,9 @@ pub(crate) async fn sidecarz(
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
     let Some(proxy) = parameters.get("proxyID").filter(|proxy| !proxy.is_empty()) else {
-        return config_dump::missing_proxy_id();
+        return answer::missing_proxy_id();
     };
-    let Some(key) = state.status.find(proxy, &viewer) else { return config_dump::not_connected() };
+    let Some(key) = state.status.find(proxy, &viewer) else { return answer::not_connected() };
     let clusters = state.status.names(&key, ResourceType::Cluster);
     let hosts: BTreeSet<&str> = clusters.iter().filter_map(|name| outbound_host(name)).collect();
     let snapshot = state.engine.snapshot();
