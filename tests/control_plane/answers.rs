@@ -3,6 +3,7 @@
 mod history;
 mod mesh;
 mod traces;
+mod operators;
 mod wait;
 mod why;
 mod why_not;

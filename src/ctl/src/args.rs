@@ -8,6 +8,12 @@ use crate::answer_args::{
     HISTORY_EXAMPLES, HistoryArgs, WAIT_EXAMPLES, WHY_EXAMPLES, WHY_NOT_EXAMPLES, WaitArgs, WhyArgs, WhyNotArgs,
 };
 use crate::install_args::InstallCommand;
+use crate::operator_args::{
+    AdminCommand, COMPLETION_EXAMPLES, CompletionArgs, DASHBOARD_EXAMPLES, DashboardCommand, INTERNAL_DEBUG_EXAMPLES,
+    InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, REMOTE_CLUSTERS_EXAMPLES, RemoteClustersArgs,
+    VERSION_EXAMPLES, VersionArgs,
+};
+use crate::proxy_config::args::{EXAMPLES as PROXY_CONFIG_EXAMPLES, ProxyConfigCommand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,12 +81,41 @@ pub(crate) enum Command {
     /// List recent changes of objects, with the resources and proxies that each concerned.
     #[command(after_help = HISTORY_EXAMPLES)]
     History(HistoryArgs),
-    /// Print the version.
-    Version {
-        /// Output format.
-        #[arg(short, long, value_enum, default_value_t = Output::Text)]
-        output: Output,
+    /// Print whether each proxy has acknowledged its configuration, or how Envoy differs from the control plane.
+    #[command(visible_alias = "ps", after_help = PROXY_STATUS_EXAMPLES)]
+    ProxyStatus(ProxyStatusArgs),
+    /// Print the configuration of a proxy.
+    #[command(visible_alias = "pc", after_help = PROXY_CONFIG_EXAMPLES)]
+    ProxyConfig {
+        /// What is printed.
+        #[command(subcommand)]
+        command: ProxyConfigCommand,
     },
+    /// Print the clusters that the control plane reads, and whether they are synced.
+    #[command(after_help = REMOTE_CLUSTERS_EXAMPLES)]
+    RemoteClusters(RemoteClustersArgs),
+    /// Print a debug page of the control plane.
+    #[command(after_help = INTERNAL_DEBUG_EXAMPLES)]
+    InternalDebug(InternalDebugArgs),
+    /// Manage the control plane.
+    Admin {
+        /// What to do.
+        #[command(subcommand)]
+        command: AdminCommand,
+    },
+    /// Forward a port of a pod to this machine, for a browser.
+    #[command(visible_alias = "dash", after_help = DASHBOARD_EXAMPLES)]
+    Dashboard {
+        /// Which port.
+        #[command(subcommand)]
+        command: DashboardCommand,
+    },
+    /// Print the versions of the client, the control plane and the proxies.
+    #[command(after_help = VERSION_EXAMPLES)]
+    Version(VersionArgs),
+    /// Print a script that completes command lines in a shell.
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completion(CompletionArgs),
 }
 
 /// Flags of `validate`.

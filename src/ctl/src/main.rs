@@ -1,17 +1,27 @@
-//! `sluicectl`: command-line tools for operators of Sluice. Only the subcommands that install need a cluster, and those that ask a
-//! running control plane need its HTTP port. It does not link the server.
+//! `sluicectl`: command-line tools for operators of Sluice. The subcommands that install need a cluster, and those that ask a running
+//! control plane need its HTTP port, or a kubeconfig to forward it. It does not link the server.
 
+mod admin_log;
 mod answer_args;
 mod answer_output;
 mod args;
+mod columns;
 mod connect;
+mod dashboard;
 mod files;
 mod history;
 mod install;
 mod install_args;
+mod internal_debug;
+mod operator_args;
 mod preview;
+mod proxy_config;
+mod proxy_status;
+mod remote_clusters;
 mod report;
+mod similar_name;
 mod validate;
+mod version;
 mod wait;
 mod why;
 mod why_not;
@@ -19,9 +29,10 @@ mod why_not;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
-use args::{Command, CommandLine, Output};
+use args::{Command, CommandLine};
+use operator_args::AdminCommand;
 
 /// No errors.
 const EXIT_OK: u8 = 0;
@@ -45,7 +56,19 @@ fn main() -> ExitCode {
         Command::WhyNot(args) => why_not::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Wait(args) => wait::run(&args, &mut stdout.lock(), &mut io::stderr()),
         Command::History(args) => history::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Version { output } => version(output, &mut stdout.lock()).map(|()| EXIT_OK),
+        Command::ProxyStatus(args) => proxy_status::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::ProxyConfig { command } => proxy_config::run(&command, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::RemoteClusters(args) => remote_clusters::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::InternalDebug(args) => internal_debug::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Admin { command: AdminCommand::Log(args) } => {
+            admin_log::run(&args, &mut stdout.lock(), &mut io::stderr().lock())
+        }
+        Command::Dashboard { command } => dashboard::run(&command, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Version(args) => version::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Completion(args) => {
+            clap_complete::generate(args.shell, &mut CommandLine::command(), "sluicectl", &mut stdout.lock());
+            Ok(EXIT_OK)
+        }
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -55,13 +78,5 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "sluicectl: {error}");
             ExitCode::from(EXIT_UNREADABLE)
         }
-    }
-}
-
-fn version(output: Output, out: &mut dyn Write) -> io::Result<()> {
-    let version = env!("CARGO_PKG_VERSION");
-    match output {
-        Output::Text => writeln!(out, "sluice {version}"),
-        Output::Json => writeln!(out, "{}", serde_json::json!({ "clientVersion": { "version": version } })),
     }
 }

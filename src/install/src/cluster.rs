@@ -78,6 +78,12 @@ impl TargetCluster {
         Ok(Self::new(sluice_kube::client(config).map_err(|error| fail(&error))?))
     }
 
+    /// The client of the API server.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// What the cluster supports.
     ///
     /// # Errors

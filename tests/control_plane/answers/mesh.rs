@@ -36,6 +36,17 @@ impl Answer {
     }
 }
 
+/// Runs `sluicectl`.
+pub(super) async fn run(arguments: &[&str]) -> Answer {
+    let binary = workspace_binary("sluicectl").expect("sluicectl is built");
+    let output = tokio::process::Command::new(binary).args(arguments).output().await.expect("sluicectl runs");
+    Answer {
+        code: output.status.code().expect("an exit code"),
+        out: String::from_utf8(output.stdout).expect("UTF-8"),
+        errors: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
 impl AnswersFixture {
     pub(super) async fn start() -> Self {
         Self::with_variables(Vec::new()).await
@@ -53,15 +64,8 @@ impl AnswersFixture {
 
     /// Runs `sluicectl` against the server.
     pub(super) async fn ctl(&self, arguments: &[&str]) -> Answer {
-        let binary = workspace_binary("sluicectl").expect("sluicectl is built");
-        let mut command = tokio::process::Command::new(binary);
-        command.args(arguments).arg(format!("--address=http://{}", self.server.http));
-        let output = command.output().await.expect("sluicectl runs");
-        Answer {
-            code: output.status.code().expect("an exit code"),
-            out: String::from_utf8(output.stdout).expect("UTF-8"),
-            errors: String::from_utf8(output.stderr).expect("UTF-8"),
-        }
+        let address = format!("--address=http://{}", self.server.http);
+        run(&[arguments, &[&address]].concat()).await
     }
 
     /// The answer as JSON; the command succeeds.

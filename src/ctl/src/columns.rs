@@ -1,0 +1,39 @@
+//! Columns as istioctl prints them, so that programs that read its output read this one.
+
+use std::io::{self, Write};
+
+/// Prints rows with aligned columns, `gap` spaces apart. All cells but the last of a row are padded, also before empty ones.
+pub(crate) fn print_columns(rows: &[Vec<String>], gap: usize, out: &mut dyn Write) -> io::Result<()> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |at: usize| rows.iter().filter(|row| at + 1 < row.len()).map(|row| row[at].chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|at| width(at).unwrap_or_default()).collect();
+    for row in rows {
+        let mut line = String::new();
+        for (at, cell) in row.iter().enumerate() {
+            line.push_str(cell);
+            if at + 1 < row.len() {
+                line.extend(std::iter::repeat_n(' ', widths[at] - cell.chars().count() + gap));
+            }
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Titles and rows.
+pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    std::iter::once(titles.iter().map(|title| (*title).to_owned()).collect()).chain(rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_padded_before_empty_ones() {
+        let mut out = Vec::new();
+        let rows = [["a", ""], ["long", "x"]].map(|row| row.map(str::to_owned).to_vec());
+        print_columns(&table(&["A", "B"], rows), 5, &mut out).expect("written");
+        assert_eq!(String::from_utf8_lossy(&out), "A        B\na        \nlong     x\n");
+    }
+}

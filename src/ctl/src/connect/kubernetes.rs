@@ -1,0 +1,233 @@
+//! Pods of the control plane and of proxies, found in the cluster of a kubeconfig.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use http::Request;
+use kube::Client;
+use serde_json::Value;
+use sluice_install::TargetCluster;
+
+use super::QueryError;
+
+/// Label of the revision of a control plane.
+const REVISION_LABEL: &str = "istio.io/rev";
+
+/// Flags about the cluster.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ClusterFlags {
+    /// Kubeconfig file. Without it, KUBECONFIG, ~/.kube/config or the service account of the pod is used.
+    #[arg(short = 'c', long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Without it, the current one is used.
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) context: Option<String>,
+    /// Namespace of the control plane.
+    #[arg(
+        short = 'i',
+        long = "istioNamespace",
+        value_name = "NAMESPACE",
+        default_value = "istio-system",
+        help_heading = "Server"
+    )]
+    pub(crate) istio_namespace: String,
+    /// Revision of the control plane. Without it, the pods of all revisions are asked.
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) revision: Option<String>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    /// Label `istio.io/rev`; empty if it has none.
+    pub(crate) revision: String,
+}
+
+/// The cluster of a kubeconfig.
+pub(crate) struct Cluster {
+    target: TargetCluster,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig.
+    pub(crate) async fn connect(flags: &ClusterFlags) -> Result<Self, QueryError> {
+        let target = TargetCluster::connect(flags.kubeconfig.as_deref(), flags.context.as_deref()).await;
+        let hint = "--address is the address of a control plane without a kubeconfig";
+        let target = target.map_err(|error| QueryError::Cluster(format!("{error}; {hint}")))?;
+        Ok(Self { target })
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.target.client().clone()
+    }
+
+    /// The running pods of the control plane, by name.
+    pub(crate) async fn control_plane(&self, flags: &ClusterFlags) -> Result<Vec<Pod>, QueryError> {
+        let namespace = &flags.istio_namespace;
+        let selector = match &flags.revision {
+            Some(revision) => format!("app=istiod,{REVISION_LABEL}={revision}"),
+            None => "app=istiod".to_owned(),
+        };
+        let pods = running(&self.pods(namespace, &selector).await?);
+        if pods.is_empty() {
+            let of = format!("no running Istio pods in {namespace:?} have the labels {selector}");
+            return Err(QueryError::Cluster(format!("{of}; --istioNamespace is the namespace of the control plane")));
+        }
+        Ok(pods)
+    }
+
+    /// The pod of a proxy.
+    pub(crate) async fn pod_of_proxy(&self, proxy: &str, namespace: &str) -> Result<Pod, QueryError> {
+        let target = ProxyName::parse(proxy, namespace)?;
+        let list = self.pods(&target.namespace, "").await?;
+        let items = items(&list);
+        let found = match &target.workload_kind {
+            None => items.iter().find(|pod| pod["metadata"]["name"] == target.name.as_str()),
+            Some(kind) => items.iter().find(|pod| is_running(pod) && is_owned_by(pod, kind, &target.name)),
+        };
+        if let Some(pod) = found {
+            return Ok(pod_of(pod));
+        }
+        let names = items.iter().filter_map(|pod| pod["metadata"]["name"].as_str());
+        let similar = crate::similar_name::similar(&target.name, names);
+        let hint = similar.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
+        let what =
+            target.workload_kind.as_ref().map_or_else(|| "pod".to_owned(), |kind| format!("running pod of {kind}"));
+        Err(QueryError::NotFound(format!("namespace {:?} has no {what} {:?}{hint}", target.namespace, target.name)))
+    }
+
+    async fn pods(&self, namespace: &str, selector: &str) -> Result<Value, QueryError> {
+        self.read(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", selector.replace('=', "%3D"))).await
+    }
+
+    /// The answer of the API server to a request for a path.
+    pub(crate) async fn read(&self, path: &str) -> Result<Value, QueryError> {
+        let request = Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| QueryError::Flags(format!("{path}: {error}")))?;
+        let answer = sluice_kube::request(self.target.client(), request).await;
+        answer.map_err(|error| QueryError::Cluster(format!("{path}: {}", sluice_kube::chain(&error))))
+    }
+}
+
+/// What names the pod of a proxy on the command line.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct ProxyName {
+    /// `Deployment`, `StatefulSet` or `DaemonSet`, if a workload is named.
+    workload_kind: Option<String>,
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+}
+
+impl ProxyName {
+    /// `POD[.NAMESPACE]`, or `KIND/NAME[.NAMESPACE]`. The default namespace is `namespace`, or `default`.
+    pub(crate) fn parse(text: &str, namespace: &str) -> Result<Self, QueryError> {
+        let (kind, name) = match text.split_once('/') {
+            Some((kind, name)) => (Some(kind), name),
+            None => (None, text),
+        };
+        let workload_kind = match kind {
+            None | Some("pod" | "pods" | "po") => None,
+            Some("deploy" | "deployment" | "deployments") => Some("Deployment".to_owned()),
+            Some("sts" | "statefulset" | "statefulsets") => Some("StatefulSet".to_owned()),
+            Some("ds" | "daemonset" | "daemonsets") => Some("DaemonSet".to_owned()),
+            Some(other) => {
+                let accepted = "pod, deploy, sts and ds are accepted";
+                return Err(QueryError::Flags(format!("PROXY {text:?}: kind {other:?} is unknown; {accepted}")));
+            }
+        };
+        let (name, own) = name.rsplit_once('.').unwrap_or((name, ""));
+        let namespace = [own, namespace, "default"].into_iter().find(|it| !it.is_empty()).unwrap_or_default();
+        if name.is_empty() {
+            return Err(QueryError::Flags(format!("PROXY {text:?} has no name; POD.NAMESPACE is accepted")));
+        }
+        Ok(Self { workload_kind, name: name.to_owned(), namespace: namespace.to_owned() })
+    }
+
+    /// `POD.NAMESPACE`.
+    pub(crate) fn id(&self) -> String {
+        format!("{}.{}", self.name, self.namespace)
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list["items"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn running(list: &Value) -> Vec<Pod> {
+    let mut pods: Vec<Pod> = items(list).iter().filter(|pod| is_running(pod)).map(pod_of).collect();
+    pods.sort_by(|a, b| a.name.cmp(&b.name));
+    pods
+}
+
+fn pod_of(pod: &Value) -> Pod {
+    let metadata = &pod["metadata"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Pod {
+        name: text(&metadata["name"]),
+        namespace: text(&metadata["namespace"]),
+        revision: text(&metadata["labels"][REVISION_LABEL]),
+    }
+}
+
+/// Whether a workload owns a pod. Of a Deployment, this is told from the name of the ReplicaSet: it ends in a hash.
+fn is_owned_by(pod: &Value, kind: &str, name: &str) -> bool {
+    let hash = pod["metadata"]["labels"]["pod-template-hash"].as_str().unwrap_or_default();
+    let owners = pod["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+    owners.iter().any(|owner| match kind {
+        "Deployment" => owner["kind"] == "ReplicaSet" && owner["name"] == format!("{name}-{hash}"),
+        _ => owner["kind"] == kind && owner["name"] == name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn proxies_are_named_as_for_istioctl() {
+        let parse = |text, namespace| ProxyName::parse(text, namespace).expect("valid").id();
+        assert_eq!(parse("cart-7f.shop", "bank"), "cart-7f.shop");
+        assert_eq!(parse("cart-7f", "bank"), "cart-7f.bank");
+        assert_eq!(parse("cart-7f", ""), "cart-7f.default");
+        assert_eq!(parse("deploy/cart.shop", ""), "cart.shop");
+        for text in ["job/cart", ".shop", "deploy/"] {
+            assert_eq!(ProxyName::parse(text, "").expect_err(text).exit_code(1), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_running_pods_that_are_not_deleted_are_asked() {
+        let pod = |name: &str, phase: &str, deleted: Value| {
+            json!({
+                "metadata": {"name": name, "namespace": "istio-system", "labels": {"istio.io/rev": "canary"}, "deletionTimestamp": deleted},
+                "status": {"phase": phase},
+            })
+        };
+        let list = json!({"items": [
+            pod("istiod-b", "Running", Value::Null), pod("istiod-a", "Running", Value::Null),
+            pod("istiod-c", "Pending", Value::Null), pod("istiod-d", "Running", json!("2026-01-01T00:00:00Z")),
+        ]});
+        let pods = running(&list);
+        assert_eq!(pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(), ["istiod-a", "istiod-b"]);
+        assert!(pods.iter().all(|pod| pod.revision == "canary" && pod.namespace == "istio-system"));
+    }
+
+    #[test]
+    fn pods_of_a_deployment_are_those_of_its_replica_sets() {
+        let pod = json!({"metadata": {
+            "labels": {"pod-template-hash": "5f"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "cart-v1-5f"}],
+        }});
+        assert!(is_owned_by(&pod, "Deployment", "cart-v1"));
+        assert!(!is_owned_by(&pod, "Deployment", "cart"), "cart-v1 is another Deployment");
+        assert!(!is_owned_by(&pod, "StatefulSet", "cart-v1"));
+    }
+}
