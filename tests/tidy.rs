@@ -239,6 +239,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-graph",
                 "sluice-http-client",
                 "sluice-install",
+                "sluice-kube",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",

@@ -2,8 +2,8 @@
 
 mod history;
 mod mesh;
-mod traces;
 mod operators;
+mod traces;
 mod wait;
 mod why;
 mod why_not;

@@ -201,6 +201,8 @@ fn help_and_version_are_printed() {
     assert!(text(&help.stdout).contains("helm template") && text(&help.stdout).contains("[default: text]"));
     assert!(text(&help.stdout).contains("2  invalid command line"), "{}", text(&help.stdout));
     assert_eq!(help.status.code(), Some(0));
-    let version = format!("sluice {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(text(&run(&["version"], dir.path(), "").stdout), version);
+    let version = format!("client version: {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(&run(&["version", "--remote=false"], dir.path(), "").stdout), version);
+    let completion = run(&["completion", "bash"], dir.path(), "");
+    assert!(text(&completion.stdout).contains("proxy-status"), "{}", text(&completion.stderr));
 }
