@@ -13,7 +13,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpError, HttpRequest, Url};
 
-use kubernetes::{Cluster, ClusterFlags, Pod};
+use kubernetes::{ClusterFlags, KubeconfigCluster, PodReference};
 use tunnel::Tunnel;
 
 /// The command line or the question is invalid.
@@ -141,7 +141,7 @@ pub(crate) fn connect(args: &ServerArgs) -> Result<Server, QueryError> {
 
 /// The ports of all running pods of the control plane.
 async fn control_plane(flags: &ClusterFlags, port: u16) -> Result<Vec<Endpoint>, QueryError> {
-    let cluster = Cluster::connect(flags).await?;
+    let cluster = KubeconfigCluster::connect(flags).await?;
     let mut replicas = Vec::new();
     for pod in cluster.control_plane(flags).await? {
         replicas.push(forward(&cluster, &pod, port).await?);
@@ -150,7 +150,7 @@ async fn control_plane(flags: &ClusterFlags, port: u16) -> Result<Vec<Endpoint>,
 }
 
 /// A port of a pod.
-async fn forward(cluster: &Cluster, pod: &Pod, port: u16) -> Result<Endpoint, QueryError> {
+async fn forward(cluster: &KubeconfigCluster, pod: &PodReference, port: u16) -> Result<Endpoint, QueryError> {
     let failed = |reason: String| QueryError::PortForward { pod: pod.name.clone(), reason };
     let tunnel = Tunnel::open(cluster.client(), &pod.namespace, &pod.name, port, 0);
     let tunnel = tunnel.await.map_err(|error| failed(error.to_string()))?;
@@ -184,7 +184,7 @@ pub(crate) fn connect_to_proxy(
 ) -> Result<PodEndpoint, QueryError> {
     let requester = Requester::new(None)?;
     let endpoint = requester.runtime.block_on(async {
-        let cluster = Cluster::connect(flags).await?;
+        let cluster = KubeconfigCluster::connect(flags).await?;
         let pod = cluster.pod_of_proxy(proxy, namespace).await?;
         forward(&cluster, &pod, port).await
     })?;

@@ -35,7 +35,7 @@ async fn proxy_config_prints_what_the_control_plane_has_sent() {
     assert_eq!(clusters.json()[0]["name"], RATINGS_V1);
     let table = config(&["routes", "cart-7f", "-n", "shop"]).await;
     assert!(table.out.starts_with("NAME") && table.out.contains("ratings.shop"), "{}", table.out);
-    let unknown = config(&["cluster", "nobody.shop"]).await;
+    let unknown = config(&["cluster", "unknown.shop"]).await;
     assert_eq!(unknown.code, 1, "{}{}", unknown.out, unknown.errors);
     assert!(unknown.errors.contains("not connected"), "{}", unknown.errors);
     let kind = config(&["cluster", "job/cart.shop"]).await;
@@ -83,7 +83,7 @@ async fn versions_clusters_and_pages_are_those_of_the_server() {
 
     let clusters = mesh.ctl(&["remote-clusters"]).await;
     assert!(clusters.out.starts_with("NAME") && clusters.out.contains("synced"), "{}{}", clusters.out, clusters.errors);
-    let page = mesh.ctl(&["internal-debug", "config_dump?proxyID=nobody.shop"]).await;
+    let page = mesh.ctl(&["internal-debug", "config_dump?proxyID=unknown.shop"]).await;
     assert_eq!(page.code, 1, "{}{}", page.out, page.errors);
     let list = mesh.ctl(&["internal-debug", "list"]).await;
     assert!(list.json().to_string().contains("\"syncz\""), "{}", list.out);

@@ -38,7 +38,7 @@ pub(crate) struct ClusterFlags {
 
 /// A pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Pod {
+pub(crate) struct PodReference {
     pub(crate) name: String,
     pub(crate) namespace: String,
     /// Label `istio.io/rev`; empty if it has none.
@@ -46,11 +46,11 @@ pub(crate) struct Pod {
 }
 
 /// The cluster of a kubeconfig.
-pub(crate) struct Cluster {
+pub(crate) struct KubeconfigCluster {
     target: TargetCluster,
 }
 
-impl Cluster {
+impl KubeconfigCluster {
     /// Reads the kubeconfig.
     pub(crate) async fn connect(flags: &ClusterFlags) -> Result<Self, QueryError> {
         let target = TargetCluster::connect(flags.kubeconfig.as_deref(), flags.context.as_deref()).await;
@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     /// The running pods of the control plane, by name.
-    pub(crate) async fn control_plane(&self, flags: &ClusterFlags) -> Result<Vec<Pod>, QueryError> {
+    pub(crate) async fn control_plane(&self, flags: &ClusterFlags) -> Result<Vec<PodReference>, QueryError> {
         let namespace = &flags.istio_namespace;
         let selector = match &flags.revision {
             Some(revision) => format!("app=istiod,{REVISION_LABEL}={revision}"),
@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// The pod of a proxy.
-    pub(crate) async fn pod_of_proxy(&self, proxy: &str, namespace: &str) -> Result<Pod, QueryError> {
+    pub(crate) async fn pod_of_proxy(&self, proxy: &str, namespace: &str) -> Result<PodReference, QueryError> {
         let target = ProxyName::parse(proxy, namespace)?;
         let list = self.pods(&target.namespace, "").await?;
         let items = items(&list);
@@ -159,16 +159,16 @@ fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-fn running(list: &Value) -> Vec<Pod> {
-    let mut pods: Vec<Pod> = items(list).iter().filter(|pod| is_running(pod)).map(pod_of).collect();
+fn running(list: &Value) -> Vec<PodReference> {
+    let mut pods: Vec<PodReference> = items(list).iter().filter(|pod| is_running(pod)).map(pod_of).collect();
     pods.sort_by(|a, b| a.name.cmp(&b.name));
     pods
 }
 
-fn pod_of(pod: &Value) -> Pod {
+fn pod_of(pod: &Value) -> PodReference {
     let metadata = &pod["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Pod {
+    PodReference {
         name: text(&metadata["name"]),
         namespace: text(&metadata["namespace"]),
         revision: text(&metadata["labels"][REVISION_LABEL]),
