@@ -1,0 +1,93 @@
+//! Images of proxies (IST0146, IST0147, IST0158).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::codes::{IMAGE_AUTO_DEPLOYMENT, IMAGE_AUTO_POD, PROXY_IMAGE_MISMATCH};
+use crate::resource::{DEPLOYMENT, MUTATING_WEBHOOKS, NAMESPACE, POD};
+use crate::selector::label_selector_matches;
+use crate::value::{at, items, map, text};
+use crate::{Mesh, Report};
+
+use super::injection::{injection_values, proxy_images};
+
+/// Image variants that mesh config and annotations can select.
+const VARIANTS: [&str; 2] = ["distroless", "debug"];
+
+/// Pods whose proxy has another image than injection gives to new pods.
+pub(crate) fn mismatches<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    let mut images: BTreeMap<&str, Option<String>> = BTreeMap::new();
+    for namespace in mesh.all(NAMESPACE) {
+        let revision = match (namespace.label("istio.io/rev"), namespace.label("istio-injection")) {
+            (Some(revision), _) => revision,
+            (None, Some("enabled")) => "default",
+            _ => continue,
+        };
+        let image = images.entry(revision).or_insert_with(|| injected_image(&injection_values(mesh, revision)));
+        let Some(image) = image else { continue };
+        let is_expected = |found: &str| {
+            let variant = found.strip_prefix(image.as_str()).map(|rest| rest.trim_start_matches('-'));
+            variant.is_some_and(|variant| variant.is_empty() || VARIANTS.contains(&variant))
+        };
+        let pods = mesh.pods_in(namespace.name()).iter();
+        let old: BTreeSet<String> = pods
+            .filter(|pod| pod.annotation("sidecar.istio.io/proxyImage").unwrap_or_default().is_empty())
+            .filter(|pod| proxy_images(pod).any(|image| !is_expected(image)))
+            .map(|pod| pod.name().to_owned())
+            .collect();
+        if !old.is_empty() {
+            let text = format!(
+                "the proxies of pods {} do not have the image {image} of injection, as after an upgrade; restart their workloads",
+                super::join(&old)
+            );
+            report.add(&PROXY_IMAGE_MISMATCH, namespace, "", text);
+        }
+    }
+}
+
+fn injected_image(values: &Value) -> Option<String> {
+    let image = text(values, "global.proxy.image");
+    if image.is_empty() {
+        None
+    } else if image.contains('/') {
+        Some(image.to_owned())
+    } else {
+        let tag = at(values, "global.tag");
+        let tag = tag.as_str().map_or_else(|| tag.to_string(), str::to_owned);
+        Some(format!("{}/{image}:{tag}", text(values, "global.hub")))
+    }
+}
+
+/// Pods and Deployments with a proxy container that expects injection.
+pub(crate) fn image_auto<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    let has_image_auto = |spec: &Value| {
+        items(spec, "containers")
+            .iter()
+            .any(|container| text(container, "name") == "istio-proxy" && text(container, "image") == "auto")
+    };
+    let explain = |what: &str, name: &str| {
+        format!("{what} {name} has `image: auto`, but no webhook of injection selects its pods; they do not start")
+    };
+    for pod in mesh.all(POD).iter().filter(|pod| has_image_auto(pod.spec())) {
+        report.add(&IMAGE_AUTO_POD, pod, "spec.containers", explain("Pod", pod.name()));
+    }
+    let hooks = mesh.all(MUTATING_WEBHOOKS).iter().flat_map(|webhooks| items(&webhooks.value, "webhooks"));
+    let hooks: Vec<&Value> = hooks.filter(|hook| text(hook, "name").ends_with("istio.io")).collect();
+    for deployment in mesh.all(DEPLOYMENT) {
+        if !has_image_auto(at(deployment.spec(), "template.spec")) {
+            continue;
+        }
+        let namespace = mesh.namespace(deployment.namespace());
+        let namespace = namespace.map(|namespace| namespace.labels()).unwrap_or_default();
+        let labels = map(deployment.spec(), "template.metadata.labels");
+        let selects = |hook: &&Value| {
+            label_selector_matches(at(hook, "namespaceSelector"), &namespace)
+                && label_selector_matches(at(hook, "objectSelector"), &labels)
+        };
+        if !hooks.iter().any(selects) {
+            let text = explain("Deployment", deployment.name());
+            report.add(&IMAGE_AUTO_DEPLOYMENT, deployment, "spec.template.spec.containers", text);
+        }
+    }
+}

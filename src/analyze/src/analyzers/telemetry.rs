@@ -1,0 +1,95 @@
+//! Telemetry objects: workloads and providers (IST0002, IST0101, IST0157, IST0159, IST0160).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::codes::{
+    CONFLICTING_TELEMETRY_SELECTORS, DEPRECATED, INVALID_TELEMETRY_PROVIDER, MULTIPLE_DEFAULT_TELEMETRIES,
+    REFERENCED_RESOURCE_NOT_FOUND,
+};
+use crate::resource::TELEMETRY;
+use crate::selector::show;
+use crate::value::{at, has, items, map, text};
+use crate::{Mesh, Report, Resource};
+
+use super::sidecar::names;
+
+pub(crate) fn defaults<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    let mut by_namespace: BTreeMap<&str, Vec<&'m Resource>> = BTreeMap::new();
+    // An object with targets applies to these only.
+    let whole = |telemetry: &&&Resource| !has(telemetry.spec(), "selector") && !has(telemetry.spec(), "targetRefs");
+    for telemetry in mesh.all(TELEMETRY).iter().filter(whole) {
+        by_namespace.entry(telemetry.namespace()).or_default().push(telemetry);
+    }
+    for (namespace, list) in by_namespace.into_iter().filter(|(_, list)| list.len() > 1) {
+        for telemetry in &list {
+            let text = format!(
+                "Telemetry objects {} of namespace {namespace} have no workload selector; only one of them applies",
+                names(&list)
+            );
+            report.add(&MULTIPLE_DEFAULT_TELEMETRIES, telemetry, "", text);
+        }
+    }
+}
+
+pub(crate) fn selectors<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    let mut by_pod: BTreeMap<(&str, &str), Vec<&'m Resource>> = BTreeMap::new();
+    for telemetry in mesh.all(TELEMETRY) {
+        let selector = map(telemetry.spec(), "selector.matchLabels");
+        if selector.is_empty() {
+            continue;
+        }
+        let mut has_pods = false;
+        for pod in mesh.pods(&selector).into_iter().filter(|pod| pod.namespace() == telemetry.namespace()) {
+            has_pods = true;
+            by_pod.entry((pod.namespace(), pod.name())).or_default().push(telemetry);
+        }
+        if !has_pods {
+            let text = super::not_found("selector", &show(&selector));
+            report.add(&REFERENCED_RESOURCE_NOT_FOUND, telemetry, "spec.selector.matchLabels", text);
+        }
+    }
+    for ((namespace, pod), list) in by_pod.into_iter().filter(|(_, list)| list.len() > 1) {
+        for telemetry in &list {
+            let text = format!(
+                "Telemetry objects {} of namespace {namespace} select pod {pod}; only one of them applies",
+                names(&list)
+            );
+            report.add(&CONFLICTING_TELEMETRY_SELECTORS, telemetry, "spec.selector", text);
+        }
+    }
+}
+
+pub(crate) fn providers<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    if !items(&mesh.mesh_config, "defaultProviders.accessLogging").is_empty() {
+        return;
+    }
+    for telemetry in mesh.all(TELEMETRY) {
+        for (n, log) in items(telemetry.spec(), "accessLogging").iter().enumerate() {
+            let is_disabled = at(log, "disabled").as_bool().unwrap_or(false);
+            if !is_disabled && items(log, "providers").is_empty() {
+                let text = format!(
+                    "Telemetry {} names no provider of access logs, and the mesh config has no default; it has no effect",
+                    telemetry.full_name()
+                );
+                report.add(&INVALID_TELEMETRY_PROVIDER, telemetry, format!("spec.accessLogging[{n}]"), text);
+            }
+        }
+    }
+}
+
+pub(crate) fn lightstep<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+    let providers = items(&mesh.mesh_config, "extensionProviders").iter();
+    let names: BTreeSet<&str> =
+        providers.filter(|provider| has(provider, "lightstep")).map(|provider| text(provider, "name")).collect();
+    for telemetry in mesh.all(TELEMETRY) {
+        for (n, tracing) in items(telemetry.spec(), "tracing").iter().enumerate() {
+            for (of, provider) in items(tracing, "providers").iter().enumerate() {
+                let name = text(provider, "name");
+                if names.contains(name) {
+                    let text = format!("provider {name} is of type lightstep, which is deprecated; use opentelemetry");
+                    report.add(&DEPRECATED, telemetry, format!("spec.tracing[{n}].providers[{of}].name"), text);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The objects of an analysis with the indices that analyzers use.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use crate::resource::{CONFIG_MAP, NAMESPACE, POD, SERVICE};
+use crate::selector::{self, Labels};
+use crate::value::{at, items, map, text};
+use crate::{Kind, Resource};
+
+/// Settings of an analysis.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the control plane.
+    pub istio_namespace: String,
+    /// Revision of the control plane: `default` or the name of a revision. It selects the ConfigMap of the mesh config.
+    pub revision: String,
+    /// Mesh config that replaces the one of the ConfigMap.
+    pub mesh_config: Option<Value>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { istio_namespace: "istio-system".to_owned(), revision: "default".to_owned(), mesh_config: None }
+    }
+}
+
+/// Objects by kind and name. Of several objects with one name, the last one counts.
+#[derive(Debug)]
+pub struct Mesh<'m> {
+    /// The settings.
+    pub settings: Settings,
+    /// The mesh config; empty if there is none.
+    pub mesh_config: Value,
+    by_kind: HashMap<Kind<'m>, Vec<&'m Resource>>,
+    by_name: HashMap<(Kind<'m>, &'m str, &'m str), &'m Resource>,
+    pods_by_label: HashMap<(&'m str, &'m str), Vec<&'m Resource>>,
+    pods_by_namespace: BTreeMap<&'m str, Vec<&'m Resource>>,
+    services_by_label: HashMap<(&'m str, &'m str, &'m str), Vec<&'m Resource>>,
+}
+
+impl<'m> Mesh<'m> {
+    /// Indexes objects.
+    #[must_use]
+    pub fn new(resources: &'m [Resource], settings: Settings) -> Self {
+        let mut last: BTreeMap<(Kind<'m>, &str, &str), &'m Resource> = BTreeMap::new();
+        for resource in resources {
+            last.insert((resource.kind(), resource.namespace(), resource.name()), resource);
+        }
+        let mut mesh = Self {
+            mesh_config: Value::Null,
+            by_kind: HashMap::new(),
+            by_name: last.iter().map(|(key, resource)| (*key, *resource)).collect(),
+            pods_by_label: HashMap::new(),
+            pods_by_namespace: BTreeMap::new(),
+            services_by_label: HashMap::new(),
+            settings,
+        };
+        for ((kind, ..), resource) in last {
+            mesh.by_kind.entry(kind).or_default().push(resource);
+            match kind {
+                POD => mesh.index_pod(resource),
+                SERVICE => mesh.index_service(resource),
+                _ => {}
+            }
+        }
+        mesh.mesh_config = mesh.settings.mesh_config.clone().unwrap_or_else(|| mesh.read_mesh_config());
+        mesh
+    }
+
+    fn index_pod(&mut self, pod: &'m Resource) {
+        self.pods_by_namespace.entry(pod.namespace()).or_default().push(pod);
+        for label in pod.labels() {
+            self.pods_by_label.entry(label).or_default().push(pod);
+        }
+    }
+
+    /// A Service is indexed by one label of its selector.
+    fn index_service(&mut self, service: &'m Resource) {
+        if let Some((key, value)) = map(service.spec(), "selector").into_iter().next() {
+            self.services_by_label.entry((service.namespace(), key, value)).or_default().push(service);
+        }
+    }
+
+    fn read_mesh_config(&self) -> Value {
+        let name = match self.settings.revision.as_str() {
+            "" | "default" => "istio".to_owned(),
+            revision => format!("istio-{revision}"),
+        };
+        let Some(map) = self.find(CONFIG_MAP, &self.settings.istio_namespace, &name) else { return Value::Null };
+        Self::parse_yaml(text(&map.value, "data.mesh"))
+    }
+
+    /// Parses a YAML text in an object; null if it is invalid, which the schema analyzer reports.
+    pub(crate) fn parse_yaml(yaml: &str) -> Value {
+        sluice_parse::yaml::parse_value(yaml, &sluice_parse::yaml::Limits::default()).unwrap_or_default()
+    }
+
+    /// All objects of a kind, by namespace and name.
+    #[must_use]
+    pub fn all(&self, kind: Kind<'static>) -> &[&'m Resource] {
+        self.by_kind.get(&kind).map_or(&[], Vec::as_slice)
+    }
+
+    /// All objects.
+    pub(crate) fn everything(&self) -> impl Iterator<Item = &'m Resource> {
+        self.by_name.values().copied()
+    }
+
+    /// The object with a name.
+    #[must_use]
+    pub fn find(&self, kind: Kind<'_>, namespace: &str, name: &str) -> Option<&'m Resource> {
+        self.by_name.get(&(kind, namespace, name)).copied()
+    }
+
+    /// The object that `name` or `namespace/name` refers to.
+    pub(crate) fn find_reference(&self, kind: Kind<'_>, namespace: &str, reference: &str) -> Option<&'m Resource> {
+        let (namespace, name) = reference.split_once('/').unwrap_or((namespace, reference));
+        self.find(kind, namespace, name)
+    }
+
+    pub(crate) fn namespace(&self, name: &str) -> Option<&'m Resource> {
+        self.find(NAMESPACE, "", name)
+    }
+
+    /// The pods of a namespace.
+    pub(crate) fn pods_in(&self, namespace: &str) -> &[&'m Resource] {
+        self.pods_by_namespace.get(namespace).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pods with all labels of a selector, in all namespaces.
+    pub(crate) fn pods(&self, selector: &Labels<'_>) -> Vec<&'m Resource> {
+        let index: &HashMap<(&str, &str), Vec<&'m Resource>> = &self.pods_by_label;
+        let candidates = selector.iter().map(|(key, value)| index.get(&(*key, *value)));
+        match candidates.min_by_key(|pods| pods.map_or(0, Vec::len)) {
+            None => self.all(POD).to_vec(),
+            Some(fewest) => {
+                let fewest = fewest.into_iter().flatten().copied();
+                fewest.filter(|pod| selector::matches(selector, &pod.labels())).collect()
+            }
+        }
+    }
+
+    /// The Services that select a workload.
+    pub(crate) fn services_of(&self, namespace: &str, labels: &Labels<'_>) -> Vec<&'m Resource> {
+        let found = labels.iter().filter_map(|(key, value)| self.services_by_label.get(&(namespace, *key, *value)));
+        let selects = |service: &&&Resource| selector::matches(&map(service.spec(), "selector"), labels);
+        found.flatten().filter(selects).copied().collect()
+    }
+
+    /// Whether a workload has a sidecar, or gets one by its labels, its annotations or its namespace.
+    pub(crate) fn has_sidecar(&self, namespace: &str, metadata: &Value, pod_spec: &Value) -> bool {
+        let containers = items(pod_spec, "containers").iter().chain(items(pod_spec, "initContainers"));
+        if containers.into_iter().any(|container| text(container, "name") == "istio-proxy") {
+            return true;
+        }
+        let inject = |field| at(metadata, field).get("sidecar.istio.io/inject").and_then(Value::as_str);
+        if let Some(inject) = inject("labels").or_else(|| inject("annotations")) {
+            return inject == "true";
+        }
+        self.namespace(namespace).is_some_and(|namespace| namespace.label("istio-injection") == Some("enabled"))
+    }
+}
