@@ -82,7 +82,13 @@ impl<'m> Report<'m> {
     pub(crate) fn into_messages(mut self) -> Vec<Message<'m>> {
         self.messages.sort_by_cached_key(|message| {
             let MessageType { level, code, .. } = message.message_type;
-            (std::cmp::Reverse(*level), *code, message.resource.to_string(), message.field.clone(), message.text.clone())
+            (
+                std::cmp::Reverse(*level),
+                *code,
+                message.resource.to_string(),
+                message.field.clone(),
+                message.text.clone(),
+            )
         });
         let mut seen = BTreeSet::new();
         self.messages.retain(|message| {

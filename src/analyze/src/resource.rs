@@ -127,11 +127,7 @@ impl Resource {
     /// `namespace/name`, or the name alone.
     #[must_use]
     pub fn full_name(&self) -> String {
-        if self.namespace.is_empty() {
-            self.name().to_owned()
-        } else {
-            format!("{}/{}", self.namespace, self.name())
-        }
+        if self.namespace.is_empty() { self.name().to_owned() } else { format!("{}/{}", self.namespace, self.name()) }
     }
 
     /// Labels.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::analyze_args::{ANALYZE_EXAMPLES, AnalyzeArgs};
 use crate::answer_args::{
     HISTORY_EXAMPLES, HistoryArgs, WAIT_EXAMPLES, WHY_EXAMPLES, WHY_NOT_EXAMPLES, WaitArgs, WhyArgs, WhyNotArgs,
 };
@@ -64,6 +65,9 @@ pub(crate) enum Command {
     /// Validate Istio objects and MeshConfigs in files by the rules of the admission webhook.
     #[command(after_help = EXAMPLES)]
     Validate(ValidateArgs),
+    /// Analyze a set of Istio objects: the cluster, files, or both.
+    #[command(after_help = ANALYZE_EXAMPLES)]
+    Analyze(AnalyzeArgs),
     /// Print the configuration that a proxy would receive for the objects in files.
     #[command(after_help = PREVIEW_EXAMPLES)]
     Preview(PreviewArgs),

@@ -2,6 +2,8 @@
 //! control plane need its HTTP port, or a kubeconfig to forward it. It does not link the server.
 
 mod admin_log;
+mod analyze;
+mod analyze_args;
 mod answer_args;
 mod answer_output;
 mod args;
@@ -49,6 +51,12 @@ fn main() -> ExitCode {
         Command::Validate(args) => {
             let colours = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             validate::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
+        }
+        Command::Analyze(args) => {
+            let is_plain = |name, plain: &str| std::env::var_os(name).is_some_and(|value| value == plain);
+            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            let colours = stdout.is_terminal() && !no_color && !is_plain("TERM", "dumb");
+            analyze::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
         }
         Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Install(command) => install::run(&command, &mut stdout.lock(), &mut io::stderr()),

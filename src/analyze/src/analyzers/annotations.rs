@@ -121,7 +121,10 @@ fn validate(name: &str, value: &str) -> Result<(), String> {
         "includeOutboundIPRanges" if value == "*" => Ok(()),
         "includeOutboundIPRanges" | "excludeOutboundIPRanges" => each(value, address_block),
         "includeInboundPorts" if value == "*" => Ok(()),
-        "includeInboundPorts" | "excludeInboundPorts" | "includeOutboundPorts" | "excludeOutboundPorts"
+        "includeInboundPorts"
+        | "excludeInboundPorts"
+        | "includeOutboundPorts"
+        | "excludeOutboundPorts"
         | "applicationPorts" => each(value, port),
         "port" if name.starts_with("status.") => port(value),
         "initialDelaySeconds" | "periodSeconds" | "failureThreshold" => {

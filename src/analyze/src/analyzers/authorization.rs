@@ -23,12 +23,7 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn workloads<'m>(
-    policy: &'m Resource,
-    root: &str,
-    pods: &BTreeMap<&str, Vec<Labels<'_>>>,
-    report: &mut Report<'m>,
-) {
+fn workloads<'m>(policy: &'m Resource, root: &str, pods: &BTreeMap<&str, Vec<Labels<'_>>>, report: &mut Report<'m>) {
     // A policy with targets has no selector.
     if has(policy.spec(), "targetRefs") || has(policy.spec(), "targetRef") {
         return;

@@ -54,9 +54,12 @@ fn check<'m>(filter: &'m Resource, n: usize, patch: &Value, has_version: bool, r
     if !is_relative || number(filter.spec(), "priority").unwrap_or(0) != 0 {
         return;
     }
-    let text = format!("operation {operation} depends on what earlier patches add, and the EnvoyFilter has no priority");
+    let text =
+        format!("operation {operation} depends on what earlier patches add, and the EnvoyFilter has no priority");
     if has_version {
-        let text = format!("{text}; another patch of the same filter is for a proxyVersion, so that an upgrade changes the result");
+        let text = format!(
+            "{text}; another patch of the same filter is for a proxyVersion, so that an upgrade changes the result"
+        );
         report.add(&RELATIVE_PATCH_WITH_VERSION, filter, field, text);
     } else {
         report.add(&RELATIVE_PATCH, filter, field, text);

@@ -11,11 +11,7 @@ const DOMAIN: &str = ".svc.cluster.local";
 
 /// The full name of a host: a short name is a Service of the namespace.
 pub(crate) fn full_host(namespace: &str, host: &str) -> String {
-    if host.starts_with('*') || host.contains('.') {
-        host.to_owned()
-    } else {
-        format!("{host}.{namespace}{DOMAIN}")
-    }
+    if host.starts_with('*') || host.contains('.') { host.to_owned() } else { format!("{host}.{namespace}{DOMAIN}") }
 }
 
 /// Namespace and name of the Service that a host names. Other hosts are names of their own in the namespace.

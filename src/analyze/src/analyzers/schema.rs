@@ -14,7 +14,11 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
                     let field = reject.field_path.to_string();
                     let message_type = match reject.severity {
                         Severity::Warning if reject.reason.starts_with("unreachable: ") => {
-                            if is_match(&field) { &INEFFECTIVE_MATCH } else { &UNREACHABLE_RULE }
+                            if is_match(&field) {
+                                &INEFFECTIVE_MATCH
+                            } else {
+                                &UNREACHABLE_RULE
+                            }
                         }
                         Severity::Warning => &SCHEMA_WARNING,
                         Severity::Refused | Severity::Error => &SCHEMA_VALIDATION_ERROR,

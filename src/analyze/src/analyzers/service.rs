@@ -9,7 +9,19 @@ use crate::{Mesh, Report};
 
 /// Protocols that the name of a port can begin with.
 const PROTOCOLS: [&str; 13] = [
-    "tcp", "udp", "grpc", "grpc-web", "http", "http_proxy", "http2", "https", "tls", "mongo", "redis", "mysql", "hbone",
+    "tcp",
+    "udp",
+    "grpc",
+    "grpc-web",
+    "http",
+    "http_proxy",
+    "http2",
+    "https",
+    "tls",
+    "mongo",
+    "redis",
+    "mysql",
+    "hbone",
 ];
 
 /// Ports where servers often speak first, so that detection of the protocol is not used.
@@ -56,9 +68,8 @@ pub(crate) fn port_names<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 fn has_protocol(port: &Value) -> bool {
     let app_protocol = at(port, "appProtocol").as_str();
     let name = app_protocol.unwrap_or_else(|| text(port, "name")).to_ascii_lowercase();
-    let is_of_kubernetes = app_protocol.is_some_and(|_| {
-        matches!(name.as_str(), "kubernetes.io/h2c" | "kubernetes.io/ws" | "kubernetes.io/wss")
-    });
+    let is_of_kubernetes = app_protocol
+        .is_some_and(|_| matches!(name.as_str(), "kubernetes.io/h2c" | "kubernetes.io/ws" | "kubernetes.io/wss"));
     text(port, "protocol") == "UDP"
         || is_of_kubernetes
         || name.starts_with("grpc-web")

@@ -58,7 +58,9 @@ fn revisions<'m>(configuration: &'m Resource, hooks: &'m [Value]) -> BTreeSet<&'
         for selector in ["namespaceSelector", "objectSelector"].map(|name| at(hook, name)) {
             found.extend(map(selector, "matchLabels").get(REVISION));
             let expressions = items(selector, "matchExpressions").iter();
-            found.extend(expressions.filter(|part| text(part, "key") == REVISION).flat_map(|part| texts(part, "values")));
+            found.extend(
+                expressions.filter(|part| text(part, "key") == REVISION).flat_map(|part| texts(part, "values")),
+            );
         }
     }
     found

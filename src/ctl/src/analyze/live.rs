@@ -1,0 +1,133 @@
+//! Reading of the objects of a cluster.
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+use sluice_analyze::{Origin, Resource};
+
+use crate::analyze_args::AnalyzeArgs;
+
+/// Number of objects in one answer of the API server.
+const PAGE_SIZE: usize = 500;
+
+/// Path of the API, plural and kind of the objects that are read.
+#[rustfmt::skip]
+const KINDS: &[(&str, &str, &str)] = &[
+    ("api/v1", "configmaps", "ConfigMap"),
+    ("api/v1", "namespaces", "Namespace"),
+    ("api/v1", "nodes", "Node"),
+    ("api/v1", "pods", "Pod"),
+    ("api/v1", "secrets", "Secret"),
+    ("api/v1", "services", "Service"),
+    ("apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+    ("apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
+    ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    ("apis/apps/v1", "deployments", "Deployment"),
+    ("apis/extensions.istio.io/v1alpha1", "wasmplugins", "WasmPlugin"),
+    ("apis/gateway.networking.k8s.io/v1", "gateways", "Gateway"),
+    ("apis/gateway.networking.k8s.io/v1", "grpcroutes", "GRPCRoute"),
+    ("apis/gateway.networking.k8s.io/v1", "httproutes", "HTTPRoute"),
+    ("apis/networking.istio.io/v1", "destinationrules", "DestinationRule"),
+    ("apis/networking.istio.io/v1", "gateways", "Gateway"),
+    ("apis/networking.istio.io/v1", "serviceentries", "ServiceEntry"),
+    ("apis/networking.istio.io/v1", "sidecars", "Sidecar"),
+    ("apis/networking.istio.io/v1", "virtualservices", "VirtualService"),
+    ("apis/networking.istio.io/v1", "workloadentries", "WorkloadEntry"),
+    ("apis/networking.istio.io/v1", "workloadgroups", "WorkloadGroup"),
+    ("apis/networking.istio.io/v1alpha3", "envoyfilters", "EnvoyFilter"),
+    ("apis/networking.istio.io/v1beta1", "proxyconfigs", "ProxyConfig"),
+    ("apis/security.istio.io/v1", "authorizationpolicies", "AuthorizationPolicy"),
+    ("apis/security.istio.io/v1", "peerauthentications", "PeerAuthentication"),
+    ("apis/security.istio.io/v1", "requestauthentications", "RequestAuthentication"),
+    ("apis/telemetry.istio.io/v1", "telemetries", "Telemetry"),
+];
+
+/// Namespaces of Kubernetes itself, whose objects are not analyzed.
+const IGNORED_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
+
+/// The objects of a cluster.
+pub(super) struct Cluster {
+    pub(super) resources: Vec<Resource>,
+    /// Namespace of the kubeconfig's context.
+    pub(super) default_namespace: String,
+}
+
+/// Reads all kinds that analyzers use. Kinds that the cluster does not have are left out.
+pub(super) fn read(args: &AnalyzeArgs) -> Result<Cluster, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(async {
+        tokio::time::timeout(args.timeout, read_all(args)).await.unwrap_or_else(|_| {
+            Err(format!("the objects of the cluster were not read in {:?} (--timeout)", args.timeout))
+        })
+    })
+}
+
+async fn read_all(args: &AnalyzeArgs) -> Result<Cluster, String> {
+    let config = config(args).await?;
+    let default_namespace = config.default_namespace.clone();
+    let client = sluice_kube::client(config).map_err(|error| sluice_kube::chain(&error))?;
+    let mut resources = Vec::new();
+    for (api, plural, kind) in KINDS {
+        for mut object in list(&client, api, plural).await? {
+            // Items of a list do not state their kind.
+            let version = api.trim_start_matches("apis/").trim_start_matches("api/");
+            object["apiVersion"] = Value::String(version.to_owned());
+            object["kind"] = Value::String((*kind).to_owned());
+            let resource = Resource::new(object, Origin::Cluster, "");
+            if is_analyzed(&resource, &args.revision) {
+                resources.push(resource);
+            }
+        }
+    }
+    Ok(Cluster { resources, default_namespace })
+}
+
+/// The cluster of a kubeconfig file, or of `KUBECONFIG`, `~/.kube/config` or the pod's service account.
+async fn config(args: &AnalyzeArgs) -> Result<Config, String> {
+    let fail = |error: &dyn std::error::Error| {
+        let chain = sluice_kube::chain(error);
+        format!("no cluster can be read: {chain}; use --kubeconfig, or --use-kube=false to analyze files alone")
+    };
+    let options = KubeConfigOptions { context: args.cluster.context.clone(), ..KubeConfigOptions::default() };
+    match &args.cluster.kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| fail(&error))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| fail(&error))
+        }
+        None => match Config::from_kubeconfig(&options).await {
+            Ok(config) => Ok(config),
+            Err(error) if args.cluster.context.is_some() => Err(fail(&error)),
+            Err(error) => Config::incluster().map_err(|_| fail(&error)),
+        },
+    }
+}
+
+/// All objects of a kind; none if the cluster does not have the kind.
+async fn list(client: &Client, api: &str, plural: &str) -> Result<Vec<Value>, String> {
+    let (mut found, mut next) = (Vec::new(), String::new());
+    loop {
+        let uri = format!("/{api}/{plural}?limit={PAGE_SIZE}{next}");
+        let request = http::Request::get(uri).body(Vec::new()).map_err(|error| format!("{plural}: {error}"))?;
+        let mut page: Value = match client.request(request).await {
+            Ok(page) => page,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
+            Err(error) => return Err(format!("{plural} of {api} cannot be read: {}", sluice_kube::chain(&error))),
+        };
+        if let Some(items) = page.get_mut("items").and_then(Value::as_array_mut) {
+            found.append(items);
+        }
+        match page.pointer("/metadata/continue").and_then(Value::as_str) {
+            // The token is base64 for URLs.
+            Some(token) if !token.is_empty() => next = format!("&continue={token}"),
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// Whether an object is of an analyzed namespace and, if it is of an Istio kind, of the revision.
+fn is_analyzed(resource: &Resource, revision: &str) -> bool {
+    let is_istio = resource.kind().group.ends_with("istio.io");
+    let label = resource.labels().get("istio.io/rev").copied().unwrap_or_default().to_owned();
+    !IGNORED_NAMESPACES.contains(&resource.namespace()) && (!is_istio || label.is_empty() || label == revision)
+}
