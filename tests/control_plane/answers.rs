@@ -1,5 +1,6 @@
 //! `sluicectl why`, `why-not`, `wait` and `history` on a running control plane with connected proxies.
 
+mod console;
 mod history;
 mod mesh;
 mod operators;

@@ -17,8 +17,10 @@ mod why;
 mod why_not;
 
 pub(crate) use changes::changed_resources;
+pub(crate) use history::{HistoryQuestion, history};
 pub(crate) use objects::{WrittenObject, written};
 pub(crate) use pages::{history_page, wait_page, why_not_page, why_page};
+pub(crate) use why::{WhyQuestion, why};
 
 use names::NameError;
 use path::PathError;

@@ -18,8 +18,8 @@ use sluice_telemetry::UnknownLogLevel;
 use crate::answer::{self, PageResult, Parameters, read};
 use crate::index::{self, Field, Page};
 use crate::{
-    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, endpoints, findings, krtz, proxies,
-    services, version,
+    AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, console, endpoints, findings, krtz,
+    proxies, services, version,
 };
 use axum::response::Html;
 
@@ -74,9 +74,10 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
     pages
 }
 
-/// The pages, with access control.
+/// The pages and the web console, with access control.
 pub(crate) fn router(state: Arc<AdminState>) -> Router {
-    access::restrict(open_router(state.clone()).fallback(version::without_repeated_slashes), state)
+    let router = open_router(state.clone()).merge(console::router(state.clone()));
+    access::restrict(router.fallback(version::without_repeated_slashes), state)
 }
 
 /// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.

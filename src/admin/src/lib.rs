@@ -9,6 +9,7 @@ mod answer;
 mod answers;
 mod config_dump;
 mod configuration;
+mod console;
 mod controlz;
 mod debug;
 mod endpoints;
