@@ -210,8 +210,8 @@ async fn browsers_get_tables_and_every_link_works() -> Result<()> {
     let table = request(server.http, "GET", "/debug/collections", &browser, "").await?.body;
     let row = "<td><a href=\"/debug/collections/services\">services</a></td><td class=\"number\">";
     assert!(table.contains(row), "{table}");
-    let link = table.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
-    let link = link.filter(|link| link.contains("%2F")).next().context("a collection with a slash in its name")?;
+    let mut links = table.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
+    let link = links.find(|link| link.contains("%2F")).context("a collection with a slash in its name")?;
     assert_eq!(server.get(link).await?.0, 200, "{link}");
     Ok(())
 }
