@@ -1,4 +1,4 @@
-//! `/console`: pages for browsers, rendered on the server from what the debug pages show. Nothing is computed while nobody looks.
+//! `/console`: pages for browsers, rendered on the server from what the debug pages show. Nothing is computed until a page is requested.
 //!
 //! Access is that of the debug pages for callers that may see everything. The pages load nothing from other hosts and have no
 //! inline scripts, as their Content-Security-Policy says.

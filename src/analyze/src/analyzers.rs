@@ -26,7 +26,7 @@ mod webhook;
 use std::collections::BTreeSet;
 
 use crate::value::text;
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 /// An analyzer.
 pub struct Analyzer {
@@ -36,7 +36,7 @@ pub struct Analyzer {
     pub description: &'static str,
     /// Codes of its messages.
     pub codes: &'static [&'static str],
-    pub(crate) run: for<'m> fn(&'m Mesh<'m>, &mut Report<'m>),
+    pub(crate) run: for<'m> fn(&'m MeshObjects<'m>, &mut MessageList<'m>),
 }
 
 impl std::fmt::Debug for Analyzer {
@@ -140,7 +140,7 @@ fn join(names: &BTreeSet<String>) -> String {
 }
 
 /// The namespace whose policies apply to the whole mesh.
-fn root_namespace<'m>(mesh: &'m Mesh<'_>) -> &'m str {
+fn root_namespace<'m>(mesh: &'m MeshObjects<'_>) -> &'m str {
     match text(&mesh.mesh_config, "rootNamespace") {
         "" => &mesh.settings.istio_namespace,
         namespace => namespace,
@@ -148,6 +148,6 @@ fn root_namespace<'m>(mesh: &'m Mesh<'_>) -> &'m str {
 }
 
 /// Whether an object is a part of a control plane.
-fn is_control_plane(resource: &Resource) -> bool {
+fn is_control_plane(resource: &AnalyzedObject) -> bool {
     resource.label("istio").is_some() || resource.label("release") == Some("istio")
 }

@@ -1,6 +1,6 @@
 //! The codes of all messages. `docs/analyze.md` has the same tables; `tests/documented.rs` compares them.
 
-use crate::Level;
+use crate::level::Level;
 
 /// Code, name and level of a kind of message.
 #[derive(Debug, Eq, PartialEq)]

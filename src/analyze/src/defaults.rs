@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::{Origin, Resource};
+use crate::{AnalyzedObject, Origin};
 
 /// The Service and a pod of the ingress gateway. An analysis without a cluster has them, so that a Gateway with the selector
 /// `istio: ingressgateway` refers to something.
 #[must_use]
-pub fn default_resources(istio_namespace: &str) -> Vec<Resource> {
+pub fn default_resources(istio_namespace: &str) -> Vec<AnalyzedObject> {
     let labels = json!({ "istio": "ingressgateway", "app": "istio-ingressgateway" });
     let service = json!({
         "apiVersion": "v1",
@@ -29,5 +29,5 @@ pub fn default_resources(istio_namespace: &str) -> Vec<Resource> {
         "metadata": { "name": "istio-ingressgateway", "namespace": istio_namespace, "labels": labels },
         "spec": { "containers": [{ "name": "istio-proxy", "image": "proxyv2" }] },
     });
-    [service, pod].map(|value| Resource::new(value, Origin::Default, istio_namespace)).into()
+    [service, pod].map(|value| AnalyzedObject::new(value, Origin::Default, istio_namespace)).into()
 }

@@ -1,13 +1,14 @@
 //! Analysis of Kubernetes and Istio objects (I06): mistakes that the validation of a single object cannot find, such as a
 //! reference to an object that does not exist. The codes, names and levels are those of `istioctl analyze`.
 //!
-//! The crate does no I/O. The input is a list of [`Resource`]s, from files or from a cluster; [`Mesh`] indexes them; each
-//! analyzer in `analyzers/` reads the index and adds [`Message`]s to a [`Report`]. To add an analyzer: add a file there with
+//! The crate does no I/O. The input is a list of [`AnalyzedObject`]s, from files or from a cluster; [`MeshObjects`] indexes them; each
+//! analyzer in `analyzers/` reads the index and adds [`Message`]s to a [`MessageList`]. To add an analyzer: add a file there with
 //! a `run` function and a line in [`ANALYZERS`] that names the codes of its messages; add the codes to `codes.rs`.
 
 mod analyzers;
 mod codes;
 mod defaults;
+mod level;
 mod mesh;
 mod message;
 mod resource;
@@ -18,15 +19,16 @@ mod value;
 pub use analyzers::{ANALYZERS, Analyzer};
 pub use codes::{MESSAGE_TYPES, MessageType, NOT_APPLICABLE, NotApplicable};
 pub use defaults::default_resources;
-pub use mesh::{Mesh, Settings};
-pub use message::{Level, Message, Report};
-pub use resource::{Kind, Origin, Resource};
+pub use level::Level;
+pub use mesh::{MeshObjects, Settings};
+pub use message::{Message, MessageList};
+pub use resource::{AnalyzedObject, GroupKind, Origin};
 pub use suppression::Suppression;
 
 /// Runs analyzers on a mesh. The messages are sorted by level (errors first), code, object and field, without duplicates.
 #[must_use]
-pub fn analyze<'m>(mesh: &'m Mesh<'m>, analyzers: &[&Analyzer]) -> Vec<Message<'m>> {
-    let mut report = Report::default();
+pub fn analyze<'m>(mesh: &'m MeshObjects<'m>, analyzers: &[&Analyzer]) -> Vec<Message<'m>> {
+    let mut report = MessageList::default();
     for analyzer in analyzers {
         (analyzer.run)(mesh, &mut report);
     }

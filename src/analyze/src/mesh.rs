@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::resource::{CONFIG_MAP, NAMESPACE, POD, SERVICE};
 use crate::selector::{self, Labels};
 use crate::value::{at, items, map, text};
-use crate::{Kind, Resource};
+use crate::{AnalyzedObject, GroupKind};
 
 /// Settings of an analysis.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Settings {
     pub istio_namespace: String,
     /// Revision of the control plane: `default` or the name of a revision. It selects the ConfigMap of the mesh config.
     pub revision: String,
-    /// Mesh config that replaces the one of the ConfigMap.
+    /// MeshObjects config that replaces the one of the ConfigMap.
     pub mesh_config: Option<Value>,
 }
 
@@ -28,23 +28,23 @@ impl Default for Settings {
 
 /// Objects by kind and name. Of several objects with one name, the last one counts.
 #[derive(Debug)]
-pub struct Mesh<'m> {
+pub struct MeshObjects<'m> {
     /// The settings.
     pub settings: Settings,
     /// The mesh config; empty if there is none.
     pub mesh_config: Value,
-    by_kind: HashMap<Kind<'m>, Vec<&'m Resource>>,
-    by_name: HashMap<(Kind<'m>, &'m str, &'m str), &'m Resource>,
-    pods_by_label: HashMap<(&'m str, &'m str), Vec<&'m Resource>>,
-    pods_by_namespace: BTreeMap<&'m str, Vec<&'m Resource>>,
-    services_by_label: HashMap<(&'m str, &'m str, &'m str), Vec<&'m Resource>>,
+    by_kind: HashMap<GroupKind<'m>, Vec<&'m AnalyzedObject>>,
+    by_name: HashMap<(GroupKind<'m>, &'m str, &'m str), &'m AnalyzedObject>,
+    pods_by_label: HashMap<(&'m str, &'m str), Vec<&'m AnalyzedObject>>,
+    pods_by_namespace: BTreeMap<&'m str, Vec<&'m AnalyzedObject>>,
+    services_by_label: HashMap<(&'m str, &'m str, &'m str), Vec<&'m AnalyzedObject>>,
 }
 
-impl<'m> Mesh<'m> {
+impl<'m> MeshObjects<'m> {
     /// Indexes objects.
     #[must_use]
-    pub fn new(resources: &'m [Resource], settings: Settings) -> Self {
-        let mut last: BTreeMap<(Kind<'m>, &str, &str), &'m Resource> = BTreeMap::new();
+    pub fn new(resources: &'m [AnalyzedObject], settings: Settings) -> Self {
+        let mut last: BTreeMap<(GroupKind<'m>, &str, &str), &'m AnalyzedObject> = BTreeMap::new();
         for resource in resources {
             last.insert((resource.kind(), resource.namespace(), resource.name()), resource);
         }
@@ -69,7 +69,7 @@ impl<'m> Mesh<'m> {
         mesh
     }
 
-    fn index_pod(&mut self, pod: &'m Resource) {
+    fn index_pod(&mut self, pod: &'m AnalyzedObject) {
         self.pods_by_namespace.entry(pod.namespace()).or_default().push(pod);
         for label in pod.labels() {
             self.pods_by_label.entry(label).or_default().push(pod);
@@ -77,7 +77,7 @@ impl<'m> Mesh<'m> {
     }
 
     /// A Service is indexed by one label of its selector.
-    fn index_service(&mut self, service: &'m Resource) {
+    fn index_service(&mut self, service: &'m AnalyzedObject) {
         if let Some((key, value)) = map(service.spec(), "selector").into_iter().next() {
             self.services_by_label.entry((service.namespace(), key, value)).or_default().push(service);
         }
@@ -99,39 +99,44 @@ impl<'m> Mesh<'m> {
 
     /// All objects of a kind, by namespace and name.
     #[must_use]
-    pub fn all(&self, kind: Kind<'static>) -> &[&'m Resource] {
+    pub fn all(&self, kind: GroupKind<'static>) -> &[&'m AnalyzedObject] {
         self.by_kind.get(&kind).map_or(&[], Vec::as_slice)
     }
 
     /// All objects.
-    pub(crate) fn everything(&self) -> impl Iterator<Item = &'m Resource> {
+    pub(crate) fn everything(&self) -> impl Iterator<Item = &'m AnalyzedObject> {
         self.by_name.values().copied()
     }
 
     /// The object with a name.
     #[must_use]
-    pub fn find(&self, kind: Kind<'_>, namespace: &str, name: &str) -> Option<&'m Resource> {
+    pub fn find(&self, kind: GroupKind<'_>, namespace: &str, name: &str) -> Option<&'m AnalyzedObject> {
         self.by_name.get(&(kind, namespace, name)).copied()
     }
 
     /// The object that `name` or `namespace/name` refers to.
-    pub(crate) fn find_reference(&self, kind: Kind<'_>, namespace: &str, reference: &str) -> Option<&'m Resource> {
+    pub(crate) fn find_reference(
+        &self,
+        kind: GroupKind<'_>,
+        namespace: &str,
+        reference: &str,
+    ) -> Option<&'m AnalyzedObject> {
         let (namespace, name) = reference.split_once('/').unwrap_or((namespace, reference));
         self.find(kind, namespace, name)
     }
 
-    pub(crate) fn namespace(&self, name: &str) -> Option<&'m Resource> {
+    pub(crate) fn namespace(&self, name: &str) -> Option<&'m AnalyzedObject> {
         self.find(NAMESPACE, "", name)
     }
 
     /// The pods of a namespace.
-    pub(crate) fn pods_in(&self, namespace: &str) -> &[&'m Resource] {
+    pub(crate) fn pods_in(&self, namespace: &str) -> &[&'m AnalyzedObject] {
         self.pods_by_namespace.get(namespace).map_or(&[], Vec::as_slice)
     }
 
     /// The pods with all labels of a selector, in all namespaces.
-    pub(crate) fn pods(&self, selector: &Labels<'_>) -> Vec<&'m Resource> {
-        let index: &HashMap<(&str, &str), Vec<&'m Resource>> = &self.pods_by_label;
+    pub(crate) fn pods(&self, selector: &Labels<'_>) -> Vec<&'m AnalyzedObject> {
+        let index: &HashMap<(&str, &str), Vec<&'m AnalyzedObject>> = &self.pods_by_label;
         let candidates = selector.iter().map(|(key, value)| index.get(&(*key, *value)));
         match candidates.min_by_key(|pods| pods.map_or(0, Vec::len)) {
             None => self.all(POD).to_vec(),
@@ -143,9 +148,9 @@ impl<'m> Mesh<'m> {
     }
 
     /// The Services that select a workload.
-    pub(crate) fn services_of(&self, namespace: &str, labels: &Labels<'_>) -> Vec<&'m Resource> {
+    pub(crate) fn services_of(&self, namespace: &str, labels: &Labels<'_>) -> Vec<&'m AnalyzedObject> {
         let found = labels.iter().filter_map(|(key, value)| self.services_by_label.get(&(namespace, *key, *value)));
-        let selects = |service: &&&Resource| selector::matches(&map(service.spec(), "selector"), labels);
+        let selects = |service: &&&AnalyzedObject| selector::matches(&map(service.spec(), "selector"), labels);
         found.flatten().filter(selects).copied().collect()
     }
 

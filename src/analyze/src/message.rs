@@ -1,44 +1,9 @@
 //! Messages and their collection.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
-use crate::{MessageType, Resource};
-
-/// Severity of a message.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Level {
-    /// A hint.
-    Info,
-    /// Probably a mistake.
-    Warning,
-    /// A mistake.
-    Error,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Info => "Info",
-            Self::Warning => "Warning",
-            Self::Error => "Error",
-        })
-    }
-}
-
-impl FromStr for Level {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "info" => Ok(Self::Info),
-            "warning" | "warn" => Ok(Self::Warning),
-            "error" => Ok(Self::Error),
-            _ => Err(format!("level {text:?} is unknown: Info, Warning or Error is expected")),
-        }
-    }
-}
+use crate::codes::MessageType;
+use crate::resource::AnalyzedObject;
 
 /// A message about an object.
 #[derive(Clone, Debug)]
@@ -46,7 +11,7 @@ pub struct Message<'m> {
     /// Code, name and level.
     pub message_type: &'static MessageType,
     /// The object.
-    pub resource: &'m Resource,
+    pub resource: &'m AnalyzedObject,
     /// Path of the field, such as `spec.http[0].route[0].destination.host`; empty for the whole object.
     pub field: String,
     /// What is wrong.
@@ -64,15 +29,15 @@ impl Message<'_> {
 
 /// Collects messages.
 #[derive(Debug, Default)]
-pub struct Report<'m> {
+pub struct MessageList<'m> {
     messages: Vec<Message<'m>>,
 }
 
-impl<'m> Report<'m> {
+impl<'m> MessageList<'m> {
     pub(crate) fn add(
         &mut self,
         message_type: &'static MessageType,
-        resource: &'m Resource,
+        resource: &'m AnalyzedObject,
         field: impl Into<String>,
         text: impl Into<String>,
     ) {

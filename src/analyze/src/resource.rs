@@ -9,14 +9,14 @@ use crate::value::{map, text};
 
 /// Group and kind of an object. The version is not part of it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Kind<'k> {
+pub struct GroupKind<'k> {
     /// API group, empty for the core group.
     pub group: &'k str,
     /// Name, such as `Service`.
     pub name: &'k str,
 }
 
-impl<'k> Kind<'k> {
+impl<'k> GroupKind<'k> {
     pub(crate) const fn new(group: &'k str, name: &'k str) -> Self {
         Self { group, name }
     }
@@ -26,33 +26,33 @@ pub(crate) const NETWORKING: &str = "networking.istio.io";
 pub(crate) const SECURITY: &str = "security.istio.io";
 pub(crate) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
-pub(crate) const AUTHORIZATION_POLICY: Kind<'static> = Kind::new(SECURITY, "AuthorizationPolicy");
-pub(crate) const CONFIG_MAP: Kind<'static> = Kind::new("", "ConfigMap");
-pub(crate) const CUSTOM_RESOURCE_DEFINITION: Kind<'static> =
-    Kind::new("apiextensions.k8s.io", "CustomResourceDefinition");
-pub(crate) const DEPLOYMENT: Kind<'static> = Kind::new("apps", "Deployment");
-pub(crate) const DESTINATION_RULE: Kind<'static> = Kind::new(NETWORKING, "DestinationRule");
-pub(crate) const ENVOY_FILTER: Kind<'static> = Kind::new(NETWORKING, "EnvoyFilter");
-pub(crate) const GATEWAY: Kind<'static> = Kind::new(NETWORKING, "Gateway");
-pub(crate) const GRPC_ROUTE: Kind<'static> = Kind::new(GATEWAY_API, "GRPCRoute");
-pub(crate) const HTTP_ROUTE: Kind<'static> = Kind::new(GATEWAY_API, "HTTPRoute");
-pub(crate) const KUBERNETES_GATEWAY: Kind<'static> = Kind::new(GATEWAY_API, "Gateway");
-pub(crate) const MUTATING_WEBHOOKS: Kind<'static> =
-    Kind::new("admissionregistration.k8s.io", "MutatingWebhookConfiguration");
-pub(crate) const NAMESPACE: Kind<'static> = Kind::new("", "Namespace");
-pub(crate) const NODE: Kind<'static> = Kind::new("", "Node");
-pub(crate) const POD: Kind<'static> = Kind::new("", "Pod");
-pub(crate) const REQUEST_AUTHENTICATION: Kind<'static> = Kind::new(SECURITY, "RequestAuthentication");
-pub(crate) const SECRET: Kind<'static> = Kind::new("", "Secret");
-pub(crate) const SERVICE: Kind<'static> = Kind::new("", "Service");
-pub(crate) const SERVICE_ENTRY: Kind<'static> = Kind::new(NETWORKING, "ServiceEntry");
-pub(crate) const SIDECAR: Kind<'static> = Kind::new(NETWORKING, "Sidecar");
-pub(crate) const TELEMETRY: Kind<'static> = Kind::new("telemetry.istio.io", "Telemetry");
-pub(crate) const VALIDATING_WEBHOOKS: Kind<'static> =
-    Kind::new("admissionregistration.k8s.io", "ValidatingWebhookConfiguration");
-pub(crate) const VIRTUAL_SERVICE: Kind<'static> = Kind::new(NETWORKING, "VirtualService");
-pub(crate) const WASM_PLUGIN: Kind<'static> = Kind::new("extensions.istio.io", "WasmPlugin");
-pub(crate) const WORKLOAD_ENTRY: Kind<'static> = Kind::new(NETWORKING, "WorkloadEntry");
+pub(crate) const AUTHORIZATION_POLICY: GroupKind<'static> = GroupKind::new(SECURITY, "AuthorizationPolicy");
+pub(crate) const CONFIG_MAP: GroupKind<'static> = GroupKind::new("", "ConfigMap");
+pub(crate) const CUSTOM_RESOURCE_DEFINITION: GroupKind<'static> =
+    GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
+pub(crate) const DEPLOYMENT: GroupKind<'static> = GroupKind::new("apps", "Deployment");
+pub(crate) const DESTINATION_RULE: GroupKind<'static> = GroupKind::new(NETWORKING, "DestinationRule");
+pub(crate) const ENVOY_FILTER: GroupKind<'static> = GroupKind::new(NETWORKING, "EnvoyFilter");
+pub(crate) const GATEWAY: GroupKind<'static> = GroupKind::new(NETWORKING, "Gateway");
+pub(crate) const GRPC_ROUTE: GroupKind<'static> = GroupKind::new(GATEWAY_API, "GRPCRoute");
+pub(crate) const HTTP_ROUTE: GroupKind<'static> = GroupKind::new(GATEWAY_API, "HTTPRoute");
+pub(crate) const KUBERNETES_GATEWAY: GroupKind<'static> = GroupKind::new(GATEWAY_API, "Gateway");
+pub(crate) const MUTATING_WEBHOOKS: GroupKind<'static> =
+    GroupKind::new("admissionregistration.k8s.io", "MutatingWebhookConfiguration");
+pub(crate) const NAMESPACE: GroupKind<'static> = GroupKind::new("", "Namespace");
+pub(crate) const NODE: GroupKind<'static> = GroupKind::new("", "Node");
+pub(crate) const POD: GroupKind<'static> = GroupKind::new("", "Pod");
+pub(crate) const REQUEST_AUTHENTICATION: GroupKind<'static> = GroupKind::new(SECURITY, "RequestAuthentication");
+pub(crate) const SECRET: GroupKind<'static> = GroupKind::new("", "Secret");
+pub(crate) const SERVICE: GroupKind<'static> = GroupKind::new("", "Service");
+pub(crate) const SERVICE_ENTRY: GroupKind<'static> = GroupKind::new(NETWORKING, "ServiceEntry");
+pub(crate) const SIDECAR: GroupKind<'static> = GroupKind::new(NETWORKING, "Sidecar");
+pub(crate) const TELEMETRY: GroupKind<'static> = GroupKind::new("telemetry.istio.io", "Telemetry");
+pub(crate) const VALIDATING_WEBHOOKS: GroupKind<'static> =
+    GroupKind::new("admissionregistration.k8s.io", "ValidatingWebhookConfiguration");
+pub(crate) const VIRTUAL_SERVICE: GroupKind<'static> = GroupKind::new(NETWORKING, "VirtualService");
+pub(crate) const WASM_PLUGIN: GroupKind<'static> = GroupKind::new("extensions.istio.io", "WasmPlugin");
+pub(crate) const WORKLOAD_ENTRY: GroupKind<'static> = GroupKind::new(NETWORKING, "WorkloadEntry");
 
 /// Kinds without a namespace.
 const CLUSTER_SCOPED: &[&str] = &[
@@ -85,7 +85,7 @@ pub enum Origin {
 
 /// An object with its origin.
 #[derive(Clone, Debug)]
-pub struct Resource {
+pub struct AnalyzedObject {
     /// The object as JSON.
     pub value: Value,
     /// Where it was read.
@@ -93,7 +93,7 @@ pub struct Resource {
     namespace: String,
 }
 
-impl Resource {
+impl AnalyzedObject {
     /// An object. Namespaced objects that name no namespace are in `default_namespace`.
     #[must_use]
     pub fn new(value: Value, origin: Origin, default_namespace: &str) -> Self {
@@ -107,9 +107,9 @@ impl Resource {
 
     /// Group and kind.
     #[must_use]
-    pub fn kind(&self) -> Kind<'_> {
+    pub fn kind(&self) -> GroupKind<'_> {
         let group = text(&self.value, "apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
-        Kind { group, name: text(&self.value, "kind") }
+        GroupKind { group, name: text(&self.value, "kind") }
     }
 
     /// Namespace, empty if it has none.
@@ -160,8 +160,8 @@ impl Resource {
     }
 }
 
-impl fmt::Display for Resource {
-    /// `Kind name.namespace`, as suppressions name objects, or `Kind name`.
+impl fmt::Display for AnalyzedObject {
+    /// `GroupKind name.namespace`, as suppressions name objects, or `GroupKind name`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", text(&self.value, "kind"), self.name())?;
         if self.namespace.is_empty() { Ok(()) } else { write!(f, ".{}", self.namespace) }

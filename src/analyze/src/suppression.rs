@@ -12,7 +12,7 @@ const ANNOTATION: &str = "galley.istio.io/analyze-suppress";
 pub struct Suppression {
     /// Code, such as `IST0102`.
     pub code: String,
-    /// `Kind name.namespace`; `*` matches any text.
+    /// `GroupKind name.namespace`; `*` matches any text.
     pub resource: String,
 }
 

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use sluice_analyze::{ANALYZERS, Mesh, Origin, Resource, Settings, Suppression, analyze, default_resources};
+use sluice_analyze::{
+    ANALYZERS, AnalyzedObject, MeshObjects, Origin, Settings, Suppression, analyze, default_resources,
+};
 use sluice_parse::yaml::{Limits, parse_documents};
 
-fn resources(yaml: &str) -> Vec<Resource> {
+fn resources(yaml: &str) -> Vec<AnalyzedObject> {
     let documents = parse_documents(yaml, &Limits::default()).into_iter().filter_map(Result::ok);
     documents
         .map(|document| {
             let origin = Origin::File { name: "test.yaml".to_owned(), line: document.line };
-            Resource::new(document.value, origin, "shop")
+            AnalyzedObject::new(document.value, origin, "shop")
         })
         .collect()
 }
@@ -19,7 +21,7 @@ fn resources(yaml: &str) -> Vec<Resource> {
 /// `CODE name`, for the messages of one analyzer.
 fn messages(analyzer: &str, yaml: &str) -> Vec<String> {
     let resources = resources(yaml);
-    let mesh = Mesh::new(&resources, Settings::default());
+    let mesh = MeshObjects::new(&resources, Settings::default());
     let analyzer = ANALYZERS.iter().find(|known| known.name == analyzer).expect("an analyzer");
     let found = analyze(&mesh, &[analyzer]);
     for message in &found {
@@ -155,7 +157,7 @@ fn suppressions_leave_messages_out() {
     let annotated = virtual_service("{gateways: [other], hosts: [a.test]}")
         .replace("{name: routes}", "{name: routes, annotations: {galley.istio.io/analyze-suppress: 'IST0132'}}");
     let resources = resources(&annotated);
-    let mesh = Mesh::new(&resources, Settings::default());
+    let mesh = MeshObjects::new(&resources, Settings::default());
     let gateways = ANALYZERS.iter().find(|known| known.name == "virtualservice.GatewayAnalyzer").expect("an analyzer");
     let found = analyze(&mesh, &[gateways]);
     let by_annotation: Vec<bool> = found.iter().map(|message| message.is_suppressed(&[])).collect();
@@ -175,7 +177,7 @@ fn demo_has_no_errors() {
     for file in files {
         all.extend(resources(&std::fs::read_to_string(file).expect("a file")));
     }
-    let mesh = Mesh::new(&all, Settings::default());
+    let mesh = MeshObjects::new(&all, Settings::default());
     let found = analyze(&mesh, &ANALYZERS.iter().collect::<Vec<_>>());
     let errors = found.iter().filter(|message| message.message_type.level == sluice_analyze::Level::Error);
     let errors: BTreeSet<String> = errors.map(|message| format!("{}: {}", message.resource, message.text)).collect();
@@ -190,7 +192,7 @@ fn inputs_of_all_cases_are_analyzed() {
     assert!(files.len() > 100);
     for file in files {
         let resources = resources(&std::fs::read_to_string(file).expect("a file"));
-        let mesh = Mesh::new(&resources, Settings::default());
+        let mesh = MeshObjects::new(&resources, Settings::default());
         let _ = analyze(&mesh, &ANALYZERS.iter().collect::<Vec<_>>());
     }
 }

@@ -328,6 +328,8 @@ fn every_listed_variable_is_read() {
             match name {
                 "EXTERNAL_CA" => signer.map(str::to_owned),
                 "K8S_SIGNER" => Some("example.com/signer".to_owned()),
+                "OTEL_TRACES_EXPORTER" => Some("otlp".to_owned()),
+                "OTEL_TRACES_SAMPLER" => Some("traceidratio".to_owned()),
                 _ => None,
             }
         });

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde_json::Value;
-use sluice_analyze::{ANALYZERS, Analyzer, Mesh, Message, Origin, Resource, Settings, analyze, default_resources};
+use sluice_analyze::{
+    ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, Message, Origin, Settings, analyze, default_resources,
+};
 use sluice_parse::yaml::{Limits, parse_documents, parse_value};
 
 use crate::analyze_args::{AnalyzeArgs, MessageFormat};
@@ -21,7 +23,7 @@ const EXIT_MESSAGES: u8 = 79;
 /// Objects with the texts of their files.
 #[derive(Default)]
 struct Input {
-    resources: Vec<Resource>,
+    resources: Vec<AnalyzedObject>,
     texts: HashMap<String, String>,
     invalid_documents: usize,
 }
@@ -68,7 +70,7 @@ fn analyze_input(
         input.resources = default_resources(&args.istio_namespace);
     }
     let unreadable = read_files(args, &namespace, &mut input, errors)?;
-    let mesh = Mesh::new(&input.resources, settings);
+    let mesh = MeshObjects::new(&input.resources, settings);
     let mut messages = analyze(&mesh, &analyzers);
     messages.retain(|message| {
         (args.all_namespaces || message.concerns_namespace(&namespace)) && !message.is_suppressed(&args.suppress)
@@ -170,6 +172,6 @@ fn add(mut value: Value, line: usize, file: &str, namespace: &str, input: &mut I
         return Err("apiVersion and kind are required and must be strings");
     }
     let origin = Origin::File { name: file.to_owned(), line };
-    input.resources.push(Resource::new(value, origin, namespace));
+    input.resources.push(AnalyzedObject::new(value, origin, namespace));
     Ok(())
 }

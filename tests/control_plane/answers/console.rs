@@ -8,6 +8,8 @@ use super::mesh::{AnswersFixture, RATINGS_V1};
 async fn console_shows_the_mesh_and_why_a_proxy_has_a_resource() {
     let mesh = AnswersFixture::start().await;
     let _cart = mesh.connect("cart-7f", "cart").await;
+    mesh.route_to(2, "v2");
+    mesh.answer(&["wait", "vs/shop/ratings", "--generation=2"]).await;
     let page = async |path: &str| {
         let (status, text) = mesh.server.get(path).await.expect("an answer");
         assert_eq!(status, 200, "{path}: {text}");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::codes::{DEPRECATED_ANNOTATION, INVALID_ANNOTATION, MISPLACED_ANNOTATION, UNKNOWN_ANNOTATION};
 use crate::resource::{DEPLOYMENT, NAMESPACE, POD, SERVICE};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 const INJECT: &str = "sidecar.istio.io/inject";
 
@@ -74,7 +74,7 @@ const DEPRECATED: [&str; 9] = [
     "sidecar.istio.io/statsInclusionSuffixes",
 ];
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for kind in [NAMESPACE, SERVICE, POD, DEPLOYMENT] {
         for resource in mesh.all(kind) {
             for (name, value) in resource.annotations() {
@@ -91,7 +91,7 @@ fn is_istio(name: &str) -> bool {
     name == "kubernetes.io/ingress.class" || name.split('/').next().is_some_and(|domain| domain.ends_with("istio.io"))
 }
 
-fn check<'m>(resource: &'m Resource, name: &str, value: &str, report: &mut Report<'m>) {
+fn check<'m>(resource: &'m AnalyzedObject, name: &str, value: &str, report: &mut MessageList<'m>) {
     let field = format!("metadata.annotations[{name}]");
     let Some((kinds, _)) = KNOWN.iter().find(|(_, names)| names.contains(&name)) else {
         report.add(&UNKNOWN_ANNOTATION, resource, field, format!("annotation {name} is unknown and has no effect"));

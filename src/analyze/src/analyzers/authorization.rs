@@ -6,9 +6,9 @@ use crate::codes::{NO_MATCHING_WORKLOADS, REFERENCED_RESOURCE_NOT_FOUND};
 use crate::resource::{AUTHORIZATION_POLICY, NAMESPACE, POD};
 use crate::selector::{self, Labels, show};
 use crate::value::{has, items, map, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut pods: BTreeMap<&str, Vec<Labels<'_>>> = BTreeMap::new();
     for pod in mesh.all(POD) {
         let is_ambient = pod.annotation("ambient.istio.io/redirection") == Some("enabled");
@@ -23,7 +23,12 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn workloads<'m>(policy: &'m Resource, root: &str, pods: &BTreeMap<&str, Vec<Labels<'_>>>, report: &mut Report<'m>) {
+fn workloads<'m>(
+    policy: &'m AnalyzedObject,
+    root: &str,
+    pods: &BTreeMap<&str, Vec<Labels<'_>>>,
+    report: &mut MessageList<'m>,
+) {
     // A policy with targets has no selector.
     if has(policy.spec(), "targetRefs") || has(policy.spec(), "targetRef") {
         return;
@@ -46,7 +51,7 @@ fn workloads<'m>(policy: &'m Resource, root: &str, pods: &BTreeMap<&str, Vec<Lab
     }
 }
 
-fn namespaces<'m>(mesh: &'m Mesh<'m>, policy: &'m Resource, report: &mut Report<'m>) {
+fn namespaces<'m>(mesh: &'m MeshObjects<'m>, policy: &'m AnalyzedObject, report: &mut MessageList<'m>) {
     for (n, rule) in items(policy.spec(), "rules").iter().enumerate() {
         for (of, from) in items(rule, "from").iter().enumerate() {
             for list in ["namespaces", "notNamespaces"] {

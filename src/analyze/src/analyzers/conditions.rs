@@ -7,14 +7,14 @@ use crate::resource::{
     AUTHORIZATION_POLICY, GRPC_ROUTE, HTTP_ROUTE, KUBERNETES_GATEWAY, SERVICE, SERVICE_ENTRY, WORKLOAD_ENTRY,
 };
 use crate::value::{items, text};
-use crate::{Kind, Mesh, Report, Resource};
+use crate::{AnalyzedObject, GroupKind, MeshObjects, MessageList};
 
 const WAYPOINT: &[&str] = &["istio.io/WaypointBound"];
 const POLICY: &[&str] = &["ZtunnelAccepted", "WaypointAccepted"];
 const GATEWAY: &[&str] = &["Accepted", "Programmed", "ResolvedRefs"];
 
 /// The types of conditions that are expected to be true, by kind.
-const EXPECTED: &[(Kind<'static>, &[&str])] = &[
+const EXPECTED: &[(GroupKind<'static>, &[&str])] = &[
     (SERVICE, WAYPOINT),
     (SERVICE_ENTRY, WAYPOINT),
     (WORKLOAD_ENTRY, WAYPOINT),
@@ -24,7 +24,7 @@ const EXPECTED: &[(Kind<'static>, &[&str])] = &[
     (GRPC_ROUTE, GATEWAY),
 ];
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for (kind, types) in EXPECTED {
         for resource in mesh.all(*kind) {
             check(resource, "status".to_owned(), items(&resource.value, "status.conditions"), types, report);
@@ -35,7 +35,13 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn check<'m>(resource: &'m Resource, path: String, conditions: &[Value], types: &[&str], report: &mut Report<'m>) {
+fn check<'m>(
+    resource: &'m AnalyzedObject,
+    path: String,
+    conditions: &[Value],
+    types: &[&str],
+    report: &mut MessageList<'m>,
+) {
     for (n, condition) in conditions.iter().enumerate() {
         let (name, reason) = (text(condition, "type"), text(condition, "reason"));
         let is_negative = types.contains(&name) && text(condition, "status") == "False";

@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::codes::{EXTERNAL_CONTROL_PLANE_IP, INVALID_EXTERNAL_CONTROL_PLANE, UNRESTRICTED_JWKS_FETCH};
 use crate::resource::{DEPLOYMENT, MUTATING_WEBHOOKS, REQUEST_AUTHENTICATION, VALIDATING_WEBHOOKS};
 use crate::value::{has, items, text};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 /// Number of objects that a message names.
 const MAX_NAMES: usize = 5;
 
 /// Control planes that fetch keys from any address.
-pub(crate) fn blocked_addresses<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn blocked_addresses<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let policies = mesh.all(REQUEST_AUTHENTICATION);
     if policies.is_empty() {
         return;
@@ -40,7 +40,7 @@ pub(crate) fn blocked_addresses<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>)
 }
 
 /// Webhooks that refer to a control plane outside of the cluster.
-pub(crate) fn external_address<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn external_address<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let validating = mesh.all(VALIDATING_WEBHOOKS).iter().filter(|webhooks| {
         webhooks.name() == "istiod-default-validator" || webhooks.name().starts_with("istio-validator")
     });
@@ -53,7 +53,7 @@ pub(crate) fn external_address<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) 
     }
 }
 
-fn check_address<'m>(webhooks: &'m Resource, n: usize, hook: &Value, report: &mut Report<'m>) {
+fn check_address<'m>(webhooks: &'m AnalyzedObject, n: usize, hook: &Value, report: &mut MessageList<'m>) {
     let (name, field) = (text(hook, "name"), format!("webhooks[{n}].clientConfig"));
     if !has(hook, "clientConfig.url") {
         if !has(hook, "clientConfig.service") {

@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::codes::{DEPLOYMENT_CONFLICTING_PORTS, DEPLOYMENT_CONFLICTING_PROTOCOLS, INVALID_APPLICATION_UID};
 use crate::resource::{DEPLOYMENT, POD};
 use crate::value::{at, items, map, number, text};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 /// User ID of the sidecar, whose traffic is not redirected.
 const SIDECAR_UID: i64 = 1337;
 
-pub(crate) fn application_uid<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn application_uid<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for (kind, path) in [(POD, "spec"), (DEPLOYMENT, "spec.template.spec")] {
         for resource in mesh.all(kind).iter().filter(|resource| !super::is_control_plane(resource)) {
             let spec = at(&resource.value, path);
@@ -37,7 +37,7 @@ pub(crate) fn application_uid<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Deployments whose Services disagree about a port.
-pub(crate) fn services<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn services<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for deployment in mesh.all(DEPLOYMENT) {
         let template = at(deployment.spec(), "template");
         let is_waypoint = deployment.label("gateway.istio.io/managed") == Some("istio.io-mesh-controller");
@@ -50,7 +50,7 @@ pub(crate) fn services<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn protocols<'m>(deployment: &'m Resource, services: &[&Resource], report: &mut Report<'m>) {
+fn protocols<'m>(deployment: &'m AnalyzedObject, services: &[&AnalyzedObject], report: &mut MessageList<'m>) {
     let mut by_port: BTreeMap<i64, (BTreeSet<&str>, BTreeSet<String>)> = BTreeMap::new();
     for service in services {
         for port in items(service.spec(), "ports") {
@@ -71,7 +71,7 @@ fn protocols<'m>(deployment: &'m Resource, services: &[&Resource], report: &mut 
     }
 }
 
-fn target_ports<'m>(deployment: &'m Resource, services: &[&Resource], report: &mut Report<'m>) {
+fn target_ports<'m>(deployment: &'m AnalyzedObject, services: &[&AnalyzedObject], report: &mut MessageList<'m>) {
     let mut by_target: BTreeMap<String, BTreeMap<i64, String>> = BTreeMap::new();
     for service in services {
         for port in items(service.spec(), "ports") {

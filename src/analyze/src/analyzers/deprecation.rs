@@ -3,7 +3,7 @@
 use crate::codes::DEPRECATED;
 use crate::resource::{CUSTOM_RESOURCE_DEFINITION, SIDECAR, VIRTUAL_SERVICE};
 use crate::value::{has, items, number, text};
-use crate::{Mesh, Report};
+use crate::{MeshObjects, MessageList};
 
 /// Groups and kinds that no control plane reads any more.
 const REMOVED: [(&str, &str); 4] = [
@@ -13,7 +13,7 @@ const REMOVED: [(&str, &str); 4] = [
     ("rbac.istio.io", "ServiceRoleBinding"),
 ];
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for vs in mesh.all(VIRTUAL_SERVICE) {
         for (n, rule) in items(vs.spec(), "http").iter().enumerate() {
             if number(rule, "fault.delay.percent").is_some_and(|percent| percent > 0) {

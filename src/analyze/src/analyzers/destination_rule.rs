@@ -10,7 +10,7 @@ use crate::codes::{
 use crate::resource::{DESTINATION_RULE, NODE};
 use crate::selector::{self, Labels};
 use crate::value::{at, has, items, map, number, text, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 use super::hosts::Hosts;
 
@@ -20,7 +20,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const SUBZONE: &str = "topology.istio.io/subzone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-pub(crate) fn ca_certificates<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn ca_certificates<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for rule in mesh.all(DESTINATION_RULE) {
         let verifies_nothing = |policy: &Value| {
             let has_credential = !text(policy, "tls.credentialName").is_empty() && has(rule.spec(), "workloadSelector");
@@ -49,9 +49,9 @@ pub(crate) fn ca_certificates<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-pub(crate) fn subsets<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let hosts = Hosts::new(mesh);
-    let nodes: HashMap<&str, &Resource> = mesh.all(NODE).iter().map(|node| (node.name(), *node)).collect();
+    let nodes: HashMap<&str, &AnalyzedObject> = mesh.all(NODE).iter().map(|node| (node.name(), *node)).collect();
     for rule in mesh.all(DESTINATION_RULE) {
         let host = text(rule.spec(), "host");
         let Some(owner) = hosts.find(rule.namespace(), &texts(rule.spec(), "exportTo"), host) else {
@@ -71,7 +71,7 @@ pub(crate) fn subsets<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Whether a pod has the labels of a selector, of its own or by its node.
-fn has_pod(mesh: &Mesh<'_>, nodes: &HashMap<&str, &Resource>, mut selector: Labels<'_>) -> bool {
+fn has_pod(mesh: &MeshObjects<'_>, nodes: &HashMap<&str, &AnalyzedObject>, mut selector: Labels<'_>) -> bool {
     let mut by_node: Labels<'_> = Labels::new();
     for key in [REGION, ZONE, SUBZONE, HOSTNAME] {
         if let Some((key, value)) = selector.remove_entry(key) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::codes::{DESTINATION_PORT_REQUIRED, REFERENCED_RESOURCE_NOT_FOUND, ROUTE_RULES_WITHOUT_EFFECT};
 use crate::resource::{DESTINATION_RULE, VIRTUAL_SERVICE};
 use crate::value::{at, has, items, number, text, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 use super::hosts::{Hosts, short_name};
 
@@ -45,7 +45,7 @@ fn mirrors<'v>(rule: &'v Value, n: usize, found: &mut Vec<Destination<'v>>) {
 }
 
 /// Hosts and ports that do not exist, and ports that are ambiguous.
-pub(crate) fn hosts<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn hosts<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let hosts = Hosts::new(mesh);
     for vs in mesh.all(VIRTUAL_SERVICE) {
         let export_to = texts(vs.spec(), "exportTo");
@@ -76,7 +76,7 @@ pub(crate) fn hosts<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Subsets that no DestinationRule defines.
-pub(crate) fn subsets<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut known: HashMap<(&str, &str), Vec<&str>> = HashMap::new();
     for rule in mesh.all(DESTINATION_RULE) {
         let host = short_name(rule.namespace(), text(rule.spec(), "host"));
@@ -99,8 +99,8 @@ pub(crate) fn subsets<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 
 /// Rules of a gateway's VirtualService whose host is split into subsets by a VirtualService of that host: the latter applies
 /// to clients in the mesh and not to the gateway.
-pub(crate) fn gateway_subsets<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut split: HashMap<&str, Vec<&Resource>> = HashMap::new();
+pub(crate) fn gateway_subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut split: HashMap<&str, Vec<&AnalyzedObject>> = HashMap::new();
     for vs in mesh.all(VIRTUAL_SERVICE) {
         let own = texts(vs.spec(), "hosts");
         for rule in items(vs.spec(), "http") {

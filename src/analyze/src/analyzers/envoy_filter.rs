@@ -9,9 +9,9 @@ use crate::codes::{
 };
 use crate::resource::ENVOY_FILTER;
 use crate::value::{has, items, number, text};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     // Filters that earlier patches change for some versions of the proxy only.
     let mut by_version = BTreeSet::new();
     for filter in mesh.all(ENVOY_FILTER) {
@@ -28,7 +28,7 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn check<'m>(filter: &'m Resource, n: usize, patch: &Value, has_version: bool, report: &mut Report<'m>) {
+fn check<'m>(filter: &'m AnalyzedObject, n: usize, patch: &Value, has_version: bool, report: &mut MessageList<'m>) {
     let apply_to = text(patch, "applyTo");
     let is_route = matches!(apply_to, "ROUTE_CONFIGURATION" | "HTTP_ROUTE");
     let field = format!("spec.configPatches[{n}]");

@@ -13,10 +13,10 @@ use crate::codes::{
 use crate::resource::{GATEWAY, SECRET};
 use crate::selector::{self, Labels, show};
 use crate::value::{at, items, map, number, text, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 /// Gateways without pods, and ports that no Service of the pods has.
-pub(crate) fn ports<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn ports<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for gateway in mesh.all(GATEWAY) {
         let selector = map(gateway.spec(), "selector");
         let pods = mesh.pods(&selector);
@@ -40,7 +40,7 @@ pub(crate) fn ports<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Ports and target ports of the Services of pods.
-fn service_ports(mesh: &Mesh<'_>, pods: &[&Resource]) -> BTreeSet<i64> {
+fn service_ports(mesh: &MeshObjects<'_>, pods: &[&AnalyzedObject]) -> BTreeSet<i64> {
     // The pods of a Deployment have equal labels.
     let groups: HashSet<(&str, Labels<'_>)> = pods.iter().map(|pod| (pod.namespace(), pod.labels())).collect();
     let services = groups.iter().flat_map(|(namespace, labels)| mesh.services_of(namespace, labels));
@@ -56,7 +56,7 @@ fn service_ports(mesh: &Mesh<'_>, pods: &[&Resource]) -> BTreeSet<i64> {
 }
 
 /// Secrets that do not exist or have no certificate.
-pub(crate) fn credentials<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn credentials<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for gateway in mesh.all(GATEWAY) {
         // Gateways without pods are reported by `ports`.
         let Some(pod) = mesh.pods(&map(gateway.spec(), "selector")).first().copied() else { continue };
@@ -99,8 +99,8 @@ fn has_certificate(secret: &Value) -> bool {
 }
 
 /// Gateways of the same workloads that have a certificate in common.
-pub(crate) fn certificates<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut by_certificate: BTreeMap<(&str, &str), Vec<&'m Resource>> = BTreeMap::new();
+pub(crate) fn certificates<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut by_certificate: BTreeMap<(&str, &str), Vec<&'m AnalyzedObject>> = BTreeMap::new();
     for gateway in mesh.all(GATEWAY) {
         for certificate in certificates_of(gateway) {
             by_certificate.entry(certificate).or_default().push(gateway);
@@ -123,7 +123,7 @@ pub(crate) fn certificates<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Secrets, or pairs of files, of the servers.
-fn certificates_of(gateway: &Resource) -> BTreeSet<(&str, &str)> {
+fn certificates_of(gateway: &AnalyzedObject) -> BTreeSet<(&str, &str)> {
     let servers = items(gateway.spec(), "servers").iter();
     let found = servers.map(|server| match text(server, "tls.credentialName") {
         "" => (text(server, "tls.serverCertificate"), text(server, "tls.privateKey")),
@@ -133,8 +133,8 @@ fn certificates_of(gateway: &Resource) -> BTreeSet<(&str, &str)> {
 }
 
 /// Servers of different Gateways with the same workloads, port and host.
-pub(crate) fn conflicts<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut by_port: HashMap<i64, Vec<(&'m Resource, &'m Value)>> = HashMap::new();
+pub(crate) fn conflicts<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut by_port: HashMap<i64, Vec<(&'m AnalyzedObject, &'m Value)>> = HashMap::new();
     for gateway in mesh.all(GATEWAY) {
         for server in items(gateway.spec(), "servers") {
             if let Some(port) = number(server, "port.number") {
@@ -173,7 +173,7 @@ fn servers_overlap(one: &Value, other: &Value) -> bool {
     text(one, "bind") == text(other, "bind") && texts(one, "hosts").iter().any(|host| others.contains(host))
 }
 
-fn have_common_pods(mesh: &Mesh<'_>, one: &Labels<'_>, other: &Labels<'_>) -> bool {
+fn have_common_pods(mesh: &MeshObjects<'_>, one: &Labels<'_>, other: &Labels<'_>) -> bool {
     if one == other {
         return true;
     }

@@ -8,7 +8,7 @@ use crate::resource::{
 };
 use crate::selector;
 use crate::value::{has, map};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
@@ -21,8 +21,8 @@ const MINIMUM_VERSIONS: [(&str, [u64; 3]); 4] = [
 ];
 
 /// Policies that select pods of a Gateway by labels. They apply by `targetRefs` only.
-pub(crate) fn selectors<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut pods: HashMap<&str, Vec<&Resource>> = HashMap::new();
+pub(crate) fn selectors<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut pods: HashMap<&str, Vec<&AnalyzedObject>> = HashMap::new();
     for pod in mesh.all(POD).iter().filter(|pod| pod.label(GATEWAY_NAME).is_some()) {
         pods.entry(pod.namespace()).or_default().push(pod);
     }
@@ -44,7 +44,7 @@ pub(crate) fn selectors<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// CRDs whose objects are not read.
-pub(crate) fn crd_version<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn crd_version<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for definition in mesh.all(CUSTOM_RESOURCE_DEFINITION) {
         let Some((name, minimum)) = MINIMUM_VERSIONS.iter().find(|(name, _)| *name == definition.name()) else {
             continue;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::resource::{SERVICE, SERVICE_ENTRY};
 use crate::value::{items, map, number, texts};
-use crate::{Mesh, Resource};
+use crate::{AnalyzedObject, MeshObjects};
 
 const ALL: &str = "*";
 const DOMAIN: &str = ".svc.cluster.local";
@@ -47,9 +47,9 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
 
 /// A Service or a ServiceEntry that has a host.
 #[derive(Clone, Copy)]
-pub(crate) struct Host<'m>(&'m Resource);
+pub(crate) struct HostOwner<'m>(&'m AnalyzedObject);
 
-impl<'m> Host<'m> {
+impl<'m> HostOwner<'m> {
     pub(crate) fn ports(self) -> Vec<i64> {
         let field = if self.0.kind() == SERVICE { "port" } else { "number" };
         items(self.0.spec(), "ports").iter().filter_map(|port| number(port, field)).collect()
@@ -63,13 +63,13 @@ impl<'m> Host<'m> {
 
 /// Hosts by the namespace that sees them and the full name.
 pub(crate) struct Hosts<'m> {
-    by_scope: HashMap<(&'m str, String), Host<'m>>,
+    by_scope: HashMap<(&'m str, String), HostOwner<'m>>,
     /// Scope, suffix after the star, and the owner.
-    wildcards: Vec<(&'m str, &'m str, Host<'m>)>,
+    wildcards: Vec<(&'m str, &'m str, HostOwner<'m>)>,
 }
 
 impl<'m> Hosts<'m> {
-    pub(crate) fn new(mesh: &'m Mesh<'m>) -> Self {
+    pub(crate) fn new(mesh: &'m MeshObjects<'m>) -> Self {
         let mut hosts = Self { by_scope: HashMap::new(), wildcards: Vec::new() };
         for entry in mesh.all(SERVICE_ENTRY) {
             for scope in scopes(&texts(entry.spec(), "exportTo"), entry.namespace()) {
@@ -88,18 +88,18 @@ impl<'m> Hosts<'m> {
         hosts
     }
 
-    fn add(&mut self, scope: &'m str, host: &'m str, owner: &'m Resource) {
-        self.by_scope.insert((scope, full_host(owner.namespace(), host)), Host(owner));
+    fn add(&mut self, scope: &'m str, host: &'m str, owner: &'m AnalyzedObject) {
+        self.by_scope.insert((scope, full_host(owner.namespace(), host)), HostOwner(owner));
         if let Some(suffix) = host.strip_prefix('*') {
-            self.wildcards.push((scope, suffix, Host(owner)));
+            self.wildcards.push((scope, suffix, HostOwner(owner)));
         }
     }
 
     /// What a host in an object of a namespace refers to.
-    pub(crate) fn find(&self, namespace: &str, export_to: &[&str], host: &str) -> Option<Host<'m>> {
+    pub(crate) fn find(&self, namespace: &str, export_to: &[&str], host: &str) -> Option<HostOwner<'m>> {
         let full = full_host(namespace, host);
         let own = if export_to.is_empty() { vec![namespace] } else { scopes(export_to, namespace) };
-        let by_scope: &HashMap<(&str, String), Host<'m>> = &self.by_scope;
+        let by_scope: &HashMap<(&str, String), HostOwner<'m>> = &self.by_scope;
         let exact = std::iter::once(ALL).chain(own).find_map(|scope| by_scope.get(&(scope, full.clone())).copied());
         exact.or_else(|| {
             let host = host.trim_start_matches('*');

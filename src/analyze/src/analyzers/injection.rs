@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::codes::{INJECTED_BY_DEFAULT, MULTIPLE_INJECTION_LABELS, NAMESPACE_NOT_INJECTED, POD_MISSING_PROXY};
 use crate::resource::{CONFIG_MAP, NAMESPACE};
 use crate::value::{at, items, text};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 const INJECTION: &str = "istio-injection";
 const REVISION: &str = "istio.io/rev";
@@ -16,7 +16,7 @@ const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Namespaces of Kubernetes itself.
 const IGNORED: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut injected = BTreeSet::new();
     for namespace in mesh.all(NAMESPACE) {
         let name = namespace.name();
@@ -39,7 +39,7 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-fn several_labels<'m>(namespace: &'m Resource, report: &mut Report<'m>) {
+fn several_labels<'m>(namespace: &'m AnalyzedObject, report: &mut MessageList<'m>) {
     let injection = namespace.label(INJECTION);
     let mut labels: Vec<String> = injection.map(|value| format!("{INJECTION}={value}")).into_iter().collect();
     // A namespace that is excluded from injection may have the other labels.
@@ -53,7 +53,7 @@ fn several_labels<'m>(namespace: &'m Resource, report: &mut Report<'m>) {
     }
 }
 
-fn not_injected<'m>(mesh: &Mesh<'_>, namespace: &'m Resource, report: &mut Report<'m>) {
+fn not_injected<'m>(mesh: &MeshObjects<'_>, namespace: &'m AnalyzedObject, report: &mut MessageList<'m>) {
     let name = namespace.name();
     let values = injection_values(mesh, "default");
     if at(&values, "sidecarInjectorWebhook.enableNamespacesByDefault") == &Value::Bool(true) {
@@ -67,7 +67,7 @@ fn not_injected<'m>(mesh: &Mesh<'_>, namespace: &'m Resource, report: &mut Repor
     }
 }
 
-fn missing_proxy<'m>(pod: &'m Resource, report: &mut Report<'m>) {
+fn missing_proxy<'m>(pod: &'m AnalyzedObject, report: &mut MessageList<'m>) {
     const INJECT: &str = "sidecar.istio.io/inject";
     let inject = pod.label(INJECT).or_else(|| pod.annotation(INJECT)).unwrap_or_default();
     let on_host_network = at(pod.spec(), "hostNetwork").as_bool().unwrap_or(false);
@@ -82,13 +82,13 @@ fn missing_proxy<'m>(pod: &'m Resource, report: &mut Report<'m>) {
 }
 
 /// The images of the proxy containers of a pod.
-pub(super) fn proxy_images(pod: &Resource) -> impl Iterator<Item = &str> {
+pub(super) fn proxy_images(pod: &AnalyzedObject) -> impl Iterator<Item = &str> {
     let containers = items(pod.spec(), "containers").iter().chain(items(pod.spec(), "initContainers"));
     containers.filter(|container| text(container, "name") == "istio-proxy").map(|container| text(container, "image"))
 }
 
 /// The values of the injection of a revision, from its ConfigMap; null if there is none.
-pub(super) fn injection_values(mesh: &Mesh<'_>, revision: &str) -> Value {
+pub(super) fn injection_values(mesh: &MeshObjects<'_>, revision: &str) -> Value {
     let name = match revision {
         "" | "default" => "istio-sidecar-injector".to_owned(),
         revision => format!("istio-sidecar-injector-{revision}"),

@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::codes::UNKNOWN_SERVICE_REGISTRY;
 use crate::resource::{CONFIG_MAP, SECRET};
 use crate::value::{at, items, text};
-use crate::{Mesh, Report};
+use crate::{MeshObjects, MessageList};
 
 /// Names of the control plane's own cluster and of the ServiceEntries.
 const BUILT_IN: [&str; 3] = ["Kubernetes", "External", "Mock"];
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let Some(config) = mesh.find(CONFIG_MAP, &mesh.settings.istio_namespace, "istio") else { return };
-    let networks = Mesh::parse_yaml(text(&config.value, "data.meshNetworks"));
+    let networks = MeshObjects::parse_yaml(text(&config.value, "data.meshNetworks"));
     let clusters = mesh.all(SECRET).iter().filter(|secret| secret.label("istio/multiCluster") == Some("true"));
     let clusters = clusters.flat_map(|secret| at(&secret.value, "data").as_object());
     let mut known: BTreeSet<&str> = clusters.flatten().map(|(name, _)| name.as_str()).collect();

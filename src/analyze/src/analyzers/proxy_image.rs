@@ -8,7 +8,7 @@ use crate::codes::{IMAGE_AUTO_DEPLOYMENT, IMAGE_AUTO_POD, PROXY_IMAGE_MISMATCH};
 use crate::resource::{DEPLOYMENT, MUTATING_WEBHOOKS, NAMESPACE, POD};
 use crate::selector::label_selector_matches;
 use crate::value::{at, items, map, text};
-use crate::{Mesh, Report};
+use crate::{MeshObjects, MessageList};
 
 use super::injection::{injection_values, proxy_images};
 
@@ -16,7 +16,7 @@ use super::injection::{injection_values, proxy_images};
 const VARIANTS: [&str; 2] = ["distroless", "debug"];
 
 /// Pods whose proxy has another image than injection gives to new pods.
-pub(crate) fn mismatches<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn mismatches<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut images: BTreeMap<&str, Option<String>> = BTreeMap::new();
     for namespace in mesh.all(NAMESPACE) {
         let revision = match (namespace.label("istio.io/rev"), namespace.label("istio-injection")) {
@@ -60,7 +60,7 @@ fn injected_image(values: &Value) -> Option<String> {
 }
 
 /// Pods and Deployments with a proxy container that expects injection.
-pub(crate) fn image_auto<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn image_auto<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let has_image_auto = |spec: &Value| {
         items(spec, "containers")
             .iter()

@@ -4,9 +4,9 @@ use sluice_model::Severity;
 use sluice_parse::{ObjectError, validate_object};
 
 use crate::codes::{INEFFECTIVE_MATCH, SCHEMA_VALIDATION_ERROR, SCHEMA_WARNING, UNREACHABLE_RULE};
-use crate::{Mesh, Report};
+use crate::{MeshObjects, MessageList};
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for resource in mesh.everything().filter(|resource| resource.kind().group.ends_with("istio.io")) {
         match validate_object(&resource.value) {
             Ok(rejects) => {

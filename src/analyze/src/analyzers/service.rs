@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::codes::{EXTERNAL_NAME_PORT, PORT_NAME_CONVENTION};
 use crate::resource::SERVICE;
 use crate::value::{at, items, number, text};
-use crate::{Mesh, Report};
+use crate::{MeshObjects, MessageList};
 
 /// Protocols that the name of a port can begin with.
 const PROTOCOLS: [&str; 13] = [
@@ -31,7 +31,7 @@ const TCP_PORTS: [i64; 4] = [25, 53, 3306, 27017];
 const CONTROLLERS: [&str; 3] =
     ["istio.io-gateway-controller", "istio.io-mesh-controller", "istio.io-eastwest-controller"];
 
-pub(crate) fn port_names<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn port_names<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for service in mesh.all(SERVICE) {
         let controller = service.label("gateway.istio.io/managed").unwrap_or_default();
         if super::is_control_plane(service) || CONTROLLERS.contains(&controller) {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codes::{CONFLICTING_SERVICE_ENTRIES, SERVICE_ENTRY_ADDRESSES_REQUIRED};
 use crate::resource::SERVICE_ENTRY;
 use crate::value::{at, has, items, number, text, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 use super::hosts::scopes;
 
 /// TCP ports of entries without an address, which all addresses have in common.
-pub(crate) fn addresses<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn addresses<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let metadata = at(&mesh.mesh_config, "defaultConfig.proxyMetadata");
     let is_set = |name: &str| text(metadata, name) == "true";
     let allocates = is_set("ISTIO_META_DNS_CAPTURE")
@@ -33,9 +33,9 @@ pub(crate) fn addresses<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// Entries that disagree about the protocol of a host's port.
-pub(crate) fn protocols<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn protocols<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     type Port<'m> = (&'m str, i64, &'m str);
-    let mut by_port: BTreeMap<Port<'m>, Vec<(&'m Resource, String)>> = BTreeMap::new();
+    let mut by_port: BTreeMap<Port<'m>, Vec<(&'m AnalyzedObject, String)>> = BTreeMap::new();
     for entry in mesh.all(SERVICE_ENTRY) {
         for scope in scopes(&texts(entry.spec(), "exportTo"), entry.namespace()) {
             for host in texts(entry.spec(), "hosts") {

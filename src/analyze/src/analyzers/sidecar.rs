@@ -8,11 +8,11 @@ use crate::codes::{
 use crate::resource::SIDECAR;
 use crate::selector::show;
 use crate::value::map;
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut defaults: BTreeMap<&str, Vec<&'m Resource>> = BTreeMap::new();
-    let mut by_pod: BTreeMap<(&str, &str), (&'m Resource, Vec<&'m Resource>)> = BTreeMap::new();
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut defaults: BTreeMap<&str, Vec<&'m AnalyzedObject>> = BTreeMap::new();
+    let mut by_pod: BTreeMap<(&str, &str), (&'m AnalyzedObject, Vec<&'m AnalyzedObject>)> = BTreeMap::new();
     for sidecar in mesh.all(SIDECAR) {
         let selector = map(sidecar.spec(), "workloadSelector.labels");
         if selector.is_empty() {
@@ -41,10 +41,10 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 
 /// Sidecars that select a pod.
 fn selected<'m>(
-    pod: &Resource,
-    sidecars: &[&'m Resource],
+    pod: &AnalyzedObject,
+    sidecars: &[&'m AnalyzedObject],
     without_effect: &mut BTreeSet<String>,
-    report: &mut Report<'m>,
+    report: &mut MessageList<'m>,
 ) {
     if pod.annotation("ambient.istio.io/redirection") == Some("enabled") {
         for sidecar in sidecars.iter().filter(|sidecar| without_effect.insert(sidecar.full_name())) {
@@ -66,11 +66,11 @@ fn selected<'m>(
 
 /// Sidecars without a selector.
 fn whole_namespace<'m>(
-    mesh: &Mesh<'_>,
+    mesh: &MeshObjects<'_>,
     namespace: &str,
-    sidecars: &[&'m Resource],
+    sidecars: &[&'m AnalyzedObject],
     without_effect: &mut BTreeSet<String>,
-    report: &mut Report<'m>,
+    report: &mut MessageList<'m>,
 ) {
     if mesh.namespace(namespace).is_some_and(is_ambient) {
         for sidecar in sidecars.iter().filter(|sidecar| without_effect.insert(sidecar.full_name())) {
@@ -87,13 +87,13 @@ fn whole_namespace<'m>(
     }
 }
 
-fn is_ambient(namespace: &Resource) -> bool {
+fn is_ambient(namespace: &AnalyzedObject) -> bool {
     namespace.label("istio-injection") != Some("enabled")
         && namespace.label("istio.io/rev").unwrap_or_default().is_empty()
         && namespace.label("istio.io/dataplane-mode") == Some("ambient")
 }
 
 /// The names, sorted.
-pub(super) fn names(resources: &[&Resource]) -> String {
+pub(super) fn names(resources: &[&AnalyzedObject]) -> String {
     super::join(&resources.iter().map(|resource| resource.name().to_owned()).collect())
 }

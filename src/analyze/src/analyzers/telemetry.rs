@@ -9,14 +9,15 @@ use crate::codes::{
 use crate::resource::TELEMETRY;
 use crate::selector::show;
 use crate::value::{at, has, items, map, text};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 use super::sidecar::names;
 
-pub(crate) fn defaults<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut by_namespace: BTreeMap<&str, Vec<&'m Resource>> = BTreeMap::new();
+pub(crate) fn defaults<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut by_namespace: BTreeMap<&str, Vec<&'m AnalyzedObject>> = BTreeMap::new();
     // An object with targets applies to these only.
-    let whole = |telemetry: &&&Resource| !has(telemetry.spec(), "selector") && !has(telemetry.spec(), "targetRefs");
+    let whole =
+        |telemetry: &&&AnalyzedObject| !has(telemetry.spec(), "selector") && !has(telemetry.spec(), "targetRefs");
     for telemetry in mesh.all(TELEMETRY).iter().filter(whole) {
         by_namespace.entry(telemetry.namespace()).or_default().push(telemetry);
     }
@@ -31,8 +32,8 @@ pub(crate) fn defaults<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-pub(crate) fn selectors<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
-    let mut by_pod: BTreeMap<(&str, &str), Vec<&'m Resource>> = BTreeMap::new();
+pub(crate) fn selectors<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let mut by_pod: BTreeMap<(&str, &str), Vec<&'m AnalyzedObject>> = BTreeMap::new();
     for telemetry in mesh.all(TELEMETRY) {
         let selector = map(telemetry.spec(), "selector.matchLabels");
         if selector.is_empty() {
@@ -59,7 +60,7 @@ pub(crate) fn selectors<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-pub(crate) fn providers<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn providers<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     if !items(&mesh.mesh_config, "defaultProviders.accessLogging").is_empty() {
         return;
     }
@@ -77,7 +78,7 @@ pub(crate) fn providers<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
     }
 }
 
-pub(crate) fn lightstep<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn lightstep<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let providers = items(&mesh.mesh_config, "extensionProviders").iter();
     let names: BTreeSet<&str> =
         providers.filter(|provider| has(provider, "lightstep")).map(|provider| text(provider, "name")).collect();

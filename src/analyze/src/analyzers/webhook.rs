@@ -8,13 +8,13 @@ use crate::codes::INVALID_WEBHOOK;
 use crate::resource::{MUTATING_WEBHOOKS, SERVICE};
 use crate::selector::{Labels, label_selector_matches};
 use crate::value::{at, has, items, map, text, texts};
-use crate::{Mesh, Report, Resource};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 const REVISION: &str = "istio.io/rev";
 
 /// A webhook of a configuration.
 struct Hook<'m> {
-    configuration: &'m Resource,
+    configuration: &'m AnalyzedObject,
     value: &'m Value,
     field: String,
 }
@@ -25,7 +25,7 @@ impl Hook<'_> {
     }
 }
 
-pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let (mut hooks, mut all_revisions) = (Vec::new(), BTreeSet::new());
     for configuration in mesh.all(MUTATING_WEBHOOKS) {
         let own = items(&configuration.value, "webhooks");
@@ -52,7 +52,7 @@ pub(crate) fn run<'m>(mesh: &'m Mesh<'m>, report: &mut Report<'m>) {
 }
 
 /// The revisions that labels and selectors of a configuration name.
-fn revisions<'m>(configuration: &'m Resource, hooks: &'m [Value]) -> BTreeSet<&'m str> {
+fn revisions<'m>(configuration: &'m AnalyzedObject, hooks: &'m [Value]) -> BTreeSet<&'m str> {
     let mut found: BTreeSet<&str> = configuration.label(REVISION).into_iter().collect();
     for hook in hooks {
         for selector in ["namespaceSelector", "objectSelector"].map(|name| at(hook, name)) {
@@ -67,7 +67,7 @@ fn revisions<'m>(configuration: &'m Resource, hooks: &'m [Value]) -> BTreeSet<&'
 }
 
 /// Webhooks that some namespace and pod have in common.
-fn overlaps<'m>(hooks: &[Hook<'m>], revisions: &BTreeSet<&str>, report: &mut Report<'m>) {
+fn overlaps<'m>(hooks: &[Hook<'m>], revisions: &BTreeSet<&str>, report: &mut MessageList<'m>) {
     let namespaces = label_sets("istio-injection", ["enabled", "disabled"], revisions);
     let objects = label_sets("sidecar.istio.io/inject", ["true", "false"], revisions);
     for namespace in &namespaces {

@@ -3,7 +3,7 @@
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
-use sluice_analyze::{Origin, Resource};
+use sluice_analyze::{AnalyzedObject, Origin};
 
 use crate::analyze_args::AnalyzeArgs;
 
@@ -46,14 +46,14 @@ const KINDS: &[(&str, &str, &str)] = &[
 const IGNORED_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 
 /// The objects of a cluster.
-pub(super) struct Cluster {
-    pub(super) resources: Vec<Resource>,
+pub(super) struct ClusterObjects {
+    pub(super) resources: Vec<AnalyzedObject>,
     /// Namespace of the kubeconfig's context.
     pub(super) default_namespace: String,
 }
 
 /// Reads all kinds that analyzers use. Kinds that the cluster does not have are left out.
-pub(super) fn read(args: &AnalyzeArgs) -> Result<Cluster, String> {
+pub(super) fn read(args: &AnalyzeArgs) -> Result<ClusterObjects, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
@@ -63,7 +63,7 @@ pub(super) fn read(args: &AnalyzeArgs) -> Result<Cluster, String> {
     })
 }
 
-async fn read_all(args: &AnalyzeArgs) -> Result<Cluster, String> {
+async fn read_all(args: &AnalyzeArgs) -> Result<ClusterObjects, String> {
     let config = config(args).await?;
     let default_namespace = config.default_namespace.clone();
     let client = sluice_kube::client(config).map_err(|error| sluice_kube::chain(&error))?;
@@ -74,13 +74,13 @@ async fn read_all(args: &AnalyzeArgs) -> Result<Cluster, String> {
             let version = api.trim_start_matches("apis/").trim_start_matches("api/");
             object["apiVersion"] = Value::String(version.to_owned());
             object["kind"] = Value::String((*kind).to_owned());
-            let resource = Resource::new(object, Origin::Cluster, "");
+            let resource = AnalyzedObject::new(object, Origin::Cluster, "");
             if is_analyzed(&resource, &args.revision) {
                 resources.push(resource);
             }
         }
     }
-    Ok(Cluster { resources, default_namespace })
+    Ok(ClusterObjects { resources, default_namespace })
 }
 
 /// The cluster of a kubeconfig file, or of `KUBECONFIG`, `~/.kube/config` or the pod's service account.
@@ -126,7 +126,7 @@ async fn list(client: &Client, api: &str, plural: &str) -> Result<Vec<Value>, St
 }
 
 /// Whether an object is of an analyzed namespace and, if it is of an Istio kind, of the revision.
-fn is_analyzed(resource: &Resource, revision: &str) -> bool {
+fn is_analyzed(resource: &AnalyzedObject, revision: &str) -> bool {
     let is_istio = resource.kind().group.ends_with("istio.io");
     let label = resource.labels().get("istio.io/rev").copied().unwrap_or_default().to_owned();
     !IGNORED_NAMESPACES.contains(&resource.namespace()) && (!is_istio || label.is_empty() || label == revision)
