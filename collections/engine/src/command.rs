@@ -11,6 +11,7 @@ use crossbeam_channel::Sender;
 
 use crate::epoch::Epoch;
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
+use crate::input_snapshot::InputsSnapshot;
 use crate::input_state::WriteOp;
 use crate::node::NodeId;
 use crate::update::Row;
@@ -30,6 +31,8 @@ pub(crate) enum EngineCommand {
     Explain(NodeId, Erased, Sender<Explanation>),
     /// Epochs of the history.
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
+    /// The records of all inputs.
+    Inputs(Sender<InputsSnapshot>),
     /// Ends the thread.
     Stop,
 }
@@ -200,6 +203,7 @@ impl WaitingCommands {
             | EngineCommand::Dump(..)
             | EngineCommand::Explain(..)
             | EngineCommand::History(..)
+            | EngineCommand::Inputs(..)
             | EngineCommand::Stop => {}
         }
         self.entries.push_back(Some(command));

@@ -16,6 +16,7 @@ use crate::dump::CollectionInfo;
 use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
+use crate::input_snapshot::RecordWrite;
 use crate::input_state::{InputRecord, WriteOp};
 use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport, panic_message};
 use crate::options::EngineOptions;
@@ -261,6 +262,11 @@ impl Transaction {
     pub fn set_record(&mut self, record: &InputRecord) {
         let origin = record.origin.as_deref().cloned();
         self.writes.push((record.input, WriteOp::Set(record.key.clone(), record.value.clone(), origin)));
+    }
+
+    /// Applies a write of another engine of the same graph.
+    pub fn write(&mut self, write: &RecordWrite) {
+        self.writes.push(write.op());
     }
 
     /// Deletes the record of such a key.

@@ -239,6 +239,15 @@ fn difference(old: Option<&PublishedMap>, new: Option<&PublishedMap>) -> Arc<[Er
     old.unwrap_or(&empty).diff(new.unwrap_or(&empty)).map(event).collect()
 }
 
+impl Snapshot {
+    /// The changes of a collection since an older snapshot of the same engine, sorted by key. Content that both share is
+    /// skipped.
+    #[must_use]
+    pub fn changes_since<K: Key, V: Value>(&self, older: &Self, of: &Published<K, V>) -> Vec<Event<K, V>> {
+        difference(older.map(of.slot), self.map(of.slot)).iter().map(Event::of).collect()
+    }
+}
+
 /// The net changes between two epochs.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -296,11 +305,7 @@ impl Batch {
     /// The changes of one collection, sorted by key, at most one per key.
     pub fn events<K: Key, V: Value>(&self, of: &Published<K, V>) -> impl Iterator<Item = Event<K, V>> {
         let at = self.changes.binary_search_by_key(&of.slot, |(slot, _)| *slot);
-        at.into_iter().flat_map(|at| self.changes[at].1.iter()).map(|event| Event {
-            key: event.key.arc(),
-            old: event.old.as_ref().map(|value| value.arc()),
-            new: event.new.as_ref().map(|value| value.arc()),
-        })
+        at.into_iter().flat_map(|at| self.changes[at].1.iter()).map(Event::of)
     }
 }
 
@@ -313,4 +318,14 @@ pub struct Event<K, V> {
     pub old: Option<Arc<V>>,
     /// The value after the change; `None` if the record is removed.
     pub new: Option<Arc<V>>,
+}
+
+impl<K: Key, V: Value> Event<K, V> {
+    fn of(event: &ErasedEvent) -> Self {
+        Self {
+            key: event.key.arc(),
+            old: event.old.as_ref().map(|value| value.arc()),
+            new: event.new.as_ref().map(|value| value.arc()),
+        }
+    }
 }

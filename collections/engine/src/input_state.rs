@@ -32,7 +32,7 @@ impl WriteOp {
 }
 
 /// The value of a key of an input, and its origin.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct InputRow {
     pub(crate) value: Erased,
     pub(crate) origin: Option<Arc<Origin>>,

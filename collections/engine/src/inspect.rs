@@ -7,6 +7,7 @@ use crate::command::{DumpChunk, EngineCommand};
 use crate::dump::{CollectionInfo, Dump};
 use crate::engine::Engine;
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
+use crate::input_snapshot::InputsSnapshot;
 use crate::node::NodeId;
 use crate::output::Published;
 use crate::value::{Erased, Key, Value};
@@ -77,6 +78,15 @@ impl Engine {
     fn explain_erased(&self, node: NodeId, key: Erased) -> Option<Explanation> {
         let (reply, answer) = bounded(1);
         self.send(EngineCommand::Explain(node, key, reply));
+        answer.recv().ok()
+    }
+
+    /// All records of all inputs, once everything that this thread wrote before is committed. It takes the dataflow thread
+    /// microseconds. `None` when the engine has stopped.
+    #[must_use]
+    pub fn inputs(&self) -> Option<InputsSnapshot> {
+        let (reply, answer) = bounded(1);
+        self.send(EngineCommand::Inputs(reply));
         answer.recv().ok()
     }
 

@@ -133,13 +133,14 @@
 //! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] the size and the cost of each, and
 //! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records
 //! that a record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
+//! [`Engine::inputs`] returns all inputs at one epoch, for a second engine of the same graph.
 //!
 //! # Modules
 //! A module uses only modules of the lines above it:
 //! - values: `value`, `update`, `epoch`, `clock`, `metrics`, `options`
 //! - state: `rows`, `store`, `spines` (differential dataflow)
 //! - operators: `operators`, `network`
-//! - the graph: `node`, `input_state`, `output`, `explanation`, `feed`, `command`, `build`
+//! - the graph: `node`, `input_state`, `input_snapshot`, `output`, `explanation`, `feed`, `command`, `build`
 //! - typed handles: `collection`, `operations`, `input`, `builder`
 //! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`
 
@@ -154,6 +155,7 @@ mod epoch;
 mod explanation;
 mod feed;
 mod input;
+mod input_snapshot;
 mod input_state;
 mod inspect;
 mod metrics;
@@ -179,6 +181,7 @@ pub use epoch::{Epoch, EpochTiming, Origin};
 pub use explanation::{Cause, ChangedKeys, EpochSummary, Explanation, HistoryQuery, Reason, Write};
 pub use feed::{Batch, Event, Feed};
 pub use input::Input;
+pub use input_snapshot::{InputsSnapshot, RecordWrite};
 pub use input_state::InputRecord;
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
 pub use operations::derive::Deps;

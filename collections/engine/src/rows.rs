@@ -24,6 +24,23 @@ pub(crate) struct FrozenRows<T> {
     pub(crate) shards: Vec<Arc<RowShard<T>>>,
 }
 
+impl<T> Default for FrozenRows<T> {
+    fn default() -> Self {
+        Self { shards: Vec::new() }
+    }
+}
+
+impl<T> FrozenRows<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.len()).sum()
+    }
+
+    pub(crate) fn get(&self, key: &Erased) -> Option<&T> {
+        let hash = key.hash64();
+        self.shards.get(shard_of(hash, self.shards.len()))?.find(hash, |(k, _)| k == key).map(|(_, value)| value)
+    }
+}
+
 impl<T> Default for ShardedRows<T> {
     fn default() -> Self {
         Self { shards: vec![Arc::default()], len: 0 }
@@ -97,12 +114,7 @@ impl<T: Clone> ShardedRows<T> {
     }
 
     fn shard_of(&self, hash: u64) -> usize {
-        // The hash table of a shard uses the low and the high bits of the hash, so the shard number comes from the
-        // middle.
-        let hash = (hash >> 24) as usize;
-        let round = self.shards.len().next_power_of_two();
-        let shard = hash & (round - 1);
-        if shard < self.shards.len() { shard } else { shard - round / 2 }
+        shard_of(hash, self.shards.len())
     }
 
     fn split_one(&mut self) {
@@ -117,6 +129,15 @@ impl<T: Clone> ShardedRows<T> {
             add(Arc::make_mut(&mut self.shards[shard]), row);
         }
     }
+}
+
+/// The number of the shard of a hash, if there are this many.
+fn shard_of(hash: u64, shards: usize) -> usize {
+    // The hash table of a shard uses the low and the high bits of the hash, so the shard number comes from the middle.
+    let hash = (hash >> 24) as usize;
+    let round = shards.next_power_of_two();
+    let shard = hash & (round - 1);
+    if shard < shards { shard } else { shard - round / 2 }
 }
 
 fn add<T>(shard: &mut RowShard<T>, row: (Erased, T)) {

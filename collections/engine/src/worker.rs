@@ -16,6 +16,7 @@ use crate::command::{CommandReceiver, DumpChunk, EngineCommand};
 use crate::epoch::{Epoch, EpochTiming};
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::feed::SnapshotPublisher;
+use crate::input_snapshot::InputsSnapshot;
 use crate::input_state::{InputChange, InputState, WriteOp};
 use crate::network::OperatorNetwork;
 use crate::node::{CollectionNode, NodeId, Provenance};
@@ -39,6 +40,7 @@ enum PendingReply {
     Dump(NodeId, Sender<DumpChunk>),
     Explain(NodeId, Erased, Sender<Explanation>),
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
+    Inputs(Sender<InputsSnapshot>),
 }
 
 /// Counters of epochs: written by the dataflow thread, read by any thread.
@@ -168,6 +170,9 @@ impl DataflowThread {
             PendingReply::Flush(sender) => drop(sender.send(epoch)),
             PendingReply::Explain(node, key, sender) => drop(sender.send(self.explain(node, &key))),
             PendingReply::History(query, sender) => drop(sender.send(self.summaries(&query))),
+            PendingReply::Inputs(sender) => {
+                drop(sender.send(InputsSnapshot::of(epoch, &self.inputs, &self.nodes)));
+            }
             PendingReply::Dump(node, sender) => {
                 jobs.push_back(DumpJob::new(Scan::of(node, &self.nodes, &self.inputs), epoch, sender));
             }
@@ -187,6 +192,7 @@ impl DataflowThread {
             EngineCommand::Dump(node, sender) => PendingReply::Dump(node, sender),
             EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
             EngineCommand::History(query, sender) => PendingReply::History(query, sender),
+            EngineCommand::Inputs(sender) => PendingReply::Inputs(sender),
         };
         replies.push(reply);
         0
