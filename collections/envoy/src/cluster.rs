@@ -17,7 +17,7 @@ mod transport_socket;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluice_model::{
     ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection,
     Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
@@ -87,7 +87,7 @@ pub struct ClusterSettings {
 }
 
 /// Options of the server that change clusters and endpoints.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ClusterSwitches {
     /// Circuit breakers count what remains before they open (not `DISABLE_TRACK_REMAINING_CB_METRICS`).
     pub tracks_remaining: bool,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::{self, UInt32Value};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluice_model::{
     CompliancePolicy, Decimal, ExtensionProvider, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic,
     ProviderService, ProxyConfig,
@@ -101,7 +101,7 @@ impl ListenerSettings {
 }
 
 /// Server options that change listeners.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "switches are independent")]
 pub struct ListenerSwitches {
     /// Default percentage of traced requests (`PILOT_TRACE_SAMPLING`).
@@ -151,7 +151,7 @@ impl Default for ListenerSwitches {
 }
 
 /// Server options that change how policies are translated.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SecurityOptions {
     /// A workload may have `CUSTOM` policies of several providers.
     pub multiple_custom_providers: bool,

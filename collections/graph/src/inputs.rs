@@ -1,10 +1,11 @@
 //! Inputs: the collections that sources write. There is one for each kind, keyed by object.
 
 pub(crate) mod discovery;
+mod json_record;
 pub(crate) mod mesh_config;
 pub(crate) mod rejects;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluice_engine::{Collection, DataflowBuilder, Input, Origin, Transaction, Value};
 use sluice_model::gateway_api::{
     Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
@@ -18,9 +19,10 @@ use sluice_model::{
 };
 
 use discovery::{Discovery, discovered};
+pub use json_record::{JsonRecord, JsonRecordError};
 
 /// An object with findings.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RejectKey {
     /// Its kind.
     pub kind: Kind,
@@ -154,6 +156,26 @@ macro_rules! kinds {
                 tx.mark_synced(&self.secret_clients);
                 tx.mark_synced(&self.secret_reviews);
                 tx.mark_synced(&self.trust_bundle);
+            }
+
+            /// Writes a record from its JSON form, as dumps have it. Secrets have no such form: theirs is a placeholder.
+            ///
+            /// # Errors
+            /// There is no such input, or the record is not one of it.
+            pub fn write_json(&self, tx: &mut Transaction, record: JsonRecord) -> Result<(), JsonRecordError> {
+                match record.collection.as_str() {
+                    $($name => record.write(tx, &self.$field),)*
+                    "parse_rejects" => record.write(tx, &self.rejects),
+                    "cluster_rejects" => record.write(tx, &self.cluster_rejects),
+                    "connected_proxies" => record.write(tx, &self.proxies),
+                    "resolved_names" => record.write(tx, &self.resolved_names),
+                    "jwks" => record.write(tx, &self.jwks),
+                    "raw_root_bundles" => record.write(tx, &self.root_bundles),
+                    "secret_clients" => record.write(tx, &self.secret_clients),
+                    "secret_reviews" => record.write(tx, &self.secret_reviews),
+                    "trust_bundle" => record.write(tx, &self.trust_bundle),
+                    _ => Err(JsonRecordError::UnknownCollection(record.collection)),
+                }
             }
 
             /// The name of the collection with the objects of a kind, if the kind is read.

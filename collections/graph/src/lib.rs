@@ -32,7 +32,7 @@ mod visibility;
 use sluice_engine::{Collection, GraphBuilder};
 
 pub use handles::Handles;
-pub use inputs::{Inputs, RejectKey};
+pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey};
 pub use options::{
     AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
     PatchLimits, SecurityOptions, UntaintOptions,

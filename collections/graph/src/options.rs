@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluice_model::{SessionLabels, Text};
 
 pub use sluice_envoy::cluster::ClusterSwitches;
 pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
 
 /// Settings of the graph that are fixed at start-up.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct GraphOptions {
     /// Id of the cluster whose Istio objects are read: `Kubernetes`.
     pub cluster: Text,
@@ -80,7 +80,7 @@ pub struct GraphOptions {
 }
 
 /// Which taint is removed from nodes, and when.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct UntaintOptions {
     /// Key of the taint (`PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME`).
     pub taint: Text,
@@ -89,7 +89,7 @@ pub struct UntaintOptions {
 }
 
 /// Which side fetches JWKS: the control plane or the proxies.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub enum JwksFetch {
     /// The control plane.
     #[default]
@@ -138,7 +138,7 @@ impl Default for GraphOptions {
 }
 
 /// Limits on the patches of the EnvoyFilters of one namespace.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct PatchLimits {
     /// Patches.
     pub max_patches: usize,
@@ -155,7 +155,7 @@ impl Default for PatchLimits {
 }
 
 /// The pools of allocated addresses.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct AddressPools {
     /// IPv4 addresses; the first address of the prefix is not allocated.
     pub v4: Ipv4Net,
@@ -172,7 +172,7 @@ impl Default for AddressPools {
 }
 
 /// Settings of ambient mode.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub struct AmbientOptions {
     /// A workload with a waypoint accepts connections only from the waypoint's instances, unless a policy allows others
     /// (`PILOT_AUTO_ALLOW_WAYPOINT_POLICY`).
@@ -184,7 +184,7 @@ pub struct AmbientOptions {
 }
 
 /// Settings of the Gateway API.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct GatewayApiOptions {
     /// Controller of the Gateways that routers serve (`PILOT_GATEWAY_API_CONTROLLER_NAME`).
     pub controller: Text,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Host, IpFamilies, LabelSelector, Labels, ObjectKey, Protocol, ServiceKey, ServiceSource, Text, Timestamp,
@@ -14,7 +14,7 @@ use crate::{
 pub const HBONE_PORT: u16 = 15008;
 
 /// Destination of HBONE connections.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum HboneDestination {
     /// The service of that host.
     Service(ServiceKey),
@@ -28,7 +28,7 @@ pub enum HboneDestination {
 }
 
 /// Destination and port of HBONE connections.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HboneAddress {
     /// The destination.
     pub destination: HboneDestination,
@@ -37,7 +37,7 @@ pub struct HboneAddress {
 }
 
 /// How ztunnel passes connections to an instance of a waypoint (`ambient.istio.io/waypoint-inbound-binding`).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct InboundBinding {
     /// Connections carry the PROXY protocol, so that the waypoint knows the identity of the client.
     pub proxy_protocol: bool,
@@ -46,7 +46,7 @@ pub struct InboundBinding {
 }
 
 /// Namespaces whose objects may use a waypoint (`allowedRoutes` of its listener).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum WaypointClients {
     /// The namespace of the waypoint.
     #[default]
@@ -60,7 +60,7 @@ pub enum WaypointClients {
 }
 
 /// A waypoint: a Gateway of the Gateway API that has addresses.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Waypoint {
     /// The Gateway.
     pub key: ObjectKey,
@@ -92,7 +92,7 @@ impl Waypoint {
 }
 
 /// The waypoints of a service.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceWaypoints {
     /// The waypoint that the service uses.
     pub waypoint: Option<ObjectKey>,
@@ -105,7 +105,7 @@ pub struct ServiceWaypoints {
 }
 
 /// How ztunnel picks an endpoint of a service.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum AmbientLoadBalancing {
     /// Any endpoint.
     #[default]
@@ -119,7 +119,7 @@ pub enum AmbientLoadBalancing {
 }
 
 /// A port of an [`AmbientService`].
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AmbientPort {
     /// The number clients use.
     pub port: u32,
@@ -134,7 +134,7 @@ pub struct AmbientPort {
 }
 
 /// A service as ztunnel sees it: from one object, not merged with others.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AmbientService {
     /// The declaring object.
     pub object: ObjectKey,

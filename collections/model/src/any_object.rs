@@ -1,6 +1,6 @@
 //! The closed set of parsed objects: the values that sources write to the graph.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::gateway_api::{
     Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct MeshSettings {
     /// Key `mesh`, merged over the defaults.
     pub mesh: MeshConfig,
@@ -28,7 +28,7 @@ pub struct MeshSettings {
 ///
 /// A new kind needs a variant here, a parser in `sluice-parse` (`kinds.rs`) and an input in `sluice-graph`
 /// (`inputs.rs`).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
     AuthorizationPolicy(Box<AuthorizationPolicy>),
@@ -71,7 +71,7 @@ pub enum Object {
 }
 
 /// The result of parsing one object.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ParsedObject {
     /// Its kind.
     pub kind: Kind,

@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::gateway_api::GROUP;
 use crate::label::GATEWAY_NAME;
 use crate::{Labels, ObjectKey, Text, match_labels};
 
 /// A target reference of a policy, in the namespace of the policy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TargetRef {
     /// API group; empty and `core` are the core group.
     pub group: Text,
@@ -31,7 +31,7 @@ impl TargetRef {
 }
 
 /// The target of a policy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Attachment {
     /// Selector of workloads; empty is all.
     pub selector: Labels,

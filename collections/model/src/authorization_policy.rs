@@ -1,11 +1,11 @@
 //! AuthorizationPolicies (P16).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Attachment, Text, Timestamp};
 
 /// Action for a request that a rule matches.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PolicyAction {
     /// It is allowed; if such a policy applies to a workload, other requests are denied.
     #[default]
@@ -21,7 +21,7 @@ pub enum PolicyAction {
 }
 
 /// An AuthorizationPolicy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AuthorizationPolicy {
     /// Its namespace.
     pub namespace: Text,
@@ -42,7 +42,7 @@ pub struct AuthorizationPolicy {
 }
 
 /// A rule: one of the sources, one of the operations, and all conditions must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AuthorizationRule {
     /// Sources; empty is any.
     pub from: Vec<AuthorizationSource>,
@@ -53,7 +53,7 @@ pub struct AuthorizationRule {
 }
 
 /// Values of which one must match, and values of which none may match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct PolicyValues {
     /// One of these must match.
     pub any: Vec<Text>,
@@ -70,7 +70,7 @@ impl PolicyValues {
 }
 
 /// The source of a request: all fields must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AuthorizationSource {
     /// Identities, without `spiffe://`.
     pub principals: PolicyValues,
@@ -91,7 +91,7 @@ pub struct AuthorizationSource {
 }
 
 /// The operation of a request: all fields must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AuthorizationOperation {
     /// Hosts.
     pub hosts: PolicyValues,
@@ -106,7 +106,7 @@ pub struct AuthorizationOperation {
 }
 
 /// A condition on one attribute.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AuthorizationCondition {
     /// The attribute, such as `request.headers[x-id]`.
     pub key: Text,

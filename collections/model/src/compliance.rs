@@ -1,9 +1,9 @@
 //! Compliance policies for TLS (`COMPLIANCE_POLICY`, P18).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A policy that restricts all TLS, in addition to other configuration.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum CompliancePolicy {
     /// FIPS 140-2: TLS 1.2, AES-GCM, P-256.
     Fips140V2,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ClientTls, ClientTlsMode, ConnectionPool, Decimal, Host, Labels, LoadBalancer, OutlierDetection, SimpleLb, Text,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The policy of clients for a service, or for a port or subset of it (N14).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TrafficPolicy {
     /// Load balancing.
     pub load_balancer: Option<LoadBalancer>,
@@ -32,7 +32,7 @@ pub struct TrafficPolicy {
 }
 
 /// The policy of one port. It inherits nothing from the policy it is part of.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct PortTrafficPolicy {
     /// The service's port.
     pub port: u32,
@@ -47,7 +47,7 @@ pub struct PortTrafficPolicy {
 }
 
 /// Limit of concurrent retries, relative to active requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RetryBudget {
     /// Percent of active requests; 20 unless set.
     pub percent: Option<Decimal>,
@@ -58,7 +58,7 @@ pub struct RetryBudget {
 }
 
 /// TCP over HTTP.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Tunnel {
     /// `CONNECT` (if empty) or `POST`.
     pub protocol: Text,
@@ -166,7 +166,7 @@ impl TrafficPolicy {
     }
 }
 /// A named part of a service's endpoints.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Subset {
     /// Its name.
     pub name: Text,
@@ -177,7 +177,7 @@ pub struct Subset {
 }
 
 /// A DestinationRule.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct DestinationRule {
     /// Its namespace.
     pub namespace: Text,

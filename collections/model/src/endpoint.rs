@@ -1,11 +1,11 @@
 //! Endpoints: addresses and ports of services.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Labels, Locality, Text};
 
 /// Readiness of an endpoint.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum Health {
     /// Unknown, as for a WorkloadEntry or an address of a ServiceEntry. It is used.
     Unknown,
@@ -21,7 +21,7 @@ pub enum Health {
 }
 
 /// How the endpoint expects TLS, from label `security.istio.io/tlsMode`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum TlsMode {
     /// No sidecar known.
     #[default]
@@ -31,7 +31,7 @@ pub enum TlsMode {
 }
 
 /// One address of a service (S04 to S06).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Endpoint {
     /// All its addresses, the primary first (dual stack).
     pub addresses: Vec<Text>,

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Attachment, Labels, ResourceType, Text, Timestamp};
 
@@ -16,7 +19,7 @@ pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
 
 /// Parts of the configuration that patches apply to.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the part of that name")]
 pub enum ApplyTo {
     Listener,
@@ -72,7 +75,7 @@ impl ApplyTo {
 }
 
 /// The proxies and the traffic direction that a patch applies to.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PatchContext {
     /// All.
     #[default]
@@ -96,7 +99,7 @@ impl PatchContext {
 }
 
 /// Operation of a patch. An insertion without a match on a sibling adds the value.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PatchOperation {
     /// The value is merged into the match; lists are extended.
     Merge,
@@ -125,7 +128,7 @@ impl PatchOperation {
 }
 
 /// Condition on the version of a proxy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum VersionMatch {
     /// No condition.
     #[default]
@@ -137,7 +140,7 @@ pub enum VersionMatch {
 }
 
 /// Match on listeners and their content. Empty fields match everything.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ListenerMatch {
     /// Port; 0 is any.
     pub port: u32,
@@ -150,7 +153,7 @@ pub struct ListenerMatch {
 }
 
 /// Match on filter chains and their content.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FilterChainMatch {
     /// Name.
     pub name: Text,
@@ -167,7 +170,7 @@ pub struct FilterChainMatch {
 }
 
 /// Match on a network filter.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FilterMatch {
     /// Name.
     pub name: Text,
@@ -176,7 +179,7 @@ pub struct FilterMatch {
 }
 
 /// Match on route tables and their content. Empty fields match everything.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RouteTableMatch {
     /// Name.
     pub name: Text,
@@ -191,7 +194,7 @@ pub struct RouteTableMatch {
 }
 
 /// Match on virtual hosts and their content.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct VirtualHostMatch {
     /// Name.
     pub name: Text,
@@ -202,7 +205,7 @@ pub struct VirtualHostMatch {
 }
 
 /// Match on routes.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RouteMatch {
     /// Name.
     pub name: Text,
@@ -211,7 +214,7 @@ pub struct RouteMatch {
 }
 
 /// Match on the action of a route.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum RouteActionMatch {
     /// Any action.
     #[default]
@@ -225,7 +228,7 @@ pub enum RouteActionMatch {
 }
 
 /// Match on clusters. Empty fields match everything.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ClusterMatch {
     /// Name; if it is set, the other fields are ignored.
     pub name: Text,
@@ -238,7 +241,7 @@ pub struct ClusterMatch {
 }
 
 /// Match of a patch.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ObjectMatch {
     /// Everything of its type.
     #[default]
@@ -261,14 +264,22 @@ impl fmt::Debug for PatchValue {
     }
 }
 
+// In base64.
 impl Serialize for PatchValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{self:?}"))
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for PatchValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(D::Error::custom)
     }
 }
 
 /// One patch.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct EnvoyPatch {
     /// The part that it patches.
     pub apply_to: ApplyTo,
@@ -287,7 +298,7 @@ pub struct EnvoyPatch {
 }
 
 /// An EnvoyFilter.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct EnvoyFilter {
     /// Its namespace.
     pub namespace: Text,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Text;
 
 /// A provider that Telemetry, AuthorizationPolicy or the default providers refer to.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ExtensionProvider {
     /// Its name.
     pub name: Text,
@@ -18,7 +18,7 @@ pub struct ExtensionProvider {
 }
 
 /// A service and one of its ports: `[namespace/]host`.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProviderService {
     /// Host as configured, may have a namespace prefix.
     pub service: Text,
@@ -27,7 +27,7 @@ pub struct ProviderService {
 }
 
 /// Format of a log.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum LogFormat {
     /// A line of text.
     Text(Text),
@@ -36,7 +36,7 @@ pub enum LogFormat {
 }
 
 /// The request body in checks.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ExtAuthzRequestBody {
     /// Maximum size in bytes.
     pub max_request_bytes: u32,
@@ -47,7 +47,7 @@ pub struct ExtAuthzRequestBody {
 }
 
 /// Settings of external authorization, over HTTP and gRPC.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ExtAuthz {
     /// The authorization service.
     pub service: ProviderService,
@@ -64,7 +64,7 @@ pub struct ExtAuthz {
 }
 
 /// Headers of external authorization over HTTP.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ExtAuthzHttp {
     /// Path prefix of check requests.
     pub path_prefix: Text,
@@ -83,7 +83,7 @@ pub struct ExtAuthzHttp {
 }
 
 /// A header in requests to a tracer.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProviderHeader {
     /// Name.
     pub name: Text,
@@ -120,14 +120,34 @@ impl fmt::Debug for HeaderValue {
     }
 }
 
+/// The form in which the value of a variable is not shown.
+#[derive(Serialize, Deserialize)]
+enum PublicHeaderValue {
+    Value(Text),
+    Environment(Text),
+}
+
 impl Serialize for HeaderValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{self:?}"))
+        let public = match self {
+            Self::Value(value) => PublicHeaderValue::Value(value.clone()),
+            Self::Environment(name, _) => PublicHeaderValue::Environment(name.clone()),
+        };
+        public.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for HeaderValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        PublicHeaderValue::deserialize(deserializer).map(|public| match public {
+            PublicHeaderValue::Value(value) => Self::Value(value),
+            PublicHeaderValue::Environment(name) => Self::Environment(name, Text::default()),
+        })
     }
 }
 
 /// OTLP over HTTP.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpExporter {
     /// Path of requests.
     pub path: Text,
@@ -138,7 +158,7 @@ pub struct HttpExporter {
 }
 
 /// OTLP over gRPC.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GrpcExporter {
     /// Timeout.
     pub timeout: Option<Duration>,
@@ -147,7 +167,7 @@ pub struct GrpcExporter {
 }
 
 /// The Dynatrace sampler.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct DynatraceSampler {
     /// Tenant.
     pub tenant: Text,
@@ -160,7 +180,7 @@ pub struct DynatraceSampler {
 }
 
 /// OpenTelemetry tracing.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct OpenTelemetryTracing {
     /// The collector.
     pub service: ProviderService,
@@ -181,7 +201,7 @@ pub struct OpenTelemetryTracing {
 }
 
 /// Kind and settings of a provider.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ProviderKind {
     /// External authorization over HTTP.
     ExtAuthzHttp(Box<(ExtAuthz, ExtAuthzHttp)>),

@@ -1,11 +1,11 @@
 //! Istio Gateways: the servers of gateway proxies (N22).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Host, Labels, Protocol, Text, Timestamp};
 
 /// An Istio Gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Gateway {
     /// Its namespace.
     pub namespace: Text,
@@ -22,7 +22,7 @@ pub struct Gateway {
 }
 
 /// The proxies that serve a listener of the Gateway API.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GatewayOwner {
     /// Hosts of the Services of the gateway proxies.
     pub services: Vec<Host>,
@@ -35,7 +35,7 @@ pub struct GatewayOwner {
 }
 
 /// A server of a Gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GatewayServer {
     /// Its name; may be empty.
     pub name: Text,
@@ -100,7 +100,7 @@ impl GatewayServer {
 }
 
 /// TLS mode of a server.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ServerTlsMode {
     /// Passthrough: routed by server name, as VirtualServices configure.
     #[default]
@@ -118,7 +118,7 @@ pub enum ServerTlsMode {
 }
 
 /// A version of TLS.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the version of that name")]
 pub enum TlsProtocol {
     #[default]
@@ -130,7 +130,7 @@ pub enum TlsProtocol {
 }
 
 /// Files of one server certificate.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TlsCertificateFiles {
     /// Certificate.
     pub server_certificate: Text,
@@ -141,7 +141,7 @@ pub struct TlsCertificateFiles {
 }
 
 /// TLS of a server.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServerTls {
     /// Mode.
     pub mode: ServerTlsMode,

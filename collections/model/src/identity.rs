@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
@@ -14,7 +14,7 @@ pub const SPIFFE_SCHEME: &str = "spiffe://";
 pub const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
 
 /// A service account of a trust domain, written `spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT`.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Identity {
     /// Trust domain, such as `cluster.local`.
     pub trust_domain: Text,

@@ -1,11 +1,11 @@
 //! Kubernetes Ingress and IngressClass as declared.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{ObjectMeta, Text};
 
 /// An Ingress (C11).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Ingress {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
@@ -20,7 +20,7 @@ pub struct Ingress {
 }
 
 /// Hosts and their certificate.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct IngressTls {
     /// Hosts; empty is all.
     pub hosts: Vec<Text>,
@@ -29,7 +29,7 @@ pub struct IngressTls {
 }
 
 /// The routes of a host.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct IngressRule {
     /// The host; empty for any.
     pub host: Text,
@@ -38,7 +38,7 @@ pub struct IngressRule {
 }
 
 /// How a path is matched.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PathType {
     /// Implementation-specific: a trailing `*` matches any suffix.
     #[default]
@@ -50,7 +50,7 @@ pub enum PathType {
 }
 
 /// A path and its backend.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct IngressPath {
     /// The path; may be empty.
     pub path: Text,
@@ -61,7 +61,7 @@ pub struct IngressPath {
 }
 
 /// A Service of the Ingress's namespace and one of its ports.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct IngressBackend {
     /// The Service.
     pub service: Text,
@@ -72,7 +72,7 @@ pub struct IngressBackend {
 }
 
 /// An IngressClass.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct IngressClass {
     /// The controller of the class.
     pub controller: Text,

@@ -1,11 +1,11 @@
 //! Kubernetes Services and Namespaces as declared; see `workload` for pods, nodes and slices.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{IpFamilies, Labels, ObjectMeta, Protocol, Text};
 
 /// `spec.type` of a Service.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ServiceType {
     /// A virtual address within the cluster, or none (headless).
     #[default]
@@ -19,7 +19,7 @@ pub enum ServiceType {
 }
 
 /// A port of a Kubernetes Service.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct KubernetesServicePort {
     /// Its name, empty if unnamed.
     pub name: Text,
@@ -36,7 +36,7 @@ pub struct KubernetesServicePort {
 }
 
 /// A Kubernetes Service as declared (S01, S03).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct KubernetesService {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
@@ -67,7 +67,7 @@ pub struct KubernetesService {
 }
 
 /// A Kubernetes Namespace.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Namespace {
     /// Labels.
     pub labels: Labels,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Decimal, LocalityLb, Text, ZoneAwareLb};
 
 /// Named algorithms.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum SimpleLb {
     /// The mesh's default: least request.
     #[default]
@@ -23,7 +23,7 @@ pub enum SimpleLb {
 }
 
 /// Load balancing.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct LoadBalancer {
     /// Named algorithm; unspecified when `consistent_hash` is set.
     pub simple: SimpleLb,
@@ -40,7 +40,7 @@ pub struct LoadBalancer {
 }
 
 /// Input of a consistent hash.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum HashKey {
     /// A request header.
     Header(Text),
@@ -62,7 +62,7 @@ pub enum HashKey {
 }
 
 /// Algorithm of a consistent hash.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum HashAlgorithm {
     /// The default: a ring.
     #[default]
@@ -74,7 +74,7 @@ pub enum HashAlgorithm {
 }
 
 /// Consistent hashing.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ConsistentHash {
     /// The input.
     pub key: Option<HashKey>,
@@ -85,7 +85,7 @@ pub struct ConsistentHash {
 }
 
 /// Slow start of new endpoints.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Warmup {
     /// The window.
     pub duration: Duration,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ClientTls, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Policy for traffic to unknown hosts.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum OutboundPolicy {
     /// It is blocked.
     RegistryOnly,
@@ -23,7 +23,7 @@ pub enum OutboundPolicy {
 }
 
 /// Policy for inbound traffic to ports that no service declares.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum InboundPolicy {
     /// It goes to its original destination address.
     #[default]
@@ -33,7 +33,7 @@ pub enum InboundPolicy {
 }
 
 /// Encoding of a file access log.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum AccessLogEncoding {
     /// One line of text.
     #[default]
@@ -43,7 +43,7 @@ pub enum AccessLogEncoding {
 }
 
 /// Normalization of paths before they are matched.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PathNormalization {
     /// As `Base`.
     #[default]
@@ -59,7 +59,7 @@ pub enum PathNormalization {
 }
 
 /// Lowest TLS version.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum TlsVersion {
     /// The default.
     #[default]
@@ -71,7 +71,7 @@ pub enum TlsVersion {
 }
 
 /// TLS parameters.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TlsSettings {
     /// Lowest version.
     pub min_protocol_version: TlsVersion,
@@ -82,7 +82,7 @@ pub struct TlsSettings {
 }
 
 /// Label selector of Kubernetes.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct LabelSelector {
     /// All must match.
     pub match_labels: BTreeMap<Text, Text>,
@@ -100,7 +100,7 @@ impl LabelSelector {
 }
 
 /// One condition of a [`LabelSelector`].
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct LabelRequirement {
     /// The label.
     pub key: Text,
@@ -124,7 +124,7 @@ impl LabelRequirement {
 }
 
 /// Whether hosts are limited to their own cluster (S21).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceSettings {
     /// Only endpoints in the cluster of the client are used.
     pub cluster_local: bool,
@@ -133,7 +133,7 @@ pub struct ServiceSettings {
 }
 
 /// Limit on the visibility of a ServiceEntry (S11).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum Visibility {
     /// As in its `exportTo`.
     #[default]
@@ -145,7 +145,7 @@ pub enum Visibility {
 }
 
 /// Limits on the visibility of ServiceEntries by namespace (S11).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceEntryVisibility {
     /// Default when no policy matches.
     pub default_visibility: Visibility,
@@ -157,7 +157,7 @@ pub struct ServiceEntryVisibility {
 }
 
 /// Providers that are used unless a Telemetry names others.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct DefaultProviders {
     /// For tracing.
     pub tracing: Vec<Text>,
@@ -168,7 +168,7 @@ pub struct DefaultProviders {
 }
 
 /// An additional trusted root certificate of the mesh.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct CaCertificate {
     /// The certificate in PEM, or empty.
     pub pem: Text,
@@ -181,7 +181,7 @@ pub struct CaCertificate {
 }
 
 /// Configuration of the whole mesh: the defaults of C14, with ConfigMap `istio` merged over them.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct MeshConfig {
     /// Port that outbound traffic is redirected to.
     pub proxy_listen_port: u16,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
 /// Which endpoints are on a network.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum NetworkEndpoints {
     /// Endpoints with an address in this CIDR block.
     Cidr(Text),
@@ -16,7 +16,7 @@ pub enum NetworkEndpoints {
 }
 
 /// Address of a gateway of a network.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum NetworkGatewayAddress {
     /// The external addresses of the Service with this host.
     RegistryService(Text),
@@ -25,7 +25,7 @@ pub enum NetworkGatewayAddress {
 }
 
 /// A gateway of a network.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct NetworkGatewayConfig {
     /// Its address.
     pub address: NetworkGatewayAddress,
@@ -36,7 +36,7 @@ pub struct NetworkGatewayConfig {
 }
 
 /// A network.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Network {
     /// Its endpoints.
     pub endpoints: Vec<NetworkEndpoints>,
@@ -45,7 +45,7 @@ pub struct Network {
 }
 
 /// All networks by id.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct MeshNetworks {
     /// By id.
     pub networks: BTreeMap<Text, Network>,

@@ -1,11 +1,11 @@
 //! Gateways between networks (S20).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
 /// A gateway through which other networks reach the endpoints of a network.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct NetworkGateway {
     /// Its address. Gateways are sorted by address.
     pub address: Text,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Labels, Text};
 
@@ -13,7 +13,7 @@ pub const NETWORKING_GROUP: &str = "networking.istio.io";
 pub type Timestamp = i64;
 
 /// The kinds of object the control plane reads.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Kind {
     AuthorizationPolicy,
@@ -73,7 +73,7 @@ impl fmt::Display for Kind {
 }
 
 /// Cluster, namespace and name of an object. Cluster-scoped objects have an empty namespace.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
     /// The id of the cluster the object was read from (`Kubernetes` unless configured).
     pub cluster: Text,
@@ -97,7 +97,7 @@ impl fmt::Display for ObjectKey {
 }
 
 /// The part of an object's metadata that later steps read.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ObjectMeta {
     /// Namespace, empty if cluster-scoped.
     pub namespace: Text,

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Identity, Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
 
 /// Key of a proxy: its node id. Two streams with the same id belong to one proxy.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxyKey(pub Text);
 
 /// First part of the node id (X04).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyType {
     /// Beside an application.
@@ -27,7 +27,7 @@ pub enum ProxyType {
 }
 
 /// How traffic is redirected to a sidecar.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum InterceptionMode {
     /// iptables REDIRECT.
     #[default]
@@ -39,7 +39,7 @@ pub enum InterceptionMode {
 }
 
 /// Address families of a proxy, from its instance addresses.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum IpFamilies {
     /// IPv4 only, or unknown.
     #[default]
@@ -52,7 +52,7 @@ pub enum IpFamilies {
 
 /// The Envoy extensions that a node lists, of those in [`EnvoyExtensions::READ`]. A node without a list is assumed to have
 /// all extensions.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct EnvoyExtensions(pub Option<BTreeSet<Text>>);
 
 impl EnvoyExtensions {
@@ -79,7 +79,7 @@ impl EnvoyExtensions {
 pub const UNKNOWN_LOCATION: &str = "\u{0}unknown";
 
 /// The cluster and network that the shared resources of a proxy are built for.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ClientLocation {
     /// Its cluster, or [`UNKNOWN_LOCATION`].
     pub cluster: Text,
@@ -88,7 +88,7 @@ pub struct ClientLocation {
 }
 
 /// The effect of the Sidecar of a proxy, without the hosts it imports.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxySidecar {
     /// The Sidecar.
     pub scope: SidecarScope,
@@ -115,7 +115,7 @@ pub struct ClientProfile {
 }
 
 /// A connected proxy (X04, X05).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Proxy {
     /// Node id as received.
     pub id: Text,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{ClientTls, Decimal, TcpKeepalive, Text};
 
 /// The part of the configuration of a proxy that affects its xDS resources. Its bootstrap uses the rest.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxyConfig {
     /// Drain time of listeners.
     pub drain_duration: Duration,
@@ -100,7 +100,7 @@ impl ProxyConfig {
 }
 
 /// Format of the service name in traces.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum TracingServiceName {
     /// `app` label and namespace.
     #[default]
@@ -112,7 +112,7 @@ pub enum TracingServiceName {
 }
 
 /// Tracing by the proxy's own configuration.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Tracing {
     /// The tracer, if set.
     pub tracer: Option<Tracer>,
@@ -129,7 +129,7 @@ pub struct Tracing {
 }
 
 /// A tracer of [`Tracing`].
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum Tracer {
     /// Address of a Zipkin collector.
     Zipkin(Text),
@@ -144,7 +144,7 @@ pub enum Tracer {
 }
 
 /// A tag of every span.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum CustomTag {
     /// A constant.
     Literal(Text),
@@ -155,7 +155,7 @@ pub enum CustomTag {
 }
 
 /// Address of a service outside the mesh.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RemoteService {
     /// `host:port`.
     pub address: Text,
@@ -166,7 +166,7 @@ pub struct RemoteService {
 }
 
 /// What a proxy does with client certificates in `x-forwarded-client-cert`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "Envoy's own names")]
 pub enum ForwardClientCert {
     /// The default of the listener.
@@ -180,7 +180,7 @@ pub enum ForwardClientCert {
 }
 
 /// The network topology in front of a gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Topology {
     /// Number of proxies in front whose `x-forwarded-for` is trusted.
     pub num_trusted_proxies: u32,
@@ -191,7 +191,7 @@ pub struct Topology {
 }
 
 /// Headers that a proxy adds or changes. `None` keeps the default.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxyHeaders {
     /// Client certificate header.
     pub forwarded_client_cert: ForwardClientCert,
@@ -218,7 +218,7 @@ pub struct ProxyHeaders {
 }
 
 /// Parts of a client certificate to forward.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct CurrentClientCert {
     /// Subject.
     pub subject: Option<bool>,
@@ -233,7 +233,7 @@ pub struct CurrentClientCert {
 }
 
 /// Hardware acceleration of private-key operations.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct PrivateKeyProvider {
     /// QAT instead of CryptoMB.
     pub qat: bool,
@@ -244,7 +244,7 @@ pub struct PrivateKeyProvider {
 }
 
 /// Action for header names with underscores.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "Envoy's own names")]
 pub enum HeadersWithUnderscores {
     #[default]
@@ -255,7 +255,7 @@ pub enum HeadersWithUnderscores {
 }
 
 /// Action for paths with escaped slashes.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "Envoy's own names")]
 pub enum EscapedSlashes {
     #[default]
@@ -267,7 +267,7 @@ pub enum EscapedSlashes {
 }
 
 /// Limits of the connections of a proxy; `None` is the default.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ConnectionSettings {
     /// The defaults of an edge rather than of a sidecar.
     pub edge: bool,

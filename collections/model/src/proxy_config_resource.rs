@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Labels, Text, Timestamp};
 
 /// A ProxyConfig resource. In Istio, injection merges it over `defaultConfig` of the mesh config. It has no effect on xDS.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ProxyConfigResource {
     /// Namespace.
     pub namespace: Text,

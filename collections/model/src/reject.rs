@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Kind, ObjectKey, Text};
 
 /// Effect of a finding: at admission, and on an object that is stored nevertheless.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Admitted, with a warning. A part that is unknown or has no effect is ignored; the rest applies.
@@ -27,7 +27,7 @@ impl Severity {
 }
 
 /// An invalid part of an object. It is a record of a collection: it is retracted when the object is fixed or deleted.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Reject {
     /// The kind of the object.
     pub kind: Kind,

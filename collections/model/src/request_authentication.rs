@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Attachment, ProviderService, Text, Timestamp};
 
 /// A RequestAuthentication.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RequestAuthentication {
     /// Its namespace.
     pub namespace: Text,
@@ -24,7 +24,7 @@ pub struct RequestAuthentication {
 }
 
 /// An issuer of tokens, their location in requests, and the headers made from them.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct JwtRule {
     /// The issuer.
     pub issuer: Text,
@@ -54,7 +54,7 @@ pub struct JwtRule {
 }
 
 /// Source of the keys of an issuer.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum JwtKeys {
     /// Inline: the text of a JSON Web Key Set.
     Inline(Text),
@@ -86,7 +86,7 @@ impl JwtRule {
 }
 
 /// Key of a fetched key set.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct JwksKey {
     /// Its URL; empty if it is discovered from the issuer.
     pub uri: Text,
@@ -101,7 +101,7 @@ impl fmt::Display for JwksKey {
 }
 
 /// A key set that the control plane fetches.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct WantedJwks {
     /// Timeout of a fetch.
     pub timeout: Duration,
@@ -110,7 +110,7 @@ pub struct WantedJwks {
 }
 
 /// The result of fetching a key set.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Jwks {
     /// The text of the set, as received; empty if there is none.
     pub text: Text,

@@ -1,9 +1,9 @@
 //! The xDS resource types.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The xDS resource types (X02).
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the type of that name")]
 pub enum ResourceType {
     // In the push order of X11.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Text;
 
@@ -23,8 +23,15 @@ impl Serialize for Redacted {
     }
 }
 
+/// Of a recording, the bytes are not known: they are the text that is shown instead.
+impl<'de> Deserialize<'de> for Redacted {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(text.into()))
+    }
+}
+
 /// A certificate with its key, as configured: PEM if they are valid.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct CertificateKeyPair {
     /// The certificate and its intermediates.
     pub chain: Redacted,
@@ -37,7 +44,7 @@ pub struct CertificateKeyPair {
 }
 
 /// Root certificates, as configured: PEM if they are valid.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RootCertificates {
     /// The roots.
     pub certificates: Redacted,
@@ -46,7 +53,7 @@ pub struct RootCertificates {
 }
 
 /// The parts of a Kubernetes Secret that a proxy can use.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Secret {
     /// A certificate to present.
     pub certificate: Option<CertificateKeyPair>,
@@ -64,7 +71,7 @@ pub const BUILTIN_CREDENTIAL: &str = "builtin://";
 pub const INVALID_CREDENTIAL: &str = "invalid://";
 
 /// The kind of object that contains a credential.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum CredentialKind {
     /// A Secret in the cluster and namespace of the proxy.
     Secret,
@@ -89,7 +96,7 @@ impl CredentialKind {
 }
 
 /// The object that the name of an SDS resource refers to.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct CredentialName {
     /// Kind of the object.
     pub kind: CredentialKind,
@@ -126,7 +133,7 @@ impl CredentialName {
 }
 
 /// A service account whose permission to read the Secrets of its namespace is reviewed.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SecretReader {
     /// The cluster whose API server does the review.
     pub cluster: Text,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Host, Labels, Text, TextMap, Timestamp};
 
 /// Key of a service: namespace and host. Several namespaces may declare the same host.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceKey {
     /// Namespace of the declaring object.
     pub namespace: Text,
@@ -16,7 +16,7 @@ pub struct ServiceKey {
 }
 
 /// The protocol of a port (S02).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum Protocol {
     /// Not declared: detected at run time.
     #[default]
@@ -92,7 +92,7 @@ impl Protocol {
 }
 
 /// How clients find the endpoints of a service.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum Resolution {
     /// Known endpoints, sent by EDS (Kubernetes ClusterIP; ServiceEntry STATIC).
     #[default]
@@ -118,7 +118,7 @@ impl Resolution {
 }
 
 /// Kind of the declaring object.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ServiceSource {
     /// A Kubernetes Service.
     #[default]
@@ -128,7 +128,7 @@ pub enum ServiceSource {
 }
 
 /// Visibility of a service, rule or route (C25).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ExportTo {
     /// All namespaces (`*`).
     #[default]
@@ -165,7 +165,7 @@ impl ExportTo {
 }
 
 /// Preference for nearby endpoints (S03).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum TrafficDistribution {
     /// No preference.
     #[default]
@@ -177,7 +177,7 @@ pub enum TrafficDistribution {
 }
 
 /// One port of a service.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServicePort {
     /// The port number that clients use.
     pub port: u16,
@@ -190,7 +190,7 @@ pub struct ServicePort {
 }
 
 /// A service, merged from the clusters that declare it (S01, S09, S23).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Service {
     /// Namespace of the declaring object.
     pub namespace: Text,

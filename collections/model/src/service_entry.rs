@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Host, Labels, ObjectMeta, Protocol, Resolution, Text};
 
 /// A port of a ServiceEntry.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceEntryPort {
     /// The port number that clients use.
     pub number: u16,
@@ -20,7 +20,7 @@ pub struct ServiceEntryPort {
 }
 
 /// An endpoint of a ServiceEntry, or the spec of a WorkloadEntry.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct WorkloadAddress {
     /// IP, host name or `unix://` path; empty if it is reached through the gateway of its network only.
     pub address: Text,
@@ -39,7 +39,7 @@ pub struct WorkloadAddress {
 }
 
 /// A WorkloadEntry: a workload outside Kubernetes.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct WorkloadEntry {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
@@ -50,7 +50,7 @@ pub struct WorkloadEntry {
 }
 
 /// A WorkloadGroup: the template of WorkloadEntries for workloads that register themselves (S13).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct WorkloadGroup {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
@@ -65,7 +65,7 @@ pub struct WorkloadGroup {
 }
 
 /// A ServiceEntry: services outside the Kubernetes registry.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceEntry {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,

@@ -1,11 +1,11 @@
 //! Persistent sessions: later requests of a client go to the endpoint of its first request.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Labels, Text};
 
 /// How a proxy finds the endpoint of a session.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum PersistentSession {
     /// By a cookie.
     Cookie {
@@ -19,7 +19,7 @@ pub enum PersistentSession {
 }
 
 /// Names of the labels that enable persistent sessions for a Service.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SessionLabels {
     /// Label with the value `COOKIE[:PATH]`; an empty name disables it (`PILOT_PERSISTENT_SESSION_LABEL`).
     pub cookie: Text,

@@ -1,11 +1,11 @@
 //! Sidecars: the hosts that a workload may reach, and its inbound listeners (N21).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{ConnectionPool, Destination, Labels, OutboundPolicy, Protocol, ServerTls, Text, Timestamp};
 
 /// A Sidecar.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Sidecar {
     /// Its namespace.
     pub namespace: Text,
@@ -26,7 +26,7 @@ pub struct Sidecar {
 }
 
 /// Policy for traffic to unknown hosts.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct OutboundTraffic {
     /// Whether it is allowed.
     pub policy: OutboundPolicy,
@@ -35,7 +35,7 @@ pub struct OutboundTraffic {
 }
 
 /// A port that a Sidecar declares.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SidecarPort {
     /// Its number; 0 for a Unix domain socket.
     pub number: u16,
@@ -46,7 +46,7 @@ pub struct SidecarPort {
 }
 
 /// How traffic is captured by a listener.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum CaptureMode {
     /// By the interception mode of the proxy.
     #[default]
@@ -58,7 +58,7 @@ pub enum CaptureMode {
 }
 
 /// Address of the application of an inbound listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum LocalEndpoint {
     /// The address that the client connected to.
     #[default]
@@ -82,7 +82,7 @@ pub enum LocalEndpoint {
 }
 
 /// An inbound listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SidecarIngress {
     /// Its port.
     pub port: SidecarPort,
@@ -99,7 +99,7 @@ pub struct SidecarIngress {
 }
 
 /// A set of hosts that a workload may reach, on one port or on all ports without another listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SidecarEgress {
     /// Its port; `None` is every port.
     pub port: Option<SidecarPort>,

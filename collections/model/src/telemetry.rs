@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Attachment, CustomTag, Decimal, Text, Timestamp};
 
 /// The traffic directions that a setting applies to.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum WorkloadMode {
     /// Both.
     #[default]
@@ -32,7 +32,7 @@ impl WorkloadMode {
 }
 
 /// A Telemetry.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Namespace.
     pub namespace: Text,
@@ -51,7 +51,7 @@ pub struct Telemetry {
 }
 
 /// An entry of `metrics`.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TelemetryMetrics {
     /// Names of providers; empty keeps those of the entry before.
     pub providers: Vec<Text>,
@@ -62,7 +62,7 @@ pub struct TelemetryMetrics {
 }
 
 /// The metrics that an override applies to.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum MetricMatch {
     /// All standard metrics.
     #[default]
@@ -72,7 +72,7 @@ pub enum MetricMatch {
 }
 
 /// A change to metrics.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct MetricsOverride {
     /// The metrics.
     pub metric: MetricMatch,
@@ -85,7 +85,7 @@ pub struct MetricsOverride {
 }
 
 /// A tag of spans.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum TraceTag {
     /// A constant, an environment variable or a header.
     Plain(CustomTag),
@@ -94,7 +94,7 @@ pub enum TraceTag {
 }
 
 /// An entry of `tracing`. `None` keeps a setting.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TelemetryTracing {
     /// The traffic directions.
     pub mode: WorkloadMode,
@@ -115,7 +115,7 @@ pub struct TelemetryTracing {
 }
 
 /// An entry of `accessLogging`.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TelemetryLogging {
     /// The traffic directions.
     pub mode: WorkloadMode,

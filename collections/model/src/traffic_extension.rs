@@ -1,11 +1,11 @@
 //! TrafficExtension and WasmPlugin (T05): extensions that run in proxies.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Attachment, Text, Timestamp, WorkloadMode};
 
 /// Where in a filter chain an extension runs.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ExtensionPhase {
     /// Before Istio's filters for statistics.
     #[default]
@@ -19,7 +19,7 @@ pub enum ExtensionPhase {
 }
 
 /// The traffic that an extension applies to.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TrafficSelector {
     /// The traffic directions.
     pub mode: WorkloadMode,
@@ -36,7 +36,7 @@ impl TrafficSelector {
 }
 
 /// A TrafficExtension, or a WasmPlugin converted to one.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TrafficExtension {
     /// Namespace.
     pub namespace: Text,
@@ -71,7 +71,7 @@ impl TrafficExtension {
 }
 
 /// The code of an extension.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ExtensionCode {
     /// A Lua script.
     Lua(Text),
@@ -80,7 +80,7 @@ pub enum ExtensionCode {
 }
 
 /// Source of a module.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum WasmSource {
     /// A file on the machine of the proxy.
     File(Text),
@@ -89,7 +89,7 @@ pub enum WasmSource {
 }
 
 /// When an image is pulled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the API's own words")]
 pub enum PullPolicy {
     IfNotPresent,
@@ -108,7 +108,7 @@ impl PullPolicy {
 }
 
 /// Action for traffic when a module fails.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum FailStrategy {
     /// It is rejected.
     #[default]
@@ -120,7 +120,7 @@ pub enum FailStrategy {
 }
 
 /// A WebAssembly module and its settings.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct WasmConfig {
     /// Its source.
     pub source: WasmSource,

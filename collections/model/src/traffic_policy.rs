@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
 /// TCP keepalive probes; `None` uses the value of the operating system.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TcpKeepalive {
     /// Failed probes before the connection is closed, 0 if unset.
     pub probes: u32,
@@ -19,7 +19,7 @@ pub struct TcpKeepalive {
 }
 
 /// Limits of connections; zero and `None` are unset.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ConnectionPool {
     /// For all traffic.
     pub tcp: Option<TcpSettings>,
@@ -28,7 +28,7 @@ pub struct ConnectionPool {
 }
 
 /// TCP part of a [`ConnectionPool`].
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TcpSettings {
     /// Maximum number of connections to a host.
     pub max_connections: i32,
@@ -43,7 +43,7 @@ pub struct TcpSettings {
 }
 
 /// When clients upgrade connections to HTTP/2.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum H2Upgrade {
     /// As in the mesh config.
     #[default]
@@ -55,7 +55,7 @@ pub enum H2Upgrade {
 }
 
 /// HTTP part of a [`ConnectionPool`].
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpSettings {
     /// Maximum number of requests that wait for a connection.
     pub http1_max_pending_requests: i32,
@@ -78,7 +78,7 @@ pub struct HttpSettings {
 }
 
 /// When a host is ejected; `None` is unset, and a zero count disables its check.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct OutlierDetection {
     /// Old form of `consecutive_gateway_errors`, 0 if unset.
     pub consecutive_errors: i32,
@@ -103,7 +103,7 @@ pub struct OutlierDetection {
 }
 
 /// TLS mode of clients.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ClientTlsMode {
     /// Plain text.
     #[default]
@@ -117,7 +117,7 @@ pub enum ClientTlsMode {
 }
 
 /// TLS settings of clients.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ClientTls {
     /// Mode.
     pub mode: ClientTlsMode,
@@ -140,7 +140,7 @@ pub struct ClientTls {
 }
 
 /// Load balancing by locality.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct LocalityLb {
     /// `false` disables it; unset is the setting of the mesh, or else enabled.
     pub enabled: Option<bool>,
@@ -153,7 +153,7 @@ pub struct LocalityLb {
 }
 
 /// Distribution of the traffic from one locality.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct LocalityDistribute {
     /// `region/zone/subzone`, the last part may be `*`.
     pub from: Text,
@@ -162,7 +162,7 @@ pub struct LocalityDistribute {
 }
 
 /// Envoy's own zone-aware routing.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ZoneAwareLb {
     /// Whether it is enabled; unset is false.
     pub enabled: Option<bool>,
@@ -175,7 +175,7 @@ pub struct ZoneAwareLb {
 }
 
 /// Retry policy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRetry {
     /// Number of retries; zero disables them.
     pub attempts: i32,

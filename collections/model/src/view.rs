@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Identity, Labels, ObjectKey, ResourceType, SlotValues, Text};
 
 /// A Sidecar as it applies to the proxies of one namespace. A Sidecar of the root namespace resolves differently in
 /// each.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SidecarScope {
     /// Namespace of the proxies.
     pub namespace: Text,
@@ -30,7 +30,7 @@ impl fmt::Display for SidecarScope {
 }
 
 /// The proxies that a resource is written for, apart from their technical profile.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum View {
     /// All proxies without a more specific view: public services under mesh-wide rules.
     #[default]
@@ -92,7 +92,7 @@ impl View {
 /// A set of named resources that proxies share: a view, for one profile.
 ///
 /// A profile is the canonical text of the technical facts of a proxy that change how resources of a type are written.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Layer {
     /// The proxies it is for.
     pub view: View,
@@ -124,7 +124,7 @@ impl fmt::Display for Layer {
 }
 
 /// The resources of one proxy: for each type, layers in order. The first layer that has a resource, or hides it, wins.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Scope {
     /// Most specific first.
     pub layers: BTreeMap<ResourceType, Arc<[Layer]>>,

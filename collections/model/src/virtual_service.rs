@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Decimal, ExportTo, Host, HttpRetry, Labels, Text, Timestamp};
 
@@ -11,7 +11,7 @@ use crate::{Decimal, ExportTo, Host, HttpRetry, Labels, Text, Timestamp};
 pub const MESH_GATEWAY: &str = "mesh";
 
 /// The API whose matching and failure rules a VirtualService follows.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum RouteSemantics {
     /// Istio's own API.
     #[default]
@@ -23,7 +23,7 @@ pub enum RouteSemantics {
 }
 
 /// A VirtualService with resolved short names. A VirtualService without hosts is a delegate (C23).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct VirtualService {
     /// Its namespace.
     pub namespace: Text,
@@ -62,7 +62,7 @@ impl VirtualService {
 }
 
 /// How a text is matched.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StringMatch {
     /// Equal.
@@ -92,7 +92,7 @@ impl StringMatch {
 pub type NamedMatches = BTreeMap<Text, Option<StringMatch>>;
 
 /// An HTTP route: conditions, of which one must match, and actions.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRoute {
     /// Its name, may be empty.
     pub name: Text,
@@ -129,7 +129,7 @@ pub struct HttpRoute {
 }
 
 /// Conditions of an HTTP route, all of which must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpMatch {
     /// Its name, may be empty.
     pub name: Text,
@@ -162,7 +162,7 @@ pub struct HttpMatch {
 }
 
 /// A destination: a host, and optionally a subset and a port.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Destination {
     /// Fully qualified host.
     pub host: Host,
@@ -173,7 +173,7 @@ pub struct Destination {
 }
 
 /// A weighted destination of an HTTP route.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpDestination {
     /// The destination.
     pub destination: Destination,
@@ -184,7 +184,7 @@ pub struct HttpDestination {
 }
 
 /// A weighted destination of a TCP or TLS route.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RouteDestination {
     /// The destination.
     pub destination: Destination,
@@ -193,7 +193,7 @@ pub struct RouteDestination {
 }
 
 /// Header changes.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Headers {
     /// Changes of request headers.
     pub request: HeaderOperations,
@@ -202,7 +202,7 @@ pub struct Headers {
 }
 
 /// Header changes of one message.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HeaderOperations {
     /// Replace or create.
     pub set: BTreeMap<Text, Text>,
@@ -213,7 +213,7 @@ pub struct HeaderOperations {
 }
 
 /// Port of a redirect.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum RedirectPort {
     /// Unset, or the default of the scheme.
     #[default]
@@ -225,7 +225,7 @@ pub enum RedirectPort {
 }
 
 /// An HTTP redirect.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRedirect {
     /// New path; empty keeps the path.
     pub uri: Text,
@@ -242,7 +242,7 @@ pub struct HttpRedirect {
 }
 
 /// Body of a direct response.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum DirectResponseBody {
     /// Text.
     Text(Text),
@@ -251,7 +251,7 @@ pub enum DirectResponseBody {
 }
 
 /// A direct response.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct DirectResponse {
     /// Status.
     pub status: u32,
@@ -260,7 +260,7 @@ pub struct DirectResponse {
 }
 
 /// A change of path or authority.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRewrite {
     /// Replacement of the matched path or prefix, empty if none.
     pub uri: Text,
@@ -271,7 +271,7 @@ pub struct HttpRewrite {
 }
 
 /// Faults injected into requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpFault {
     /// Delay.
     pub delay: Option<FaultDelay>,
@@ -280,7 +280,7 @@ pub struct HttpFault {
 }
 
 /// An injected delay.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FaultDelay {
     /// How long; `None` is no delay.
     pub fixed: Option<Duration>,
@@ -291,7 +291,7 @@ pub struct FaultDelay {
 }
 
 /// Status of an injected error.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum AbortStatus {
     /// An HTTP status.
     Http(u32),
@@ -300,7 +300,7 @@ pub enum AbortStatus {
 }
 
 /// An injected error.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FaultAbort {
     /// The status; `None` is no fault.
     pub status: Option<AbortStatus>,
@@ -309,7 +309,7 @@ pub struct FaultAbort {
 }
 
 /// A destination of mirrored requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpMirror {
     /// The destination.
     pub destination: Destination,
@@ -318,7 +318,7 @@ pub struct HttpMirror {
 }
 
 /// CORS policy.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct CorsPolicy {
     /// Allowed origins.
     pub allow_origins: Vec<StringMatch>,
@@ -337,7 +337,7 @@ pub struct CorsPolicy {
 }
 
 /// A route for TLS passthrough.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TlsRoute {
     /// Conditions, of which one must match; never empty.
     pub matches: Vec<TlsMatch>,
@@ -346,7 +346,7 @@ pub struct TlsRoute {
 }
 
 /// Conditions of a TLS route, all of which must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TlsMatch {
     /// Server names as declared, of which one must match; wildcards are allowed.
     pub sni_hosts: Vec<Text>,
@@ -363,7 +363,7 @@ pub struct TlsMatch {
 }
 
 /// A route of opaque TCP.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct TcpRoute {
     /// Conditions, of which one must match; empty matches everything.
     pub matches: Vec<L4Match>,
@@ -372,7 +372,7 @@ pub struct TcpRoute {
 }
 
 /// Conditions of a TCP route, all of which must match.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct L4Match {
     /// Destination addresses of the client.
     pub destination_subnets: Vec<Text>,

@@ -1,11 +1,11 @@
 //! Pods, nodes and endpoint slices: the sources of endpoints.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Labels, Text, Timestamp};
 
 /// Region, zone and sub-zone; empty parts are unknown.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Locality {
     /// Region.
     pub region: Text,
@@ -38,7 +38,7 @@ impl Locality {
 }
 
 /// A Kubernetes Node: its locality and addresses (S06).
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Node {
     /// From the topology labels.
     pub locality: Locality,
@@ -53,7 +53,7 @@ pub struct Node {
 }
 
 /// A Kubernetes Pod (S05).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Pod {
     /// Namespace.
     pub namespace: Text,
@@ -104,7 +104,7 @@ impl Pod {
 }
 
 /// A port of a slice.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SlicePort {
     /// Name, empty if unnamed; it is the name of the port of the Service.
     pub name: Text,
@@ -117,7 +117,7 @@ pub struct SlicePort {
 }
 
 /// An endpoint of a slice.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct SliceEndpoint {
     /// Addresses; only the first one is used.
     pub addresses: Vec<Text>,
@@ -136,7 +136,7 @@ pub struct SliceEndpoint {
 }
 
 /// A Kubernetes EndpointSlice (S04).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// Namespace.
     pub namespace: Text,

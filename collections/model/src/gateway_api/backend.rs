@@ -1,12 +1,12 @@
 //! Experimental XBackends: destinations outside the cluster.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::BackendValidation;
 use crate::{ObjectMeta, Text};
 
 /// An XBackend.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Backend {
     /// Name, creation time.
     pub meta: ObjectMeta,
@@ -19,7 +19,7 @@ pub struct Backend {
 }
 
 /// TLS with an XBackend.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct BackendTls {
     /// Which sides present certificates.
     pub mode: BackendTlsMode,
@@ -28,7 +28,7 @@ pub struct BackendTls {
 }
 
 /// Which sides present certificates.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum BackendTlsMode {
     /// Neither side: plain text.
     None,

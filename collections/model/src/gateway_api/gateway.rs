@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
 use crate::{LabelSelector, ObjectMeta, Text};
 
 /// A GatewayClass.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GatewayClass {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
@@ -17,7 +17,7 @@ pub struct GatewayClass {
 }
 
 /// A Gateway of the Gateway API.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Gateway {
     /// Name, labels, annotations, creation time.
     pub meta: ObjectMeta,
@@ -36,7 +36,7 @@ pub struct Gateway {
 }
 
 /// Type of an address of a Gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum AddressKind {
     /// Unset, which means an IP address.
     #[default]
@@ -50,7 +50,7 @@ pub enum AddressKind {
 }
 
 /// An address of a Gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GatewayAddress {
     /// Its type.
     pub kind: AddressKind,
@@ -59,7 +59,7 @@ pub struct GatewayAddress {
 }
 
 /// Listeners added to a Gateway.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ListenerSet {
     /// Name, labels, creation time.
     pub meta: ObjectMeta,
@@ -70,7 +70,7 @@ pub struct ListenerSet {
 }
 
 /// A listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Listener {
     /// Its name, unique in the object.
     pub name: Text,
@@ -87,7 +87,7 @@ pub struct Listener {
 }
 
 /// TLS mode of a listener.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum ListenerTlsMode {
     /// The listener terminates TLS.
     Terminate,
@@ -96,7 +96,7 @@ pub enum ListenerTlsMode {
 }
 
 /// TLS of a listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ListenerTls {
     /// Mode; `None` terminates.
     pub mode: Option<ListenerTlsMode>,
@@ -107,7 +107,7 @@ pub struct ListenerTls {
 }
 
 /// Routes that may be attached to a listener.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct AllowedRoutes {
     /// Namespaces of the routes.
     pub namespaces: NamespaceSelection,
@@ -116,7 +116,7 @@ pub struct AllowedRoutes {
 }
 
 /// Namespaces from which objects may be attached.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum NamespaceSelection {
     /// Unset: the default of the field.
     #[default]
@@ -132,7 +132,7 @@ pub enum NamespaceSelection {
 }
 
 /// Verification of the client certificates of listeners.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FrontendTls {
     /// For listeners on ports without their own setting.
     pub default: FrontendValidation,
@@ -141,7 +141,7 @@ pub struct FrontendTls {
 }
 
 /// Verification of client certificates.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct FrontendValidation {
     /// Root certificates; without them, clients present no certificate.
     pub roots: Vec<ObjectRef>,

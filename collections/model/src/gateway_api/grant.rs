@@ -1,12 +1,12 @@
 //! ReferenceGrants: references to objects of another namespace that are allowed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::GroupKind;
 use crate::Text;
 
 /// A ReferenceGrant: every one of `from` may refer to every one of `to` in the grant's own namespace.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ReferenceGrant {
     /// Allowed sources of references.
     pub from: Vec<GrantFrom>,
@@ -27,7 +27,7 @@ impl ReferenceGrant {
 }
 
 /// An allowed source of references.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GrantFrom {
     /// Kind of the object with the reference.
     pub kind: GroupKind,
@@ -36,7 +36,7 @@ pub struct GrantFrom {
 }
 
 /// An allowed target of references.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GrantTo {
     /// Kind of the object.
     pub kind: GroupKind,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
 use crate::{ObjectMeta, Text};
 
 /// A BackendTLSPolicy: TLS with backends.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct BackendTlsPolicy {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
@@ -19,7 +19,7 @@ pub struct BackendTlsPolicy {
 }
 
 /// Verification of a backend.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct BackendValidation {
     /// Name that is sent as SNI and verified; empty if unset.
     pub hostname: Text,
@@ -32,7 +32,7 @@ pub struct BackendValidation {
 }
 
 /// Target of a policy, in its own namespace.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct PolicyTarget {
     /// Kind.
     pub kind: GroupKind,
@@ -43,7 +43,7 @@ pub struct PolicyTarget {
 }
 
 /// An XBackendTrafficPolicy: the retry budget of backends.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct BackendTrafficPolicy {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
@@ -54,7 +54,7 @@ pub struct BackendTrafficPolicy {
 }
 
 /// A retry budget.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct RetryConstraint {
     /// Share of requests that may be retries, in percent.
     pub percent: Option<u32>,

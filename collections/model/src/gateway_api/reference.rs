@@ -1,11 +1,11 @@
 //! References to other objects.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{NETWORKING_GROUP, Text};
 
 /// A kind of any version.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct GroupKind {
     /// API group, empty for the core group.
     pub group: Text,
@@ -34,7 +34,7 @@ impl GroupKind {
 }
 
 /// A reference to an object.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ObjectRef {
     /// Its kind; the default of the field if unset.
     pub kind: GroupKind,

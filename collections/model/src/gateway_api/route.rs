@@ -3,13 +3,13 @@
 //! The actions of a rule are parsed to the values of VirtualServices. Its destinations are resolved
 //! later, because they may not exist or not be allowed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
 use crate::{Decimal, Headers, HttpMatch, ObjectMeta, Text};
 
 /// A parent of a route.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ParentRef {
     /// Kind; a Gateway if unset.
     pub kind: GroupKind,
@@ -24,7 +24,7 @@ pub struct ParentRef {
 }
 
 /// A weighted reference to a backend.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct BackendRef {
     /// The object; a Service if the kind is unset.
     pub target: ObjectRef,
@@ -35,7 +35,7 @@ pub struct BackendRef {
 }
 
 /// An HTTPRoute or GRPCRoute.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRoute {
     /// Name, creation time.
     pub meta: ObjectMeta,
@@ -48,7 +48,7 @@ pub struct HttpRoute {
 }
 
 /// A rule for requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpRule {
     /// Conditions, any of which suffices; empty matches everything.
     pub matches: Vec<HttpMatch>,
@@ -61,7 +61,7 @@ pub struct HttpRule {
 }
 
 /// Destinations of requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct HttpBackend {
     /// The backend.
     pub backend: BackendRef,
@@ -70,7 +70,7 @@ pub struct HttpBackend {
 }
 
 /// A destination of mirrored requests.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Mirror {
     /// The backend.
     pub backend: BackendRef,
@@ -79,7 +79,7 @@ pub struct Mirror {
 }
 
 /// A TLSRoute or TCPRoute.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct L4Route {
     /// Name, creation time.
     pub meta: ObjectMeta,
