@@ -6,7 +6,7 @@ use sluice_parse::{ObjectError, ObjectId, identify};
 
 /// Creation time of an object without `creationTimestamp`. It is the same for all files of a directory, so names decide
 /// the precedence.
-const CREATED: &str = "2026-01-01T00:00:00Z";
+pub const CREATED: &str = "2026-01-01T00:00:00Z";
 
 /// An object in a file.
 #[derive(Debug)]
