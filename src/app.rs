@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kube::Client;
-use sluice_admin::{AdminState, PagesOverXds, Readiness, ReadinessGuard};
+use sluice_admin::{AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard};
 use sluice_config::Config;
 use sluice_kube::Clients;
 use sluice_listen::{BodyLimits, ListenMetrics, serve_http};
@@ -161,6 +161,7 @@ impl App {
             log,
             options: options::admin_options(&config),
             graph: options::graph_options(&config),
+            preview_graph: PreviewGraph::default(),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
             watches: graph.metrics.watches.clone(),
             callers: OnceLock::new(),
@@ -202,7 +203,7 @@ impl App {
     fn serve_admin(&mut self, listeners: &mut Listeners) {
         if let Some(listener) = listeners.http.take() {
             let mut router = sluice_admin::http_router(self.admin.clone());
-            let mut bodies = BodyLimits::default();
+            let mut bodies = BodyLimits::new(MAX_PREVIEW_BYTES, MAX_PREVIEW_BYTES);
             if listeners.https.is_none() {
                 // The answer to unknown pages is that of the pages for operators.
                 router = self.webhooks.clone().router().merge(router);
@@ -213,7 +214,8 @@ impl App {
         }
         if let Some(listener) = listeners.monitoring.take() {
             let router = sluice_admin::monitoring_router(self.admin.clone());
-            let serving = serve_http(listener, router, BodyLimits::default(), self.admin_stop.clone());
+            let bodies = BodyLimits::new(MAX_PREVIEW_BYTES, MAX_PREVIEW_BYTES);
+            let serving = serve_http(listener, router, bodies, self.admin_stop.clone());
             self.tasks.spawn(HTTP_TASKS[1], serving);
         }
         if let Some(listener) = listeners.controlz.take() {

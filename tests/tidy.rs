@@ -129,6 +129,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         ("sluice-xds-protocol", vec!["sluice-model", "sluice-proto"]),
+        ("sluice-recording", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-xds-protocol"]),
         (
             "sluice-xds",
             vec![
@@ -183,6 +184,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",
+                "sluice-recording",
                 "sluice-sources",
                 "sluice-tasks",
                 "sluice-telemetry",
@@ -245,6 +247,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",
+                "sluice-recording",
                 "sluice-xds-protocol",
             ],
         ),

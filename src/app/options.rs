@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
 use kube::Client;
-use sluice_admin::AdminOptions;
+use sluice_admin::{AdminOptions, PreviewOptions};
 use sluice_auth::{Authenticators, ForwardedCertificates};
 use sluice_authority::WebhookKind;
 use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features, NamespaceLimitArgs};
@@ -113,6 +113,10 @@ pub(super) fn admin_options(config: &Config) -> AdminOptions {
         debug_auth: config.features.debug_auth,
         debug_on_http: config.features.debug_on_http,
         changing_pages: config.features.changing_pages,
+        preview: PreviewOptions {
+            cluster: cluster(config, &config.identity.cluster, false),
+            from_files: !reads_cluster(config),
+        },
     }
 }
 

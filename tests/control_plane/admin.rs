@@ -33,7 +33,20 @@ async fn debug_pages_show_the_state() {
     for name in json("/debug/list").await.as_array().expect("a list") {
         let name = name.as_str().expect("text");
         assert!(index.contains(&format!("/debug/{name}")), "{name} is on the index page");
-        if !["config_dump", "ecdsz", "edsz", "frontier", "ndsz", "sidecarz", "wait", "why", "why_not"].contains(&name) {
+        let needed = [
+            "config_dump",
+            "ecdsz",
+            "edsz",
+            "frontier",
+            "ndsz",
+            "preview",
+            "record",
+            "sidecarz",
+            "wait",
+            "why",
+            "why_not",
+        ];
+        if !needed.contains(&name) {
             page(&format!("/debug/{name}")).await;
         }
     }
@@ -78,6 +91,8 @@ async fn debug_pages_show_the_state() {
         ("/debug/why_not?proxy=a.b&type=host&name=c", 404),
         ("/debug/wait?object=vs/a", 400),
         ("/debug/history?since=soon", 400),
+        ("/debug/preview", 405),
+        ("/debug/record?duration=2h", 400),
         ("/nothing", 404),
     ] {
         assert_eq!(server.get(path).await.expect("an answer").0, expect, "{path}");

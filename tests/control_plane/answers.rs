@@ -1,9 +1,11 @@
-//! `sluicectl why`, `why-not`, `wait` and `history` on a running control plane with connected proxies.
+//! `sluicectl why`, `why-not`, `wait`, `history`, `preview`, `record` and `replay` on a running control plane with connected proxies.
 
 mod console;
 mod history;
 mod mesh;
 mod operators;
+mod preview;
+mod recording;
 mod traces;
 mod wait;
 mod why;

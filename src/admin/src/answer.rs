@@ -28,7 +28,7 @@ pub(crate) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
 }
 
 /// Size of the chunks of a streamed response in bytes.
-const STREAM_CHUNK_BYTES: usize = 64 << 10;
+pub(crate) const STREAM_CHUNK_BYTES: usize = 64 << 10;
 /// Chunks of a streamed response that wait for the client.
 const STREAM_CHUNKS_IN_FLIGHT: usize = 4;
 
@@ -36,15 +36,25 @@ const STREAM_CHUNKS_IN_FLIGHT: usize = 4;
 /// bounded. If the value cannot be encoded, the response ends early.
 pub(crate) fn stream_json(value: impl Serialize + Send + 'static, parameters: &Parameters) -> Response<Body> {
     let pretty = parameters.contains_key("pretty");
-    let (sender, receiver) = mpsc::channel(STREAM_CHUNKS_IN_FLIGHT);
-    tokio::task::spawn_blocking(move || {
-        let mut out = io::BufWriter::with_capacity(STREAM_CHUNK_BYTES, ChunkSender(sender.clone()));
+    stream("application/json", move |sender| {
+        let mut out = io::BufWriter::with_capacity(STREAM_CHUNK_BYTES, sender);
         let written = match pretty {
             true => serde_json::to_writer_pretty(&mut out, &value),
             false => serde_json::to_writer(&mut out, &value),
         };
-        let written = written.map_err(io::Error::from).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-        if let Err(error) = written {
+        written.map_err(io::Error::from).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
+    })
+}
+
+/// A response of this content type that a thread writes. It waits while too many chunks are in flight. If it fails, the response ends
+/// early.
+pub(crate) fn stream(
+    content_type: &'static str,
+    write: impl FnOnce(ChunkSender) -> io::Result<()> + Send + 'static,
+) -> Response<Body> {
+    let (sender, receiver) = mpsc::channel(STREAM_CHUNKS_IN_FLIGHT);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = write(ChunkSender(sender.clone())) {
             // The client has left, or gets an incomplete response.
             let _ = sender.blocking_send(Err(error));
         }
@@ -52,11 +62,19 @@ pub(crate) fn stream_json(value: impl Serialize + Send + 'static, parameters: &P
     let chunks = futures::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|chunk: io::Result<Bytes>| (chunk, receiver))
     });
-    ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(chunks)).into_response()
+    ([(header::CONTENT_TYPE, content_type)], Body::from_stream(chunks)).into_response()
 }
 
 /// Sends what is written as chunks, and waits while too many are in flight.
-struct ChunkSender(mpsc::Sender<io::Result<Bytes>>);
+#[derive(Clone)]
+pub(crate) struct ChunkSender(mpsc::Sender<io::Result<Bytes>>);
+
+impl ChunkSender {
+    /// Whether the client has left.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
 
 impl Write for ChunkSender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -17,9 +17,12 @@ mod why;
 mod why_not;
 
 pub(crate) use changes::changed_resources;
+pub(crate) use difference::difference;
 pub(crate) use history::{HistoryQuestion, history};
+pub(crate) use names::object_text;
 pub(crate) use objects::{WrittenObject, written};
-pub(crate) use pages::{history_page, wait_page, why_not_page, why_page};
+pub(crate) use pages::{duration, history_page, wait_page, why_not_page, why_page};
+pub(crate) use path::FieldPath;
 pub(crate) use why::{WhyQuestion, why};
 
 use names::NameError;

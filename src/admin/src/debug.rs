@@ -19,7 +19,7 @@ use crate::answer::{self, PageResult, Parameters, read};
 use crate::index::{self, Field, Page};
 use crate::{
     AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, console, endpoints, findings, krtz,
-    proxies, services, version,
+    preview, proxies, record, services, version,
 };
 use axum::response::Html;
 
@@ -56,8 +56,10 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::name_table)),
         page("/debug/networkz", "Gateways between networks", &[], get(services::networkz)),
         page("/debug/panics", "Closures that panicked, with their input record", &[], get(panics)),
+        page("/debug/preview", "What applying objects would change: POST YAML or JSON documents (?delete=true: deleting them)", &[], preview::route()),
         page("/debug/push_status", "Says that nothing is counted for each push: /debug/rejects has conflicts between objects", &[], get(push_status)),
         page("/debug/pushcontext", "Authorization policies, and gateways between networks", &[], get(configuration::pushcontext)),
+        page("/debug/record", "A recording: all inputs and their changes, for a replay (?duration=60s)", &[OptionalText("duration")], get(record::record_page)),
         page("/debug/registryz", "Services", &[], get(services::registryz)),
         page("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read; objects that are declared more than once", &[], get(findings::rejects)),
         page("/debug/resourcesz", "Kinds of configuration that are read", &[], get(resourcesz)),

@@ -2,6 +2,7 @@
 //!
 //! The pages show collections of the engine at one epoch, resources of streams, and metrics. They are read-only, except
 //! `PUT /debug/log`, which sets the log levels, and `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
+//! `POST /debug/preview` has a graph of its own.
 
 mod access;
 mod ambient;
@@ -19,9 +20,11 @@ mod index;
 mod krtz;
 mod metrics;
 mod over_xds;
+mod preview;
 mod process;
 mod proxies;
 mod readiness;
+mod record;
 mod refusals;
 mod services;
 mod state;
@@ -38,6 +41,7 @@ use axum::routing::get;
 pub use controlz::controlz_router;
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
+pub use preview::{MAX_PREVIEW_BYTES, PreviewGraph, PreviewOptions};
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
 pub use state::{AdminOptions, AdminState, MeshConfigReader, TemplatesReader};

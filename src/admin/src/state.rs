@@ -14,6 +14,7 @@ use sluice_sources::{Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
+use crate::preview::{PreviewGraph, PreviewOptions};
 use crate::readiness::Readiness;
 use crate::refusals::Refusals;
 
@@ -34,6 +35,8 @@ pub struct AdminOptions {
     pub debug_on_http: bool,
     /// There are pages that change something: `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
     pub changing_pages: bool,
+    /// How the objects of previews are read.
+    pub preview: PreviewOptions,
 }
 
 /// Reads the mesh config in use as JSON, or returns why it does not decode.
@@ -68,6 +71,8 @@ pub struct AdminState {
     pub options: AdminOptions,
     /// Settings of the graph.
     pub graph: GraphOptions,
+    /// The second graph of previews.
+    pub preview_graph: PreviewGraph,
     /// Remote clusters.
     pub remotes: RemoteStates,
     /// The collections that are read from API servers.

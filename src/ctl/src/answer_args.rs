@@ -180,7 +180,7 @@ pub(crate) struct HistoryArgs {
 }
 
 /// A duration with a unit: `90s`, `5m`, `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<jiff::SignedDuration>().ok().and_then(|it| Duration::try_from(it).ok());
     parsed.ok_or_else(|| "a duration has a unit, such as 90s, 5m or 1h30m".to_owned())
 }

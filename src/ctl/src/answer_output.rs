@@ -12,7 +12,7 @@ use crate::connect::QueryError;
 pub(crate) enum AnswerOutput {
     /// Lines and columns for people.
     #[default]
-    #[value(alias = "short")]
+    #[value(aliases = ["short", "text"])]
     Table,
     /// The answer of the server as JSON.
     Json,

@@ -14,7 +14,9 @@ use crate::operator_args::{
     InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, REMOTE_CLUSTERS_EXAMPLES, RemoteClustersArgs,
     VERSION_EXAMPLES, VersionArgs,
 };
+use crate::preview_args::{PREVIEW_EXAMPLES, PreviewArgs};
 use crate::proxy_config::args::{EXAMPLES as PROXY_CONFIG_EXAMPLES, ProxyConfigCommand};
+use crate::recording_args::{DIFF_EXAMPLES, DiffArgs, RECORD_EXAMPLES, REPLAY_EXAMPLES, RecordArgs, ReplayArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,21 +37,6 @@ Exit codes:
   1  at least one error (with --strict, at least one error or warning)
   2  invalid command line, or a file or directory that cannot be read; all others are validated";
 
-const PREVIEW_EXAMPLES: &str = "\
-Examples:
-  sluicectl preview -f demo/ --pod counter.teashop          names of all resources, by type
-  sluicectl preview -f demo/ --pod counter.teashop --resource-types rds -o json
-  sluicectl preview -f demo/ --pod front-door.teashop --proxy-type router
-  sluicectl preview -f demo/ --node node.json --name 80 -o json
-
-The objects are read from the files. The mesh config is read from ConfigMap istio in namespace
-istio-system, if the files contain it. All resources are listed that the proxy can subscribe to;
-Envoy subscribes to those that its listeners and clusters refer to. Secrets are not included.
-Environment variables that change what sluiced serves have no effect here.
-
-Exit codes: 0 the configuration was printed, 1 there is no such resource, 2 invalid command line,
-or a file that cannot be read.";
-
 /// Tools for the Sluice control plane.
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100)]
@@ -68,7 +55,8 @@ pub(crate) enum Command {
     /// Analyze a set of Istio objects: the cluster, files, or both.
     #[command(after_help = ANALYZE_EXAMPLES)]
     Analyze(AnalyzeArgs),
-    /// Print the configuration that a proxy would receive for the objects in files.
+    /// Show what applying or deleting the objects in files would change: at the proxies of a running control plane, or offline for
+    /// one proxy.
     #[command(after_help = PREVIEW_EXAMPLES)]
     Preview(PreviewArgs),
     #[command(flatten)]
@@ -85,6 +73,15 @@ pub(crate) enum Command {
     /// List recent changes of objects, with the resources and proxies that each concerned.
     #[command(after_help = HISTORY_EXAMPLES)]
     History(HistoryArgs),
+    /// Record the inputs of a running control plane and their changes in a file.
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(RecordArgs),
+    /// Replay a recording without a control plane, and print what proxies would have.
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(ReplayArgs),
+    /// Compare what proxies have at the ends of two recordings.
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
     /// Print whether each proxy has acknowledged its configuration, or how Envoy differs from the control plane.
     #[command(visible_alias = "ps", after_help = PROXY_STATUS_EXAMPLES)]
     ProxyStatus(ProxyStatusArgs),
@@ -138,56 +135,6 @@ pub(crate) struct ValidateArgs {
     /// Treat warnings as errors.
     #[arg(long)]
     pub(crate) strict: bool,
-}
-
-/// Flags of `preview`.
-#[derive(Debug, Args)]
-pub(crate) struct PreviewArgs {
-    /// File or directory with Kubernetes and Istio objects; `-` is standard input. Can be repeated.
-    #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
-    pub(crate) filenames: Vec<PathBuf>,
-    /// Pod in the files. Its address, labels, annotations and service account describe the proxy.
-    #[arg(long, value_name = "NAME.NAMESPACE", conflicts_with = "node", required_unless_present = "node")]
-    pub(crate) pod: Option<String>,
-    /// Type of the proxy, with --pod.
-    #[arg(long, value_enum, default_value_t = PreviewProxyType::Sidecar, requires = "pod")]
-    pub(crate) proxy_type: PreviewProxyType,
-    /// JSON file with the node that the proxy sends: `id` and `metadata`, as in Envoy's bootstrap.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) node: Option<PathBuf>,
-    /// Print only these types.
-    #[arg(long, value_name = "TYPE,..", value_enum, value_delimiter = ',')]
-    pub(crate) resource_types: Vec<PreviewResourceType>,
-    /// Print only resources with this name.
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Output format: names and sizes as text, or the resources as JSON.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    pub(crate) output: Output,
-}
-
-/// The types of proxies that a Pod can have.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum PreviewProxyType {
-    Sidecar,
-    Router,
-}
-
-/// The resource types that are printed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum PreviewResourceType {
-    /// Clusters.
-    Cds,
-    /// Endpoints.
-    Eds,
-    /// Listeners.
-    Lds,
-    /// Route tables.
-    Rds,
-    /// Extension configurations.
-    Ecds,
-    /// Name tables.
-    Nds,
 }
 
 /// An output format.

@@ -223,7 +223,7 @@ impl PodEndpoint {
         body: String,
     ) -> Result<Vec<u8>, QueryError> {
         let mut received = Vec::new();
-        let question = Question { method, path, parameters, body, timeout: ANSWER_TIMEOUT };
+        let question = Question { method, body, ..Question::get(path, parameters, ANSWER_TIMEOUT) };
         self.requester.receive(&self.endpoint, question, &mut |chunk| received.extend_from_slice(chunk))?;
         Ok(received)
     }
@@ -244,6 +244,14 @@ struct Question<'q> {
     parameters: &'q Parameters<'q>,
     body: String,
     timeout: Duration,
+    max_answer_bytes: usize,
+}
+
+impl<'q> Question<'q> {
+    fn get(path: &'q str, parameters: &'q Parameters<'q>, timeout: Duration) -> Self {
+        let (method, body) = (Method::GET, String::new());
+        Self { method, path, parameters, body, timeout, max_answer_bytes: MAX_ANSWER_BYTES }
+    }
 }
 
 impl Server {
@@ -272,9 +280,34 @@ impl Server {
         parameters: &Parameters<'_>,
     ) -> Result<Vec<u8>, QueryError> {
         let mut body = Vec::new();
-        let question = Question { method: Method::GET, path, parameters, body: String::new(), timeout: ANSWER_TIMEOUT };
+        let question = Question::get(path, parameters, ANSWER_TIMEOUT);
         self.requester.receive(replica, question, &mut |chunk| body.extend_from_slice(chunk))?;
         Ok(body)
+    }
+
+    /// The answer of a debug page of the first replica to a request with a body.
+    pub(crate) fn post(&self, page: &str, parameters: &Parameters<'_>, body: String) -> Result<Value, QueryError> {
+        let (path, mut answer) = (format!("/debug/{page}"), Vec::new());
+        let question = Question { method: Method::POST, body, ..Question::get(&path, parameters, ANSWER_TIMEOUT) };
+        self.requester.receive(self.first()?, question, &mut |chunk| answer.extend_from_slice(chunk))?;
+        parsed(&answer)
+    }
+
+    /// Reads a debug page of the first replica as its bytes arrive, of any size.
+    pub(crate) fn stream(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+        timeout: Duration,
+        on_chunk: &mut (dyn FnMut(&[u8]) + Send),
+    ) -> Result<(), QueryError> {
+        let path = format!("/debug/{page}");
+        let question = Question { max_answer_bytes: usize::MAX, ..Question::get(&path, parameters, timeout) };
+        self.requester.receive(self.first()?, question, on_chunk)
+    }
+
+    fn first(&self) -> Result<&Endpoint, QueryError> {
+        self.replicas.first().ok_or_else(|| QueryError::Cluster("the control plane has no running pod".to_owned()))
     }
 
     /// The answers of a debug page of all replicas.
@@ -317,7 +350,7 @@ impl Server {
     ) -> Result<(), QueryError> {
         let (mut rest, mut failed) = (Vec::new(), None);
         let path = format!("/debug/{page}");
-        let question = Question { method: Method::GET, path: &path, parameters, body: String::new(), timeout };
+        let question = Question::get(&path, parameters, timeout);
         self.requester.receive(replica, question, &mut |chunk| {
             rest.extend_from_slice(chunk);
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -378,8 +411,8 @@ impl Requester {
         if url.query() == Some("") {
             url.set_query(None);
         }
-        let mut request =
-            HttpRequest { timeout: question.timeout, max_body_bytes: MAX_ANSWER_BYTES, ..HttpRequest::get(url) };
+        let (timeout, max_body_bytes) = (question.timeout, question.max_answer_bytes);
+        let mut request = HttpRequest { timeout, max_body_bytes, ..HttpRequest::get(url) };
         request.method = question.method;
         if !question.body.is_empty() {
             request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

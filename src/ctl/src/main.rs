@@ -17,9 +17,14 @@ mod install_args;
 mod internal_debug;
 mod operator_args;
 mod preview;
+mod preview_args;
 mod proxy_config;
 mod proxy_status;
+mod record;
+mod recording_args;
+mod recording_diff;
 mod remote_clusters;
+mod replay;
 mod report;
 mod similar_name;
 mod validate;
@@ -64,6 +69,9 @@ fn main() -> ExitCode {
         Command::WhyNot(args) => why_not::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Wait(args) => wait::run(&args, &mut stdout.lock(), &mut io::stderr()),
         Command::History(args) => history::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Record(args) => record::run(&args, &mut stdout.lock(), &mut io::stderr()),
+        Command::Replay(args) => replay::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Diff(args) => recording_diff::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::ProxyStatus(args) => proxy_status::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::ProxyConfig { command } => proxy_config::run(&command, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::RemoteClusters(args) => remote_clusters::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),

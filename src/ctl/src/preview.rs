@@ -1,126 +1,21 @@
-//! The `preview` subcommand: the configuration that a proxy would receive for the objects in files.
+//! The `preview` subcommand: what a change would do at the proxies of a running control plane, or offline for one proxy.
 
+mod live;
+mod live_table;
 mod objects;
+mod offline;
 mod proxy;
 mod served;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use serde_json::{Map, Value};
-use sluice_engine::{Engine, EngineOptions, Origin};
-use sluice_graph::{GraphOptions, build};
-use sluice_model::{ProxyKey, ResourceType};
-
-use crate::args::{Output, PreviewArgs, PreviewResourceType};
-use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE};
-use objects::PreviewObjects;
-use served::ResourceSet;
-
-impl PreviewResourceType {
-    const ALL: [Self; 6] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Ecds, Self::Nds];
-
-    const fn resource_type(self) -> ResourceType {
-        match self {
-            Self::Cds => ResourceType::Cluster,
-            Self::Eds => ResourceType::Endpoint,
-            Self::Lds => ResourceType::Listener,
-            Self::Rds => ResourceType::Route,
-            Self::Ecds => ResourceType::ExtensionConfig,
-            Self::Nds => ResourceType::NameTable,
-        }
-    }
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Cds => "clusters",
-            Self::Eds => "endpoints",
-            Self::Lds => "listeners",
-            Self::Rds => "routes",
-            Self::Ecds => "extension configs",
-            Self::Nds => "name tables",
-        }
-    }
-}
+use crate::preview_args::PreviewArgs;
 
 /// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
-    let mut failures = Vec::new();
-    let objects = PreviewObjects::read(&args.filenames, &mut failures);
-    for failure in &failures {
-        writeln!(errors, "sluicectl: {failure}")?;
+    if args.pod.is_none() && args.node.is_none() {
+        live::run(args, out, errors)
+    } else {
+        offline::run(args, out, errors)
     }
-    if !failures.is_empty() {
-        return Ok(EXIT_UNREADABLE);
-    }
-    let proxy = match proxy::describe(args, &objects) {
-        Ok(proxy) => proxy,
-        Err(error) => {
-            writeln!(errors, "sluicectl: {error}")?;
-            return Ok(EXIT_UNREADABLE);
-        }
-    };
-    for note in objects.notes() {
-        writeln!(errors, "sluicectl: {note}")?;
-    }
-
-    let options = GraphOptions::default();
-    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-    let key = ProxyKey(proxy.id.clone());
-    engine.transaction(|tx| {
-        for parsed in objects.parsed {
-            handles.inputs.apply(tx, parsed, Origin::default());
-        }
-        tx.set(&handles.inputs.proxies, key.clone(), proxy);
-        handles.inputs.mark_all_synced(tx);
-    });
-    engine.flush();
-    let Some(scope) = served::scope_of(&engine.snapshot(), &handles, &key) else {
-        writeln!(errors, "sluicectl: the proxy would receive no configuration")?;
-        return Ok(EXIT_FINDINGS);
-    };
-
-    let mut previewed = BTreeMap::new();
-    for kind in PreviewResourceType::ALL {
-        if args.resource_types.is_empty() || args.resource_types.contains(&kind) {
-            let mut resources = served::resources(&scope, kind.resource_type());
-            resources.retain(|name, _| args.name.as_ref().is_none_or(|only| only == name.as_str()));
-            previewed.insert(kind.label(), (kind, resources));
-        }
-    }
-    let is_empty = previewed.values().all(|(_, resources)| resources.is_empty());
-    match args.output {
-        Output::Text => print_names(&previewed, out)?,
-        Output::Json => print_json(&previewed, out)?,
-    }
-    if is_empty {
-        writeln!(errors, "sluicectl: the proxy would receive no such resource")?;
-    }
-    Ok(if is_empty { EXIT_FINDINGS } else { EXIT_OK })
-}
-
-type PreviewedResources = BTreeMap<&'static str, (PreviewResourceType, ResourceSet)>;
-
-fn print_names(previewed: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
-    for kind in PreviewResourceType::ALL {
-        let Some((_, resources)) = previewed.get(kind.label()) else { continue };
-        writeln!(out, "{}: {}", kind.label(), resources.len())?;
-        for (name, bytes) in resources {
-            // The only name table of a proxy has no name.
-            let name = if name.is_empty() { "(unnamed)" } else { name.as_str() };
-            writeln!(out, "  {name}  {} bytes", bytes.len())?;
-        }
-    }
-    Ok(())
-}
-
-fn print_json(previewed: &PreviewedResources, out: &mut dyn Write) -> io::Result<()> {
-    let mut document = Map::new();
-    for (label, (kind, resources)) in previewed {
-        let type_url = kind.resource_type().type_url();
-        let resources = resources.values().map(|bytes| sluice_proto::json::encode_any(type_url, bytes));
-        document.insert((*label).to_owned(), Value::Array(resources.collect()));
-    }
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)
 }

@@ -20,8 +20,20 @@ const RECORDED: &str = include_str!("recorded.json");
 const MISSING_PAGES: [&str; 4] = ["adsz?push=true", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
 
 /// Pages that only Sluice has.
-const OWN_PAGES: [&str; 10] =
-    ["collections", "epochs", "frontier", "history", "log", "panics", "rejects", "wait", "why", "why_not"];
+const OWN_PAGES: [&str; 12] = [
+    "collections",
+    "epochs",
+    "frontier",
+    "history",
+    "log",
+    "panics",
+    "preview",
+    "record",
+    "rejects",
+    "wait",
+    "why",
+    "why_not",
+];
 
 /// Connects a proxy with its subscriptions. It rejects its listeners if `rejects`.
 async fn proxy(mesh: &IdentityFixture, node: &Value, rejects: bool) -> Result<AdsStream> {

@@ -1,5 +1,6 @@
 //! The debug pages over HTTP, by the address and the identity of the caller (O09).
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -11,15 +12,17 @@ use axum::http::{Method, Request, StatusCode};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
-use sluice_admin::{AdminOptions, AdminState, Readiness, Refusals, http_router, monitoring_router};
+use sluice_admin::{
+    AdminOptions, AdminState, PreviewGraph, PreviewOptions, Readiness, Refusals, http_router, monitoring_router,
+};
 use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice_config::{CommandLine, Config};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
-use sluice_model::ResourceType;
+use sluice_model::{ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::kube::{RemoteStates, WatchStates};
-use sluice_sources::{Originals, Reporter};
+use sluice_sources::{Cluster, Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
@@ -110,8 +113,19 @@ impl DebugPages {
                 debug_auth: config.features.debug_auth,
                 debug_on_http: config.features.debug_on_http,
                 changing_pages: config.features.changing_pages,
+                preview: PreviewOptions {
+                    cluster: Cluster {
+                        id: "Kubernetes".into(),
+                        domain: "cluster.local".into(),
+                        is_remote: false,
+                        ignored: BTreeSet::new(),
+                        revision: Text::default(),
+                    },
+                    from_files: true,
+                },
             },
             graph: GraphOptions::default(),
+            preview_graph: PreviewGraph::default(),
             remotes: RemoteStates::default(),
             watches: WatchStates::default(),
             callers: OnceLock::new(),

@@ -44,7 +44,7 @@ fn required(parameters: &Parameters, names: &[&str]) -> Result<Vec<String>, Answ
 }
 
 /// A time in seconds or in the form of Go: `90`, `90s`, `1h30m`.
-fn duration(parameters: &Parameters, name: &str) -> Result<Option<Duration>, AnswerError> {
+pub(crate) fn duration(parameters: &Parameters, name: &str) -> Result<Option<Duration>, AnswerError> {
     let Some(text) = parameter(parameters, name) else { return Ok(None) };
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let parsed = seconds.or_else(|| text.parse::<jiff::SignedDuration>().ok().and_then(|it| it.try_into().ok()));

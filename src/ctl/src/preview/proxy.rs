@@ -11,7 +11,7 @@ use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
 
 use super::objects::{CLUSTER, DOMAIN, PreviewObjects};
-use crate::args::{PreviewArgs, PreviewProxyType};
+use crate::preview_args::{PreviewArgs, PreviewProxyType};
 
 /// Why the flags describe no proxy. The text is for the user.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,151 @@
+//! `preview`: what applying or deleting objects would change. Nothing is applied: a second graph gets a copy of all inputs, then
+//! the change, and both of its states are compared.
+
+mod comparison;
+mod concerned;
+mod fields;
+mod live_fields;
+mod memory;
+mod objects;
+mod page;
+mod parts;
+mod second_graph;
+mod table_size;
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sluice_model::Text;
+use sluice_sources::Cluster;
+
+pub(crate) use page::route;
+pub use second_graph::PreviewGraph;
+
+use crate::AdminState;
+use comparison::{ChangedResource, TypeSummary, compare};
+use objects::{Finding, ObjectChange, PreviewedObjects};
+use second_graph::SecondGraphError;
+
+/// Maximum size of the objects of a preview in bytes.
+pub const MAX_PREVIEW_BYTES: usize = 4 << 20;
+/// Time limit of the comparison. Resources that are not compared until then are counted only.
+const MAX_COMPARE_TIME: Duration = Duration::from_secs(2);
+/// Proxies that are listed.
+const MAX_PROXIES: usize = 20;
+
+/// How the objects of a preview are read.
+#[derive(Clone, Debug)]
+pub struct PreviewOptions {
+    /// The cluster that they would be applied to.
+    pub cluster: Cluster,
+    /// The objects of this cluster are read from files, without admission. Otherwise a refused object changes nothing.
+    pub from_files: bool,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct PreviewQuestion {
+    /// YAML or JSON documents.
+    pub(crate) text: String,
+    /// The objects are deleted.
+    pub(crate) delete: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PreviewAnswer {
+    /// The epoch of the inputs that the change would be applied to.
+    epoch: u64,
+    /// The objects, and what happens to each.
+    objects: Vec<ObjectChange>,
+    /// Findings of validation, and findings that the change adds to other objects.
+    findings: Vec<Finding>,
+    /// Findings that the change removes.
+    solved: Vec<Finding>,
+    /// Changed resources that connected proxies see, by type.
+    resources: Vec<TypeSummary>,
+    /// Each of them, with its fields; not all if there are hundreds.
+    changes: Vec<ChangedResource>,
+    /// Number of changed resources that `changes` does not list.
+    changes_left_out: usize,
+    proxies: ConcernedProxies,
+    /// Bytes of resources that would be sent to all concerned proxies, by delta xDS.
+    bytes: u64,
+    /// Everything was compared. Otherwise the numbers are lower bounds.
+    is_complete: bool,
+    /// What the preview does not cover.
+    notes: Vec<String>,
+    cost: Cost,
+}
+
+/// Proxies that would be sent a change.
+#[derive(Clone, Debug, Serialize)]
+struct ConcernedProxies {
+    count: usize,
+    /// Proxies that are connected to this instance.
+    connected: usize,
+    /// The first of the concerned ones.
+    names: Vec<Text>,
+}
+
+/// The cost of the answer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Cost {
+    seconds: f64,
+    /// Seconds of it until the second graph had all inputs.
+    copy_seconds: f64,
+    /// Number of inputs that were copied. The second graph stays for a while, and only what has changed is copied again.
+    copied_inputs: usize,
+}
+
+/// A question that has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PreviewError {
+    /// The text has no objects.
+    #[error("{0}")]
+    BadRequest(String),
+    /// There is no second graph.
+    #[error(transparent)]
+    SecondGraph(#[from] SecondGraphError),
+}
+
+/// Answers the question. It takes up to seconds in a large mesh, on threads of its own.
+pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<PreviewAnswer, PreviewError> {
+    let start = Instant::now();
+    let mut guard = state.preview_graph.lock()?;
+    let (graph, live, copied_inputs) = guard.current(&state.engine, &state.graph)?;
+    let copy_seconds = start.elapsed().as_secs_f64();
+    let mut objects = PreviewedObjects::read(question, &state.options.preview, &live, graph.inputs());
+    if objects.changes.is_empty() && objects.findings.is_empty() {
+        return Err(PreviewError::BadRequest("the body has no objects: send YAML or JSON documents".to_owned()));
+    }
+    let (before, after) = graph.apply(objects.take_parsed(), question.delete)?;
+    objects.add_effects(&live, &after.inputs);
+    let rejects = fields::changed_findings(&before.outputs, &after.outputs, graph.handles());
+    for finding in rejects.added {
+        objects.add_finding(finding);
+    }
+    let deadline = Instant::now() + MAX_COMPARE_TIME;
+    let compared = compare(&state.status, graph.handles(), &before.outputs, &after.outputs, deadline);
+    let connected: std::collections::BTreeSet<_> = state.status.proxies().into_iter().map(|(key, _)| key).collect();
+    Ok(PreviewAnswer {
+        epoch: live.epoch().0,
+        objects: objects.changes,
+        findings: objects.findings,
+        solved: rejects.removed,
+        resources: compared.types,
+        changes: compared.changes,
+        changes_left_out: compared.changes_left_out,
+        proxies: ConcernedProxies {
+            count: compared.proxies.len(),
+            connected: connected.len(),
+            names: compared.proxies.into_iter().take(MAX_PROXIES).collect(),
+        },
+        bytes: compared.bytes,
+        is_complete: compared.is_complete,
+        notes: fields::notes(&before.outputs, &after.outputs, graph.handles()),
+        cost: Cost { seconds: start.elapsed().as_secs_f64(), copy_seconds, copied_inputs },
+    })
+}

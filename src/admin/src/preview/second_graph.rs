@@ -1,0 +1,184 @@
+//! The second graph of previews: it has the inputs of the live graph, and is kept for a while after a preview.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin, Snapshot};
+use sluice_graph::{GraphOptions, Handles, Inputs, build};
+use sluice_model::ParsedObject;
+
+use super::memory::{self, TooLittleMemory};
+
+/// How long the second graph is kept after a preview, so that the next one copies only what has changed.
+const KEEP_TIME: Duration = Duration::from_secs(60);
+/// Priority of its dataflow thread, as of `nice`: the live dataflow and the streams go first.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
+/// The reason why there is no second graph.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum SecondGraphError {
+    /// One preview at a time.
+    #[error("another preview is being computed; try again in a second")]
+    Busy,
+    /// It would not fit.
+    #[error(transparent)]
+    Memory(#[from] TooLittleMemory),
+    /// The dataflow thread has ended.
+    #[error("the dataflow has stopped")]
+    Stopped,
+}
+
+/// The second graph, if there is one now. Clones are handles to the same one.
+#[derive(Clone, Default)]
+pub struct PreviewGraph(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    graph: Option<SecondGraph>,
+    used: Option<Instant>,
+}
+
+/// The exclusive use of the second graph.
+pub(super) struct PreviewGuard<'a>(MutexGuard<'a, Kept>);
+
+impl PreviewGraph {
+    /// Fails while another preview uses the graph.
+    pub(super) fn lock(&self) -> Result<PreviewGuard<'_>, SecondGraphError> {
+        match self.0.try_lock() {
+            Ok(kept) => Ok(PreviewGuard(kept)),
+            Err(TryLockError::WouldBlock) => Err(SecondGraphError::Busy),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                // A preview has panicked: its graph is not used again.
+                let mut kept = poisoned.into_inner();
+                kept.graph = None;
+                self.0.clear_poison();
+                Ok(PreviewGuard(kept))
+            }
+        }
+    }
+
+    /// Drops the graph when no preview has used it for a while. To be called after each preview.
+    pub(super) async fn drop_unused(self) {
+        tokio::time::sleep(KEEP_TIME).await;
+        let release = move || {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.used.is_none_or(|used| used.elapsed() >= KEEP_TIME) {
+                kept.graph = None;
+            }
+        };
+        // Freeing the memory of a large mesh takes a while.
+        let _ = tokio::task::spawn_blocking(release).await;
+    }
+
+    /// Whether there is a second graph now.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        // While a preview runs, there is one.
+        self.0.try_lock().map_or(true, |kept| kept.graph.is_some())
+    }
+}
+
+impl PreviewGuard<'_> {
+    /// The graph with the current inputs of the live one, these inputs, and the number of them that were copied.
+    pub(super) fn current(
+        &mut self,
+        live: &Engine,
+        options: &GraphOptions,
+    ) -> Result<(&SecondGraph, InputsSnapshot, usize), SecondGraphError> {
+        self.0.used = Some(Instant::now());
+        let inputs = live.inputs().ok_or(SecondGraphError::Stopped)?;
+        if self.0.graph.is_none() {
+            memory::check()?;
+            self.0.graph = Some(SecondGraph::start(options));
+        }
+        let Some(graph) = &self.0.graph else { return Err(SecondGraphError::Stopped) };
+        let copied = graph.copy(&inputs)?;
+        Ok((graph, inputs, copied))
+    }
+}
+
+impl Drop for PreviewGuard<'_> {
+    fn drop(&mut self) {
+        self.0.used = Some(Instant::now());
+    }
+}
+
+/// Inputs and outputs at one epoch.
+pub(super) struct GraphState {
+    pub(super) inputs: InputsSnapshot,
+    pub(super) outputs: Arc<Snapshot>,
+}
+
+/// A second engine of the same graph.
+pub(super) struct SecondGraph {
+    engine: Engine,
+    handles: Handles,
+}
+
+impl SecondGraph {
+    fn start(options: &GraphOptions) -> Self {
+        let options = options.clone();
+        let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
+        let engine_options = EngineOptions { history, ..EngineOptions::default() };
+        let (engine, handles) = Engine::start(engine_options, move |builder| {
+            lower_priority();
+            build(builder, &options)
+        });
+        handles_synced(&engine, &handles);
+        Self { engine, handles }
+    }
+
+    /// Writes what differs from the inputs of the live graph: also what the last preview has changed. Returns the number of
+    /// writes.
+    fn copy(&self, live: &InputsSnapshot) -> Result<usize, SecondGraphError> {
+        let own = self.engine.inputs().ok_or(SecondGraphError::Stopped)?;
+        let writes = live.writes_since(&own);
+        // The shared rows are released before they are written.
+        drop(own);
+        self.engine.transaction(|tx| writes.iter().for_each(|write| tx.write(write)));
+        Ok(writes.len())
+    }
+
+    pub(super) fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    pub(super) fn inputs(&self) -> &Inputs {
+        &self.handles.inputs
+    }
+
+    /// Applies or deletes objects. Returns the states before and after.
+    pub(super) fn apply(
+        &self,
+        objects: Vec<ParsedObject>,
+        delete: bool,
+    ) -> Result<(GraphState, GraphState), SecondGraphError> {
+        let before = self.state()?;
+        self.engine.transaction(|tx| {
+            for parsed in objects {
+                match delete {
+                    true => self.handles.inputs.delete(tx, parsed.kind, parsed.key, Origin::default()),
+                    false => self.handles.inputs.apply(tx, parsed, Origin::default()),
+                }
+            }
+        });
+        Ok((before, self.state()?))
+    }
+
+    fn state(&self) -> Result<GraphState, SecondGraphError> {
+        let inputs = self.engine.inputs().ok_or(SecondGraphError::Stopped)?;
+        Ok(GraphState { inputs, outputs: self.engine.snapshot() })
+    }
+}
+
+fn handles_synced(engine: &Engine, handles: &Handles) {
+    engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
+}
+
+/// Lowers the priority of this thread.
+fn lower_priority() {
+    // Without the right to do so, the thread runs as any other.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(None, NICE);
+}

@@ -1,0 +1,135 @@
+//! The command lines of `record`, `replay` and `diff`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::answer_args::duration;
+use crate::answer_output::AnswerOutput;
+use crate::connect::ServerArgs;
+use crate::preview_args::PreviewResourceType;
+
+pub(crate) const RECORD_EXAMPLES: &str = "\
+Examples:
+  kubectl -n istio-system port-forward deploy/istiod 8080 &
+  sluicectl record --out incident.sluice                  10 seconds
+  sluicectl record --out incident.sluice --duration 5m
+
+The file has all inputs of the control plane as they are at the beginning, and each change of them
+with its time: objects as the control plane has parsed them, connected proxies with their nodes and
+identities, and its settings. It has no private keys, certificates and passwords of Secrets, but
+everything else of the configuration, such as names and headers: look at it with `zcat` before you
+publish it. A recording that is interrupted can be replayed up to there.
+
+Exit codes: 0 the recording is complete, 1 the file cannot be written, 2 invalid command line,
+3 the control plane cannot be reached, or ends the recording.";
+
+pub(crate) const REPLAY_EXAMPLES: &str = "\
+Examples:
+  sluicectl replay incident.sluice                        each step, then the resources of each proxy
+  sluicectl replay incident.sluice --proxy cart-7f.shop --resource-types rds -o json
+  sluicectl replay incident.sluice --speed 1x             with the times of the recording
+  sluicectl replay incident.sluice --until 12.5s          the state 12.5 s after the beginning
+
+The inputs are written to a graph of this process. Versions of resources are those that the control
+plane sends, if it has the same version and there are no Secrets among its inputs.
+
+Exit codes: 0 the outcome was printed, 1 no such proxy, 2 invalid command line, or a file that is no
+recording of this format.";
+
+pub(crate) const DIFF_EXAMPLES: &str = "\
+Examples:
+  sluicectl diff before.sluice after.sluice
+  sluicectl diff before.sluice after.sluice -o json | jq '.resources[].name'
+
+Both recordings are replayed up to their ends. The resources of the proxies that both have, or one of
+them, are compared.
+
+Exit codes: 0 no difference, 1 there are differences, 2 invalid command line, or a file that is no
+recording of this format.";
+
+/// Flags of `record`.
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// The file to write.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// How long to record, such as 90s or 5m; at most 1h.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub(crate) duration: Duration,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+/// Flags of `replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The recording.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// `max`, or how many times as fast as recorded: 1x, 0.5x, 10x.
+    #[arg(long, default_value = "max", value_parser = speed)]
+    pub(crate) speed: Speed,
+    /// Stop this long after the beginning of the recording, such as 12.5s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) until: Option<Duration>,
+    /// Print only this proxy: POD.NAMESPACE or a node id.
+    #[arg(long)]
+    pub(crate) proxy: Option<String>,
+    /// Print only these types.
+    #[arg(long, value_name = "TYPE,..", value_enum, value_delimiter = ',')]
+    pub(crate) resource_types: Vec<PreviewResourceType>,
+    /// Output format. The table has the steps and the number of resources, JSON and YAML have names, versions and sizes too.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: AnswerOutput,
+}
+
+/// Flags of `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The first recording.
+    #[arg(value_name = "FIRST")]
+    pub(crate) first: PathBuf,
+    /// The second recording.
+    #[arg(value_name = "SECOND")]
+    pub(crate) second: PathBuf,
+    /// Differences that are printed at most.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) limit: usize,
+    /// Output format. The table has the lines of the messages that differ, JSON and YAML have both messages.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: AnswerOutput,
+}
+
+/// How fast a recording is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Speed {
+    /// Without waiting.
+    Max,
+    /// So many times as fast as recorded.
+    Times(f64),
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::Max);
+    }
+    let times = text.strip_suffix('x').and_then(|times| times.parse::<f64>().ok());
+    let times = times.filter(|times| times.is_finite() && *times > 0.0);
+    times.map(Speed::Times).ok_or_else(|| "expected max, or a positive number with x such as 1x or 10x".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_max_or_multiples() {
+        assert_eq!(speed("max"), Ok(Speed::Max));
+        assert_eq!((speed("1x"), speed("0.5x")), (Ok(Speed::Times(1.0)), Ok(Speed::Times(0.5))));
+        for text in ["", "x", "1", "0x", "-1x", "infx", "fast"] {
+            assert!(speed(text).is_err(), "{text}");
+        }
+    }
+}

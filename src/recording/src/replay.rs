@@ -1,0 +1,93 @@
+//! Replays a recording into a graph of this process.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin, Snapshot, Transaction};
+use sluice_graph::{GraphOptions, Handles, JsonRecord, JsonRecordError, build};
+
+use crate::outcome::Outcome;
+use crate::reader::Step;
+
+/// A record that this version cannot write.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The record has another form, because the recording is of another version.
+    #[error("the recording does not fit this version: {0}")]
+    Record(#[from] JsonRecordError),
+}
+
+/// A graph with the records of the steps so far.
+pub struct Replay {
+    engine: Engine,
+    handles: Handles,
+    last: Arc<Snapshot>,
+}
+
+/// What a step changed.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayedStep {
+    /// Number of writes.
+    pub writes: usize,
+    /// Number of changed resources and segments.
+    pub changed: usize,
+    /// Time of the dataflow.
+    pub took: Duration,
+}
+
+impl Replay {
+    /// An empty graph with the settings of a recording.
+    #[must_use]
+    pub fn start(options: &GraphOptions) -> Self {
+        let options = options.clone();
+        let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
+        let engine_options = EngineOptions { history, ..EngineOptions::default() };
+        let (engine, handles) = Engine::start(engine_options, move |builder| build(builder, &options));
+        let last = engine.snapshot();
+        Self { engine, handles, last }
+    }
+
+    /// Writes the records of a step, as one epoch.
+    ///
+    /// # Errors
+    /// A record does not fit. Nothing of the step is written then.
+    pub fn apply(&mut self, step: Step) -> Result<ReplayedStep, ReplayError> {
+        let writes = step.writes.len();
+        let mut result = Ok(());
+        let begin = Instant::now();
+        let inputs = &self.handles.inputs;
+        let write = |tx: &mut Transaction| {
+            for write in step.writes {
+                let origin = Origin { generation: write.generation, ..Origin::version(write.source) };
+                let value = (!write.deleted).then_some(write.value);
+                let record = JsonRecord { collection: write.input, key: write.key, value, origin };
+                if let Err(error) = inputs.write_json(tx, record) {
+                    result = Err(error);
+                    return;
+                }
+            }
+            inputs.mark_all_synced(tx);
+        };
+        self.engine.transaction(write);
+        result?;
+        let took = begin.elapsed();
+        let now = self.engine.snapshot();
+        let resources = self.handles.resources.iter().map(|of| now.changes_since(&self.last, of).len());
+        let segments = self.handles.segments.iter().map(|of| now.changes_since(&self.last, of).len());
+        let changed = resources.chain(segments).sum();
+        self.last = now;
+        Ok(ReplayedStep { writes, changed, took })
+    }
+
+    /// The records now. `None` if the engine has stopped.
+    #[must_use]
+    pub fn inputs(&self) -> Option<InputsSnapshot> {
+        self.engine.inputs()
+    }
+
+    /// The resources of all proxies now.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        Outcome::of(&self.last, &self.handles)
+    }
+}
