@@ -23,7 +23,7 @@ pub use second_graph::PreviewGraph;
 
 use crate::AdminState;
 use comparison::{ChangedResource, TypeSummary, compare};
-use objects::{Finding, ObjectChange, PreviewedObjects};
+use objects::{ObjectChange, PreviewFinding, PreviewedObjects};
 use second_graph::SecondGraphError;
 
 /// Maximum size of the objects of a preview in bytes.
@@ -60,9 +60,9 @@ pub(crate) struct PreviewAnswer {
     /// The objects, and what happens to each.
     objects: Vec<ObjectChange>,
     /// Findings of validation, and findings that the change adds to other objects.
-    findings: Vec<Finding>,
+    findings: Vec<PreviewFinding>,
     /// Findings that the change removes.
-    solved: Vec<Finding>,
+    solved: Vec<PreviewFinding>,
     /// Changed resources that connected proxies see, by type.
     resources: Vec<TypeSummary>,
     /// Each of them, with its fields; not all if there are hundreds.

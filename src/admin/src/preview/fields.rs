@@ -6,7 +6,7 @@ use sluice_engine::{Key, Published, Snapshot};
 use sluice_graph::Handles;
 use sluice_model::Reject;
 
-use super::objects::Finding;
+use super::objects::PreviewFinding;
 use crate::answers::difference;
 
 /// Fields that are listed for each resource.
@@ -39,8 +39,8 @@ pub(super) fn changed_fields(before: &Value, after: &Value) -> (Vec<FieldChange>
 /// Findings that a change adds and removes.
 #[derive(Default)]
 pub(super) struct ChangedFindings {
-    pub(super) added: Vec<Finding>,
-    pub(super) removed: Vec<Finding>,
+    pub(super) added: Vec<PreviewFinding>,
+    pub(super) removed: Vec<PreviewFinding>,
 }
 
 /// The findings about any object that differ between two states.
@@ -49,8 +49,8 @@ pub(super) fn changed_findings(before: &Snapshot, after: &Snapshot, handles: &Ha
     for event in after.changes_since(before, &handles.rejects) {
         let rejects = |of: &Option<std::sync::Arc<Vec<Reject>>>| of.as_deref().cloned().unwrap_or_default();
         let (old, new) = (rejects(&event.old), rejects(&event.new));
-        let only = |of: &[Reject], other: &[Reject]| -> Vec<Finding> {
-            of.iter().filter(|reject| !other.contains(reject)).map(Finding::of_reject).collect()
+        let only = |of: &[Reject], other: &[Reject]| -> Vec<PreviewFinding> {
+            of.iter().filter(|reject| !other.contains(reject)).map(PreviewFinding::of_reject).collect()
         };
         changed.added.extend(only(&new, &old));
         changed.removed.extend(only(&old, &new));

@@ -46,7 +46,7 @@ enum Effect {
 
 /// A finding about an object.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct PreviewFinding {
     /// `KIND/NAMESPACE/NAME`.
     object: String,
     field: String,
@@ -64,7 +64,7 @@ fn severity_text(severity: Severity) -> &'static str {
     if severity.is_refusal() { "error" } else { "warning" }
 }
 
-impl Finding {
+impl PreviewFinding {
     fn of_problem(problem: Problem) -> Self {
         let at = problem.position;
         Self {
@@ -101,7 +101,7 @@ impl Finding {
 /// The objects of the body.
 pub(super) struct PreviewedObjects {
     pub(super) changes: Vec<ObjectChange>,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<PreviewFinding>,
     parsed: Vec<ParsedObject>,
 }
 
@@ -115,7 +115,7 @@ impl PreviewedObjects {
     ) -> Self {
         let mut read = Self { changes: Vec::new(), findings: Vec::new(), parsed: Vec::new() };
         if !question.delete {
-            read.findings.extend(validate_text(&question.text).problems.into_iter().map(Finding::of_problem));
+            read.findings.extend(validate_text(&question.text).problems.into_iter().map(PreviewFinding::of_problem));
         }
         let reader = ObjectReader { options, live, inputs, delete: question.delete };
         for document in yaml::parse_documents(&question.text, &yaml::Limits::default()) {
@@ -126,7 +126,7 @@ impl PreviewedObjects {
                     }
                 }
                 // Validation reports it too.
-                Err(error) if question.delete => read.findings.push(Finding {
+                Err(error) if question.delete => read.findings.push(PreviewFinding {
                     object: String::new(),
                     field: String::new(),
                     message: error.reason.to_string(),
@@ -151,7 +151,7 @@ impl PreviewedObjects {
     }
 
     /// Adds a finding of the graph, unless validation has it.
-    pub(super) fn add_finding(&mut self, finding: Finding) {
+    pub(super) fn add_finding(&mut self, finding: PreviewFinding) {
         if !self.findings.iter().any(|known| known.is_like(&finding)) {
             self.findings.push(finding);
         }
