@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::command::{CommandQueue, EngineCommand};
 use crate::epoch::Origin;
+use crate::input_snapshot::InputsSnapshot;
 use crate::input_state::WriteOp;
 use crate::value::{Erased, Key, Value};
 
@@ -34,6 +35,14 @@ impl<K, V> Clone for Input<K, V> {
 impl<K, V> std::fmt::Debug for Input<K, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Input({})", self.name)
+    }
+}
+
+impl InputsSnapshot {
+    /// The value of a key.
+    #[must_use]
+    pub fn get<K: Key, V: Value>(&self, input: &Input<K, V>, key: &K) -> Option<&V> {
+        self.value(input.number, &Erased::new(key.clone()))?.downcast()
     }
 }
 

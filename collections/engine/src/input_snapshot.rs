@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::epoch::{Epoch, Origin};
-use crate::input::Input;
 use crate::input_state::{InputRow, InputState, WriteOp};
 use crate::node::CollectionNode;
 use crate::rows::FrozenRows;
@@ -51,10 +50,9 @@ impl InputsSnapshot {
         self.len() == 0
     }
 
-    /// The value of a key.
-    #[must_use]
-    pub fn get<K: Key, V: Value>(&self, input: &Input<K, V>, key: &K) -> Option<&V> {
-        self.inputs.get(input.number)?.rows.get(&Erased::new(key.clone()))?.value.downcast()
+    /// The value of a key of the input with this number.
+    pub(crate) fn value(&self, input: usize, key: &Erased) -> Option<&Erased> {
+        Some(&self.inputs.get(input)?.rows.get(key)?.value)
     }
 
     /// The value of a key as JSON, and its origin, in the input of that name.

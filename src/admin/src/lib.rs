@@ -26,6 +26,7 @@ mod proxies;
 mod readiness;
 mod record;
 mod refusals;
+mod second_graph;
 mod services;
 mod state;
 mod traces;
@@ -41,10 +42,11 @@ use axum::routing::get;
 pub use controlz::controlz_router;
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
-pub use preview::{MAX_PREVIEW_BYTES, PreviewGraph, PreviewOptions};
+pub use preview::MAX_PREVIEW_BYTES;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
-pub use state::{AdminOptions, AdminState, MeshConfigReader, TemplatesReader};
+pub use second_graph::PreviewGraph;
+pub use state::{AdminOptions, AdminState, MeshConfigReader, PreviewOptions, TemplatesReader};
 pub use traces::ChangeTracer;
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.

@@ -5,26 +5,22 @@ mod comparison;
 mod concerned;
 mod fields;
 mod live_fields;
-mod memory;
 mod objects;
 mod page;
 mod parts;
-mod second_graph;
 mod table_size;
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sluice_model::Text;
-use sluice_sources::Cluster;
 
 pub(crate) use page::route;
-pub use second_graph::PreviewGraph;
 
 use crate::AdminState;
+use crate::second_graph::SecondGraphError;
 use comparison::{ChangedResource, TypeSummary, compare};
 use objects::{ObjectChange, PreviewFinding, PreviewedObjects};
-use second_graph::SecondGraphError;
 
 /// Maximum size of the objects of a preview in bytes.
 pub const MAX_PREVIEW_BYTES: usize = 4 << 20;
@@ -32,15 +28,6 @@ pub const MAX_PREVIEW_BYTES: usize = 4 << 20;
 const MAX_COMPARE_TIME: Duration = Duration::from_secs(2);
 /// Proxies that are listed.
 const MAX_PROXIES: usize = 20;
-
-/// How the objects of a preview are read.
-#[derive(Clone, Debug)]
-pub struct PreviewOptions {
-    /// The cluster that they would be applied to.
-    pub cluster: Cluster,
-    /// The objects of this cluster are read from files, without admission. Otherwise a refused object changes nothing.
-    pub from_files: bool,
-}
 
 /// What is asked.
 #[derive(Clone, Debug)]

@@ -10,13 +10,22 @@ use sluice_engine::Engine;
 use sluice_graph::{GraphOptions, Handles};
 use sluice_model::{Identity, Text};
 use sluice_sources::kube::{RemoteStates, WatchStates};
-use sluice_sources::{Originals, Reporter};
+use sluice_sources::{Cluster, Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
-use crate::preview::{PreviewGraph, PreviewOptions};
 use crate::readiness::Readiness;
 use crate::refusals::Refusals;
+use crate::second_graph::PreviewGraph;
+
+/// How the objects of a preview are read.
+#[derive(Clone, Debug)]
+pub struct PreviewOptions {
+    /// The cluster that they would be applied to.
+    pub cluster: Cluster,
+    /// The objects of this cluster are read from files, without admission. Otherwise a refused object changes nothing.
+    pub from_files: bool,
+}
 
 /// Settings of the pages.
 #[derive(Clone, Debug)]

@@ -12,7 +12,6 @@ use crate::preview_args::PreviewResourceType;
 
 pub(crate) const RECORD_EXAMPLES: &str = "\
 Examples:
-  kubectl -n istio-system port-forward deploy/istiod 8080 &
   sluicectl record --out incident.sluice                  10 seconds
   sluicectl record --out incident.sluice --duration 5m
 
@@ -20,7 +19,8 @@ The file has all inputs of the control plane as they are at the beginning, and e
 with its time: objects as the control plane has parsed them, connected proxies with their nodes and
 identities, and its settings. It has no private keys, certificates and passwords of Secrets, but
 everything else of the configuration, such as names and headers: look at it with `zcat` before you
-publish it. A recording that is interrupted can be replayed up to there.
+publish it. A recording that is interrupted can be replayed up to there. Without --address, the first
+replica of the control plane is recorded.
 
 Exit codes: 0 the recording is complete, 1 the file cannot be written, 2 invalid command line,
 3 the control plane cannot be reached, or ends the recording.";

@@ -13,6 +13,6 @@ mod replay;
 
 pub use format::{FORMAT_VERSION, Header, Line, RecordedWrite, StepEnd};
 pub use outcome::{DifferentResource, Outcome, OutcomeResource, differences};
-pub use reader::{ReadError, RecordingReader, Step};
+pub use reader::{ReadError, RecordedStep, RecordingReader};
 pub use recorder::{RecordError, Recorder};
 pub use replay::{Replay, ReplayError, ReplayedStep};

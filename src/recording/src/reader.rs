@@ -41,7 +41,7 @@ pub struct RecordingReader<R: Read> {
 
 /// The writes of one step.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct RecordedStep {
     /// The writes, in the order of inputs and keys.
     pub writes: Vec<RecordedWrite>,
     /// When it ends.
@@ -86,7 +86,7 @@ impl<R: Read> RecordingReader<R> {
     ///
     /// # Errors
     /// The file cannot be read, or a line is not one of a recording.
-    pub fn next_step(&mut self) -> Result<Option<Step>, ReadError> {
+    pub fn next_step(&mut self) -> Result<Option<RecordedStep>, ReadError> {
         let mut writes = Vec::new();
         loop {
             let mut text = Vec::new();
@@ -102,7 +102,7 @@ impl<R: Read> RecordingReader<R> {
             self.line += 1;
             match serde_json::from_slice(&text).map_err(|error| ReadError::Line { line: self.line, error })? {
                 Line::Write(write) => writes.push(write),
-                Line::End(end) => return Ok(Some(Step { writes, end })),
+                Line::End(end) => return Ok(Some(RecordedStep { writes, end })),
             }
         }
     }

@@ -7,7 +7,7 @@ use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin
 use sluice_graph::{GraphOptions, Handles, JsonRecord, JsonRecordError, build};
 
 use crate::outcome::Outcome;
-use crate::reader::Step;
+use crate::reader::RecordedStep;
 
 /// A record that this version cannot write.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ impl Replay {
     ///
     /// # Errors
     /// A record does not fit. Nothing of the step is written then.
-    pub fn apply(&mut self, step: Step) -> Result<ReplayedStep, ReplayError> {
+    pub fn apply(&mut self, step: RecordedStep) -> Result<ReplayedStep, ReplayError> {
         let writes = step.writes.len();
         let mut result = Ok(());
         let begin = Instant::now();

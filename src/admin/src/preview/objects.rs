@@ -8,8 +8,9 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Reject, Severity};
 use sluice_parse::{KindInfo, ObjectError, ObjectId, Problem, identify, parse_object, validate_text, yaml};
 use sluice_sources::files::FILE_CREATION_TIME;
 
+use super::PreviewQuestion;
 use super::live_fields::keep_live_fields;
-use super::{PreviewOptions, PreviewQuestion};
+use crate::PreviewOptions;
 use crate::answers::object_text;
 
 /// An object of the preview, and what happens to it.

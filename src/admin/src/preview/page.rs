@@ -8,10 +8,10 @@ use axum::http::{Response, StatusCode};
 use axum::routing::{MethodRouter, post};
 use bytes::Bytes;
 
-use super::second_graph::SecondGraphError;
 use super::{MAX_PREVIEW_BYTES, PreviewError, PreviewQuestion, preview};
 use crate::AdminState;
 use crate::answer::{self, Parameters};
+use crate::second_graph::SecondGraphError;
 
 /// The handler of the page.
 pub(crate) fn route() -> MethodRouter<Arc<AdminState>> {

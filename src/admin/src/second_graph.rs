@@ -1,5 +1,7 @@
 //! The second graph of previews: it has the inputs of the live graph, and is kept for a while after a preview.
 
+mod memory;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -7,7 +9,7 @@ use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin
 use sluice_graph::{GraphOptions, Handles, Inputs, build};
 use sluice_model::ParsedObject;
 
-use super::memory::{self, TooLittleMemory};
+use memory::TooLittleMemory;
 
 /// How long the second graph is kept after a preview, so that the next one copies only what has changed.
 const KEEP_TIME: Duration = Duration::from_secs(60);
@@ -40,11 +42,11 @@ struct Kept {
 }
 
 /// The exclusive use of the second graph.
-pub(super) struct PreviewGuard<'a>(MutexGuard<'a, Kept>);
+pub(crate) struct PreviewGuard<'a>(MutexGuard<'a, Kept>);
 
 impl PreviewGraph {
     /// Fails while another preview uses the graph.
-    pub(super) fn lock(&self) -> Result<PreviewGuard<'_>, SecondGraphError> {
+    pub(crate) fn lock(&self) -> Result<PreviewGuard<'_>, SecondGraphError> {
         match self.0.try_lock() {
             Ok(kept) => Ok(PreviewGuard(kept)),
             Err(TryLockError::WouldBlock) => Err(SecondGraphError::Busy),
@@ -59,7 +61,7 @@ impl PreviewGraph {
     }
 
     /// Drops the graph when no preview has used it for a while. To be called after each preview.
-    pub(super) async fn drop_unused(self) {
+    pub(crate) async fn drop_unused(self) {
         tokio::time::sleep(KEEP_TIME).await;
         let release = move || {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +83,7 @@ impl PreviewGraph {
 
 impl PreviewGuard<'_> {
     /// The graph with the current inputs of the live one, these inputs, and the number of them that were copied.
-    pub(super) fn current(
+    pub(crate) fn current(
         &mut self,
         live: &Engine,
         options: &GraphOptions,
@@ -105,13 +107,13 @@ impl Drop for PreviewGuard<'_> {
 }
 
 /// Inputs and outputs at one epoch.
-pub(super) struct GraphState {
-    pub(super) inputs: InputsSnapshot,
-    pub(super) outputs: Arc<Snapshot>,
+pub(crate) struct GraphState {
+    pub(crate) inputs: InputsSnapshot,
+    pub(crate) outputs: Arc<Snapshot>,
 }
 
 /// A second engine of the same graph.
-pub(super) struct SecondGraph {
+pub(crate) struct SecondGraph {
     engine: Engine,
     handles: Handles,
 }
@@ -140,16 +142,16 @@ impl SecondGraph {
         Ok(writes.len())
     }
 
-    pub(super) fn handles(&self) -> &Handles {
+    pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
 
-    pub(super) fn inputs(&self) -> &Inputs {
+    pub(crate) fn inputs(&self) -> &Inputs {
         &self.handles.inputs
     }
 
     /// Applies or deletes objects. Returns the states before and after.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &self,
         objects: Vec<ParsedObject>,
         delete: bool,
