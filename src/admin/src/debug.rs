@@ -26,7 +26,7 @@ use axum::response::Html;
 /// All pages below `/debug`.
 #[rustfmt::skip]
 pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
-    use Field::{Flag, OptionalProxy, OptionalText, Proxy, Text};
+    use Field::{Body, Flag, OptionalProxy, OptionalText, Proxy, Text};
     let page = |path, help, fields, handler| Page { path, help, fields, handler };
     let mut pages = vec![
         page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", &[], get(proxies::adsz)),
@@ -56,10 +56,10 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::name_table)),
         page("/debug/networkz", "Gateways between networks", &[], get(services::networkz)),
         page("/debug/panics", "Closures that panicked, with their input record", &[], get(panics)),
-        page("/debug/preview", "What applying objects would change: POST YAML or JSON documents (?delete=true: deleting them)", &[], preview::route()),
+        page("/debug/preview", "What applying objects would change: POST YAML or JSON documents (?delete=true: deleting them)", &[Body, Flag("delete")], preview::route()),
         page("/debug/push_status", "Says that nothing is counted for each push: /debug/rejects has conflicts between objects", &[], get(push_status)),
         page("/debug/pushcontext", "Authorization policies, and gateways between networks", &[], get(configuration::pushcontext)),
-        page("/debug/record", "A recording: all inputs and their changes, for a replay (?duration=60s)", &[OptionalText("duration")], get(record::record_page)),
+        page("/debug/record", "A recording: all inputs and their changes, for a replay (?duration=60s)", &[Text("duration")], get(record::record_page)),
         page("/debug/registryz", "Services", &[], get(services::registryz)),
         page("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read; objects that are declared more than once", &[], get(findings::rejects)),
         page("/debug/resourcesz", "Kinds of configuration that are read", &[], get(resourcesz)),

@@ -33,11 +33,13 @@ pub(crate) enum Field {
     OptionalText(&'static str),
     /// `true`, or nothing.
     Flag(&'static str),
+    /// The body of a `POST` request, without which there is no page. No form sends it.
+    Body,
 }
 
 impl Field {
     fn is_required(&self) -> bool {
-        matches!(self, Self::Proxy(_) | Self::Text(_))
+        matches!(self, Self::Proxy(_) | Self::Text(_) | Self::Body)
     }
 
     fn html(&self) -> String {
@@ -52,6 +54,7 @@ impl Field {
             Self::Flag(name) => {
                 format!("<label><input type=\"checkbox\" name=\"{name}\" value=\"true\"> {name}</label>")
             }
+            Self::Body => String::new(),
         }
     }
 }
@@ -66,7 +69,7 @@ fn row(page: &Page) -> String {
     let (path, help) = (page.path, escape(page.help));
     let name = if is_complete(page) { format!("<a href=\"{path}\">{path}</a>") } else { path.to_owned() };
     let mut form = String::new();
-    if !page.fields.is_empty() {
+    if !page.fields.is_empty() && !page.fields.iter().any(|field| matches!(field, Field::Body)) {
         let fields: String = page.fields.iter().map(Field::html).collect();
         form = format!("<form action=\"{path}\">{fields}<button>Show</button></form>");
     }
@@ -108,6 +111,8 @@ mod tests {
         assert!(!row(&page("/debug/a/{name}", &[])).contains("<a "));
         let required = row(&page("/debug/b", &[Field::Proxy("proxyID"), Field::Flag("include_eds")]));
         assert!(!required.contains("<a ") && required.contains("name=\"proxyID\"") && required.contains(" required"));
+        let posted = row(&page("/debug/d", &[Field::Body, Field::Flag("delete")]));
+        assert!(!posted.contains("<a ") && !posted.contains("<form"), "{posted}");
         let optional = row(&page("/debug/c", &[Field::OptionalText("kind")]));
         assert!(optional.contains("<a href=\"/debug/c\">") && optional.contains("<form action=\"/debug/c\">"));
     }

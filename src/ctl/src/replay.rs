@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ReplayArgs, out: &mut dyn Write, errors: &mut dyn Write
     if proxies.is_empty()
         && let Some(name) = &args.proxy
     {
-        let known: Vec<&str> = replayed.outcome.proxies().iter().map(|key| short_id(key)).take(20).collect();
+        let known: Vec<&str> = replayed.outcome.proxies().iter().map(short_id).take(20).collect();
         writeln!(errors, "sluicectl: --proxy {name}: the recording has no such proxy; it has: {}", known.join(", "))?;
         return Ok(EXIT_NO_PROXY);
     }

@@ -30,6 +30,9 @@ impl ProxyGroup {
     }
 }
 
+/// A type with its layers before and after the change.
+type LayersOfType = (ResourceType, Arc<[Layer]>, Arc<[Layer]>);
+
 /// The groups that may see a difference: their layers change, or `is_changed` holds for one of the layers.
 pub(super) fn groups(
     proxies: &BTreeSet<ProxyKey>,
@@ -37,7 +40,7 @@ pub(super) fn groups(
     (before, after): (&Snapshot, &Snapshot),
     is_changed: impl Fn(ResourceType, &Layer) -> bool,
 ) -> Vec<ProxyGroup> {
-    let mut by_layers: BTreeMap<(ResourceType, Arc<[Layer]>, Arc<[Layer]>), Vec<ConcernedProxy>> = BTreeMap::new();
+    let mut by_layers: BTreeMap<LayersOfType, Vec<ConcernedProxy>> = BTreeMap::new();
     for key in proxies {
         let (old, new) = (before.get(&handles.scopes, key), after.get(&handles.scopes, key));
         let Some(scope) = new.clone().or_else(|| old.clone()) else { continue };
