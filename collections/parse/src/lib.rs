@@ -38,6 +38,7 @@ mod item;
 mod kind_info;
 mod kinds;
 mod kubeconfig;
+mod list;
 mod mesh_config;
 mod mesh_networks;
 mod mesh_settings;
@@ -78,6 +79,7 @@ pub use kind_info::{KindInfo, Parse};
 pub(crate) use kinds::find_kind;
 pub use kinds::{KINDS, WORKLOAD_KINDS, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, kubeconfig_cluster, parse_kubeconfig};
+pub use list::list_items;
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
 pub(crate) use names::{

@@ -10,6 +10,7 @@ use serde_json::Value;
 use sluice_analyze::{
     ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, Message, Origin, Settings, analyze, default_resources,
 };
+use sluice_parse::list_items;
 use sluice_parse::yaml::{Limits, parse_documents, parse_value};
 
 use crate::analyze_args::{AnalyzeArgs, MessageFormat};
@@ -142,7 +143,9 @@ fn read_files(args: &AnalyzeArgs, namespace: &str, input: &mut Input, errors: &m
     for source in args.paths.iter().flat_map(|path| files::read(path, &mut failures)).collect::<Vec<_>>() {
         for document in parse_documents(&source.text, &Limits::default()) {
             let reason = match document {
-                Ok(document) => add(document.value, document.line, &source.name, namespace, input)
+                Ok(document) => list_items(document.value)
+                    .into_iter()
+                    .try_for_each(|object| add(object, document.line, &source.name, namespace, input))
                     .map_err(|reason| format!("{}:{}: {reason}", source.name, document.line)),
                 Err(error) => Err(format!("{}:{}: {}", source.name, error.line, error.reason)),
             };
@@ -161,12 +164,8 @@ fn read_files(args: &AnalyzeArgs, namespace: &str, input: &mut Input, errors: &m
     Ok(!failures.is_empty())
 }
 
-/// Adds an object, or the items of a list.
-fn add(mut value: Value, line: usize, file: &str, namespace: &str, input: &mut Input) -> Result<(), &'static str> {
-    let is_list = value.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
-    if let (true, Some(list)) = (is_list, value.get_mut("items").and_then(Value::as_array_mut)) {
-        return std::mem::take(list).into_iter().try_for_each(|item| add(item, line, file, namespace, input));
-    }
+/// Adds an object.
+fn add(value: Value, line: usize, file: &str, namespace: &str, input: &mut Input) -> Result<(), &'static str> {
     let has = |field: &str| value.pointer(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     if !has("/apiVersion") || !has("/kind") {
         return Err("apiVersion and kind are required and must be strings");

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
-pub use object::CREATED as FILE_CREATION_TIME;
+pub use object::FILE_CREATION_TIME;
 use parallel::read_in_parallel;
 use read::{FileVersion, is_config_file, read_text};
 use sluice_model::Text;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use sluice_engine::InputsSnapshot;
 use sluice_graph::Inputs;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Reject, Severity};
-use sluice_parse::{KindInfo, ObjectError, ObjectId, Problem, identify, parse_object, validate_text, yaml};
+use sluice_parse::{KindInfo, ObjectError, ObjectId, Problem, identify, list_items, parse_object, validate_text, yaml};
 use sluice_sources::files::FILE_CREATION_TIME;
 
 use super::PreviewQuestion;
@@ -122,7 +122,7 @@ impl PreviewedObjects {
         for document in yaml::parse_documents(&question.text, &yaml::Limits::default()) {
             match document {
                 Ok(document) => {
-                    for object in items(document.value) {
+                    for object in list_items(document.value).into_iter().filter(|object| !object.is_null()) {
                         read.add(reader.read(object, document.line));
                     }
                 }
@@ -172,25 +172,6 @@ impl PreviewedObjects {
             };
         }
     }
-}
-
-/// The objects of a document, which may be a list.
-fn items(document: Value) -> Vec<Value> {
-    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    match document {
-        Value::Null => Vec::new(),
-        Value::Object(mut fields) if is_list && fields.get("items").is_some_and(Value::is_array) => {
-            match fields.remove("items") {
-                Some(Value::Array(items)) => items.into_iter().flat_map(items_of).collect(),
-                _ => Vec::new(),
-            }
-        }
-        other => vec![other],
-    }
-}
-
-fn items_of(item: Value) -> Vec<Value> {
-    items(item)
 }
 
 struct ObjectReader<'a> {

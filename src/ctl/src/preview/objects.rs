@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use sluice_model::{Kind, Object, ObjectKey, ParsedObject, Text};
-use sluice_parse::{ObjectError, WORKLOAD_KINDS, parse_object, yaml};
+use sluice_parse::{ObjectError, WORKLOAD_KINDS, list_items, parse_object, yaml};
 
 use crate::files;
 
@@ -38,14 +38,14 @@ impl PreviewObjects {
                         continue;
                     }
                 };
-                for object in items(&document.value) {
-                    match parse_object(&CLUSTER.into(), DOMAIN, object) {
+                for object in list_items(document.value) {
+                    match parse_object(&CLUSTER.into(), DOMAIN, &object) {
                         Ok(parsed) => {
                             by_key.insert((parsed.kind, parsed.key.clone()), parsed);
                         }
                         Err(ObjectError::UnknownKind { kind, .. }) => {
                             if WORKLOAD_KINDS.contains(&kind.as_str()) {
-                                objects.workloads.insert(format!("{kind} {}", name(object)));
+                                objects.workloads.insert(format!("{kind} {}", name(&object)));
                             }
                         }
                         Err(error) => failures.push(format!("{}:{}: {error}", source.name, document.line)),
@@ -100,14 +100,6 @@ impl PreviewObjects {
     pub(super) fn pod_names(&self) -> Vec<String> {
         let pods = self.parsed.iter().filter(|parsed| parsed.kind == Kind::Pod);
         pods.map(|parsed| format!("{}.{}", parsed.key.name, parsed.key.namespace)).collect()
-    }
-}
-
-/// The objects of a document, which may be a list.
-fn items(document: &Value) -> Vec<&Value> {
-    match document["items"].as_array() {
-        Some(items) if document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => items.iter().collect(),
-        _ => vec![document],
     }
 }
 
