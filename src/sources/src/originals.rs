@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 use sluice_model::{Kind, ObjectKey};
 use sluice_parse::KindInfo;
 
@@ -21,7 +23,9 @@ impl Original {
     /// The object without `managedFields` and the annotation of `kubectl apply`. `None` for kinds of Kubernetes itself: they
     /// are no configuration, and some hold secrets.
     pub(crate) fn of(info: &KindInfo, object: &Value) -> Option<Self> {
-        info.is_custom().then(|| Self(compact(object).to_string().into()))
+        // A value of JSON is always written.
+        let text = info.is_custom().then(|| serde_json::to_string(&Compact(object)))?;
+        text.ok().map(|text| Self(text.into()))
     }
 
     /// The text.
@@ -31,26 +35,41 @@ impl Original {
     }
 }
 
-fn compact(object: &Value) -> Value {
-    let Value::Object(fields) = object else { return Value::Null };
-    let copied = fields.iter().map(|(name, value)| match (name.as_str(), value) {
-        ("metadata", Value::Object(metadata)) => {
-            let kept = metadata.iter().filter(|(name, _)| *name != "managedFields").filter_map(|(name, value)| {
-                let value = if name == "annotations" { without_last_applied(value) } else { value.clone() };
-                let is_empty = name == "annotations" && value.as_object().is_none_or(serde_json::Map::is_empty);
-                (!is_empty).then(|| (name.clone(), value))
-            });
-            (name.clone(), Value::Object(kept.collect()))
+/// An object without what is left out. Nothing is copied.
+struct Compact<'a>(&'a Value);
+
+impl Serialize for Compact<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Value::Object(fields) = self.0 else { return serializer.serialize_none() };
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in fields {
+            match (name.as_str(), value) {
+                ("metadata", Value::Object(metadata)) => map.serialize_entry(name, &CompactMetadata(metadata))?,
+                _ => map.serialize_entry(name, value)?,
+            }
         }
-        _ => (name.clone(), value.clone()),
-    });
-    Value::Object(copied.collect())
+        map.end()
+    }
 }
 
-fn without_last_applied(annotations: &Value) -> Value {
-    let Value::Object(annotations) = annotations else { return Value::Null };
-    let kept = annotations.iter().filter(|(name, _)| *name != LAST_APPLIED);
-    Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+struct CompactMetadata<'a>(&'a Map<String, Value>);
+
+impl Serialize for CompactMetadata<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in self.0.iter().filter(|(name, _)| *name != "managedFields") {
+            if name != "annotations" {
+                map.serialize_entry(name, value)?;
+                continue;
+            }
+            let annotations = value.as_object().into_iter().flatten().filter(|(name, _)| *name != LAST_APPLIED);
+            let annotations: BTreeMap<&String, &Value> = annotations.collect();
+            if !annotations.is_empty() {
+                map.serialize_entry(name, &annotations)?;
+            }
+        }
+        map.end()
+    }
 }
 
 /// The current objects of configuration. Clones share them.
@@ -70,7 +89,8 @@ impl Originals {
             (Some(_), Some(original)) => {
                 self.lock().entry(change.kind).or_default().insert(change.key.clone(), original.clone());
             }
-            _ => {
+            (Some(_), None) => {}
+            (None, _) => {
                 if let Entry::Occupied(mut objects) = self.lock().entry(change.kind) {
                     objects.get_mut().remove(&change.key);
                 }
