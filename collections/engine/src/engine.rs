@@ -16,7 +16,6 @@ use crate::dump::CollectionInfo;
 use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
-use crate::input_snapshot::RecordWrite;
 use crate::input_state::{InputRecord, WriteOp};
 use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport, panic_message};
 use crate::options::EngineOptions;
@@ -258,15 +257,9 @@ impl Transaction {
         self.writes.push((input.number, WriteOp::Replace(rows.collect())));
     }
 
-    /// Writes a record that an explanation of another engine of the same graph contains.
-    pub fn set_record(&mut self, record: &InputRecord) {
-        let origin = record.origin.as_deref().cloned();
-        self.writes.push((record.input, WriteOp::Set(record.key.clone(), record.value.clone(), origin)));
-    }
-
-    /// Applies a write of another engine of the same graph.
-    pub fn write(&mut self, write: &RecordWrite) {
-        self.writes.push(write.op());
+    /// Writes a record of another engine of the same graph, or deletes it if it is absent there.
+    pub fn write_record(&mut self, record: &InputRecord) {
+        self.writes.push((record.input, record.op()));
     }
 
     /// Deletes the record of such a key.

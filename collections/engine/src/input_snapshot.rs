@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::epoch::{Epoch, Origin};
-use crate::input_state::{InputRow, InputState, WriteOp};
+use crate::input_state::{InputRecord, InputRow, InputState};
 use crate::node::CollectionNode;
 use crate::rows::FrozenRows;
-use crate::value::{Erased, Key, Value};
+use crate::value::{Erased, Key};
 
 /// The records of all inputs at one epoch. It shares its content with the engine. While it is held, a write to the engine
 /// copies the few rows beside the written one.
@@ -66,13 +66,13 @@ impl InputsSnapshot {
     /// The writes that make the records of `older` those of this snapshot, in the order of inputs and keys; of a snapshot
     /// of any engine of the same graph. Content that both share is skipped.
     #[must_use]
-    pub fn writes_since(&self, older: &Self) -> Vec<RecordWrite> {
+    pub fn writes_since(&self, older: &Self) -> Vec<InputRecord> {
         let mut writes = Vec::new();
         for (number, new) in self.inputs.iter().enumerate() {
             let old = older.inputs.get(number).map(|input| &input.rows);
             let mut found = changed_rows(old, &new.rows);
             found.sort_by(|(one, _), (other, _)| one.by_content(other));
-            writes.extend(found.into_iter().map(|(key, row)| RecordWrite {
+            writes.extend(found.into_iter().map(|(key, row)| InputRecord {
                 input: number,
                 collection: new.collection.clone(),
                 key,
@@ -84,7 +84,7 @@ impl InputsSnapshot {
 
     /// The writes that make the records of an empty engine those of this snapshot.
     #[must_use]
-    pub fn writes(&self) -> Vec<RecordWrite> {
+    pub fn writes(&self) -> Vec<InputRecord> {
         self.writes_since(&Self { epoch: Epoch(0), inputs: Vec::new() })
     }
 }
@@ -112,68 +112,6 @@ fn changed_rows(old: Option<&FrozenRows<InputRow>>, new: &FrozenRows<InputRow>) 
     }
     changed.extend(before.into_keys().map(|key| (key.clone(), None)));
     changed
-}
-
-/// A write of one record of an input.
-#[derive(Clone, Debug)]
-pub struct RecordWrite {
-    input: usize,
-    collection: Arc<str>,
-    key: Erased,
-    row: Option<InputRow>,
-}
-
-impl RecordWrite {
-    /// Name of the input.
-    #[must_use]
-    pub fn collection(&self) -> &str {
-        &self.collection
-    }
-
-    /// The key, if it has this type.
-    #[must_use]
-    pub fn key<K: Key>(&self) -> Option<&K> {
-        self.key.downcast()
-    }
-
-    /// The key as JSON.
-    #[must_use]
-    pub fn key_json(&self) -> serde_json::Value {
-        self.key.json()
-    }
-
-    /// The value as JSON; `None` if the record is deleted.
-    #[must_use]
-    pub fn value_json(&self) -> Option<serde_json::Value> {
-        self.row.as_ref().map(|row| row.value.json())
-    }
-
-    /// Whether it deletes the record.
-    #[must_use]
-    pub fn is_deleted(&self) -> bool {
-        self.row.is_none()
-    }
-
-    /// The value, if it has this type and the record is not deleted.
-    #[must_use]
-    pub fn value<V: Value>(&self) -> Option<&V> {
-        self.row.as_ref()?.value.downcast()
-    }
-
-    /// Where the record comes from, if its source stated that.
-    #[must_use]
-    pub fn origin(&self) -> Option<&Origin> {
-        self.row.as_ref()?.origin.as_deref()
-    }
-
-    /// Number of the input, and the write to it.
-    pub(crate) fn op(&self) -> (usize, WriteOp) {
-        let op = match &self.row {
-            Some(row) => WriteOp::Set(self.key.clone(), row.value.clone(), row.origin.as_deref().cloned()),
-            None => WriteOp::Delete(self.key.clone(), None),
-        };
-        (self.input, op)
-    }
 }
 
 #[cfg(test)]
@@ -210,7 +148,7 @@ mod tests {
         assert_eq!(all.find("numbers", &"one".to_owned()).map(|(value, _)| value), Some(1.into()));
         let writes = all.writes_since(&inputs(&second));
         assert_eq!(writes.len(), 20_001);
-        second.transaction(|tx| writes.iter().for_each(|write| tx.write(write)));
+        second.transaction(|tx| writes.iter().for_each(|write| tx.write_record(write)));
         assert_eq!(second.snapshot().len(&copies), 20_000);
         assert!(inputs(&first).writes_since(&inputs(&second)).is_empty());
         assert!(all.writes().iter().all(|write| write.collection() != "one"), "fixed collections are not inputs");
@@ -222,7 +160,7 @@ mod tests {
         });
         let writes = inputs(&first).writes_since(&inputs(&second));
         assert_eq!(writes.len(), 10_002, "shards were split meanwhile");
-        second.transaction(|tx| writes.iter().for_each(|write| tx.write(write)));
+        second.transaction(|tx| writes.iter().for_each(|write| tx.write_record(write)));
         let now = second.snapshot();
         assert_eq!(now.get(&copies, &7).as_deref(), Some(&"seven".to_owned()));
         assert_eq!((now.get(&copies, &8), now.len(&copies)), (None, 29_999));

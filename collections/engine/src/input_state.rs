@@ -48,16 +48,16 @@ pub(crate) struct InputState {
     deleted_by: ErasedMap<Origin>,
 }
 
-/// A record of an input, to write it to a second engine of the same graph.
+/// A record of an input, or the absence of one: to write it to a second engine of the same graph.
 #[derive(Clone, Debug)]
 pub struct InputRecord {
     /// Number of the input.
     pub(crate) input: usize,
     /// Name of the input.
-    pub(crate) collection: String,
+    pub(crate) collection: Arc<str>,
     pub(crate) key: Erased,
-    pub(crate) value: Erased,
-    pub(crate) origin: Option<Arc<Origin>>,
+    /// `None` if there is no such record.
+    pub(crate) row: Option<InputRow>,
 }
 
 impl InputRecord {
@@ -79,16 +79,30 @@ impl InputRecord {
         self.key.json()
     }
 
-    /// The value as JSON.
+    /// The value as JSON; `None` if there is no such record.
     #[must_use]
-    pub fn value_json(&self) -> serde_json::Value {
-        self.value.json()
+    pub fn value_json(&self) -> Option<serde_json::Value> {
+        self.row.as_ref().map(|row| row.value.json())
+    }
+
+    /// Whether there is no such record.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.row.is_none()
     }
 
     /// Where the record comes from, if its source stated that.
     #[must_use]
     pub fn origin(&self) -> Option<&Origin> {
-        self.origin.as_deref()
+        self.row.as_ref()?.origin.as_deref()
+    }
+
+    /// The write that makes another engine have the record, or not have it.
+    pub(crate) fn op(&self) -> WriteOp {
+        match &self.row {
+            Some(row) => WriteOp::Set(self.key.clone(), row.value.clone(), row.origin.as_deref().cloned()),
+            None => WriteOp::Delete(self.key.clone(), None),
+        }
     }
 }
 

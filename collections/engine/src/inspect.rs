@@ -81,8 +81,8 @@ impl Engine {
         answer.recv().ok()
     }
 
-    /// All records of all inputs, once everything that this thread wrote before is committed. It takes the dataflow thread
-    /// microseconds. `None` when the engine has stopped.
+    /// All records of all inputs, once everything that this thread wrote before is committed. The rows are shared, so that
+    /// nothing is copied on the dataflow thread. `None` when the engine has stopped.
     #[must_use]
     pub fn inputs(&self) -> Option<InputsSnapshot> {
         let (reply, answer) = bounded(1);

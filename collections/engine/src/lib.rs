@@ -181,7 +181,7 @@ pub use epoch::{Epoch, EpochTiming, Origin};
 pub use explanation::{Cause, ChangedKeys, EpochSummary, Explanation, HistoryQuery, Reason, Write};
 pub use feed::{Batch, Event, Feed};
 pub use input::Input;
-pub use input_snapshot::{InputsSnapshot, RecordWrite};
+pub use input_snapshot::InputsSnapshot;
 pub use input_state::InputRecord;
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
 pub use operations::derive::Deps;

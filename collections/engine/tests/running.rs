@@ -351,7 +351,7 @@ fn second_engine_derives_a_record_from_the_inputs_of_its_explanation() {
     let why = engine.explain(&handles.both, &2).expect("the engine runs");
     assert_eq!(why.inputs.len(), 2, "{why:?}");
     let (second, copies) = start(EngineOptions::default());
-    second.transaction(|tx| why.inputs.iter().for_each(|record| tx.set_record(record)));
+    second.transaction(|tx| why.inputs.iter().for_each(|record| tx.write_record(record)));
     let of = |engine: &Engine, handles: &Handles| engine.snapshot().get(&handles.both, &2).map(|value| *value);
     assert_eq!(of(&second, &copies), of(&engine, &handles));
     assert_eq!(second.snapshot().len(&copies.both), 1);

@@ -29,7 +29,7 @@ mod traffic;
 mod views;
 mod visibility;
 
-use sluice_engine::{Collection, GraphBuilder};
+use sluice_engine::{Collection, Engine, EngineOptions, GraphBuilder, HistoryLimits};
 
 pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey};
@@ -66,6 +66,18 @@ use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
 use traffic::{ambient, destination_rules, gateway_api, ingresses, sidecars, virtual_services};
+
+/// Starts an engine of the graph that keeps no history, for computations beside the live one. Its thread calls `on_start` first.
+#[must_use]
+pub fn start_without_history(options: &GraphOptions, on_start: impl FnOnce() + Send + 'static) -> (Engine, Handles) {
+    let options = options.clone();
+    let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
+    let engine_options = EngineOptions { history, ..EngineOptions::default() };
+    Engine::start(engine_options, move |builder| {
+        on_start();
+        build(builder, &options)
+    })
+}
 
 /// Builds the graph: every collection in order.
 pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {

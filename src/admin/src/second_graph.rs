@@ -5,8 +5,8 @@ mod memory;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin, Snapshot};
-use sluice_graph::{GraphOptions, Handles, Inputs, build};
+use sluice_engine::{Engine, InputsSnapshot, Origin, Snapshot};
+use sluice_graph::{GraphOptions, Handles, Inputs, start_without_history};
 use sluice_model::ParsedObject;
 
 use memory::TooLittleMemory;
@@ -72,13 +72,6 @@ impl PreviewGraph {
         // Freeing the memory of a large mesh takes a while.
         let _ = tokio::task::spawn_blocking(release).await;
     }
-
-    /// Whether there is a second graph now.
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
-        // While a preview runs, there is one.
-        self.0.try_lock().map_or(true, |kept| kept.graph.is_some())
-    }
 }
 
 impl PreviewGuard<'_> {
@@ -120,14 +113,8 @@ pub(crate) struct SecondGraph {
 
 impl SecondGraph {
     fn start(options: &GraphOptions) -> Self {
-        let options = options.clone();
-        let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
-        let engine_options = EngineOptions { history, ..EngineOptions::default() };
-        let (engine, handles) = Engine::start(engine_options, move |builder| {
-            lower_priority();
-            build(builder, &options)
-        });
-        handles_synced(&engine, &handles);
+        let (engine, handles) = start_without_history(options, lower_priority);
+        engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
         Self { engine, handles }
     }
 
@@ -138,7 +125,7 @@ impl SecondGraph {
         let writes = live.writes_since(&own);
         // The shared rows are released before they are written.
         drop(own);
-        self.engine.transaction(|tx| writes.iter().for_each(|write| tx.write(write)));
+        self.engine.transaction(|tx| writes.iter().for_each(|write| tx.write_record(write)));
         Ok(writes.len())
     }
 
@@ -172,10 +159,6 @@ impl SecondGraph {
         let inputs = self.engine.inputs().ok_or(SecondGraphError::Stopped)?;
         Ok(GraphState { inputs, outputs: self.engine.snapshot() })
     }
-}
-
-fn handles_synced(engine: &Engine, handles: &Handles) {
-    engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
 }
 
 /// Lowers the priority of this thread.

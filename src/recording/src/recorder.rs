@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sluice_engine::{Engine, InputsSnapshot, RecordWrite};
+use sluice_engine::{Engine, InputRecord, InputsSnapshot};
 use sluice_graph::GraphOptions;
 
 use crate::format::{FORMAT_VERSION, Header, Line, RecordedWrite, StepEnd};
@@ -80,13 +80,13 @@ impl<W: Write> Recorder<W> {
         Ok(())
     }
 
-    fn step(&mut self, writes: &[RecordWrite]) -> Result<(), RecordError> {
+    fn step(&mut self, writes: &[InputRecord]) -> Result<(), RecordError> {
         for write in writes {
             let origin = write.origin();
             self.line(&Line::Write(RecordedWrite {
                 input: write.collection().to_owned(),
                 key: write.key_json(),
-                deleted: write.is_deleted(),
+                deleted: write.is_absent(),
                 value: write.value_json().unwrap_or_default(),
                 source: origin.map(|origin| origin.version.to_string()).unwrap_or_default(),
                 generation: origin.and_then(|origin| origin.generation),

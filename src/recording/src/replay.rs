@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputsSnapshot, Origin, Snapshot, Transaction};
-use sluice_graph::{GraphOptions, Handles, JsonRecord, JsonRecordError, build};
+use sluice_engine::{Engine, InputsSnapshot, Origin, Snapshot, Transaction};
+use sluice_graph::{GraphOptions, Handles, JsonRecord, JsonRecordError, start_without_history};
 
 use crate::outcome::Outcome;
 use crate::reader::RecordedStep;
@@ -39,10 +39,7 @@ impl Replay {
     /// An empty graph with the settings of a recording.
     #[must_use]
     pub fn start(options: &GraphOptions) -> Self {
-        let options = options.clone();
-        let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
-        let engine_options = EngineOptions { history, ..EngineOptions::default() };
-        let (engine, handles) = Engine::start(engine_options, move |builder| build(builder, &options));
+        let (engine, handles) = start_without_history(options, || {});
         let last = engine.snapshot();
         Self { engine, handles, last }
     }

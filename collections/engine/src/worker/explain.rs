@@ -30,10 +30,9 @@ impl DataflowThread {
         let row = self.inputs[input].rows.get(key)?;
         Some(InputRecord {
             input,
-            collection: self.nodes[node].name.clone(),
+            collection: self.nodes[node].name.as_str().into(),
             key: key.clone(),
-            value: row.value.clone(),
-            origin: row.origin.clone(),
+            row: Some(row.clone()),
         })
     }
 

@@ -2,8 +2,8 @@
 //! them.
 
 use serde_json::Value;
-use sluice_engine::{Engine, EngineOptions, HistoryLimits, InputRecord};
-use sluice_graph::{GraphOptions, Handles, build};
+use sluice_engine::{Engine, InputRecord};
+use sluice_graph::{GraphOptions, Handles, start_without_history};
 use sluice_model::{ProxyKey, ResourceType, Text};
 
 use super::resource::{LocatedResource, locate};
@@ -27,12 +27,9 @@ impl<'a> Replica<'a> {
         proxy: &'a ProxyKey,
         resource: &'a LocatedResource,
     ) -> Self {
-        let options = options.clone();
-        let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
-        let engine_options = EngineOptions { history, ..EngineOptions::default() };
-        let (engine, handles) = Engine::start(engine_options, move |builder| build(builder, &options));
+        let (engine, handles) = start_without_history(options, || {});
         engine.transaction(|tx| {
-            records.into_iter().for_each(|record| tx.set_record(record));
+            records.into_iter().for_each(|record| tx.write_record(record));
             handles.inputs.mark_all_synced(tx);
         });
         let segments = resource.segments().into_iter().cloned().collect();
@@ -54,6 +51,6 @@ impl<'a> Replica<'a> {
 
     /// Writes a record again.
     pub(crate) fn put_back(&self, record: &InputRecord) {
-        self.engine.transaction(|tx| tx.set_record(record));
+        self.engine.transaction(|tx| tx.write_record(record));
     }
 }

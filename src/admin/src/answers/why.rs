@@ -370,7 +370,7 @@ fn rank(record: &InputRecord) -> u8 {
 
 /// The creation time of an object, if its model has one.
 fn created(record: &InputRecord) -> i64 {
-    let value = record.value_json();
+    let value = record.value_json().unwrap_or_default();
     let of = |pointer: &str| value.pointer(pointer).and_then(Value::as_i64);
     of("/created").or_else(|| of("/meta/created")).unwrap_or_default()
 }
