@@ -1,9 +1,10 @@
 //! HTML for browsers: the frame of a page, and tables.
 
-use std::fmt::Write;
+use std::fmt::Display;
 
 use axum::http::{HeaderMap, header};
 use axum::response::Html;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
@@ -16,13 +17,24 @@ input,select,button{font:inherit}input[type=text]{width:14em}\
 .number{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// A page with a heading, and a link to the list of the pages.
-pub(crate) fn page(title: &str, body: &str) -> Html<String> {
-    let title = escape(title);
-    Html(format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
-         <body><p><a href=\"/debug\">Debug pages</a></p><h1>{title}</h1>{body}</body></html>\n"
-    ))
+pub(crate) fn page(title: &str, body: &Markup) -> Html<String> {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                p { a href="/debug" { "Debug pages" } }
+                h1 { (title) }
+                (body)
+            }
+        }
+    };
+    Html(page.into_string())
 }
 
 /// Whether the client is a browser, which prefers HTML. Tools accept anything, and get JSON.
@@ -31,43 +43,33 @@ pub(crate) fn is_preferred(headers: &HeaderMap) -> bool {
     accept.split(',').next().is_some_and(|first| first.trim().starts_with("text/html"))
 }
 
-/// A cell of a table.
-pub(crate) enum Cell {
-    /// A text.
-    Text(String),
-    /// A number or a size.
-    Number(String),
-    /// A text that links to an address.
-    Link { text: String, address: String },
+/// A cell with a text.
+pub(crate) fn cell(text: &dyn Display) -> Markup {
+    html! { td { (text.to_string()) } }
 }
 
-/// A table; "none" without rows.
-pub(crate) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
-    let mut body = String::new();
-    for row in rows {
-        body += "<tr>";
-        for cell in row {
-            // Writing to a string cannot fail.
-            let _ = match cell {
-                Cell::Text(text) => write!(body, "<td>{}</td>", escape(&text)),
-                Cell::Number(text) => write!(body, "<td class=\"number\">{}</td>", escape(&text)),
-                Cell::Link { text, address } => {
-                    write!(body, "<td><a href=\"{}\">{}</a></td>", escape(&address), escape(&text))
-                }
-            };
+/// A cell with a number or a size.
+pub(crate) fn number(text: &dyn Display) -> Markup {
+    html! { td.number { (text.to_string()) } }
+}
+
+/// A cell with a text that links to an address.
+pub(crate) fn link(text: &str, address: &str) -> Markup {
+    html! { td { a href=(address) { (text) } } }
+}
+
+/// A table; "none" without rows. A row is its cells.
+pub(crate) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<Markup>>) -> Markup {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return html! { p { "none" } };
+    }
+    html! {
+        table {
+            tr { @for column in columns { th { (column) } } }
+            @for row in rows { tr { @for cell in row { (cell) } } }
         }
-        body += "</tr>";
     }
-    if body.is_empty() {
-        return "<p>none</p>".to_owned();
-    }
-    let head: String = columns.iter().map(|column| format!("<th>{}</th>", escape(column))).collect();
-    format!("<table><tr>{head}</tr>{body}</table>")
-}
-
-/// A text in HTML.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -78,10 +80,10 @@ mod tests {
 
     #[test]
     fn texts_and_addresses_are_escaped() {
-        let link = Cell::Link { text: "<b>".to_owned(), address: "\"><script>".to_owned() };
-        let text = table(&["a"], [vec![link, Cell::Text("x&y".to_owned())]]);
+        let link = link("<b>", "\"><script>");
+        let text = table(&["a"], [vec![link, cell(&"x&y")]]).into_string();
         assert!(text.contains("<a href=\"&quot;&gt;&lt;script&gt;\">&lt;b&gt;</a></td><td>x&amp;y</td>"), "{text}");
-        assert_eq!(table(&["a"], []), "<p>none</p>");
+        assert_eq!(table(&["a"], []).into_string(), "<p>none</p>");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The index of the debug pages, with forms for their parameters, and the list of their names.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::response::Html;
 use axum::routing::MethodRouter;
+use maud::{Markup, html};
 use sluice_xds::short_id;
 
 use crate::AdminState;
-use crate::html::{self, escape};
+use crate::html;
 
 /// Maximum number of proxies that the forms suggest.
 const MAX_SUGGESTED_PROXIES: usize = 1_000;
@@ -42,19 +42,17 @@ impl Field {
         matches!(self, Self::Proxy(_) | Self::Text(_) | Self::Body)
     }
 
-    fn html(&self) -> String {
-        let input = |name: &str, rest: &str| {
-            format!("<input type=\"text\" name=\"{name}\" placeholder=\"{name}\" aria-label=\"{name}\"{rest}>")
+    fn html(&self) -> Markup {
+        let input = |name: &str, list: Option<&str>| {
+            html! {
+                input type="text" name=(name) placeholder=(name) aria-label=(name) list=[list] required[self.is_required()];
+            }
         };
         match self {
-            Self::Proxy(name) => input(name, " list=\"proxies\" required"),
-            Self::OptionalProxy(name) => input(name, " list=\"proxies\""),
-            Self::Text(name) => input(name, " required"),
-            Self::OptionalText(name) => input(name, ""),
-            Self::Flag(name) => {
-                format!("<label><input type=\"checkbox\" name=\"{name}\" value=\"true\"> {name}</label>")
-            }
-            Self::Body => String::new(),
+            Self::Proxy(name) | Self::OptionalProxy(name) => input(name, Some("proxies")),
+            Self::Text(name) | Self::OptionalText(name) => input(name, None),
+            Self::Flag(name) => html! { label { input type="checkbox" name=(name) value="true"; " " (name) } },
+            Self::Body => html! {},
         }
     }
 }
@@ -65,26 +63,32 @@ fn is_complete(page: &Page) -> bool {
 }
 
 /// The page as a link if it needs no parameter, and a form if it takes any.
-fn row(page: &Page) -> String {
-    let (path, help) = (page.path, escape(page.help));
-    let name = if is_complete(page) { format!("<a href=\"{path}\">{path}</a>") } else { path.to_owned() };
-    let mut form = String::new();
-    if !page.fields.is_empty() && !page.fields.iter().any(|field| matches!(field, Field::Body)) {
-        let fields: String = page.fields.iter().map(Field::html).collect();
-        form = format!("<form action=\"{path}\">{fields}<button>Show</button></form>");
+fn row(page: &Page) -> Markup {
+    let has_form = !page.fields.is_empty() && !page.fields.iter().any(|field| matches!(field, Field::Body));
+    html! {
+        tr {
+            td { @if is_complete(page) { a href=(page.path) { (page.path) } } @else { (page.path) } }
+            td {
+                (page.help)
+                @if has_form {
+                    form action=(page.path) {
+                        @for field in page.fields { (field.html()) }
+                        button { "Show" }
+                    }
+                }
+            }
+        }
     }
-    format!("<tr><td>{name}</td><td>{help}{form}</td></tr>")
 }
 
 /// The HTML page. Its only addresses are those of this server.
 pub(crate) fn html(state: &AdminState, pages: &[Page]) -> Html<String> {
-    let rows: String = pages.iter().map(row).collect();
-    let mut body = "<p>Add <code>?pretty</code> for indented JSON.</p><datalist id=\"proxies\">".to_owned();
-    for (key, _) in state.status.proxies().into_iter().take(MAX_SUGGESTED_PROXIES) {
-        // Writing to a string cannot fail.
-        let _ = write!(body, "<option value=\"{}\">", escape(&short_id(&key.0)));
-    }
-    let _ = write!(body, "</datalist><table>{rows}</table>");
+    let proxies = state.status.proxies().into_iter().take(MAX_SUGGESTED_PROXIES);
+    let body = html! {
+        p { "Add " code { "?pretty" } " for indented JSON." }
+        datalist #proxies { @for (key, _) in proxies { option value=(short_id(&key.0)) {} } }
+        table { @for page in pages { (row(page)) } }
+    };
     html::page("Sluice", &body)
 }
 
@@ -106,14 +110,15 @@ mod tests {
 
     #[test]
     fn only_pages_that_work_without_parameters_are_links() {
-        let plain = row(&page("/debug/a", &[]));
+        let row = |page: Page| super::row(&page).into_string();
+        let plain = row(page("/debug/a", &[]));
         assert_eq!(plain, "<tr><td><a href=\"/debug/a\">/debug/a</a></td><td>a &amp; b</td></tr>");
-        assert!(!row(&page("/debug/a/{name}", &[])).contains("<a "));
-        let required = row(&page("/debug/b", &[Field::Proxy("proxyID"), Field::Flag("include_eds")]));
+        assert!(!row(page("/debug/a/{name}", &[])).contains("<a "));
+        let required = row(page("/debug/b", &[Field::Proxy("proxyID"), Field::Flag("include_eds")]));
         assert!(!required.contains("<a ") && required.contains("name=\"proxyID\"") && required.contains(" required"));
-        let posted = row(&page("/debug/d", &[Field::Body, Field::Flag("delete")]));
+        let posted = row(page("/debug/d", &[Field::Body, Field::Flag("delete")]));
         assert!(!posted.contains("<a ") && !posted.contains("<form"), "{posted}");
-        let optional = row(&page("/debug/c", &[Field::OptionalText("kind")]));
+        let optional = row(page("/debug/c", &[Field::OptionalText("kind")]));
         assert!(optional.contains("<a href=\"/debug/c\">") && optional.contains("<form action=\"/debug/c\">"));
     }
 }

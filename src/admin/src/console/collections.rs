@@ -1,6 +1,5 @@
 //! `/console/collections`: all collections with their sizes and cost; the records of one, and one record with its inputs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -10,13 +9,13 @@ use axum::response::IntoResponse;
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
-use sluice_engine::{CollectionInfo, CollectionMetrics};
 
 use super::blocking;
 use super::layout::{self, Selection};
 use super::resource::pretty;
 use crate::AdminState;
 use crate::answer::Parameters;
+use crate::findings::{CollectionSummary, collection_summaries};
 
 pub(super) async fn list(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
     match Selection::read(&parameters) {
@@ -31,11 +30,10 @@ fn path(name: &str) -> String {
 }
 
 fn all(state: &AdminState, selection: &Selection) -> Response<Body> {
-    let metrics = state.engine.metrics().collections;
-    let metrics: BTreeMap<&str, &CollectionMetrics> = metrics.iter().map(|of| (of.name.as_str(), of)).collect();
-    let matches = |info: &&CollectionInfo| selection.matches(&info.name) || selection.matches(&info.dataflow);
-    let (rows, count) = selection.rows(state.engine.graph().iter().filter(matches));
-    let rows: Vec<Markup> = rows.into_iter().map(|info| row(info, metrics.get(info.name.as_str()).copied())).collect();
+    let all = collection_summaries(&state.engine);
+    let matches = |of: &&CollectionSummary| selection.matches(&of.info.name) || selection.matches(&of.info.dataflow);
+    let (rows, count) = selection.rows(all.iter().filter(matches));
+    let rows: Vec<Markup> = rows.into_iter().map(row).collect();
     let columns = ["Collection", "Operation", "Derived from", "Records", "Updates", "CPU time", "Panics"];
     let content = html! {
         (layout::search("/console/collections", selection.query(), "name of a collection", &[]))
@@ -45,7 +43,7 @@ fn all(state: &AdminState, selection: &Selection) -> Response<Body> {
     layout::page("/console/collections", "Collections", false, &content).into_response()
 }
 
-fn row(info: &CollectionInfo, metrics: Option<&CollectionMetrics>) -> Markup {
+fn row(CollectionSummary { info, metrics }: &CollectionSummary) -> Markup {
     html! {
         tr {
             td.short { a href=(path(&info.name)) { (info.name) } }
