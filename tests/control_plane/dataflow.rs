@@ -1,7 +1,7 @@
 //! The section "A change of a VirtualService, step by step" of `ARCHITECTURE.md`: a directory on disk, the
 //! engine with the whole graph, the store, and a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,10 +12,12 @@ use sluice_graph::{GraphOptions, build};
 use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::files::FileSource;
-use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Originals, Reporter, Sink, SourceMetrics};
+use sluice_sources::{Change, InputSink, Reporter, Sink};
 use sluice_testkit::wait::until;
 use sluice_xds::{AdsStream, DiscoveryServer, EngineProxies, Metrics, Outputs, follow};
 use sluice_xds_protocol::{HeldList, Interest, NameList, Request, Response, Store, XdsProtocol};
+
+use crate::kube_suite::source::{cluster_named, start_sink};
 
 fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
@@ -62,18 +64,8 @@ async fn a_virtual_service_changes() {
     }
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-    let cluster = Cluster {
-        id: "Kubernetes".into(),
-        domain: "cluster.local".into(),
-        is_remote: false,
-        ignored: BTreeSet::new(),
-        revision: "".into(),
-    };
-    let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
-    let metrics = SourceMetrics::default();
-    let inner = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, Originals::default(), metrics)
-        .expect("the sources' thread");
+    let cluster = cluster_named("Kubernetes");
+    let inner = start_sink(&engine, &handles, &cluster, "istio-system");
     let sink = Arc::new(Recorder { inner, recorded: Mutex::default() });
     let mut source = FileSource::open(cluster, directory.path(), Reporter::default()).expect("the directory");
     source.load(&*sink, true).expect("the samples are valid");

@@ -1,6 +1,5 @@
 //! Mesh config and mesh networks in files that change while the control plane runs, and the settings in the graph.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -10,12 +9,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
-use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
-use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Originals, Problem, Reporter, Sink, SourceMetrics};
+use sluice_sources::{MeshFiles, Problem, Reporter, Sink};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
 use sluice_watch::FollowGuard;
+
+use crate::kube_suite::source::{cluster_named, start_sink};
 
 /// Interval at which files are read without a notification.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,24 +40,9 @@ fn fixture(prepare: impl FnOnce(&Path)) -> MeshFilesFixture {
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
     let files = MeshFiles::open(&root.join("mesh/config"), &root.join("mesh/networks")).expect("good files");
-    let cluster = Cluster {
-        id: "Kubernetes".into(),
-        domain: "cluster.local".into(),
-        is_remote: false,
-        ignored: BTreeSet::new(),
-        revision: "".into(),
-    };
-    let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
-    let sink = InputSink::start(
-        engine.clone(),
-        handles.inputs.clone(),
-        kinds,
-        mesh,
-        Originals::default(),
-        SourceMetrics::default(),
-    );
-    let sink: Arc<dyn Sink> = Arc::new(sink.expect("the sources' thread"));
+    let cluster = cluster_named("Kubernetes");
+    let sink = start_sink(&engine, &handles, &cluster, "istio-system");
+    let sink: Arc<dyn Sink> = Arc::new(sink);
     let reporter = Reporter::default();
     files.load(&*sink);
     let mut source = FileSource::open(cluster, &root.join("objects"), reporter.clone()).expect("opened");

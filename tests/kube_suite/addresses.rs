@@ -1,37 +1,26 @@
 //! Allocated addresses in the statuses of ServiceEntries. In a shared cluster, no other test has ServiceEntries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{AddressPools, GraphOptions, build};
-use sluice_model::ObjectKey;
 use sluice_sources::kube::PartWriter;
-use sluice_sources::{InputSink, MeshOverride, Originals, SourceMetrics};
 use sluice_testkit::kube_api::KubeApi;
 use sluice_testkit::wait::until_async;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::source::{cluster, options, source};
+use super::source::{cluster, options, source, start_sink};
 
 /// Runs a mesh that reads a cluster and writes allocated addresses to it, until the guard is dropped.
 pub(crate) fn allocate(reader: kube::Client, writer: kube::Client) -> DropGuard {
     let graph =
         GraphOptions { cluster: "c".into(), address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
-    let kinds = BTreeMap::from([(cluster().id, cluster().kinds())]);
-    let mesh = MeshOverride::new(ObjectKey::new("c", "istio-system", "istio"), None);
-    let sink = InputSink::start(
-        engine.clone(),
-        handles.inputs.clone(),
-        kinds,
-        mesh,
-        Originals::default(),
-        SourceMetrics::default(),
-    );
+    let sink = start_sink(&engine, &handles, &cluster(), "istio-system");
     let stop = CancellationToken::new();
-    tokio::spawn(source(reader, options()).run(Arc::new(sink.expect("a thread")), stop.clone()));
+    tokio::spawn(source(reader, options()).run(Arc::new(sink), stop.clone()));
     let writer = PartWriter::new(writer, engine.feed(), handles.address_updates.clone());
     tokio::spawn(writer.run(stop.clone()));
     stop.drop_guard()

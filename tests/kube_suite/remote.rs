@@ -13,17 +13,17 @@ use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
 use sluice_kube::Clients;
-use sluice_model::{Kind, ObjectKey, Reject, Severity, Text};
+use sluice_model::{Kind, Reject, Severity, Text};
 use sluice_sources::kube::{
     ClusterMetrics, KubeSource, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus, WatchStates,
 };
-use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Originals, Sink, SourceMetrics};
+use sluice_sources::{Change, Sink};
 use sluice_testkit::kube_api::{KubeApi, Route};
 use sluice_testkit::wait::until;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::source::{options, source};
+use super::source::{cluster_named, options, source, start_sink};
 
 /// The id of the cluster that has the Secrets.
 pub(crate) const OWN: &str = "own";
@@ -78,25 +78,9 @@ impl RemoteClustersFixture {
     pub(crate) async fn start(of: ConfigCluster, timeout: Duration, allowed: &[&str]) -> Self {
         let graph = GraphOptions { cluster: OWN.into(), reviews_secrets: true, ..GraphOptions::default() };
         let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
-        let cluster = Cluster {
-            id: OWN.into(),
-            domain: "cluster.local".into(),
-            is_remote: false,
-            ignored: BTreeSet::new(),
-            revision: "".into(),
-        };
-        let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-        let mesh = MeshOverride::new(ObjectKey::new(OWN, &of.system, "istio"), None);
-        let inputs = InputSink::start(
-            engine.clone(),
-            handles.inputs.clone(),
-            kinds,
-            mesh,
-            Originals::default(),
-            SourceMetrics::default(),
-        );
-        let recorder =
-            Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), deletions: Mutex::default() });
+        let cluster = cluster_named(OWN);
+        let inputs = start_sink(&engine, &handles, &cluster, &of.system);
+        let recorder = Arc::new(DeletionRecorder { inner: Arc::new(inputs), deletions: Mutex::default() });
         let (stop, client) = (CancellationToken::new(), of.client.clone());
         let source = KubeSource {
             cluster: cluster.clone(),

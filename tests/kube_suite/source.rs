@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sluice_engine::Engine;
+use sluice_graph::Handles;
 use sluice_kube::KubeOptions;
-use sluice_model::{Kind, Text};
+use sluice_model::{Kind, ObjectKey, Text};
 use sluice_parse::KINDS;
 use sluice_sources::kube::{KubeSource, WatchStates};
-use sluice_sources::{Change, Cluster, Sink};
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Originals, Sink, SourceMetrics};
 use sluice_testkit::kube_api::KubeApi;
 use tokio_util::sync::CancellationToken;
 
@@ -120,13 +122,27 @@ impl<S> Drop for RunningSource<S> {
 }
 
 pub(crate) fn cluster() -> Cluster {
+    cluster_named("c")
+}
+
+pub(crate) fn cluster_named(id: &str) -> Cluster {
     Cluster {
-        id: "c".into(),
+        id: id.into(),
         domain: "cluster.local".into(),
         is_remote: false,
         ignored: BTreeSet::new(),
         revision: "".into(),
     }
+}
+
+/// Starts the thread that writes the changes of a cluster's objects into the inputs. The mesh config is in ConfigMap `istio` of the
+/// namespace `system`.
+pub(crate) fn start_sink(engine: &Engine, handles: &Handles, cluster: &Cluster, system: &str) -> InputSink {
+    let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
+    let mesh = MeshOverride::new(ObjectKey::new(cluster.id.clone(), system, "istio"), None);
+    let (originals, metrics) = (Originals::default(), SourceMetrics::default());
+    let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, originals, metrics);
+    sink.expect("the thread of the sources")
 }
 
 pub(crate) fn source(client: kube::Client, options: KubeOptions) -> KubeSource {
