@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use sluice_model::Host;
+
 use crate::resource::{SERVICE, SERVICE_ENTRY};
 use crate::value::{items, map, number, texts};
 use crate::{AnalyzedObject, MeshObjects};
@@ -33,16 +35,12 @@ pub(crate) fn scopes<'s>(export_to: &[&'s str], namespace: &'s str) -> Vec<&'s s
 
 /// Whether a host with wildcards contains another one.
 pub(crate) fn contains(pattern: &str, host: &str) -> bool {
-    match (pattern.strip_prefix('*'), host.strip_prefix('*')) {
-        (Some(suffix), Some(other)) => suffix.len() <= other.len() && other.ends_with(suffix),
-        (Some(suffix), None) => host.ends_with(suffix),
-        (None, _) => pattern == host,
-    }
+    Host::new(pattern).contains(&Host::new(host))
 }
 
 /// Whether some host matches both, each of which may be a wildcard.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
-    contains(one, other) || contains(other, one)
+    Host::new(one).overlaps(&Host::new(other))
 }
 
 /// A Service or a ServiceEntry that has a host.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codes::{
-    CONFLICTING_TELEMETRY_SELECTORS, DEPRECATED, INVALID_TELEMETRY_PROVIDER, MULTIPLE_DEFAULT_TELEMETRIES,
+    CONFLICTING_TELEMETRY_SELECTORS, DEPRECATED, INVALID_TELEMETRY_PROVIDER, MULTIPLE_DEFAULT_TELEMETRIES, MessageType,
     REFERENCED_RESOURCE_NOT_FOUND,
 };
 use crate::resource::TELEMETRY;
@@ -21,14 +21,23 @@ pub(crate) fn defaults<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'
     for telemetry in mesh.all(TELEMETRY).iter().filter(whole) {
         by_namespace.entry(telemetry.namespace()).or_default().push(telemetry);
     }
-    for (namespace, list) in by_namespace.into_iter().filter(|(_, list)| list.len() > 1) {
-        for telemetry in &list {
-            let text = format!(
-                "Telemetry objects {} of namespace {namespace} have no workload selector; only one of them applies",
-                names(&list)
-            );
-            report.add(&MULTIPLE_DEFAULT_TELEMETRIES, telemetry, "", text);
-        }
+    for (namespace, list) in by_namespace {
+        let conflict = format!("of namespace {namespace} have no workload selector");
+        report_conflict(&list, &MULTIPLE_DEFAULT_TELEMETRIES, "", &conflict, report);
+    }
+}
+
+/// Reports each of several objects of which only one applies.
+fn report_conflict<'m>(
+    list: &[&'m AnalyzedObject],
+    message_type: &'static MessageType,
+    field: &str,
+    conflict: &str,
+    report: &mut MessageList<'m>,
+) {
+    for telemetry in list.iter().filter(|_| list.len() > 1) {
+        let text = format!("Telemetry objects {} {conflict}; only one of them applies", names(list));
+        report.add(message_type, telemetry, field, text);
     }
 }
 
@@ -49,14 +58,9 @@ pub(crate) fn selectors<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<
             report.add(&REFERENCED_RESOURCE_NOT_FOUND, telemetry, "spec.selector.matchLabels", text);
         }
     }
-    for ((namespace, pod), list) in by_pod.into_iter().filter(|(_, list)| list.len() > 1) {
-        for telemetry in &list {
-            let text = format!(
-                "Telemetry objects {} of namespace {namespace} select pod {pod}; only one of them applies",
-                names(&list)
-            );
-            report.add(&CONFLICTING_TELEMETRY_SELECTORS, telemetry, "spec.selector", text);
-        }
+    for ((namespace, pod), list) in by_pod {
+        let conflict = format!("of namespace {namespace} select pod {pod}");
+        report_conflict(&list, &CONFLICTING_TELEMETRY_SELECTORS, "spec.selector", &conflict, report);
     }
 }
 
