@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::answer_output::{fail, print, text};
+use crate::answer_output::{elements, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::{PodEndpoint, QueryError, connect_to_address, connect_to_control_plane_port};
 use crate::operator_args::AdminLogArgs;
-use crate::proxy_status::elements;
 use crate::similar_name::similar;
 
 const EXIT_NOT_FOUND: u8 = 1;

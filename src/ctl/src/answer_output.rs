@@ -43,30 +43,19 @@ pub(crate) fn fail(error: &QueryError, not_found: u8, errors: &mut dyn Write) ->
     Ok(error.exit_code(not_found))
 }
 
-/// Prints rows with aligned columns. The first row has the titles.
-pub(crate) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
-    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..count).map(|at| width(at).unwrap_or_default()).collect();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 3));
-        }
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
 /// The text of a field; empty if it is absent.
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// The elements of a list; none if it is absent.
+/// The elements of a list in a field; none if it is absent.
 pub(crate) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value[field].as_array().map_or(&[], Vec::as_slice)
+    elements(&value[field])
+}
+
+/// The elements of a list; none of another value.
+pub(crate) fn elements(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A list of texts, joined.
@@ -94,14 +83,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn columns_are_aligned_without_trailing_spaces() {
-        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
-        let mut out = Vec::new();
-        columns(&[row(&["A", "B"]), row(&["long", "x"]), row(&["é", ""])], &mut out).expect("written");
-        assert_eq!(String::from_utf8_lossy(&out), "A      B\nlong   x\né\n");
-    }
 
     #[test]
     fn objects_have_their_source_and_deletion() {

@@ -1,13 +1,24 @@
-//! Columns as istioctl prints them, so that programs that read its output read this one.
+//! Tables for people, and for programs that read the output of istioctl.
 
 use std::io::{self, Write};
 
-/// Prints rows with aligned columns, `gap` spaces apart. All cells but the last of a row are padded, also before empty ones.
+/// Prints rows with aligned columns, `gap` spaces apart, as istioctl does: all cells but the last of a row are padded, also before
+/// empty ones.
 pub(crate) fn print_columns(rows: &[Vec<String>], gap: usize, out: &mut dyn Write) -> io::Result<()> {
+    aligned(rows, gap).try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// Prints rows with aligned columns. No line ends with spaces.
+pub(crate) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
+    aligned(rows, 3).try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+/// The lines of rows with aligned columns. All cells but the last of a row are padded.
+fn aligned(rows: &[Vec<String>], gap: usize) -> impl Iterator<Item = String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |at: usize| rows.iter().filter(|row| at + 1 < row.len()).map(|row| row[at].chars().count()).max();
     let widths: Vec<usize> = (0..count).map(|at| width(at).unwrap_or_default()).collect();
-    for row in rows {
+    rows.iter().map(move |row| {
         let mut line = String::new();
         for (at, cell) in row.iter().enumerate() {
             line.push_str(cell);
@@ -15,9 +26,8 @@ pub(crate) fn print_columns(rows: &[Vec<String>], gap: usize, out: &mut dyn Writ
                 line.extend(std::iter::repeat_n(' ', widths[at] - cell.chars().count() + gap));
             }
         }
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
+        line
+    })
 }
 
 /// Titles and rows.
@@ -35,5 +45,13 @@ mod tests {
         let rows = [["a", ""], ["long", "x"]].map(|row| row.map(str::to_owned).to_vec());
         print_columns(&table(&["A", "B"], rows), 5, &mut out).expect("written");
         assert_eq!(String::from_utf8_lossy(&out), "A        B\na        \nlong     x\n");
+    }
+
+    #[test]
+    fn columns_are_aligned_without_trailing_spaces() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
+        let mut out = Vec::new();
+        columns(&[row(&["A", "B"]), row(&["long", "x"]), row(&["é", ""])], &mut out).expect("written");
+        assert_eq!(String::from_utf8_lossy(&out), "A      B\nlong   x\né\n");
     }
 }

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use crate::answer_args::HistoryArgs;
-use crate::answer_output::{columns, fail, list, object, print, text};
+use crate::answer_output::{fail, list, object, print, text};
+use crate::columns::{columns, table as titled};
 use crate::connect::{connect, seconds};
 
 const EXIT_NONE: u8 = 1;
@@ -40,8 +41,8 @@ fn table(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     if answer["more"] == true {
         writeln!(out, "Older changes are left out: --limit shows more.")?;
     }
-    let titles = ["EPOCH", "TIME", "OBJECTS", "RESOURCES", "PROXIES"].map(str::to_owned).to_vec();
-    columns(&std::iter::once(titles).chain(changes.iter().map(row)).collect::<Vec<_>>(), out)
+    let titles = ["EPOCH", "TIME", "OBJECTS", "RESOURCES", "PROXIES"];
+    columns(&titled(&titles, changes.iter().map(row)), out)
 }
 
 fn row(change: &Value) -> Vec<String> {

@@ -114,13 +114,13 @@ pub(crate) struct SourceArgs {
 }
 
 /// Which cluster.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClusterArgs {
     /// Kubeconfig file. Without it, KUBECONFIG, ~/.kube/config or the service account of the pod is used.
     #[arg(short = 'c', long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Without it, the current one is used.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 }
 

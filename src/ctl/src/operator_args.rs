@@ -16,8 +16,12 @@ Examples:
   sluicectl ps cart-7f.shop                         where Envoy differs from the control plane
   sluicectl ps cart-7f.shop --file config_dump.json --address http://localhost:8080
 
-States: SYNCED, the proxy has acknowledged the last response. STALE, it has not yet. NOT SENT, there was
-nothing to send. ERROR, it has rejected the last response. IGNORED, it does not subscribe to the type.
+States:
+  SYNCED    the proxy has acknowledged the last response
+  STALE     it has not acknowledged it yet
+  NOT SENT  there was nothing to send
+  ERROR     it has rejected the last response
+  IGNORED   it does not subscribe to the type
 
 Exit codes:
   0  the state was printed

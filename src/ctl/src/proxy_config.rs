@@ -17,7 +17,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::answer_output::{AnswerOutput, fail, print};
+use crate::answer_output::{AnswerOutput, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::kubernetes::ProxyName;
 use crate::connect::{QueryError, connect, connect_to_proxy};
@@ -195,7 +195,7 @@ fn table_of(dump: &ConfigDump, kind: Kind, filter: &Filter, names: Names, out: &
     };
     let named = |kind: &str, resource: &Value, row: Vec<String>| match names {
         Names::Plain => row,
-        Names::WithKind => std::iter::once(names.of(kind, dump::text(resource, "name"))).chain(row).collect(),
+        Names::WithKind => std::iter::once(names.of(kind, text(resource, "name"))).chain(row).collect(),
     };
     match kind {
         Kind::Cluster => {
@@ -215,7 +215,7 @@ fn table_of(dump: &ConfigDump, kind: Kind, filter: &Filter, names: Names, out: &
         Kind::Route { verbose } => {
             let titles = if verbose { &routes::TITLES[..] } else { &routes::SHORT_TITLES };
             let rows = routes::select(dump.routes(), filter).into_iter().flat_map(|route| {
-                let name = names.of("route", dump::text(route, "name"));
+                let name = names.of("route", text(route, "name"));
                 if verbose { routes::rows(route, &name) } else { vec![routes::short_row(route, &name)] }
             });
             print_columns(&table(titles, rows), GAP, out)
@@ -243,15 +243,15 @@ fn table_of(dump: &ConfigDump, kind: Kind, filter: &Filter, names: Names, out: &
 }
 
 fn extension(extension: &Value) -> Vec<String> {
-    let type_url = dump::text(&extension["typedConfig"], "@type");
+    let type_url = text(&extension["typedConfig"], "@type");
     let name = type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url);
-    vec![dump::text(extension, "name").to_owned(), name.to_owned()]
+    vec![text(extension, "name").to_owned(), name.to_owned()]
 }
 
 /// The versions in the bootstrap.
 fn versions(dump: &ConfigDump, out: &mut dyn Write) -> io::Result<()> {
     let node = dump.section("BootstrapConfigDump").map_or(&Value::Null, |section| &section["bootstrap"]["node"]);
-    let of_proxy = |key: &str| dump::text(&node["metadata"], key);
+    let of_proxy = |key: &str| text(&node["metadata"], key);
     let sha = of_proxy("ISTIO_PROXY_SHA");
     let sha = sha.split_once(':').map_or(sha, |(_, sha)| sha);
     for (title, value) in [("Istio Version", of_proxy("ISTIO_VERSION")), ("Istio Proxy Version", sha)] {
@@ -261,9 +261,9 @@ fn versions(dump: &ConfigDump, out: &mut dyn Write) -> io::Result<()> {
     }
     let build = &node["userAgentBuildVersion"];
     let number = |part: &str| build["version"][part].as_u64().unwrap_or_default();
-    let label = dump::text(&build["metadata"], "build.label");
+    let label = text(&build["metadata"], "build.label");
     let label = if label.is_empty() { String::new() } else { format!("-{label}") };
-    let more = ["revision.status", "build.type", "ssl.version"].map(|key| dump::text(&build["metadata"], key));
+    let more = ["revision.status", "build.type", "ssl.version"].map(|key| text(&build["metadata"], key));
     let more: String = more.into_iter().filter(|it| !it.is_empty()).map(|it| format!("/{it}")).collect();
     writeln!(out, "Envoy Version: {}.{}.{}{label}{more}", number("majorNumber"), number("minorNumber"), number("patch"))
 }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::answer_output::{fail, print, text};
+use crate::answer_output::{elements, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::connect;
 use crate::operator_args::ProxyStatusArgs;
@@ -164,11 +164,6 @@ fn age(seconds: i64) -> String {
         _ if days < 2_920 => two(days / 365, 'y', days % 365, 'd'),
         _ => format!("{}y", days / 365),
     }
-}
-
-/// The elements of a list; none of another value.
-pub(crate) fn elements(answer: &Value) -> &[Value] {
-    answer.as_array().map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]

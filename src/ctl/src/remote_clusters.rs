@@ -4,11 +4,10 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::answer_output::{fail, print, text};
+use crate::answer_output::{elements, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::connect;
 use crate::operator_args::RemoteClustersArgs;
-use crate::proxy_status::elements;
 
 const EXIT_NOT_FOUND: u8 = 1;
 const GAP: usize = 5;

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use sluice_model::{ProxyKey, ResourceType};
 use sluice_recording::{Outcome, ReadError, RecordingReader, Replay, ReplayError, ReplayedStep, StepEnd};
 
-use crate::answer_output::{columns, list, print};
+use crate::answer_output::{list, print};
+use crate::columns::{columns, table as titled};
 use crate::preview_args::PreviewResourceType;
 use crate::recording_args::{ReplayArgs, Speed};
 
@@ -143,7 +144,7 @@ fn answer(args: &ReplayArgs, replayed: &Replayed, proxies: &[&ProxyKey]) -> Valu
 
 fn table(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     let number = |value: &Value, field: &str| value[field].as_u64().unwrap_or_default().to_string();
-    let titles = ["AT", "EPOCH", "WRITES", "CHANGED", "TOOK"].map(str::to_owned).to_vec();
+    let titles = ["AT", "EPOCH", "WRITES", "CHANGED", "TOOK"];
     let row = |step: &Value| {
         let time = |field: &str| step[field].as_f64().unwrap_or_default();
         vec![
@@ -155,7 +156,7 @@ fn table(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
         ]
     };
     let steps = list(answer, "steps").iter().map(row);
-    columns(&std::iter::once(titles).chain(steps).collect::<Vec<_>>(), out)?;
+    columns(&titled(&titles, steps), out)?;
     writeln!(out)?;
     let proxies = answer["proxies"].as_object();
     let first = proxies.and_then(|proxies| proxies.values().next()).and_then(Value::as_object);

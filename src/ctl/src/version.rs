@@ -5,10 +5,9 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::answer_output::{proxies, text};
+use crate::answer_output::{elements, proxies, text};
 use crate::connect::{QueryError, connect};
 use crate::operator_args::{VersionArgs, VersionOutput};
-use crate::proxy_status::elements;
 
 const CLIENT_VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use crate::answer_args::WhyArgs;
-use crate::answer_output::{columns, fail, joined, list, object, print, proxies, text};
+use crate::answer_output::{fail, joined, list, object, print, proxies, text};
+use crate::columns::{columns, table as titled};
 use crate::connect::connect;
 
 const EXIT_NOT_FOUND: u8 = 1;
@@ -51,7 +52,7 @@ fn shortened(value: &Value) -> String {
 }
 
 fn objects(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
-    let titles = ["MADE BY", "SOURCE", "FIELDS"].map(str::to_owned).to_vec();
+    let titles = ["MADE BY", "SOURCE", "FIELDS"];
     let row = |made: &Value| {
         let fields = if made["required"] == true { "(all)".to_owned() } else { joined(made, "fields", ", ") };
         vec![text(made, "object").to_owned(), text(made, "source").to_owned(), fields]
@@ -60,7 +61,7 @@ fn objects(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     if made_by.is_empty() {
         writeln!(out, "No single object makes a difference to it.")?;
     } else {
-        columns(&std::iter::once(titles).chain(made_by.iter().map(row)).collect::<Vec<_>>(), out)?;
+        columns(&titled(&titles, made_by.iter().map(row)), out)?;
         writeln!(out, "\nTHROUGH")?;
         for made in made_by.iter().filter(|made| !list(made, "through").is_empty()) {
             writeln!(out, "{}: {}", text(made, "object"), joined(made, "through", " > "))?;

@@ -1,7 +1,5 @@
 //! Pods of the control plane and of proxies, found in the cluster of a kubeconfig.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use http::Request;
 use kube::Client;
@@ -9,6 +7,7 @@ use serde_json::Value;
 use sluice_install::TargetCluster;
 
 use super::QueryError;
+use crate::install_args::ClusterArgs;
 
 /// Label of the revision of a control plane.
 const REVISION_LABEL: &str = "istio.io/rev";
@@ -16,12 +15,8 @@ const REVISION_LABEL: &str = "istio.io/rev";
 /// Flags about the cluster.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClusterFlags {
-    /// Kubeconfig file. Without it, KUBECONFIG, ~/.kube/config or the service account of the pod is used.
-    #[arg(short = 'c', long, value_name = "FILE", help_heading = "Server")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Without it, the current one is used.
-    #[arg(long, value_name = "NAME", help_heading = "Server")]
-    pub(crate) context: Option<String>,
+    #[command(flatten, next_help_heading = "Server")]
+    pub(crate) target: ClusterArgs,
     /// Namespace of the control plane.
     #[arg(
         short = 'i',
@@ -53,7 +48,7 @@ pub(crate) struct KubeconfigCluster {
 impl KubeconfigCluster {
     /// Reads the kubeconfig.
     pub(crate) async fn connect(flags: &ClusterFlags) -> Result<Self, QueryError> {
-        let target = TargetCluster::connect(flags.kubeconfig.as_deref(), flags.context.as_deref()).await;
+        let target = TargetCluster::connect(flags.target.kubeconfig.as_deref(), flags.target.context.as_deref()).await;
         let hint = "--address is the address of a control plane without a kubeconfig";
         let target = target.map_err(|error| QueryError::Cluster(format!("{error}; {hint}")))?;
         Ok(Self { target })

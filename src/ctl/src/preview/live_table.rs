@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use crate::answer_output::{columns, joined, list, proxies, text};
+use crate::answer_output::{joined, list, proxies, text};
+use crate::columns::{columns, table as titled};
 
 /// Characters of a value.
 const MAX_VALUE_CHARS: usize = 120;
@@ -39,7 +40,7 @@ fn place(entry: &Value) -> String {
 }
 
 fn objects(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
-    let titles = ["OBJECT", "CHANGE", "SOURCE", "REASON"].map(str::to_owned).to_vec();
+    let titles = ["OBJECT", "CHANGE", "SOURCE", "REASON"];
     let row = |object: &Value| {
         vec![
             text(object, "object").to_owned(),
@@ -49,7 +50,7 @@ fn objects(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
         ]
     };
     let rows = list(answer, "objects").iter().map(row);
-    columns(&std::iter::once(titles).chain(rows).collect::<Vec<_>>(), out)
+    columns(&titled(&titles, rows), out)
 }
 
 fn findings(title: &str, found: &[Value], out: &mut dyn Write) -> io::Result<()> {
@@ -72,13 +73,13 @@ fn summary(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(out)?;
     let count = |summary: &Value, field: &str| summary[field].as_u64().unwrap_or_default().to_string();
-    let titles = ["TYPE", "ADDED", "CHANGED", "REMOVED", "PROXIES", "BYTES"].map(str::to_owned).to_vec();
+    let titles = ["TYPE", "ADDED", "CHANGED", "REMOVED", "PROXIES", "BYTES"];
     let row = |summary: &Value| {
         let mut row = vec![text(summary, "type").to_owned()];
         row.extend(["added", "changed", "removed", "proxies", "bytes"].map(|field| count(summary, field)));
         row
     };
-    columns(&std::iter::once(titles).chain(types.iter().map(row)).collect::<Vec<_>>(), out)?;
+    columns(&titled(&titles, types.iter().map(row)), out)?;
     let concerned = &answer["proxies"];
     let more = match concerned["count"].as_u64().unwrap_or_default() - list(concerned, "names").len() as u64 {
         0 => String::new(),

@@ -35,7 +35,7 @@ Exit codes:
 pub(crate) enum ProxyConfigCommand {
     /// Clusters.
     #[command(visible_aliases = ["clusters", "c"], after_help = EXAMPLES)]
-    Cluster(ClusterArgs),
+    Cluster(ClusterFilterArgs),
     /// Listeners and their filter chains.
     #[command(visible_aliases = ["listeners", "l"], after_help = EXAMPLES)]
     Listener(ListenerArgs),
@@ -134,7 +134,7 @@ pub(crate) struct BootstrapArgs {
 
 /// Flags of `cluster`.
 #[derive(Debug, Args)]
-pub(crate) struct ClusterArgs {
+pub(crate) struct ClusterFilterArgs {
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
     /// Only clusters with this text in their host.

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::args::{Direction, Filter};
-use super::dump::{origin, text};
+use super::dump::origin;
+use crate::answer_output::text;
 
 /// The parts of the name of a cluster: `outbound|80|v1|ratings.shop.svc.cluster.local`. A name of another form is a host.
 #[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]

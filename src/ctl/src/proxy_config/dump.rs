@@ -176,16 +176,6 @@ fn redact_content(value: &mut Value) {
     }
 }
 
-/// Elements of a list; none if it is absent.
-pub(crate) fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
-    value[field].as_array().map_or(&[], Vec::as_slice)
-}
-
-/// A text; empty if it is absent.
-pub(crate) fn text<'v>(value: &'v Value, field: &str) -> &'v str {
-    value[field].as_str().unwrap_or_default()
-}
-
 /// The object that made a resource, from its metadata: `NAME.NAMESPACE`.
 pub(crate) fn origin(resource: &Value) -> String {
     let Some(path) = resource["metadata"]["filterMetadata"]["istio"]["config"].as_str() else { return String::new() };

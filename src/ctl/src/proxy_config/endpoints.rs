@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::args::Filter;
 use super::clusters::ClusterName;
-use super::dump::{list, text};
+use crate::answer_output::{list, text};
 
 pub(super) const HEALTH_TITLES: [&str; 4] = ["ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"];
 pub(super) const LOCALITY_TITLES: [&str; 4] = ["NAME", "STATUS", "LOCALITY", "CLUSTER"];

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::args::Filter;
-use super::dump::{list, text};
 use super::routes::condition;
+use crate::answer_output::{list, text};
 
 pub(super) const TITLES: [&str; 4] = ["ADDRESSES", "PORT", "MATCH", "DESTINATION"];
 pub(super) const SHORT_TITLES: [&str; 3] = ["ADDRESSES", "PORT", "TYPE"];

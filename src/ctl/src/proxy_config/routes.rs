@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::args::Filter;
-use super::dump::{list, origin, text};
+use super::dump::origin;
+use crate::answer_output::{list, text};
 
 pub(super) const TITLES: [&str; 5] = ["NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"];
 pub(super) const SHORT_TITLES: [&str; 2] = ["NAME", "VIRTUAL HOSTS"];

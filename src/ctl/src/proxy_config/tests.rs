@@ -73,7 +73,7 @@ fn clusters_are_selected_by_host_port_direction_and_subset() {
         (Filter { fqdn: some("nowhere"), ..Filter::default() }, &[]),
     ] {
         let selected = selected(&dump(WEB), Kind::Cluster, &filter);
-        let selected: Vec<_> = selected.as_array().expect("clusters").iter().map(|it| dump::text(it, "name")).collect();
+        let selected: Vec<_> = selected.as_array().expect("clusters").iter().map(|it| text(it, "name")).collect();
         assert_eq!(selected, names, "{filter:?}");
     }
 }

@@ -1,0 +1,125 @@
+//! The replicas of a control plane, and the answers of their pages.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::Value;
+
+use super::Endpoint;
+use super::error::QueryError;
+use super::request::{ANSWER_TIMEOUT, Parameters, Question, Requester};
+
+/// The replicas of a control plane.
+pub(crate) struct Server {
+    pub(crate) replicas: Vec<Endpoint>,
+    pub(super) requester: Requester,
+}
+
+impl Server {
+    /// The answer of a debug page: of the first replica that has what the question names.
+    pub(crate) fn get(&self, page: &str, parameters: &Parameters<'_>) -> Result<Value, QueryError> {
+        parsed(&self.bytes(&format!("/debug/{page}"), parameters)?)
+    }
+
+    /// The body of a page, as [`Self::get`].
+    pub(crate) fn bytes(&self, path: &str, parameters: &Parameters<'_>) -> Result<Vec<u8>, QueryError> {
+        self.first_that_has(|replica| self.bytes_of(replica, path, parameters))
+    }
+
+    /// The body of a page of one replica.
+    pub(crate) fn bytes_of(
+        &self,
+        replica: &Endpoint,
+        path: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<Vec<u8>, QueryError> {
+        self.requester.body(replica, Question::get(path, parameters, ANSWER_TIMEOUT))
+    }
+
+    /// The answer of the first replica that has what the question names.
+    fn first_that_has<T>(&self, ask: impl FnMut(&Endpoint) -> Result<T, QueryError>) -> Result<T, QueryError> {
+        let mut not_found = None;
+        for answer in self.replicas.iter().map(ask) {
+            match answer {
+                Err(QueryError::NotFound(text)) => not_found = not_found.or(Some(text)),
+                answer => return answer,
+            }
+        }
+        Err(QueryError::NotFound(not_found.unwrap_or_default()))
+    }
+
+    /// The answer of a debug page of the first replica to a request with a body.
+    pub(crate) fn post(&self, page: &str, parameters: &Parameters<'_>, body: String) -> Result<Value, QueryError> {
+        let path = format!("/debug/{page}");
+        let question = Question { method: Method::POST, body, ..Question::get(&path, parameters, ANSWER_TIMEOUT) };
+        parsed(&self.requester.body(self.first()?, question)?)
+    }
+
+    /// Reads a debug page of the first replica as its bytes arrive, of any size.
+    pub(crate) fn stream(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+        timeout: Duration,
+        on_chunk: &mut (dyn FnMut(&[u8]) + Send),
+    ) -> Result<(), QueryError> {
+        let path = format!("/debug/{page}");
+        let question = Question { max_answer_bytes: usize::MAX, ..Question::get(&path, parameters, timeout) };
+        self.requester.receive(self.first()?, question, on_chunk)
+    }
+
+    fn first(&self) -> Result<&Endpoint, QueryError> {
+        self.replicas.first().ok_or_else(|| QueryError::Cluster("the control plane has no running pod".to_owned()))
+    }
+
+    /// The answers of a debug page of all replicas.
+    pub(crate) fn get_all(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<Vec<(&Endpoint, Value)>, QueryError> {
+        let path = format!("/debug/{page}");
+        let answers = self.replicas.iter();
+        let answers = answers.map(|replica| Ok((replica, parsed(&self.bytes_of(replica, &path, parameters)?)?)));
+        answers.collect()
+    }
+
+    /// Reads a page of lines, each a JSON value, as they arrive. The first replica answers that has what the question names.
+    pub(crate) fn lines(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+        timeout: Duration,
+        on_line: &mut (dyn FnMut(Value) + Send),
+    ) -> Result<(), QueryError> {
+        self.first_that_has(|replica| self.lines_of(replica, page, parameters, timeout, on_line))
+    }
+
+    fn lines_of(
+        &self,
+        replica: &Endpoint,
+        page: &str,
+        parameters: &Parameters<'_>,
+        timeout: Duration,
+        on_line: &mut (dyn FnMut(Value) + Send),
+    ) -> Result<(), QueryError> {
+        let (mut rest, mut failed) = (Vec::new(), None);
+        let path = format!("/debug/{page}");
+        let question = Question::get(&path, parameters, timeout);
+        self.requester.receive(replica, question, &mut |chunk| {
+            rest.extend_from_slice(chunk);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                match serde_json::from_slice(&line) {
+                    Ok(value) => on_line(value),
+                    Err(error) => failed = Some(error.to_string()),
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), |error| Err(QueryError::Response(error)))
+    }
+}
+
+fn parsed(body: &[u8]) -> Result<Value, QueryError> {
+    serde_json::from_slice(body).map_err(|error| QueryError::Response(error.to_string()))
+}
