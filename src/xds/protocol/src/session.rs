@@ -371,7 +371,6 @@ impl Session {
     pub fn status(&self) -> BTreeMap<ResourceType, TypeStatus> {
         let status = |subscription: &Subscription| TypeStatus {
             wildcard: subscription.wildcard,
-            names: subscription.names.len(),
             sent: (subscription.sent_nonce > 0).then(|| self.nonce(subscription.sent_nonce)),
             acked: (subscription.acked_nonce > 0).then(|| self.nonce(subscription.acked_nonce)),
             sent_at: subscription.sent_at,
@@ -437,8 +436,6 @@ pub struct ResourceProgress {
 pub struct TypeStatus {
     /// It subscribes to all resources in its scope.
     pub wildcard: bool,
-    /// Number of names it subscribes to.
-    pub names: usize,
     /// Nonce of the last response.
     pub sent: Option<String>,
     /// Nonce of the last response it acknowledged.
