@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Value, json};
 use sluice_kube::{Election, ROOTS_LOCK, Term};
 use sluice_testkit::kube_api::{KubeApi, Route};
@@ -91,11 +92,33 @@ impl LockNamespace {
 
     /// Another control plane writes itself into the lock, whether or not it is free.
     async fn take(&self, identity: &str, key: &str) {
-        let record = json!({
+        self.write(&Self::record_of(identity, key).to_string()).await;
+    }
+
+    fn record_of(identity: &str, key: &str) -> Value {
+        json!({
             "holderIdentity": identity, "holderKey": key, "leaseDurationSeconds": 1,
             "acquireTime": "2026-01-01T00:00:00Z", "renewTime": "2026-01-01T00:00:00Z", "leaderTransitions": 7,
-        });
-        self.write(&record.to_string()).await;
+        })
+    }
+
+    /// The holder renews the lock, as a control plane does: only while no other has written it. Returns whether it still held it.
+    async fn renew(&self, client: &kube::Client, identity: &str, key: &str) -> bool {
+        let object = self.api.get("v1", "ConfigMap", &self.name, ROOTS_LOCK.name()).await.expect("the lock");
+        let mut object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        let record: Value = annotations[RECORD].parse().expect("a record");
+        if record["holderIdentity"] != identity {
+            return false;
+        }
+        annotations.insert(RECORD.to_owned(), Self::record_of(identity, key).to_string());
+        let config_maps = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+        let locks = Api::<DynamicObject>::namespaced_with(client.clone(), &self.name, &config_maps);
+        match locks.replace(ROOTS_LOCK.name(), &PostParams::default(), &object).await {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if status.code == 409 => false,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Waits until the lock is renewed a number of times.
@@ -180,13 +203,13 @@ async fn default_revision_takes_the_lock_and_waits_until_the_holder_has_ended(ap
     const DEFAULT: &str = "istio-revision-tag-default";
     let lock = LockNamespace::new(api).await;
     lock.take("istiod-canary-1", "canary").await;
+    let direct = sluice_kube::client(lock.api.config(Route::Direct).await).expect("a client");
     let holding = async {
         for renewal in 0.. {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if lock.holder().await != "istiod-canary-1" {
+            if !lock.renew(&direct, "istiod-canary-1", &format!("canary-{renewal}")).await {
                 break;
             }
-            lock.take("istiod-canary-1", &format!("canary-{renewal}")).await;
         }
         Instant::now()
     };
