@@ -104,7 +104,7 @@ pub use proxy_config::{
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
 };
 pub use proxy_config_resource::ProxyConfigResource;
-pub use reject::{Reject, Severity};
+pub use reject::{Reject, RejectCause, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication, WantedJwks};
 pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
 pub use resource_type::ResourceType;

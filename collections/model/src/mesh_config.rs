@@ -91,11 +91,23 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Whether the labels satisfy it; the empty selector matches everything, an unknown operator nothing.
+    /// Whether the labels satisfy it; the empty selector matches everything, an invalid condition nothing.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && self.match_expressions.iter().all(|expression| expression.matches(labels))
+        self.matches_labels_of(|key| labels.get(key).map(Text::as_str))
+    }
+
+    /// As [`Self::matches`], for labels that are looked up by key.
+    #[must_use]
+    pub fn matches_labels_of<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
+        self.match_labels.iter().all(|(key, value)| label(key) == Some(value.as_str()))
+            && self.match_expressions.iter().all(|expression| expression.matches(label(&expression.key)))
+    }
+
+    /// Whether it has no condition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 }
 
@@ -111,15 +123,25 @@ pub struct LabelRequirement {
 }
 
 impl LabelRequirement {
-    fn matches(&self, labels: &Labels) -> bool {
-        let value = labels.get(&self.key);
+    /// Whether Kubernetes accepts the operator with this number of values.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
         match self.operator.as_str() {
-            "In" => value.is_some_and(|value| self.values.contains(value)),
-            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
+            "In" | "NotIn" => !self.values.is_empty(),
+            "Exists" | "DoesNotExist" => self.values.is_empty(),
             _ => false,
         }
+    }
+
+    fn matches(&self, value: Option<&str>) -> bool {
+        let is_listed = value.is_some_and(|value| self.values.iter().any(|listed| listed.as_str() == value));
+        self.is_valid()
+            && match self.operator.as_str() {
+                "In" => is_listed,
+                "NotIn" => !is_listed,
+                "Exists" => value.is_some(),
+                _ => value.is_none(),
+            }
     }
 }
 

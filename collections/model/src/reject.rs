@@ -26,6 +26,25 @@ impl Severity {
     }
 }
 
+/// What a finding is about, for readers that tell it from others.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RejectCause {
+    /// No reader tells it from others.
+    #[default]
+    Other,
+    /// A rule of a VirtualService that no request reaches: earlier rules have all of its matches, or match every request.
+    UnreachableRule,
+    /// A match of a rule of a VirtualService that no request reaches: an earlier match accepts all of its requests.
+    IneffectiveMatch,
+}
+
+impl RejectCause {
+    fn is_other(&self) -> bool {
+        *self == Self::Other
+    }
+}
+
 /// An invalid part of an object. It is a record of a collection: it is retracted when the object is fixed or deleted.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Reject {
@@ -39,6 +58,9 @@ pub struct Reject {
     pub reason: Text,
     /// Whether admission refuses the object, and whether the part applies.
     pub severity: Severity,
+    /// What the finding is about.
+    #[serde(default, skip_serializing_if = "RejectCause::is_other")]
+    pub cause: RejectCause,
 }
 
 impl fmt::Display for Reject {

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use sluice_model::{Decimal, Labels, Severity, Text};
+use sluice_model::{Decimal, Labels, RejectCause, Severity, Text};
 use sluice_proto::json::parse_duration;
 
 use crate::findings::UNKNOWN_FIELD;
@@ -75,6 +75,11 @@ impl<'a> Fields<'a> {
     /// Records a warning at the field `name`.
     pub fn warn(&self, name: &str, reason: impl Into<Text>) {
         self.note(Severity::Warning, name, reason);
+    }
+
+    /// Records a warning with its cause at the field `name`.
+    pub(crate) fn warn_of(&self, cause: RejectCause, name: &str, reason: impl Into<Text>) {
+        self.findings.note_of(cause, Severity::Warning, &self.path.with(name), reason);
     }
 
     fn note(&self, severity: Severity, name: &str, reason: impl Into<Text>) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sluice_model::{Kind, ObjectKey, Reject, Severity, Text};
+use sluice_model::{Kind, ObjectKey, Reject, RejectCause, Severity, Text};
 use sluice_proto::json::{MAX_FIELD_PATH_BYTES, MAX_REASON_BYTES, Shortened};
 
 use crate::pattern::PatternChecker;
@@ -26,6 +26,8 @@ pub struct Finding {
     /// `Error`: the part does not apply. `Refused`: admission refuses the object, which applies where it is stored.
     /// `Warning`: the object is admitted; the part may have no effect.
     pub severity: Severity,
+    /// What the finding is about.
+    pub cause: RejectCause,
 }
 
 impl Finding {
@@ -38,8 +40,8 @@ impl Finding {
     /// The reject record of this finding for `object`.
     #[must_use]
     pub(crate) fn into_reject(self, kind: Kind, object: &ObjectKey) -> Reject {
-        let Self { field_path, reason, severity } = self;
-        Reject { kind, object: object.clone(), field_path, reason, severity }
+        let Self { field_path, reason, severity, cause } = self;
+        Reject { kind, object: object.clone(), field_path, reason, severity, cause }
     }
 }
 
@@ -120,6 +122,17 @@ impl Findings {
 
     /// Records a finding.
     pub fn note(&self, severity: Severity, field_path: &(impl fmt::Display + ?Sized), reason: impl Into<Text>) {
+        self.note_of(RejectCause::Other, severity, field_path, reason);
+    }
+
+    /// Records a finding with its cause.
+    pub(crate) fn note_of(
+        &self,
+        cause: RejectCause,
+        severity: Severity,
+        field_path: &(impl fmt::Display + ?Sized),
+        reason: impl Into<Text>,
+    ) {
         if !self.keeps(severity) {
             return self.omit(severity, 1);
         }
@@ -127,7 +140,7 @@ impl Findings {
         let reason =
             if reason.len() > MAX_REASON_BYTES { Shortened::of(&*reason, MAX_REASON_BYTES).into() } else { reason };
         let field_path = Shortened::of(field_path, MAX_FIELD_PATH_BYTES).into();
-        self.keep(Finding { field_path, reason, severity });
+        self.keep(Finding { field_path, reason, severity, cause });
     }
 
     fn keep(&self, finding: Finding) {
@@ -245,7 +258,12 @@ impl Findings {
             && self.most > 0
         {
             let reason = format!("{} more findings are not listed: at most {} are kept", omitted.total(), self.most);
-            findings.push(Finding { field_path: Text::default(), reason: reason.into(), severity });
+            findings.push(Finding {
+                field_path: Text::default(),
+                reason: reason.into(),
+                severity,
+                cause: RejectCause::Other,
+            });
         }
         findings
     }

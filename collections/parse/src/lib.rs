@@ -38,6 +38,7 @@ mod item;
 mod kind_info;
 mod kinds;
 mod kubeconfig;
+mod label_selector;
 mod list;
 mod mesh_config;
 mod mesh_networks;
@@ -79,6 +80,7 @@ pub use kind_info::{KindInfo, Parse};
 pub(crate) use kinds::find_kind;
 pub use kinds::{KINDS, WORKLOAD_KINDS, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, kubeconfig_cluster, parse_kubeconfig};
+pub use label_selector::parse_label_selector;
 pub use list::list_items;
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
@@ -87,6 +89,7 @@ pub(crate) use names::{
     resolve_host,
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
+pub use protocol::service_port_protocol;
 pub use proxy::{NodeParseError, parse_proxy};
 pub use proxy_config::{default_proxy_config, merge_proxy_config};
 pub use sluice_proto::json::parse_duration;

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use sluice_model::{
-    AccessLogEncoding, CaCertificate, DefaultProviders, HttpRetry, InboundPolicy, LabelRequirement, LabelSelector,
-    MeshConfig, OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, Text, TlsSettings,
-    TlsVersion, Visibility,
+    AccessLogEncoding, CaCertificate, DefaultProviders, HttpRetry, InboundPolicy, MeshConfig, OutboundPolicy,
+    PathNormalization, ServiceEntryVisibility, ServiceSettings, Text, TlsSettings, TlsVersion, Visibility,
 };
 
 use crate::extension_provider::{extension_provider, is_log_format};
 use crate::fields::set;
+use crate::label_selector::label_selector;
 use crate::proxy_config::merge_proxy_fields;
 use crate::traffic_policy::{
     client_tls, connection_pool, locality_lb, outlier_detection, tcp_keepalive, zone_aware_lb,
@@ -204,18 +204,6 @@ fn service_entry_visibility(fields: &Fields<'_>) -> ServiceEntryVisibility {
             let rules = policy.objects("matchingRules");
             let selectors = rules.iter().map(|rule| rule.read("namespaceSelector", label_selector)).collect();
             (policy.choice("visibility", &words).unwrap_or_default(), selectors)
-        }),
-    }
-}
-
-/// `LabelSelector` of Kubernetes.
-pub(crate) fn label_selector(fields: &Fields<'_>) -> LabelSelector {
-    LabelSelector {
-        match_labels: fields.text_map("matchLabels"),
-        match_expressions: fields.list("matchExpressions", |expression| LabelRequirement {
-            key: expression.text("key"),
-            operator: expression.text("operator"),
-            values: expression.texts("values"),
         }),
     }
 }

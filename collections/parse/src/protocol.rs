@@ -36,7 +36,8 @@ pub(crate) fn unknown(name: &str) -> String {
 }
 
 /// The protocol of a Kubernetes Service port: from the transport, then `appProtocol`, then the name up to its first `-`.
-pub(crate) fn of_service_port(port: u16, name: &str, transport: &str, app_protocol: Option<&str>) -> Protocol {
+#[must_use]
+pub fn service_port_protocol(port: u16, name: &str, transport: &str, app_protocol: Option<&str>) -> Protocol {
     if transport == "UDP" {
         return Protocol::Udp;
     }
@@ -61,7 +62,11 @@ mod tests {
     #[test]
     fn protocol_is_from_app_protocol_then_name_then_port() {
         let check = |port, name, transport, app, expected| {
-            assert_eq!(of_service_port(port, name, transport, app), expected, "{port} {name} {transport} {app:?}");
+            assert_eq!(
+                service_port_protocol(port, name, transport, app),
+                expected,
+                "{port} {name} {transport} {app:?}"
+            );
         };
         check(80, "http-web", "TCP", None, Protocol::Http);
         check(80, "HTTP", "TCP", None, Protocol::Http);

@@ -129,7 +129,7 @@ fn service_port(i: usize, port: Port, findings: &Findings) -> Option<KubernetesS
         _ => Text::default(),
     };
     Some(KubernetesServicePort {
-        protocol: protocol::of_service_port(port.port, &name, &transport, port.app_protocol.as_deref()),
+        protocol: protocol::service_port_protocol(port.port, &name, &transport, port.app_protocol.as_deref()),
         name,
         port: port.port,
         transport: if transport == "TCP" { Text::default() } else { transport },

@@ -1,7 +1,7 @@
 //! Validation of objects by the rules of admission, for `sluicectl validate` and for the validating webhook.
 
 use serde_json::Value;
-use sluice_model::{Kind, MeshConfig, Reject, Severity, Text};
+use sluice_model::{Kind, MeshConfig, Reject, RejectCause, Severity, Text};
 
 use crate::fields::one_of;
 use crate::findings::MAX_FINDINGS;
@@ -96,7 +96,7 @@ fn add_problems(chunk: Chunk<'_>, document: &Document, locate: bool, validation:
     let positions = if locate { find_positions(chunk.text, begin.line, &paths) } else { vec![begin; paths.len()] };
     validation.problems.extend(found.iter().zip(positions).map(|((object, finding), at)| {
         let ObjectName { kind, namespace, name } = object.clone();
-        let Finding { field_path, reason, severity } = finding.clone();
+        let Finding { field_path, reason, severity, .. } = finding.clone();
         Problem {
             position: Position { line: at.line + before, ..at },
             kind,
@@ -148,7 +148,10 @@ fn validate_document(object: &Value, path: &str, validation: &mut Validation, fo
     }
     let mut note = |severity, field: &str, reason: String| {
         let field_path = format!("{path}{field}").trim_end_matches('.').into();
-        found.push((described.clone(), Finding { field_path, reason: reason.into(), severity }));
+        found.push((
+            described.clone(),
+            Finding { field_path, reason: reason.into(), severity, cause: RejectCause::Other },
+        ));
     };
     if object.get("kind").is_none() && object.get("apiVersion").is_none() {
         let findings = mesh_findings(object);
@@ -224,7 +227,12 @@ fn mesh_findings(value: &Value) -> Vec<Finding> {
     // Not all findings are kept.
     if fields.iter().filter(unknown).count() == fields.len().min(MAX_FINDINGS) && warnings >= fields.len() {
         let reason = "expected an object with `apiVersion` and `kind`, a MeshConfig or MeshNetworks".into();
-        return vec![Finding { field_path: Text::default(), reason, severity: Severity::Error }];
+        return vec![Finding {
+            field_path: Text::default(),
+            reason,
+            severity: Severity::Error,
+            cause: RejectCause::Other,
+        }];
     }
     found
 }

@@ -59,14 +59,19 @@ const CHECKS: [(&str, Check); 19] = [
     ("sidecar.istio.io/proxyMemoryLimit", quantity),
 ];
 
+/// Checks the value of an annotation of a pod by the rules of injection. Other annotations have none.
+///
+/// # Errors
+/// The value is invalid; injection refuses the pod for this reason.
+pub fn check_annotation(name: &str, value: &str) -> Result<(), String> {
+    CHECKS.iter().find(|(known, _)| *known == name).map_or(Ok(()), |(_, check)| check(value))
+}
+
 /// Checks the annotations of a pod. The error names all that are invalid.
 pub(crate) fn check(annotations: &Json) -> Result<(), String> {
     let mut reasons = Vec::new();
     for (name, value) in annotations.as_object().into_iter().flatten() {
-        let check = CHECKS.iter().find(|(known, _)| known == name).map(|(_, check)| check);
-        if let (Some(check), Some(value)) = (check, value.as_str())
-            && let Err(reason) = check(value)
-        {
+        if let Some(Err(reason)) = value.as_str().map(|value| check_annotation(name, value)) {
             reasons.push(format!("* invalid value '{value}' for annotation '{name}': {reason}"));
         }
     }

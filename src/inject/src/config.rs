@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
+use sluice_model::LabelSelector;
+use sluice_parse::parse_label_selector;
 use sluice_parse::yaml::{Limits, SyntaxError, parse_value};
 use thiserror::Error;
 
@@ -64,8 +66,8 @@ pub(crate) struct InjectionConfig {
     pub(crate) default_templates: Vec<String>,
     pub(crate) templates: BTreeMap<String, Template>,
     pub(crate) aliases: BTreeMap<String, Vec<String>>,
-    pub(crate) never: Vec<Json>,
-    pub(crate) always: Vec<Json>,
+    pub(crate) never: Vec<LabelSelector>,
+    pub(crate) always: Vec<LabelSelector>,
     pub(crate) annotations: Map<String, Json>,
 }
 
@@ -109,8 +111,8 @@ impl InjectionConfig {
             default_templates,
             templates,
             aliases,
-            never: list(&config["neverInjectSelector"], "neverInjectSelector")?,
-            always: list(&config["alwaysInjectSelector"], "alwaysInjectSelector")?,
+            never: selectors(&config, "neverInjectSelector")?,
+            always: selectors(&config, "alwaysInjectSelector")?,
             annotations: annotations.clone(),
         })
     }
@@ -140,6 +142,12 @@ fn list(value: &Json, path: &str) -> Result<Vec<Json>, ConfigError> {
         Json::Array(items) => Ok(items.clone()),
         _ => Err(ConfigError::Field { path: path.to_owned(), expected: "a list" }),
     }
+}
+
+/// Empty selectors select no pod here, and invalid ones are ignored.
+fn selectors(config: &Json, field: &str) -> Result<Vec<LabelSelector>, ConfigError> {
+    let found = list(&config[field], field)?;
+    Ok(found.iter().filter_map(parse_label_selector).filter(|selector| !selector.is_empty()).collect())
 }
 
 fn texts(value: &Json, path: &str) -> Result<Vec<String>, ConfigError> {

@@ -28,13 +28,14 @@ mod proxy_config;
 mod rendering;
 mod request_path;
 mod review;
-mod selector;
+mod webhook_selection;
 mod workload;
 
+pub use annotations::check_annotation;
 pub use config::ConfigError;
 pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
 pub use mesh::mesh_config;
 pub use native::supports_native_sidecars;
 pub use review::{Admission, AdmissionReview, ReviewError, denial};
-pub use selector::webhook_selects;
 pub use sluice_template::TemplateError;
+pub use webhook_selection::webhook_selects;

@@ -1,11 +1,11 @@
 //! Which pods are injected (W03).
 
 use serde_json::Value as Json;
+use sluice_model::LabelSelector;
 
 use crate::annotations::INJECT;
 use crate::config::{InjectionConfig, Policy};
 use crate::pod::meta_text;
-use crate::selector::matches;
 
 /// Namespaces whose pods are never injected.
 const IGNORED_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
@@ -15,13 +15,13 @@ pub(crate) fn is_injected(config: &InjectionConfig, pod: &Json, namespace: &str)
     if pod["spec"]["hostNetwork"].as_bool() == Some(true) || IGNORED_NAMESPACES.contains(&namespace) {
         return false;
     }
-    let labels = &pod["metadata"]["labels"];
+    let selects = |selector: &LabelSelector| selector.matches_labels_of(|key| meta_text(pod, "labels", key));
     let choice = meta_text(pod, "labels", INJECT).or_else(|| meta_text(pod, "annotations", INJECT));
     let chosen = match choice {
         Some("true") => Some(true),
         Some("false") => Some(false),
-        _ if config.never.iter().any(|selector| matches(selector, labels)) => Some(false),
-        _ if config.always.iter().any(|selector| matches(selector, labels)) => Some(true),
+        _ if config.never.iter().any(selects) => Some(false),
+        _ if config.always.iter().any(selects) => Some(true),
         _ => None,
     };
     match config.policy {

@@ -15,6 +15,7 @@ mod raw_object;
 mod reachability;
 mod term;
 mod transport;
+mod untrusted;
 mod watch_states;
 
 use std::path::Path;
@@ -35,6 +36,7 @@ pub use lock::{ADDRESSES_LOCK, INGRESS_LOCK, Lock, ROOTS_LOCK, STATUS_LOCK, UNTA
 pub use object_path::ObjectPath;
 pub use term::{Term, TermEnded};
 pub use transport::{REQUEST_TIMEOUT, client, request};
+pub use untrusted::untrusted_config;
 pub use watch_states::{FailureSummary, WatchStates, WatchSummary};
 
 /// Limits of lists and watches.

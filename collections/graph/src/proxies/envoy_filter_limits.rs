@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_model::{
-    ApplyTo, EnvoyFilter, EnvoyPatch, Kind, ObjectKey, ObjectMatch, PatchOperation, Reject, RouteTableMatch, Severity,
-    Text, Timestamp,
+    ApplyTo, EnvoyFilter, EnvoyPatch, Kind, ObjectKey, ObjectMatch, PatchOperation, Reject, RejectCause,
+    RouteTableMatch, Severity, Text, Timestamp,
 };
 
 use crate::inputs::RejectKey;
@@ -88,6 +88,7 @@ pub(crate) fn derive_limited_filters<'s>(
                 field_path: format!("spec.configPatches[{n}]").into(),
                 reason: reason(*exceeded, namespace, limits),
                 severity: Severity::Error,
+                cause: RejectCause::Other,
             };
             rejects.entry(RejectKey { kind: Kind::EnvoyFilter, object: object.clone() }).or_default().push(reject);
         }

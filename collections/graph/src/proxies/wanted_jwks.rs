@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_model::{
-    Host, Jwks, JwksKey, JwtKeys, JwtRule, Kind, ObjectKey, Reject, ServiceKey, Severity, Text, Timestamp, WantedJwks,
+    Host, Jwks, JwksKey, JwtKeys, JwtRule, Kind, ObjectKey, Reject, RejectCause, ServiceKey, Severity, Text, Timestamp,
+    WantedJwks,
 };
 
 use super::collectors::find_collector;
@@ -108,6 +109,7 @@ pub(crate) fn derive_wanted_jwks<'s>(
                     field_path: format!("spec.jwtRules[{n}].{field}").into(),
                     reason,
                     severity: Severity::Error,
+                    cause: RejectCause::Other,
                 })
             };
             let rejects: Vec<Reject> = policy.sets.iter().filter_map(reject).collect();

@@ -7,7 +7,7 @@ use sluice_model::gateway_api::{AllowedRoutes, GROUP, Listener, ListenerTls, Lis
 use super::reference::{group_kind, object_ref};
 use super::route::check_hostname;
 use crate::Fields;
-use crate::mesh_config::label_selector;
+use crate::label_selector::label_selector;
 
 /// Reads `listeners`.
 pub(super) fn listeners(fields: &Fields<'_>) -> Vec<Listener> {

@@ -17,13 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use reader::{ClusterReader, Event, ReaderOptions};
 use secrets::{ClusterSecret, ClusterSecrets, SecretsReceiver};
 use sluice_engine::Input;
 use sluice_graph::RejectKey;
 use sluice_kube::{Api, Clients, KubeOptions, ListWatch, Resource};
-use sluice_model::{Kind, ObjectKey, Redacted, Reject, Severity, Text};
+use sluice_model::{Kind, ObjectKey, Redacted, Reject, RejectCause, Severity, Text};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -309,6 +308,7 @@ impl RemoteClusters {
                         field_path: format!("data[{id}]{dot}{path}").into(),
                         reason: reason.into(),
                         severity,
+                        cause: RejectCause::Other,
                     };
                     rejects.entry(name.clone()).or_default().push(reject);
                 };
@@ -434,13 +434,10 @@ impl RemoteCluster {
 
 /// A client with the kubeconfig of a Secret, or its faults: field path and reason. No reason quotes the kubeconfig.
 async fn connect(kubeconfig: &Redacted, allowed: &BTreeSet<String>) -> Result<Client, Vec<(String, String)>> {
-    let value = sluice_parse::parse_kubeconfig(&kubeconfig.0, allowed)
-        .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.reason)).collect::<Vec<_>>())?
-        .into_value();
     let fault = |reason: &str| vec![(String::new(), reason.to_owned())];
-    let kubeconfig: Kubeconfig = serde_json::from_value(value).map_err(|_| fault("is not a valid kubeconfig"))?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let config = config.map_err(|_| fault("has an invalid server URL or invalid root certificates"))?;
+    let config = sluice_kube::untrusted_config(&kubeconfig.0, allowed)
+        .await
+        .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.reason)).collect::<Vec<_>>())?;
     // This runs the credential plugin, if the kubeconfig may have one.
     tokio::task::block_in_place(|| sluice_kube::client(config))
         .map_err(|_| fault("has an invalid certificate, key, root certificate or credential"))

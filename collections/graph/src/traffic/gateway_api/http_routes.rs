@@ -8,7 +8,7 @@ use sluice_engine::{Collection, Context};
 use sluice_model::gateway_api::{GROUP, GroupKind, HttpRoute, HttpRule};
 use sluice_model::{
     DirectResponse, Host, HttpDestination, HttpMatch, HttpMirror, HttpRoute as VirtualRoute, Kind, ObjectKey, Reject,
-    RouteSemantics, Severity, StringMatch, Text, Timestamp, VirtualService,
+    RejectCause, RouteSemantics, Severity, StringMatch, Text, Timestamp, VirtualService,
 };
 
 use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
@@ -88,6 +88,7 @@ pub(super) fn rejects(kind: Kind, key: &ObjectKey, problems: &[(Text, Text)]) ->
         field_path: path.clone(),
         reason: reason.clone(),
         severity: Severity::Error,
+        cause: RejectCause::Other,
     };
     let key = RejectKey { kind, object: key.clone() };
     (!problems.is_empty()).then(|| (key, problems.iter().map(reject).collect()))

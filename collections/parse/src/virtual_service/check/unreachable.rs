@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sluice_model::RejectCause::{IneffectiveMatch, UnreachableRule};
 use sluice_model::{HttpMatch, NamedMatches, StringMatch, VirtualService};
 
 use crate::Fields;
@@ -22,7 +23,8 @@ fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: imp
     for (n, matches) in routes.enumerate() {
         let path = format!("{field}[{n}]");
         if let Some(all) = all {
-            fields.warn(&path, format!("unreachable: {field}[{all}] has no `match` and matches every request"));
+            let reason = format!("unreachable: {field}[{all}] has no `match` and matches every request");
+            fields.warn_of(UnreachableRule, &path, reason);
             continue;
         }
         if matches.is_empty() {
@@ -33,17 +35,15 @@ fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: imp
         for (m, matched) in matches.iter().enumerate() {
             match seen.get(matched) {
                 Some(earlier) => {
-                    fields.warn(
-                        &format!("{path}.match[{m}]"),
-                        format!("unreachable: {field}[{earlier}] has the same match"),
-                    );
+                    let reason = format!("unreachable: {field}[{earlier}] has the same match");
+                    fields.warn_of(IneffectiveMatch, &format!("{path}.match[{m}]"), reason);
                     repeated += 1;
                 }
                 None => drop(seen.insert(matched, n)),
             }
         }
         if repeated == matches.len() {
-            fields.warn(&path, "unreachable: earlier routes have all of its matches");
+            fields.warn_of(UnreachableRule, &path, "unreachable: earlier routes have all of its matches");
         }
     }
 }
@@ -68,7 +68,7 @@ fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
             }
             if let Some((route, of, short, _)) = earlier.iter().find(covers) {
                 let reason = format!("unreachable: http[{route}].match[{of}] matches every request below {short}");
-                fields.warn(&format!("http[{n}].match[{m}]"), reason);
+                fields.warn_of(IneffectiveMatch, &format!("http[{n}].match[{m}]"), reason);
             }
             earlier.push((n, m, prefix, matched));
         }
