@@ -15,13 +15,13 @@ pub struct MessageType {
 
 /// A code of `istioctl` that no analyzer makes.
 #[derive(Debug)]
-pub struct NotApplicable {
+pub struct OtherCode {
     /// Code.
     pub code: &'static str,
     /// Name.
     pub name: &'static str,
-    /// Why no analyzer makes it.
-    pub reason: &'static str,
+    /// What makes it instead, or why nothing does.
+    pub state: &'static str,
 }
 
 macro_rules! message_types {
@@ -60,6 +60,7 @@ message_types! {
     SCHEMA_WARNING = "IST0133" Warning "SchemaWarning";
     SERVICE_ENTRY_ADDRESSES_REQUIRED = "IST0134" Warning "ServiceEntryAddressesRequired";
     DEPRECATED_ANNOTATION = "IST0135" Info "DeprecatedAnnotation";
+    ALPHA_ANNOTATION = "IST0136" Info "AlphaAnnotation";
     DEPLOYMENT_CONFLICTING_PORTS = "IST0137" Warning "DeploymentConflictingPorts";
     DUPLICATE_CERTIFICATE = "IST0138" Warning "GatewayDuplicateCertificate";
     INVALID_WEBHOOK = "IST0139" Error "InvalidWebhook";
@@ -87,6 +88,7 @@ message_types! {
     INTERNAL_GATEWAY_REFERENCE = "IST0165" Warning "ReferencedInternalGateway";
     INEFFECTIVE_SELECTOR = "IST0166" Warning "IneffectiveSelector";
     INEFFECTIVE_POLICY = "IST0167" Warning "IneffectivePolicy";
+    INCONSISTENT_SERVICE = "IST0170" Warning "MultiClusterInconsistentService";
     NEGATIVE_CONDITION = "IST0171" Warning "NegativeConditionStatus";
     SUBSET_WITHOUT_PODS = "IST0173" Error "DestinationRuleSubsetNotSelectPods";
     UNKNOWN_DESTINATION_RULE_HOST = "IST0174" Warning "UnknownDestinationRuleHost";
@@ -95,23 +97,23 @@ message_types! {
     CONFLICTING_SERVICE_ENTRIES = "IST0177" Warning "ConflictingServiceEntryProtocol";
 }
 
-const PRECHECK: &str = "only istioctl x precheck makes it";
-const UPGRADE: &str = "only istioctl x precheck --from-version makes it, from changes between releases of Istio";
+/// Made by `sluicectl precheck`, as by `istioctl x precheck`.
+const PRECHECK: &str = "implemented: `sluicectl precheck`";
+/// At the commit of Istio that this control plane is compared with.
+const UNUSED: &str = "not applicable: no command of istioctl makes it";
 
 /// The codes that no analyzer makes, by code.
-pub static NOT_APPLICABLE: &[NotApplicable] = &[
-    not("IST0001", "InternalError", "reports defects of istioctl's own analyzers"),
-    not("IST0136", "AlphaAnnotation", "no analyzer of istioctl analyze makes it by default"),
-    not("IST0141", "InsufficientPermissions", PRECHECK),
-    not("IST0142", "UnsupportedKubernetesVersion", PRECHECK),
-    not("IST0143", "LocalhostListener", PRECHECK),
-    not("IST0156", "UnsupportedGatewayAPIVersion", PRECHECK),
-    not("IST0168", "UnknownUpgradeCompatibility", UPGRADE),
-    not("IST0169", "UpdateIncompatibility", UPGRADE),
-    not("IST0170", "MultiClusterInconsistentService", "not implemented: one cluster is analyzed at a time"),
-    not("IST0172", "FutureUnsupportedGatewayAPIVersion", PRECHECK),
+pub static OTHER_CODES: &[OtherCode] = &[
+    other("IST0001", "InternalError", UNUSED),
+    other("IST0141", "InsufficientPermissions", PRECHECK),
+    other("IST0142", "UnsupportedKubernetesVersion", PRECHECK),
+    other("IST0143", "LocalhostListener", UNUSED),
+    other("IST0156", "UnsupportedGatewayAPIVersion", PRECHECK),
+    other("IST0168", "UnknownUpgradeCompatibility", UNUSED),
+    other("IST0169", "UpdateIncompatibility", "implemented: `sluicectl precheck --from-version`"),
+    other("IST0172", "FutureUnsupportedGatewayAPIVersion", PRECHECK),
 ];
 
-const fn not(code: &'static str, name: &'static str, reason: &'static str) -> NotApplicable {
-    NotApplicable { code, name, reason }
+const fn other(code: &'static str, name: &'static str, state: &'static str) -> OtherCode {
+    OtherCode { code, name, state }
 }

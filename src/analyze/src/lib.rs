@@ -8,6 +8,7 @@
 mod analyzers;
 mod codes;
 mod defaults;
+mod istio_annotations;
 mod level;
 mod mesh;
 mod message;
@@ -16,8 +17,8 @@ mod selector;
 mod suppression;
 mod value;
 
-pub use analyzers::{ANALYZERS, Analyzer};
-pub use codes::{MESSAGE_TYPES, MessageType, NOT_APPLICABLE, NotApplicable};
+pub use analyzers::{ANALYZERS, Analyzer, OPTIONAL_ANALYZERS};
+pub use codes::{MESSAGE_TYPES, MessageType, OTHER_CODES, OtherCode};
 pub use defaults::default_resources;
 pub use level::Level;
 pub use mesh::{MeshObjects, Settings};
@@ -25,7 +26,7 @@ pub use message::{Message, MessageList};
 pub use resource::{AnalyzedObject, GroupKind, Origin};
 pub use suppression::Suppression;
 
-/// Runs analyzers on a mesh. The messages are sorted by level (errors first), code, object and field, without duplicates.
+/// Runs analyzers on a mesh. The messages are sorted by cluster, level (errors first), code, object and field, without duplicates.
 #[must_use]
 pub fn analyze<'m>(mesh: &'m MeshObjects<'m>, analyzers: &[&Analyzer]) -> Vec<Message<'m>> {
     let mut report = MessageList::default();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::resource::{CONFIG_MAP, NAMESPACE, POD, SERVICE};
 use crate::selector::{self, Labels};
 use crate::value::{at, items, map, text};
-use crate::{AnalyzedObject, GroupKind};
+use crate::{AnalyzedObject, GroupKind, Origin};
 
 /// Settings of an analysis.
 #[derive(Clone, Debug)]
@@ -16,17 +16,26 @@ pub struct Settings {
     pub istio_namespace: String,
     /// Revision of the control plane: `default` or the name of a revision. It selects the ConfigMap of the mesh config.
     pub revision: String,
-    /// MeshObjects config that replaces the one of the ConfigMap.
+    /// Mesh config that replaces the one of the ConfigMap.
     pub mesh_config: Option<Value>,
+    /// Current time in seconds since 1970, at which certificates have to be valid. Without it, their validity periods are not
+    /// checked.
+    pub now_unix_seconds: Option<i64>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { istio_namespace: "istio-system".to_owned(), revision: "default".to_owned(), mesh_config: None }
+        Self {
+            istio_namespace: "istio-system".to_owned(),
+            revision: "default".to_owned(),
+            mesh_config: None,
+            now_unix_seconds: None,
+        }
     }
 }
 
-/// Objects by kind and name. Of several objects with one name, the last one counts.
+/// Objects by kind and name. Of several objects with one name, the last one counts. Of other clusters, only the Services are
+/// read.
 #[derive(Debug)]
 pub struct MeshObjects<'m> {
     /// The settings.
@@ -38,6 +47,8 @@ pub struct MeshObjects<'m> {
     pods_by_label: HashMap<(&'m str, &'m str), Vec<&'m AnalyzedObject>>,
     pods_by_namespace: BTreeMap<&'m str, Vec<&'m AnalyzedObject>>,
     services_by_label: HashMap<(&'m str, &'m str, &'m str), Vec<&'m AnalyzedObject>>,
+    /// Services of other clusters, by cluster.
+    remote_services: Vec<&'m AnalyzedObject>,
 }
 
 impl<'m> MeshObjects<'m> {
@@ -45,8 +56,17 @@ impl<'m> MeshObjects<'m> {
     #[must_use]
     pub fn new(resources: &'m [AnalyzedObject], settings: Settings) -> Self {
         let mut last: BTreeMap<(GroupKind<'m>, &str, &str), &'m AnalyzedObject> = BTreeMap::new();
+        let mut remote: BTreeMap<(&str, &str, &str), &'m AnalyzedObject> = BTreeMap::new();
         for resource in resources {
-            last.insert((resource.kind(), resource.namespace(), resource.name()), resource);
+            match &resource.origin {
+                Origin::RemoteCluster(cluster) if resource.kind() == SERVICE => {
+                    remote.insert((cluster.as_str(), resource.namespace(), resource.name()), resource);
+                }
+                Origin::RemoteCluster(_) => {}
+                _ => {
+                    last.insert((resource.kind(), resource.namespace(), resource.name()), resource);
+                }
+            }
         }
         let mut mesh = Self {
             mesh_config: Value::Null,
@@ -55,6 +75,7 @@ impl<'m> MeshObjects<'m> {
             pods_by_label: HashMap::new(),
             pods_by_namespace: BTreeMap::new(),
             services_by_label: HashMap::new(),
+            remote_services: remote.into_values().collect(),
             settings,
         };
         for ((kind, ..), resource) in last {
@@ -83,13 +104,17 @@ impl<'m> MeshObjects<'m> {
         }
     }
 
-    fn read_mesh_config(&self) -> Value {
+    /// The ConfigMap with the mesh config and the networks.
+    pub(crate) fn mesh_config_map(&self) -> Option<&'m AnalyzedObject> {
         let name = match self.settings.revision.as_str() {
             "" | "default" => "istio".to_owned(),
             revision => format!("istio-{revision}"),
         };
-        let Some(map) = self.find(CONFIG_MAP, &self.settings.istio_namespace, &name) else { return Value::Null };
-        Self::parse_yaml(text(&map.value, "data.mesh"))
+        self.find(CONFIG_MAP, &self.settings.istio_namespace, &name)
+    }
+
+    fn read_mesh_config(&self) -> Value {
+        self.mesh_config_map().map_or(Value::Null, |map| Self::parse_yaml(text(&map.value, "data.mesh")))
     }
 
     /// Parses a YAML text in an object; null if it is invalid, which the schema analyzer reports.
@@ -103,9 +128,9 @@ impl<'m> MeshObjects<'m> {
         self.by_kind.get(&kind).map_or(&[], Vec::as_slice)
     }
 
-    /// All objects.
-    pub(crate) fn everything(&self) -> impl Iterator<Item = &'m AnalyzedObject> {
-        self.by_name.values().copied()
+    /// The Services of other clusters, by cluster, namespace and name.
+    pub(crate) fn remote_services(&self) -> &[&'m AnalyzedObject] {
+        &self.remote_services
     }
 
     /// The object with a name.
@@ -154,16 +179,44 @@ impl<'m> MeshObjects<'m> {
         found.flatten().filter(selects).copied().collect()
     }
 
-    /// Whether a workload has a sidecar, or gets one by its labels, its annotations or its namespace.
-    pub(crate) fn has_sidecar(&self, namespace: &str, metadata: &Value, pod_spec: &Value) -> bool {
-        let containers = items(pod_spec, "containers").iter().chain(items(pod_spec, "initContainers"));
-        if containers.into_iter().any(|container| text(container, "name") == "istio-proxy") {
-            return true;
-        }
-        let inject = |field| at(metadata, field).get("sidecar.istio.io/inject").and_then(Value::as_str);
-        if let Some(inject) = inject("labels").or_else(|| inject("annotations")) {
-            return inject == "true";
-        }
-        self.namespace(namespace).is_some_and(|namespace| namespace.label("istio-injection") == Some("enabled"))
+    /// Whether a pod has a sidecar, or gets one by its labels, its annotations or its namespace.
+    pub(crate) fn has_sidecar(&self, pod: &AnalyzedObject) -> bool {
+        has_proxy(pod.spec()) || self.is_injected(pod.namespace(), at(&pod.value, "metadata"))
     }
+
+    /// Whether the pods of a Deployment have a sidecar, or get one by their labels, their annotations or their namespace.
+    pub(crate) fn pods_have_sidecar(&self, deployment: &AnalyzedObject) -> bool {
+        let template = at(deployment.spec(), "template");
+        is_proxy_image(proxies(items(template, "spec.containers")).next())
+            || self.is_injected(deployment.namespace(), at(template, "metadata"))
+    }
+
+    fn is_injected(&self, namespace: &str, metadata: &Value) -> bool {
+        let inject = |field| at(metadata, field).get("sidecar.istio.io/inject").and_then(Value::as_str);
+        match inject("labels").or_else(|| inject("annotations")) {
+            Some(inject) => inject == "true",
+            None => {
+                self.namespace(namespace).is_some_and(|namespace| namespace.label("istio-injection") == Some("enabled"))
+            }
+        }
+    }
+}
+
+/// Whether a pod has a container of the proxy with an image.
+pub(crate) fn has_proxy(pod_spec: &Value) -> bool {
+    is_proxy_image(proxy_images(pod_spec).next())
+}
+
+/// The images of the proxy containers of a pod.
+pub(crate) fn proxy_images(pod_spec: &Value) -> impl Iterator<Item = &str> {
+    proxies(items(pod_spec, "containers")).chain(proxies(items(pod_spec, "initContainers")))
+}
+
+fn proxies(containers: &[Value]) -> impl Iterator<Item = &str> {
+    let proxies = containers.iter().filter(|container| text(container, "name") == "istio-proxy");
+    proxies.map(|container| text(container, "image"))
+}
+
+fn is_proxy_image(image: Option<&str>) -> bool {
+    image.is_some_and(|image| !image.is_empty())
 }

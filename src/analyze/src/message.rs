@@ -48,6 +48,7 @@ impl<'m> MessageList<'m> {
         self.messages.sort_by_cached_key(|message| {
             let MessageType { level, code, .. } = message.message_type;
             (
+                message.resource.origin.cluster().to_owned(),
                 std::cmp::Reverse(*level),
                 *code,
                 message.resource.to_string(),
@@ -57,7 +58,8 @@ impl<'m> MessageList<'m> {
         });
         let mut seen = BTreeSet::new();
         self.messages.retain(|message| {
-            let resource = (message.resource.to_string(), message.field.clone(), message.text.clone());
+            let cluster = message.resource.origin.cluster();
+            let resource = (cluster, message.resource.to_string(), message.field.clone(), message.text.clone());
             seen.insert((message.message_type.code, resource))
         });
         self.messages

@@ -23,6 +23,7 @@ impl<'k> GroupKind<'k> {
 }
 
 pub(crate) const NETWORKING: &str = "networking.istio.io";
+pub(crate) const EXTENSIONS: &str = "extensions.istio.io";
 pub(crate) const SECURITY: &str = "security.istio.io";
 pub(crate) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
@@ -41,18 +42,22 @@ pub(crate) const MUTATING_WEBHOOKS: GroupKind<'static> =
     GroupKind::new("admissionregistration.k8s.io", "MutatingWebhookConfiguration");
 pub(crate) const NAMESPACE: GroupKind<'static> = GroupKind::new("", "Namespace");
 pub(crate) const NODE: GroupKind<'static> = GroupKind::new("", "Node");
+pub(crate) const PEER_AUTHENTICATION: GroupKind<'static> = GroupKind::new(SECURITY, "PeerAuthentication");
 pub(crate) const POD: GroupKind<'static> = GroupKind::new("", "Pod");
+pub(crate) const PROXY_CONFIG: GroupKind<'static> = GroupKind::new(NETWORKING, "ProxyConfig");
 pub(crate) const REQUEST_AUTHENTICATION: GroupKind<'static> = GroupKind::new(SECURITY, "RequestAuthentication");
 pub(crate) const SECRET: GroupKind<'static> = GroupKind::new("", "Secret");
 pub(crate) const SERVICE: GroupKind<'static> = GroupKind::new("", "Service");
 pub(crate) const SERVICE_ENTRY: GroupKind<'static> = GroupKind::new(NETWORKING, "ServiceEntry");
 pub(crate) const SIDECAR: GroupKind<'static> = GroupKind::new(NETWORKING, "Sidecar");
 pub(crate) const TELEMETRY: GroupKind<'static> = GroupKind::new("telemetry.istio.io", "Telemetry");
+pub(crate) const TRAFFIC_EXTENSION: GroupKind<'static> = GroupKind::new(EXTENSIONS, "TrafficExtension");
 pub(crate) const VALIDATING_WEBHOOKS: GroupKind<'static> =
     GroupKind::new("admissionregistration.k8s.io", "ValidatingWebhookConfiguration");
 pub(crate) const VIRTUAL_SERVICE: GroupKind<'static> = GroupKind::new(NETWORKING, "VirtualService");
-pub(crate) const WASM_PLUGIN: GroupKind<'static> = GroupKind::new("extensions.istio.io", "WasmPlugin");
+pub(crate) const WASM_PLUGIN: GroupKind<'static> = GroupKind::new(EXTENSIONS, "WasmPlugin");
 pub(crate) const WORKLOAD_ENTRY: GroupKind<'static> = GroupKind::new(NETWORKING, "WorkloadEntry");
+pub(crate) const WORKLOAD_GROUP: GroupKind<'static> = GroupKind::new(NETWORKING, "WorkloadGroup");
 
 /// Kinds without a namespace.
 const CLUSTER_SCOPED: &[&str] = &[
@@ -77,10 +82,23 @@ pub enum Origin {
         /// Line where the object begins, counted from 1.
         line: usize,
     },
-    /// In the cluster.
+    /// In the cluster of the control plane.
     Cluster,
+    /// In another cluster of the mesh.
+    RemoteCluster(String),
     /// Made up for an analysis without a cluster.
     Default,
+}
+
+impl Origin {
+    /// Name of the cluster: `default` for that of the control plane, to which files are applied.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        match self {
+            Self::RemoteCluster(name) => name,
+            Self::File { .. } | Self::Cluster | Self::Default => "default",
+        }
+    }
 }
 
 /// An object with its origin.

@@ -1,10 +1,9 @@
-//! Label selectors.
+//! Selectors of workloads by labels, and label selectors of Kubernetes.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-
-use crate::value::{items, map, text, texts};
+use sluice_parse::parse_label_selector;
 
 /// Labels by key.
 pub(crate) type Labels<'l> = BTreeMap<&'l str, &'l str>;
@@ -20,18 +19,7 @@ pub(crate) fn show(selector: &Labels<'_>) -> String {
     pairs.join(",")
 }
 
-/// Whether a Kubernetes `LabelSelector` matches. An absent one matches everything, an invalid one nothing.
+/// Whether a Kubernetes `LabelSelector` matches. An absent or empty one matches everything, an invalid one nothing.
 pub(crate) fn label_selector_matches(selector: &Value, labels: &Labels<'_>) -> bool {
-    matches(&map(selector, "matchLabels"), labels)
-        && items(selector, "matchExpressions").iter().all(|expression| {
-            let (key, values) = (text(expression, "key"), texts(expression, "values"));
-            let value = labels.get(key);
-            match text(expression, "operator") {
-                "In" => value.is_some_and(|value| values.contains(value)),
-                "NotIn" => value.is_none_or(|value| !values.contains(value)),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
+    parse_label_selector(selector).is_some_and(|selector| selector.matches_labels_of(|key| labels.get(key).copied()))
 }

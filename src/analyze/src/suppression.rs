@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::{MESSAGE_TYPES, Message, NOT_APPLICABLE};
+use crate::{MESSAGE_TYPES, Message, OTHER_CODES};
 
 /// The annotation that lists codes of messages to leave out for its object; `*` stands for all.
 const ANNOTATION: &str = "galley.istio.io/analyze-suppress";
@@ -34,7 +34,7 @@ impl Suppression {
     #[must_use]
     pub fn has_known_code(&self) -> bool {
         MESSAGE_TYPES.iter().any(|known| known.code == self.code)
-            || NOT_APPLICABLE.iter().any(|known| known.code == self.code)
+            || OTHER_CODES.iter().any(|known| known.code == self.code)
     }
 
     fn matches(&self, message: &Message<'_>) -> bool {

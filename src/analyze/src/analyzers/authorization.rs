@@ -12,7 +12,7 @@ pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut pods: BTreeMap<&str, Vec<Labels<'_>>> = BTreeMap::new();
     for pod in mesh.all(POD) {
         let is_ambient = pod.annotation("ambient.istio.io/redirection") == Some("enabled");
-        if is_ambient || mesh.has_sidecar(pod.namespace(), &pod.value["metadata"], pod.spec()) {
+        if is_ambient || mesh.has_sidecar(pod) {
             pods.entry(pod.namespace()).or_default().push(pod.labels());
         }
     }

@@ -76,13 +76,33 @@ fn check_address<'m>(webhooks: &'m AnalyzedObject, n: usize, hook: &Value, repor
     }
 }
 
+/// The host of a URL, empty if it has none. `None` for a text that is no URL by the rules of Go, with which the API server
+/// reads it.
 fn host(url: &str) -> Option<&str> {
-    let (scheme, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let is_valid = !scheme.is_empty() && url.chars().all(|c| !c.is_whitespace() && !c.is_control());
-    let host = match authority.strip_prefix('[') {
-        Some(address) => address.split_once(']')?.0,
-        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+    if url.chars().any(char::is_control) {
+        return None;
+    }
+    let url = url.split_once('#').map_or(url, |(url, _)| url);
+    let scheme =
+        url.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).filter(|end| url[*end..].starts_with(':'));
+    let rest = match scheme {
+        Some(0) => return None,
+        Some(end) if url.starts_with(|c: char| c.is_ascii_alphabetic()) => &url[end + 1..],
+        // The first part of a relative path has no colon.
+        _ if url.split('/').next().is_some_and(|part| part.contains(':')) => return None,
+        _ => url,
     };
-    (is_valid && !host.is_empty()).then_some(host)
+    let Some(rest) = rest.strip_prefix("//") else { return Some("") };
+    let authority = rest.split(['/', '?']).next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, authority)| authority);
+    if authority.contains([' ', '<', '>', '"']) {
+        return None;
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(address) => address.split_once(']')?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let has_port =
+        port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()));
+    has_port.then_some(host)
 }

@@ -12,6 +12,9 @@ use crate::{AnalyzedObject, MeshObjects, MessageList};
 /// User ID of the sidecar, whose traffic is not redirected.
 const SIDECAR_UID: i64 = 1337;
 
+/// Containers of Istio itself.
+const OWN_CONTAINERS: [&str; 2] = ["istio-proxy", "istio-operator"];
+
 pub(crate) fn application_uid<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for (kind, path) in [(POD, "spec"), (DEPLOYMENT, "spec.template.spec")] {
         for resource in mesh.all(kind).iter().filter(|resource| !super::is_control_plane(resource)) {
@@ -22,7 +25,7 @@ pub(crate) fn application_uid<'m>(mesh: &'m MeshObjects<'m>, report: &mut Messag
                 fields.push(format!("{path}.securityContext.runAsUser"));
             }
             for (n, container) in items(spec, "containers").iter().enumerate() {
-                if uid(container) && text(container, "name") != "istio-proxy" {
+                if uid(container) && !OWN_CONTAINERS.contains(&text(container, "name")) {
                     fields.push(format!("{path}.containers[{n}].securityContext.runAsUser"));
                 }
             }
@@ -39,12 +42,12 @@ pub(crate) fn application_uid<'m>(mesh: &'m MeshObjects<'m>, report: &mut Messag
 /// Deployments whose Services disagree about a port.
 pub(crate) fn services<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for deployment in mesh.all(DEPLOYMENT) {
-        let template = at(deployment.spec(), "template");
         let is_waypoint = deployment.label("gateway.istio.io/managed") == Some("istio.io-mesh-controller");
-        if is_waypoint || !mesh.has_sidecar(deployment.namespace(), at(template, "metadata"), at(template, "spec")) {
+        if is_waypoint || !mesh.pods_have_sidecar(deployment) {
             continue;
         }
-        let services = mesh.services_of(deployment.namespace(), &map(template, "metadata.labels"));
+        let labels = map(deployment.spec(), "template.metadata.labels");
+        let services = mesh.services_of(deployment.namespace(), &labels);
         protocols(deployment, &services, report);
         target_ports(deployment, &services, report);
     }

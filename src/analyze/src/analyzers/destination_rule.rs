@@ -82,11 +82,17 @@ fn has_pod(mesh: &MeshObjects<'_>, nodes: &HashMap<&str, &AnalyzedObject>, mut s
     by_node.is_empty() && !pods.is_empty()
         || pods.iter().any(|pod| {
             let name = text(pod.spec(), "nodeName");
-            let mut labels = nodes.get(name).map(|node| node.labels()).unwrap_or_default();
+            let mut labels = pod.labels();
+            let node = nodes.get(name).map(|node| node.labels()).unwrap_or_default();
+            // A subzone is part of a zone.
+            let keys =
+                if node.get(ZONE).is_some_and(|zone| !zone.is_empty()) { [REGION, ZONE, SUBZONE] } else { [REGION; 3] };
+            labels.extend(
+                keys.into_iter().filter_map(|key| Some((key, *node.get(key).filter(|value| !value.is_empty())?))),
+            );
             if !name.is_empty() {
                 labels.insert(HOSTNAME, name);
             }
-            labels.extend(pod.labels());
             selector::matches(&by_node, &labels)
         })
 }

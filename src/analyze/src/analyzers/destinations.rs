@@ -44,8 +44,13 @@ fn mirrors<'v>(rule: &'v Value, n: usize, found: &mut Vec<Destination<'v>>) {
     }
 }
 
-/// Hosts and ports that do not exist, and ports that are ambiguous.
-pub(crate) fn hosts<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+/// Hosts and ports that do not exist, ports that are ambiguous, and subsets that have no effect.
+pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    hosts(mesh, report);
+    gateway_subsets(mesh, report);
+}
+
+fn hosts<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let hosts = Hosts::new(mesh);
     for vs in mesh.all(VIRTUAL_SERVICE) {
         let export_to = texts(vs.spec(), "exportTo");
@@ -58,18 +63,16 @@ pub(crate) fn hosts<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>)
                 continue;
             };
             let ports = service.ports();
-            match number(destination.value, "port.number") {
-                None if !has(destination.value, "port") && ports.len() > 1 => {
-                    let text = format!(
-                        "service {host:?} has several ports {ports:?}; the destination has to name one of them"
-                    );
-                    report.add(&DESTINATION_PORT_REQUIRED, vs, field, text);
-                }
-                Some(port) if !ports.contains(&port) => {
+            if has(destination.value, "port") {
+                let port = number(destination.value, "port.number").unwrap_or_default();
+                if !ports.contains(&port) {
                     let reference = format!("{host}:{port}");
                     report.add(&REFERENCED_RESOURCE_NOT_FOUND, vs, field, super::not_found("host:port", &reference));
                 }
-                _ => {}
+            } else if ports.len() > 1 {
+                let text =
+                    format!("service {host:?} has several ports {ports:?}; the destination has to name one of them");
+                report.add(&DESTINATION_PORT_REQUIRED, vs, field, text);
             }
         }
     }
@@ -99,7 +102,7 @@ pub(crate) fn subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m
 
 /// Rules of a gateway's VirtualService whose host is split into subsets by a VirtualService of that host: the latter applies
 /// to clients in the mesh and not to the gateway.
-pub(crate) fn gateway_subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+fn gateway_subsets<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     let mut split: HashMap<&str, Vec<&AnalyzedObject>> = HashMap::new();
     for vs in mesh.all(VIRTUAL_SERVICE) {
         let own = texts(vs.spec(), "hosts");

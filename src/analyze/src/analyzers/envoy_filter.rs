@@ -8,7 +8,7 @@ use crate::codes::{
     INVALID_ADD_PATCH, INVALID_REMOVE_PATCH, INVALID_REPLACE_PATCH, RELATIVE_PATCH, RELATIVE_PATCH_WITH_VERSION,
 };
 use crate::resource::ENVOY_FILTER;
-use crate::value::{has, items, number, text};
+use crate::value::{at, has, items, number, text};
 use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
@@ -20,7 +20,7 @@ pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
                 break;
             }
             let name = filter_name(patch);
-            check(filter, n, patch, by_version.contains(name), report);
+            check(filter, n, patch, by_version.contains(&name), report);
             if !text(patch, "match.proxy.proxyVersion").is_empty() {
                 by_version.insert(name);
             }
@@ -66,10 +66,21 @@ fn check<'m>(filter: &'m AnalyzedObject, n: usize, patch: &Value, has_version: b
     }
 }
 
-/// The name of the filter that a patch adds or changes.
-fn filter_name(patch: &Value) -> &str {
-    match text(patch, "patch.value.name") {
-        "" if has(patch, "patch.value") => text(patch, "match.listener.filterChain.filter.name"),
-        name => name,
+/// What names the filter of a patch. A name in the value and one in the match count as different, as in `istioctl`.
+#[derive(Eq, Ord, PartialEq, PartialOrd)]
+enum FilterName<'p> {
+    Value(String),
+    Match(&'p str),
+    None,
+}
+
+fn filter_name(patch: &Value) -> FilterName<'_> {
+    match at(patch, "patch.value.name") {
+        Value::Null if !has(patch, "patch.value") => FilterName::None,
+        Value::Null => match text(patch, "match.listener.filterChain.filter.name") {
+            "" => FilterName::None,
+            name => FilterName::Match(name),
+        },
+        name => FilterName::Value(name.to_string()),
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use sluice_model::{Object, Secret, Text};
+use sluice_parse::parse_object;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::time::ASN1Time;
 
 use crate::codes::{
     CONFLICTING_GATEWAYS, DUPLICATE_CERTIFICATE, GATEWAY_PORT_NOT_ON_SERVICE, INVALID_GATEWAY_CREDENTIAL,
@@ -12,19 +14,17 @@ use crate::codes::{
 };
 use crate::resource::{GATEWAY, SECRET};
 use crate::selector::{self, Labels, show};
-use crate::value::{at, items, map, number, text, texts};
+use crate::value::{items, map, number, text, texts};
 use crate::{AnalyzedObject, MeshObjects, MessageList};
+
+/// No rule of Secrets depends on it.
+const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// Gateways without pods, and ports that no Service of the pods has.
 pub(crate) fn ports<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for gateway in mesh.all(GATEWAY) {
         let selector = map(gateway.spec(), "selector");
-        let pods = mesh.pods(&selector);
-        if pods.is_empty() {
-            let text = super::not_found("selector", &show(&selector));
-            report.add(&REFERENCED_RESOURCE_NOT_FOUND, gateway, "spec.selector", text);
-            continue;
-        }
+        let Some(pods) = pods_of(mesh, gateway, &selector, report) else { continue };
         let served = service_ports(mesh, &pods);
         for (n, server) in items(gateway.spec(), "servers").iter().enumerate() {
             let Some(port) = number(server, "port.number") else { continue };
@@ -39,6 +39,22 @@ pub(crate) fn ports<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>)
     }
 }
 
+/// The pods of a Gateway; without any, that is reported.
+fn pods_of<'m>(
+    mesh: &'m MeshObjects<'m>,
+    gateway: &'m AnalyzedObject,
+    selector: &Labels<'_>,
+    report: &mut MessageList<'m>,
+) -> Option<Vec<&'m AnalyzedObject>> {
+    let pods = mesh.pods(selector);
+    if pods.is_empty() {
+        let text = super::not_found("selector", &show(selector));
+        report.add(&REFERENCED_RESOURCE_NOT_FOUND, gateway, "spec.selector", text);
+        return None;
+    }
+    Some(pods)
+}
+
 /// Ports and target ports of the Services of pods.
 fn service_ports(mesh: &MeshObjects<'_>, pods: &[&AnalyzedObject]) -> BTreeSet<i64> {
     // The pods of a Deployment have equal labels.
@@ -48,7 +64,7 @@ fn service_ports(mesh: &MeshObjects<'_>, pods: &[&AnalyzedObject]) -> BTreeSet<i
     for service in services {
         for port in items(service.spec(), "ports") {
             if matches!(text(port, "protocol"), "" | "TCP") {
-                found.extend([number(port, "port"), at(port, "targetPort").as_i64()].into_iter().flatten());
+                found.extend([number(port, "port"), number(port, "targetPort")].into_iter().flatten());
             }
         }
     }
@@ -58,20 +74,19 @@ fn service_ports(mesh: &MeshObjects<'_>, pods: &[&AnalyzedObject]) -> BTreeSet<i
 /// Secrets that do not exist or have no certificate.
 pub(crate) fn credentials<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
     for gateway in mesh.all(GATEWAY) {
-        // Gateways without pods are reported by `ports`.
-        let Some(pod) = mesh.pods(&map(gateway.spec(), "selector")).first().copied() else { continue };
+        let Some(pods) = pods_of(mesh, gateway, &map(gateway.spec(), "selector"), report) else { continue };
         for (n, server) in items(gateway.spec(), "servers").iter().enumerate() {
             let name = text(server, "tls.credentialName");
             if name.is_empty() {
                 continue;
             }
             let field = format!("spec.servers[{n}].tls.credentialName");
-            match mesh.find_reference(SECRET, pod.namespace(), name) {
+            match mesh.find_reference(SECRET, pods[0].namespace(), name) {
                 None => {
                     let text = super::not_found("credentialName", name);
                     report.add(&REFERENCED_RESOURCE_NOT_FOUND, gateway, field, text);
                 }
-                Some(secret) if !has_certificate(&secret.value) => {
+                Some(secret) if !has_certificate(&secret.value, mesh.settings.now_unix_seconds) => {
                     let text = format!(
                         "Secret {}, which Gateway {} refers to, has no valid certificate and private key; its servers get no connections",
                         secret.full_name(),
@@ -85,22 +100,19 @@ pub(crate) fn credentials<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageLis
     }
 }
 
-fn has_certificate(secret: &Value) -> bool {
-    let field = |name: &str| {
-        let encoded = at(secret, "data").get(name).and_then(Value::as_str).map(|data| STANDARD.decode(data.trim()));
-        let decoded = encoded.and_then(Result::ok).and_then(|bytes| String::from_utf8(bytes).ok());
-        decoded.or_else(|| at(secret, "stringData").get(name)?.as_str().map(str::to_owned)).unwrap_or_default()
-    };
-    let is_pair = |certificate: &str, key: &str| {
-        let pem = |text: String, end: &str| text.contains("-----BEGIN ") && text.contains(end);
-        pem(field(certificate), "CERTIFICATE-----") && pem(field(key), "PRIVATE KEY-----")
-    };
-    is_pair("tls.crt", "tls.key") || is_pair("cert", "key")
+/// Whether a Secret has a private key, and a certificate that is valid now.
+fn has_certificate(secret: &Value, now_unix_seconds: Option<i64>) -> bool {
+    let parsed = parse_object(&Text::default(), CLUSTER_DOMAIN, secret).ok().and_then(|parsed| parsed.object);
+    let Some(Object::Secret(Secret { certificate: Some(pair), .. })) = parsed else { return false };
+    let Ok((_, block)) = parse_x509_pem(&pair.chain.0) else { return false };
+    let Ok(certificate) = block.parse_x509() else { return false };
+    let is_current = |now| ASN1Time::from_timestamp(now).is_ok_and(|now| certificate.validity().is_valid_at(now));
+    pair.readable && now_unix_seconds.is_none_or(is_current)
 }
 
 /// Gateways of the same workloads that have a certificate in common.
 pub(crate) fn certificates<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
-    let mut by_certificate: BTreeMap<(&str, &str), Vec<&'m AnalyzedObject>> = BTreeMap::new();
+    let mut by_certificate: BTreeMap<Certificate<'_>, Vec<&'m AnalyzedObject>> = BTreeMap::new();
     for gateway in mesh.all(GATEWAY) {
         for certificate in certificates_of(gateway) {
             by_certificate.entry(certificate).or_default().push(gateway);
@@ -122,14 +134,23 @@ pub(crate) fn certificates<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageLi
     }
 }
 
-/// Secrets, or pairs of files, of the servers.
-fn certificates_of(gateway: &AnalyzedObject) -> BTreeSet<(&str, &str)> {
+/// The certificate of a server.
+#[derive(Eq, Ord, PartialEq, PartialOrd)]
+enum Certificate<'m> {
+    Secret(&'m str),
+    Files { certificate: &'m str, key: &'m str },
+}
+
+fn certificates_of(gateway: &AnalyzedObject) -> BTreeSet<Certificate<'_>> {
     let servers = items(gateway.spec(), "servers").iter();
-    let found = servers.map(|server| match text(server, "tls.credentialName") {
-        "" => (text(server, "tls.serverCertificate"), text(server, "tls.privateKey")),
-        name => ("", name),
+    let found = servers.filter_map(|server| match text(server, "tls.credentialName") {
+        "" => {
+            let (certificate, key) = (text(server, "tls.serverCertificate"), text(server, "tls.privateKey"));
+            (!certificate.is_empty() && !key.is_empty()).then_some(Certificate::Files { certificate, key })
+        }
+        name => Some(Certificate::Secret(name)),
     });
-    found.filter(|(_, key)| !key.is_empty()).collect()
+    found.collect()
 }
 
 /// Servers of different Gateways with the same workloads, port and host.

@@ -60,9 +60,12 @@ pub(crate) fn crd_version<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageLis
     }
 }
 
-/// Major, minor and patch version, without what follows.
+/// Major, minor and patch version, without what follows. Parts that are left out are 0.
 fn version(text: &str) -> Option<[u64; 3]> {
-    let release = text.trim_start_matches('v').split(['-', '+']).next()?;
-    let parts: Vec<u64> = release.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
-    parts.try_into().ok()
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let mut version = [0; 3];
+    for (n, part) in text.split(['-', '+']).next()?.split('.').enumerate() {
+        *version.get_mut(n)? = part.parse().ok()?;
+    }
+    Some(version)
 }

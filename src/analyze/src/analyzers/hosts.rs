@@ -33,11 +33,6 @@ pub(crate) fn scopes<'s>(export_to: &[&'s str], namespace: &'s str) -> Vec<&'s s
     scopes
 }
 
-/// Whether a host with wildcards contains another one.
-pub(crate) fn contains(pattern: &str, host: &str) -> bool {
-    Host::new(pattern).contains(&Host::new(host))
-}
-
 /// Whether some host matches both, each of which may be a wildcard.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
     Host::new(one).overlaps(&Host::new(other))

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::codes::{INJECTED_BY_DEFAULT, MULTIPLE_INJECTION_LABELS, NAMESPACE_NOT_INJECTED, POD_MISSING_PROXY};
+use crate::mesh::has_proxy;
 use crate::resource::{CONFIG_MAP, NAMESPACE};
-use crate::value::{at, items, text};
+use crate::value::{at, text};
 use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 const INJECTION: &str = "istio-injection";
@@ -71,7 +72,7 @@ fn missing_proxy<'m>(pod: &'m AnalyzedObject, report: &mut MessageList<'m>) {
     const INJECT: &str = "sidecar.istio.io/inject";
     let inject = pod.label(INJECT).or_else(|| pod.annotation(INJECT)).unwrap_or_default();
     let on_host_network = at(pod.spec(), "hostNetwork").as_bool().unwrap_or(false);
-    if inject.eq_ignore_ascii_case("false") || on_host_network || proxy_images(pod).next().is_some() {
+    if inject.eq_ignore_ascii_case("false") || on_host_network || has_proxy(pod.spec()) {
         return;
     }
     let text = format!(
@@ -79,12 +80,6 @@ fn missing_proxy<'m>(pod: &'m AnalyzedObject, report: &mut MessageList<'m>) {
         pod.full_name()
     );
     report.add(&POD_MISSING_PROXY, pod, "metadata.name", text);
-}
-
-/// The images of the proxy containers of a pod.
-pub(super) fn proxy_images(pod: &AnalyzedObject) -> impl Iterator<Item = &str> {
-    let containers = items(pod.spec(), "containers").iter().chain(items(pod.spec(), "initContainers"));
-    containers.filter(|container| text(container, "name") == "istio-proxy").map(|container| text(container, "image"))
 }
 
 /// The values of the injection of a revision, from its ConfigMap; null if there is none.

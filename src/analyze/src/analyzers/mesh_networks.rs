@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::codes::UNKNOWN_SERVICE_REGISTRY;
-use crate::resource::{CONFIG_MAP, SECRET};
+use crate::resource::SECRET;
 use crate::value::{at, items, text};
 use crate::{MeshObjects, MessageList};
 
@@ -13,7 +13,7 @@ use crate::{MeshObjects, MessageList};
 const BUILT_IN: [&str; 3] = ["Kubernetes", "External", "Mock"];
 
 pub(crate) fn run<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
-    let Some(config) = mesh.find(CONFIG_MAP, &mesh.settings.istio_namespace, "istio") else { return };
+    let Some(config) = mesh.mesh_config_map() else { return };
     let networks = MeshObjects::parse_yaml(text(&config.value, "data.meshNetworks"));
     let clusters = mesh.all(SECRET).iter().filter(|secret| secret.label("istio/multiCluster") == Some("true"));
     let clusters = clusters.flat_map(|secret| at(&secret.value, "data").as_object());

@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::codes::{IMAGE_AUTO_DEPLOYMENT, IMAGE_AUTO_POD, PROXY_IMAGE_MISMATCH};
-use crate::resource::{DEPLOYMENT, MUTATING_WEBHOOKS, NAMESPACE, POD};
-use crate::selector::label_selector_matches;
-use crate::value::{at, items, map, text};
-use crate::{MeshObjects, MessageList};
+use crate::mesh::proxy_images;
+use crate::resource::{DEPLOYMENT, MUTATING_WEBHOOKS, NAMESPACE, POD, PROXY_CONFIG};
+use crate::selector::{self, label_selector_matches};
+use crate::value::{at, has, items, map, text};
+use crate::{AnalyzedObject, MeshObjects, MessageList};
 
-use super::injection::{injection_values, proxy_images};
-
-/// Image variants that mesh config and annotations can select.
-const VARIANTS: [&str; 2] = ["distroless", "debug"];
+use super::injection::injection_values;
 
 /// Pods whose proxy has another image than injection gives to new pods.
 pub(crate) fn mismatches<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<'m>) {
+    let types = ImageTypes::new(mesh);
     let mut images: BTreeMap<&str, Option<String>> = BTreeMap::new();
     for namespace in mesh.all(NAMESPACE) {
         let revision = match (namespace.label("istio.io/rev"), namespace.label("istio-injection")) {
@@ -25,15 +24,14 @@ pub(crate) fn mismatches<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList
             _ => continue,
         };
         let image = images.entry(revision).or_insert_with(|| injected_image(&injection_values(mesh, revision)));
-        let Some(image) = image else { continue };
-        let is_expected = |found: &str| {
-            let variant = found.strip_prefix(image.as_str()).map(|rest| rest.trim_start_matches('-'));
-            variant.is_some_and(|variant| variant.is_empty() || VARIANTS.contains(&variant))
+        let Some(image) = image.as_deref() else { continue };
+        let is_expected = |pod: &AnalyzedObject, found: &str| {
+            found == image || found.strip_prefix(image).and_then(|rest| rest.strip_prefix('-')) == Some(&*types.of(pod))
         };
         let pods = mesh.pods_in(namespace.name()).iter();
         let old: BTreeSet<String> = pods
             .filter(|pod| pod.annotation("sidecar.istio.io/proxyImage").unwrap_or_default().is_empty())
-            .filter(|pod| proxy_images(pod).any(|image| !is_expected(image)))
+            .filter(|pod| proxy_images(pod.spec()).any(|image| !is_expected(pod, image)))
             .map(|pod| pod.name().to_owned())
             .collect();
         if !old.is_empty() {
@@ -42,6 +40,48 @@ pub(crate) fn mismatches<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList
                 super::join(&old)
             );
             report.add(&PROXY_IMAGE_MISMATCH, namespace, "", text);
+        }
+    }
+}
+
+/// Variants of the proxy image, from the general to the specific: mesh config, ProxyConfig of the root namespace, of the
+/// namespace, of the workload, annotation.
+struct ImageTypes<'m> {
+    mesh: &'m str,
+    root: Option<&'m AnalyzedObject>,
+    by_namespace: BTreeMap<&'m str, Vec<&'m AnalyzedObject>>,
+}
+
+impl<'m> ImageTypes<'m> {
+    fn new(mesh: &'m MeshObjects<'m>) -> Self {
+        let root = super::root_namespace(mesh);
+        let mut by_namespace: BTreeMap<&str, Vec<&AnalyzedObject>> = BTreeMap::new();
+        for config in mesh.all(PROXY_CONFIG) {
+            by_namespace.entry(config.namespace()).or_default().push(config);
+        }
+        Self {
+            mesh: text(&mesh.mesh_config, "defaultConfig.image.imageType"),
+            root: by_namespace.remove(root).and_then(|configs| configs.last().copied()),
+            by_namespace,
+        }
+    }
+
+    /// The variant of a pod, empty for the default one.
+    fn of(&self, pod: &AnalyzedObject) -> String {
+        let own = self.by_namespace.get(pod.namespace()).into_iter().flatten().copied();
+        let (of_workloads, of_namespace): (Vec<_>, Vec<_>) =
+            own.partition(|config: &&AnalyzedObject| has(config.spec(), "selector"));
+        let labels = pod.labels();
+        let selects =
+            |config: &&&AnalyzedObject| selector::matches(&map(config.spec(), "selector.matchLabels"), &labels);
+        let configs = self.root.iter().chain(&of_namespace).chain(of_workloads.iter().filter(selects));
+        let annotation = MeshObjects::parse_yaml(pod.annotation("proxy.istio.io/config").unwrap_or_default());
+        let mut types = std::iter::once(self.mesh)
+            .chain(configs.map(|config| text(config.spec(), "image.imageType")))
+            .chain([text(&annotation, "image.imageType")]);
+        match types.rfind(|image_type| !image_type.is_empty()) {
+            Some("default") | None => String::new(),
+            Some(image_type) => image_type.to_owned(),
         }
     }
 }

@@ -1,31 +1,13 @@
 //! Names of the ports of Services (IST0118, IST0150).
 
 use serde_json::Value;
+use sluice_model::Protocol;
+use sluice_parse::service_port_protocol;
 
 use crate::codes::{EXTERNAL_NAME_PORT, PORT_NAME_CONVENTION};
 use crate::resource::SERVICE;
 use crate::value::{at, items, number, text};
 use crate::{MeshObjects, MessageList};
-
-/// Protocols that the name of a port can begin with.
-const PROTOCOLS: [&str; 13] = [
-    "tcp",
-    "udp",
-    "grpc",
-    "grpc-web",
-    "http",
-    "http_proxy",
-    "http2",
-    "https",
-    "tls",
-    "mongo",
-    "redis",
-    "mysql",
-    "hbone",
-];
-
-/// Ports where servers often speak first, so that detection of the protocol is not used.
-const TCP_PORTS: [i64; 4] = [25, 53, 3306, 27017];
 
 /// Controllers whose Services are generated.
 const CONTROLLERS: [&str; 3] =
@@ -66,13 +48,7 @@ pub(crate) fn port_names<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList
 
 /// Whether the port has a protocol by its transport, `appProtocol`, name or number.
 fn has_protocol(port: &Value) -> bool {
+    let number = number(port, "port").and_then(|number| u16::try_from(number).ok()).unwrap_or_default();
     let app_protocol = at(port, "appProtocol").as_str();
-    let name = app_protocol.unwrap_or_else(|| text(port, "name")).to_ascii_lowercase();
-    let is_of_kubernetes = app_protocol
-        .is_some_and(|_| matches!(name.as_str(), "kubernetes.io/h2c" | "kubernetes.io/ws" | "kubernetes.io/wss"));
-    text(port, "protocol") == "UDP"
-        || is_of_kubernetes
-        || name.starts_with("grpc-web")
-        || PROTOCOLS.contains(&name.split('-').next().unwrap_or_default())
-        || number(port, "port").is_some_and(|number| TCP_PORTS.contains(&number))
+    service_port_protocol(number, text(port, "name"), text(port, "protocol"), app_protocol) != Protocol::Unsupported
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codes::{CONFLICTING_SERVICE_ENTRIES, SERVICE_ENTRY_ADDRESSES_REQUIRED};
 use crate::resource::SERVICE_ENTRY;
-use crate::value::{at, has, items, number, text, texts};
+use crate::value::{at, items, number, text, texts};
 use crate::{AnalyzedObject, MeshObjects, MessageList};
 
 use super::hosts::scopes;
@@ -19,7 +19,7 @@ pub(crate) fn addresses<'m>(mesh: &'m MeshObjects<'m>, report: &mut MessageList<
         return;
     }
     for entry in mesh.all(SERVICE_ENTRY) {
-        if has(entry.spec(), "addresses") || !items(&entry.value, "status.addresses").is_empty() {
+        if !items(entry.spec(), "addresses").is_empty() || !items(&entry.value, "status.addresses").is_empty() {
             continue;
         }
         for (n, port) in items(entry.spec(), "ports").iter().enumerate() {
