@@ -1,5 +1,7 @@
-//! `sluicectl why`, `why-not`, `wait`, `history`, `preview`, `record` and `replay` on a running control plane with connected proxies.
+//! `sluicectl why`, `why-not`, `wait`, `history`, `preview`, `record` and `replay` on a running control plane with connected proxies, and
+//! `analyze` on clusters.
 
+mod analyze;
 mod console;
 mod history;
 mod mesh;

@@ -8,7 +8,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 use sluice_analyze::{
-    ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, Message, Origin, Settings, analyze, default_resources,
+    ANALYZERS, AnalyzedObject, Analyzer, MeshObjects, Message, OPTIONAL_ANALYZERS, Origin, Settings, analyze,
+    default_resources,
 };
 use sluice_parse::list_items;
 use sluice_parse::yaml::{Limits, parse_documents, parse_value};
@@ -25,6 +26,8 @@ const EXIT_MESSAGES: u8 = 79;
 #[derive(Default)]
 struct Input {
     resources: Vec<AnalyzedObject>,
+    /// Whether messages name the cluster of their object.
+    has_remote_clusters: bool,
     texts: HashMap<String, String>,
     invalid_documents: usize,
 }
@@ -53,7 +56,7 @@ fn analyze_input(
     errors: &mut dyn Write,
 ) -> io::Result<Result<u8, String>> {
     let prepared = selected_analyzers(args).and_then(|analyzers| Ok((analyzers, settings(args)?)));
-    let (analyzers, settings) = match prepared {
+    let (mut analyzers, settings) = match prepared {
         Ok(prepared) => prepared,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -62,15 +65,39 @@ fn analyze_input(
     if args.use_kube {
         match live::read(args) {
             Ok(cluster) => {
-                input.resources = cluster.resources;
+                for reason in &cluster.unreadable {
+                    writeln!(errors, "sluicectl: {reason}; it is not analyzed")?;
+                }
                 namespace = args.namespace.clone().unwrap_or(cluster.default_namespace);
+                let is_namespace =
+                    |object: &AnalyzedObject| object.kind().name == "Namespace" && object.name() == namespace;
+                if !args.all_namespaces && !cluster.resources.iter().any(is_namespace) {
+                    writeln!(errors, "sluicectl: namespace {namespace:?} not found")?;
+                    return Ok(Ok(EXIT_OK));
+                }
+                input.resources = cluster.resources;
+                input.has_remote_clusters = cluster.has_remote_clusters;
             }
             Err(reason) => return Ok(Err(reason)),
         }
-    } else if settings.mesh_config.as_ref().is_none_or(has_ingress) {
-        input.resources = default_resources(&args.istio_namespace);
     }
     let unreadable = read_files(args, &namespace, &mut input, errors)?;
+    if !args.use_kube {
+        let all = analyzers.len();
+        analyzers.retain(|analyzer| analyzer.is_complete_with(&input.resources));
+        if analyzers.len() < all && args.output == MessageFormat::Log {
+            let skipped = all - analyzers.len();
+            writeln!(
+                errors,
+                "sluicectl: {skipped} analyzers are left out: the files have no objects of a kind that they look up"
+            )?;
+        }
+        if settings.mesh_config.as_ref().is_none_or(has_ingress) {
+            // Objects in files replace them.
+            let own = std::mem::replace(&mut input.resources, default_resources(&args.istio_namespace));
+            input.resources.extend(own);
+        }
+    }
     let mesh = MeshObjects::new(&input.resources, settings);
     let mut messages = analyze(&mesh, &analyzers);
     messages.retain(|message| {
@@ -100,10 +127,11 @@ fn print(
     out: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> io::Result<()> {
+    let context = output::OutputContext { texts: &input.texts, names_clusters: input.has_remote_clusters };
     match args.output {
-        MessageFormat::Log => output::log(messages, &input.texts, args.color.unwrap_or(terminal), out)?,
-        MessageFormat::Json => output::json(messages, &input.texts, out)?,
-        MessageFormat::Yaml => output::yaml(messages, &input.texts, out)?,
+        MessageFormat::Log => output::log(messages, context, args.color.unwrap_or(terminal), out)?,
+        MessageFormat::Json => output::json(messages, context, out)?,
+        MessageFormat::Yaml => output::yaml(messages, context, out)?,
     }
     if messages.is_empty() && args.output == MessageFormat::Log {
         writeln!(errors, "No messages about {} objects.", input.resources.len())?;
@@ -118,7 +146,7 @@ fn has_ingress(mesh_config: &Value) -> bool {
 
 fn selected_analyzers(args: &AnalyzeArgs) -> Result<Vec<&'static Analyzer>, String> {
     let find = |name: &String| {
-        let found = ANALYZERS.iter().find(|analyzer| analyzer.name == name);
+        let found = ANALYZERS.iter().chain(OPTIONAL_ANALYZERS).find(|analyzer| analyzer.name == name);
         found.ok_or_else(|| format!("--analyzer: {name:?} is unknown; `sluicectl analyze -L` lists them"))
     };
     if args.analyzers.is_empty() { Ok(ANALYZERS.iter().collect()) } else { args.analyzers.iter().map(find).collect() }
@@ -134,7 +162,12 @@ fn settings(args: &AnalyzeArgs) -> Result<Settings, String> {
             Some(parsed.map_err(|error| format!("{name}:{}: {}", error.line, error.reason))?)
         }
     };
-    Ok(Settings { istio_namespace: args.istio_namespace.clone(), revision: args.revision.clone(), mesh_config })
+    Ok(Settings {
+        istio_namespace: args.istio_namespace.clone(),
+        revision: args.revision.clone(),
+        mesh_config,
+        now_unix_seconds: Some(jiff::Timestamp::now().as_second()),
+    })
 }
 
 /// Adds the objects in files, and returns whether a file cannot be read.

@@ -60,6 +60,10 @@ pub(crate) struct AnalyzeArgs {
     /// Revision of the control plane. Istio objects of other revisions are left out.
     #[arg(short, long, default_value = "default")]
     pub(crate) revision: String,
+    /// Contexts of the kubeconfig for the other clusters of the mesh, whose Services are compared. Can be repeated. Without
+    /// it, the kubeconfigs in the Secrets of remote clusters are used.
+    #[arg(long = "remote-contexts", value_name = "NAME")]
+    pub(crate) remote_contexts: Vec<String>,
     /// Leave out messages with a code about some objects: CODE=KIND NAME.NAMESPACE, where `*` matches any text. Can be
     /// repeated.
     #[arg(short = 'S', long, value_name = "CODE=OBJECT")]
@@ -82,7 +86,7 @@ pub(crate) struct AnalyzeArgs {
     /// Print the analyzers with their codes, and analyze nothing.
     #[arg(short = 'L', long)]
     pub(crate) list_analyzers: bool,
-    /// Run only this analyzer. Can be repeated.
+    /// Run only this analyzer. Can be repeated. annotations.AlphaAnalyzer runs only if it is named.
     #[arg(long = "analyzer", value_name = "NAME")]
     pub(crate) analyzers: Vec<String>,
     /// Ignore invalid documents in files.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sluice_install::FromVersion;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +49,8 @@ Exit codes: 0 all is as it should be, 1 something is not, 2 invalid command line
 
 const PRECHECK_EXAMPLES: &str = "\
 Checks the version of Kubernetes, the rights of the current user, releases of helm, other control
-planes and webhooks, and the versions of CRDs. Nothing is written.
+planes and webhooks, and the versions of CRDs. Nothing is written. Findings that istioctl x precheck
+also makes have its codes.
 
 Exit codes: 0 no errors, 1 at least one error, 2 invalid command line, file or value.";
 
@@ -72,7 +74,7 @@ pub(crate) enum InstallCommand {
     },
     /// Check whether an installation is possible.
     #[command(after_help = PRECHECK_EXAMPLES)]
-    Precheck(CheckArgs),
+    Precheck(PrecheckArgs),
     /// Check whether an installation is complete and ready.
     #[command(name = "verify-install", after_help = VERIFY_EXAMPLES)]
     VerifyInstall(CheckArgs),
@@ -187,6 +189,16 @@ pub(crate) struct CheckArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = CheckOutput::Text)]
     pub(crate) output: CheckOutput,
+}
+
+/// Flags of `precheck`.
+#[derive(Debug, Args)]
+pub(crate) struct PrecheckArgs {
+    #[command(flatten)]
+    pub(crate) check: CheckArgs,
+    /// Version of Istio before the upgrade, such as 1.30: check what changed after it.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) from_version: Option<FromVersion>,
 }
 
 /// An output format of manifests.

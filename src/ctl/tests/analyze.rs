@@ -54,3 +54,26 @@ fn json_names_origin_reference_and_documentation() {
     let url = "https://istio.io/latest/docs/reference/config/analysis/ist0101/";
     assert_eq!(message["documentationUrl"], url);
 }
+
+#[test]
+fn files_alone_are_not_compared_with_services_that_they_do_not_have() {
+    let route = "\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: routes, namespace: shop}
+spec: {hosts: [shop.test], http: [{route: [{destination: {host: web}}]}]}
+";
+    let service = "\
+---
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: shop}
+spec: {ports: [{name: http, port: 80}]}
+";
+    let alone = analyze(route, &["-A"]);
+    assert_eq!((alone.stdout.as_slice(), alone.status.code()), (&b""[..], Some(0)));
+    assert!(String::from_utf8_lossy(&alone.stderr).contains("analyzers are left out"));
+    let with_services = analyze(&format!("{route}{service}"), &["-A"]);
+    assert!(String::from_utf8_lossy(&with_services.stdout).contains("[IST0101] (VirtualService routes.shop "));
+    assert_eq!(with_services.status.code(), Some(79));
+}

@@ -37,7 +37,7 @@ pub use manifest::Manifest;
 pub use object::{KubeObject, ObjectKey};
 pub use operator::{Component, DEFAULT_NAMESPACE, DEFAULT_REVISION, InstallInputs, Installation};
 pub use plan::{Action, ChangePlan, Counts, ObjectChange};
-pub use precheck::{PrecheckFinding, Severity, precheck};
+pub use precheck::{FromVersion, PrecheckFinding, Severity, precheck};
 pub use render::Capabilities;
 pub use sluice_template::functions::to_yaml;
 pub use verification::{Verification, verify};

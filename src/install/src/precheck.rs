@@ -1,4 +1,7 @@
-//! Whether an installation is possible: rights, versions, and what else is in the cluster.
+//! Whether an installation is possible: rights, versions, and what else is in the cluster. Findings that
+//! `istioctl x precheck` also makes have its codes (I06).
+
+mod versions;
 
 use std::collections::BTreeSet;
 
@@ -12,6 +15,8 @@ use crate::object::{KubeObject, ObjectKey};
 use crate::operator::{Component, Installation};
 use crate::ownership::helm_release;
 use crate::render::Capabilities;
+
+pub use versions::FromVersion;
 
 /// What an installation does with objects.
 const VERBS: [&str; 5] = ["get", "list", "create", "patch", "delete"];
@@ -38,11 +43,17 @@ pub struct PrecheckFinding {
     pub subject: String,
     /// What is wrong, and what to do.
     pub reason: String,
+    /// The code of `istioctl`, such as `IST0141`, if it has one.
+    pub code: Option<&'static str>,
 }
 
 impl PrecheckFinding {
     fn new(severity: Severity, subject: impl ToString, reason: impl Into<String>) -> Self {
-        Self { severity, subject: subject.to_string(), reason: reason.into() }
+        Self { severity, subject: subject.to_string(), reason: reason.into(), code: None }
+    }
+
+    fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
     }
 
     fn error(subject: impl ToString, reason: impl Into<String>) -> Self {
@@ -50,7 +61,7 @@ impl PrecheckFinding {
     }
 }
 
-/// Checks whether a cluster permits an installation. It writes nothing.
+/// Checks whether a cluster permits an installation, and whether changes since an earlier version concern it. It writes nothing.
 ///
 /// # Errors
 /// The API server does not answer, or a chart does not render.
@@ -58,6 +69,7 @@ pub async fn precheck(
     installation: &Installation,
     charts: &Charts,
     cluster: &TargetCluster,
+    from_version: Option<FromVersion>,
 ) -> Result<Vec<PrecheckFinding>, InstallError> {
     let capabilities = cluster.capabilities().await?;
     let mut findings = Vec::new();
@@ -72,6 +84,10 @@ pub async fn precheck(
     findings.extend(control_planes(installation, cluster).await?);
     findings.extend(injectors(installation, &manifests, cluster).await?);
     findings.extend(definitions(&manifests, cluster).await?);
+    findings.extend(versions::gateway_api(cluster).await?);
+    if let Some(from) = from_version {
+        findings.extend(versions::changes_since(from, cluster).await?);
+    }
     Ok(findings)
 }
 
@@ -81,7 +97,7 @@ fn kubernetes_version(charts: &Charts, capabilities: &Capabilities) -> Option<Pr
     let bound: Vec<u32> = bound.take(2).collect();
     let is_met = capabilities.version().is_some_and(|(major, minor)| [major, minor].as_slice() >= bound.as_slice());
     let reason = format!("{} does not meet {constraint}", capabilities.kube_version);
-    (!is_met).then(|| PrecheckFinding::error("Kubernetes", reason))
+    (!is_met).then(|| PrecheckFinding::error("Kubernetes", reason).with_code("IST0142"))
 }
 
 /// The rights of the caller for each kind and namespace.
@@ -102,7 +118,8 @@ async fn rights(manifests: &[Manifest], cluster: &TargetCluster) -> Result<Vec<P
         if !missing.is_empty() {
             let place = if key.namespace.is_empty() { String::new() } else { format!(" in {}", key.namespace) };
             let reason = format!("the current user may not {} objects of this kind{place}", missing.join(", "));
-            findings.push(PrecheckFinding::error(format!("{} ({})", key.kind, key.api_version), reason));
+            let finding = PrecheckFinding::error(format!("{} ({})", key.kind, key.api_version), reason);
+            findings.push(finding.with_code("IST0141"));
         }
     }
     Ok(findings)

@@ -1,4 +1,6 @@
-//! Reading of the objects of a cluster.
+//! Reading of the objects of a cluster, and of the Services of the other clusters of the mesh.
+
+mod remote;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -10,19 +12,25 @@ use crate::analyze_args::AnalyzeArgs;
 /// Number of objects in one answer of the API server.
 const PAGE_SIZE: usize = 500;
 
-/// Path of the API, plural and kind of the objects that are read.
+/// Path of the API, plural and kind of objects.
+type ListedKind = (&'static str, &'static str, &'static str);
+
+const SERVICES: ListedKind = ("api/v1", "services", "Service");
+
+/// The objects that are read.
 #[rustfmt::skip]
-const KINDS: &[(&str, &str, &str)] = &[
+const KINDS: &[ListedKind] = &[
     ("api/v1", "configmaps", "ConfigMap"),
     ("api/v1", "namespaces", "Namespace"),
     ("api/v1", "nodes", "Node"),
     ("api/v1", "pods", "Pod"),
     ("api/v1", "secrets", "Secret"),
-    ("api/v1", "services", "Service"),
+    SERVICES,
     ("apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
     ("apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
     ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition"),
     ("apis/apps/v1", "deployments", "Deployment"),
+    ("apis/extensions.istio.io/v1alpha1", "trafficextensions", "TrafficExtension"),
     ("apis/extensions.istio.io/v1alpha1", "wasmplugins", "WasmPlugin"),
     ("apis/gateway.networking.k8s.io/v1", "gateways", "Gateway"),
     ("apis/gateway.networking.k8s.io/v1", "grpcroutes", "GRPCRoute"),
@@ -50,6 +58,10 @@ pub(super) struct ClusterObjects {
     pub(super) resources: Vec<AnalyzedObject>,
     /// Namespace of the kubeconfig's context.
     pub(super) default_namespace: String,
+    /// Other clusters whose objects are not read, each with the reason.
+    pub(super) unreadable: Vec<String>,
+    /// Whether there are other clusters.
+    pub(super) has_remote_clusters: bool,
 }
 
 /// Reads all kinds that analyzers use. Kinds that the cluster does not have are left out.
@@ -64,32 +76,49 @@ pub(super) fn read(args: &AnalyzeArgs) -> Result<ClusterObjects, String> {
 }
 
 async fn read_all(args: &AnalyzeArgs) -> Result<ClusterObjects, String> {
-    let config = config(args).await?;
+    let config = config(args, args.cluster.context.as_deref()).await?;
     let default_namespace = config.default_namespace.clone();
     let client = sluice_kube::client(config).map_err(|error| sluice_kube::chain(&error))?;
     let mut resources = Vec::new();
-    for (api, plural, kind) in KINDS {
-        for mut object in list(&client, api, plural).await? {
-            // Items of a list do not state their kind.
-            let version = api.trim_start_matches("apis/").trim_start_matches("api/");
-            object["apiVersion"] = Value::String(version.to_owned());
-            object["kind"] = Value::String((*kind).to_owned());
-            let resource = AnalyzedObject::new(object, Origin::Cluster, "");
-            if is_analyzed(&resource, &args.revision) {
-                resources.push(resource);
-            }
+    for kind in KINDS {
+        let found = objects(&client, kind, &Origin::Cluster).await?;
+        resources.extend(found.into_iter().filter(|resource| is_analyzed(resource, &args.revision)));
+    }
+    let (clusters, mut unreadable) = remote::clusters(args, &resources).await?;
+    let has_remote_clusters = !clusters.is_empty() || !unreadable.is_empty();
+    for (name, client) in clusters {
+        match objects(&client, &SERVICES, &Origin::RemoteCluster(name.clone())).await {
+            Ok(found) => resources.extend(found.into_iter().filter(|resource| is_analyzed(resource, &args.revision))),
+            Err(reason) => unreadable.push(format!("cluster {name}: {reason}")),
         }
     }
-    Ok(ClusterObjects { resources, default_namespace })
+    Ok(ClusterObjects { resources, default_namespace, unreadable, has_remote_clusters })
 }
 
-/// The cluster of a kubeconfig file, or of `KUBECONFIG`, `~/.kube/config` or the pod's service account.
-async fn config(args: &AnalyzeArgs) -> Result<Config, String> {
+/// The objects of a kind.
+async fn objects(
+    client: &Client,
+    (api, plural, kind): &ListedKind,
+    origin: &Origin,
+) -> Result<Vec<AnalyzedObject>, String> {
+    let version = api.trim_start_matches("apis/").trim_start_matches("api/");
+    let found = list(client, api, plural).await?.into_iter().map(|mut object| {
+        // Items of a list do not state their kind.
+        object["apiVersion"] = Value::String(version.to_owned());
+        object["kind"] = Value::String((*kind).to_owned());
+        AnalyzedObject::new(object, origin.clone(), "")
+    });
+    Ok(found.collect())
+}
+
+/// The cluster of a kubeconfig file, or of `KUBECONFIG`, `~/.kube/config` or the pod's service account; with its current
+/// context or another one.
+async fn config(args: &AnalyzeArgs, context: Option<&str>) -> Result<Config, String> {
     let fail = |error: &dyn std::error::Error| {
         let chain = sluice_kube::chain(error);
         format!("no cluster can be read: {chain}; use --kubeconfig, or --use-kube=false to analyze files alone")
     };
-    let options = KubeConfigOptions { context: args.cluster.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     match &args.cluster.kubeconfig {
         Some(path) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| fail(&error))?;
@@ -97,7 +126,7 @@ async fn config(args: &AnalyzeArgs) -> Result<Config, String> {
         }
         None => match Config::from_kubeconfig(&options).await {
             Ok(config) => Ok(config),
-            Err(error) if args.cluster.context.is_some() => Err(fail(&error)),
+            Err(error) if context.is_some() => Err(fail(&error)),
             Err(error) => Config::incluster().map_err(|_| fail(&error)),
         },
     }

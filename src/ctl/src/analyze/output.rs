@@ -7,7 +7,14 @@ use serde_json::{Value, json};
 use sluice_analyze::{ANALYZERS, Level, Message, Origin};
 use sluice_parse::yaml::find_position;
 
-type Texts = HashMap<String, String>;
+/// What the output of a message depends on besides the message.
+#[derive(Clone, Copy)]
+pub(super) struct OutputContext<'c> {
+    /// Texts of the files.
+    pub(super) texts: &'c HashMap<String, String>,
+    /// Whether messages name the cluster of their object.
+    pub(super) names_clusters: bool,
+}
 
 /// The analyzers with their codes.
 pub(super) fn analyzers(out: &mut dyn Write) -> io::Result<()> {
@@ -19,7 +26,12 @@ pub(super) fn analyzers(out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A line for each message.
-pub(super) fn log(messages: &[Message<'_>], texts: &Texts, colours: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn log(
+    messages: &[Message<'_>],
+    context: OutputContext<'_>,
+    colours: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for message in messages {
         let level = message.message_type.level;
         let (begin, end) = match level {
@@ -27,25 +39,29 @@ pub(super) fn log(messages: &[Message<'_>], texts: &Texts, colours: bool, out: &
             Level::Warning if colours => ("\x1b[33m", "\x1b[0m"),
             _ => ("", ""),
         };
-        let reference = reference(message, texts).map(|reference| format!(" {reference}")).unwrap_or_default();
+        let reference = reference(message, context).map(|reference| format!(" {reference}")).unwrap_or_default();
         let (code, resource) = (message.message_type.code, message.resource);
-        writeln!(out, "{begin}{level}{end} [{code}] ({resource}{reference}) {}", message.text)?;
+        let cluster = match context.names_clusters {
+            true => format!("[cluster-{}] ", resource.origin.cluster()),
+            false => String::new(),
+        };
+        writeln!(out, "{begin}{level}{end} [{code}] {cluster}({resource}{reference}) {}", message.text)?;
     }
     Ok(())
 }
 
 /// A JSON list.
-pub(super) fn json(messages: &[Message<'_>], texts: &Texts, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", serde_json::to_string_pretty(&values(messages, texts))?)
+pub(super) fn json(messages: &[Message<'_>], context: OutputContext<'_>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", serde_json::to_string_pretty(&values(messages, context))?)
 }
 
 /// A YAML list.
-pub(super) fn yaml(messages: &[Message<'_>], texts: &Texts, out: &mut dyn Write) -> io::Result<()> {
-    let text = serde_yaml_ng::to_string(&values(messages, texts)).map_err(io::Error::other)?;
+pub(super) fn yaml(messages: &[Message<'_>], context: OutputContext<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let text = serde_yaml_ng::to_string(&values(messages, context)).map_err(io::Error::other)?;
     write!(out, "{text}")
 }
 
-fn values(messages: &[Message<'_>], texts: &Texts) -> Vec<Value> {
+fn values(messages: &[Message<'_>], context: OutputContext<'_>) -> Vec<Value> {
     let value = |message: &Message<'_>| {
         let mut value = json!({
             "code": message.message_type.code,
@@ -54,7 +70,10 @@ fn values(messages: &[Message<'_>], texts: &Texts) -> Vec<Value> {
             "message": message.text,
             "origin": message.resource.to_string(),
         });
-        if let Some(reference) = reference(message, texts) {
+        if context.names_clusters {
+            value["cluster"] = Value::String(message.resource.origin.cluster().to_owned());
+        }
+        if let Some(reference) = reference(message, context) {
             value["reference"] = Value::String(reference);
         }
         value
@@ -63,9 +82,9 @@ fn values(messages: &[Message<'_>], texts: &Texts) -> Vec<Value> {
 }
 
 /// File and line of the field.
-fn reference(message: &Message<'_>, texts: &Texts) -> Option<String> {
+fn reference(message: &Message<'_>, context: OutputContext<'_>) -> Option<String> {
     let Origin::File { name, line } = &message.resource.origin else { return None };
-    let line = match texts.get(name) {
+    let line = match context.texts.get(name) {
         Some(text) if !message.field.is_empty() => find_position(text, *line, &message.field).line,
         _ => *line,
     };

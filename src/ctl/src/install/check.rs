@@ -6,26 +6,34 @@ use serde_json::{Value, json};
 use sluice_install::{Severity, precheck as find_obstacles, verify as compare};
 
 use super::{Done, Streams, connect, read, render};
-use crate::install_args::{CheckArgs, CheckOutput};
+use crate::install_args::{CheckArgs, CheckOutput, PrecheckArgs};
 use crate::{EXIT_FINDINGS, EXIT_OK};
 
 /// Checks whether an installation is possible.
-pub(super) async fn precheck(args: &CheckArgs, streams: &mut Streams<'_>) -> Done {
+pub(super) async fn precheck(args: &PrecheckArgs, streams: &mut Streams<'_>) -> Done {
+    let PrecheckArgs { check: args, from_version } = args;
     let (installation, charts) = read(&args.source, streams.errors)?;
     let cluster = connect(&args.cluster).await?;
-    let findings = find_obstacles(&installation, &charts, &cluster).await?;
+    let findings = find_obstacles(&installation, &charts, &cluster, *from_version).await?;
     let error_count = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
     let name = |severity: Severity| if severity == Severity::Error { "error" } else { "warning" };
     if args.output == CheckOutput::Text {
         for finding in &findings {
-            writeln!(streams.out, "{}: {}: {}", name(finding.severity), finding.subject, finding.reason)?;
+            let code = finding.code.map(|code| format!(" [{code}]")).unwrap_or_default();
+            writeln!(streams.out, "{}{code}: {}: {}", name(finding.severity), finding.subject, finding.reason)?;
         }
         let warnings = findings.len() - error_count;
         writeln!(streams.errors, "{error_count} errors, {warnings} warnings")?;
     } else {
         let findings: Vec<Value> = findings
             .iter()
-            .map(|it| json!({"severity": name(it.severity), "subject": it.subject, "reason": it.reason}))
+            .map(|it| {
+                let mut finding = json!({"severity": name(it.severity), "subject": it.subject, "reason": it.reason});
+                if let Some(code) = it.code {
+                    finding["code"] = code.into();
+                }
+                finding
+            })
             .collect();
         write_structured(&json!({"findings": findings}), args.output, streams.out)?;
     }
