@@ -5,6 +5,7 @@
 //! A turn depends only on the seed and its number, so that each is reproducible. A failure of the targets `objects` and
 //! `patches` is minimised and written as YAML, which `sluice-fuzz --replay` reads.
 
+pub mod analysis;
 pub mod assembled;
 pub mod bytes;
 pub mod coverage;

@@ -11,7 +11,7 @@ use sluice_fuzz::epochs::EpochSequence;
 use sluice_fuzz::mesh::{EpochChange, FuzzedMesh, Violation};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{csr, epochs, failure, identity, jwt, memory, objects, patches, xds, yaml};
+use sluice_fuzz::{analysis, csr, epochs, failure, identity, jwt, memory, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Fuzzes the control plane with mutated cases.
@@ -59,6 +59,8 @@ enum Target {
     Identity,
     /// YAML texts, at the fast path of the reader and at the complete parser.
     Yaml,
+    /// Sets of objects, at the analyzers of `sluicectl analyze`.
+    Analysis,
     /// Objects, nodes and texts in which one place has grown out of all proportion.
     Memory,
 }
@@ -88,6 +90,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Jwt => "jwt",
         Target::Identity => "identity",
         Target::Yaml => "yaml",
+        Target::Analysis => "analysis",
         Target::Memory => "memory",
     };
     let mut run = Run::new(name, args.seed, args.seconds, args.out.clone());
@@ -108,6 +111,7 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Jwt => jwt::run(&run, &seeds)?,
         Target::Identity => identity::run(&run, &seeds)?,
         Target::Yaml => yaml::run(&run, &root())?,
+        Target::Analysis => analysis::run(&run, &seeds, &root())?,
         Target::Memory => memory::run(&run, &seeds),
     };
     Ok(print_result(name, &statistics))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{coverage, csr, epochs, identity, jwt, memory, objects, patches, xds, yaml};
+use sluice_fuzz::{analysis, coverage, csr, epochs, identity, jwt, memory, objects, patches, xds, yaml};
 use sluice_testkit::parity::case::root;
 
 /// Number of turns. A number instead of a duration makes each run the same.
@@ -32,6 +32,13 @@ fn mutated_objects_violate_no_rule() {
     let statistics = objects::run(&short("objects", TURNS), &seeds());
     clean(&statistics, TURNS);
     assert!(statistics.effective > TURNS / 4, "{} turns changed something", statistics.effective);
+}
+
+#[test]
+fn analysis_of_mutated_objects_does_not_depend_on_their_order() {
+    let statistics = analysis::run(&short("analysis", TURNS), &seeds(), &root()).expect("cases");
+    clean(&statistics, TURNS);
+    assert!(statistics.effective > TURNS / 2, "{} turns gave messages", statistics.effective);
 }
 
 #[test]
