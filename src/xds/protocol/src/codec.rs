@@ -81,11 +81,22 @@ mod tests {
 
     #[test]
     fn malformed_requests_are_rejected() {
-        for bytes in [&b"\x1a\x05ab"[..], b"\x1a\x02\xff\xfe", b"\x1a", &[0x80; 64], b"\x0b", b"\x12\x01\x0a"] {
+        let open_groups = [0x73; 101];
+        for bytes in [
+            &b"\x1a\x05ab"[..],
+            b"\x1a\x02\xff\xfe",
+            b"\x1a",
+            &[0x80; 64],
+            b"\x0b",
+            b"\x0c",
+            b"\x73\x7c",
+            &open_groups,
+            b"\x12\x01\x0a",
+        ] {
             assert!(Request::decode(XdsProtocol::Sotw, &Bytes::copy_from_slice(bytes)).is_err(), "{bytes:?}");
         }
         // Unknown fields are skipped.
-        let unknown = b"\xa0\x06\x01\xa1\x0612345678\xa5\x061234\xa2\x06\x01x";
+        let unknown = b"\xa0\x06\x01\xa1\x0612345678\xa5\x061234\xa2\x06\x01x\x73\x7b\x08\x01\x12\x01x\x7c\x74";
         assert!(Request::decode(XdsProtocol::Delta, &Bytes::from_static(unknown)).is_ok());
     }
 }

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use prost::Message;
 use sluice_proto::google::rpc::Status;
 
+/// Groups in groups that are skipped, as in prost.
+const MAX_GROUP_DEPTH: usize = 100;
+
 /// The bytes are not a request of the protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not a discovery request: {0}")]
@@ -91,18 +94,37 @@ impl<'a> Fields<'a> {
     fn read(&mut self) -> Result<Option<(u64, MessageSlice<'a>)>, DecodeError> {
         while self.rest.start < self.rest.end {
             let key = self.varint()?;
+            if key & 7 == 2 {
+                let len = self.varint()?;
+                return Ok(Some((key >> 3, self.take(len)?)));
+            }
+            self.skip(key)?;
+        }
+        Ok(None)
+    }
+
+    /// Skips the rest of a field that is not length-delimited. Groups are skipped as in any protobuf reader.
+    fn skip(&mut self, key: u64) -> Result<(), DecodeError> {
+        let mut open = Vec::new();
+        let mut key = key;
+        loop {
             match key & 7 {
                 0 => drop(self.varint()?),
                 1 => drop(self.take(8)?),
                 2 => {
                     let len = self.varint()?;
-                    return Ok(Some((key >> 3, self.take(len)?)));
+                    self.take(len)?;
                 }
+                3 if open.len() < MAX_GROUP_DEPTH => open.push(key >> 3),
+                4 if open.last() == Some(&(key >> 3)) => drop(open.pop()),
                 5 => drop(self.take(4)?),
-                _ => return Err(DecodeError("a field has an unknown wire type")),
+                _ => return Err(DecodeError("a field has an unknown wire type, or a group does not end")),
             }
+            if open.is_empty() {
+                return Ok(());
+            }
+            key = self.varint()?;
         }
-        Ok(None)
     }
 }
 
