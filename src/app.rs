@@ -42,6 +42,10 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Names of the tasks that serve `/ready`. They stop after all others.
 const HTTP_TASKS: [&str; 2] = ["http port", "monitoring port"];
 
+/// Priority, as of `nice`, of the threads that read objects, derive resources and push them: a webhook has 10 s to answer at
+/// most, and the creation of a Pod waits for it.
+pub(crate) const BULK_NICE: i32 = 5;
+
 /// Runs until `stop` is cancelled or a component fails. Then it stops all components in order.
 ///
 /// # Errors
@@ -55,6 +59,8 @@ pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken
     let mut listeners = Listeners::bind(&config, &listen_metrics).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
     let http_runtime = DedicatedRuntime::new("http", || {}).map_err(AppError::runtime("start the HTTP runtime"))?;
+    // The dataflow and the sources inherit the priority of this thread.
+    sluice_tasks::lower_thread_priority(BULK_NICE);
     let mut app = App::new(config, log, stop, &listen_metrics, http_runtime);
     app.serve_admin(&mut listeners);
     let result = app.start(mesh_files, listeners).await;
@@ -206,7 +212,7 @@ impl App {
             let mut bodies = BodyLimits::new(MAX_PREVIEW_BYTES, MAX_PREVIEW_BYTES);
             if listeners.https.is_none() {
                 // The answer to unknown pages is that of the pages for operators.
-                router = self.webhooks.clone().router().merge(router);
+                router = self.review_router().merge(router);
                 bodies = webhooks::body_limits();
             }
             let serving = serve_http(listener, router, bodies, self.admin_stop.clone());

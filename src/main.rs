@@ -55,7 +55,9 @@ fn main() -> ExitCode {
 
 fn run(config: Config) -> Result<(), AppError> {
     let log = sluice_telemetry::start(&config.log).map_err(AppError::runtime("start the log"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().on_thread_start(|| sluice_tasks::lower_thread_priority(app::BULK_NICE));
+    let runtime = runtime.build();
     let runtime = runtime.map_err(AppError::runtime("start the runtime"))?;
     let result = runtime.block_on(async {
         let requested = CancellationToken::new();

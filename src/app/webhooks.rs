@@ -69,6 +69,15 @@ impl App {
 
     /// Routes of the port for webhooks.
     pub(super) fn webhook_router(&self) -> Router {
-        sluice_admin::ready_router(self.admin.clone()).merge(self.webhooks.clone().router())
+        sluice_admin::ready_router(self.admin.clone()).merge(self.review_router())
+    }
+
+    /// Routes of the webhooks. Their requests go before pushes.
+    pub(super) fn review_router(&self) -> Router {
+        let short_requests = self.discovery.short_requests().clone();
+        self.webhooks.clone().router().layer(axum::middleware::from_fn(move |request, next: axum::middleware::Next| {
+            short_requests.arrived();
+            next.run(request)
+        }))
     }
 }

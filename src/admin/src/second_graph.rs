@@ -14,7 +14,6 @@ use memory::TooLittleMemory;
 /// How long the second graph is kept after a preview, so that the next one copies only what has changed.
 const KEEP_TIME: Duration = Duration::from_secs(60);
 /// Priority of its dataflow thread, as of `nice`: the live dataflow and the streams go first.
-#[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
 /// The reason why there is no second graph.
@@ -113,7 +112,7 @@ pub(crate) struct SecondGraph {
 
 impl SecondGraph {
     fn start(options: &GraphOptions) -> Self {
-        let (engine, handles) = start_without_history(options, lower_priority);
+        let (engine, handles) = start_without_history(options, || sluice_tasks::lower_thread_priority(NICE));
         engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
         Self { engine, handles }
     }
@@ -159,11 +158,4 @@ impl SecondGraph {
         let inputs = self.engine.inputs().ok_or(SecondGraphError::Stopped)?;
         Ok(GraphState { inputs, outputs: self.engine.snapshot() })
     }
-}
-
-/// Lowers the priority of this thread.
-fn lower_priority() {
-    // Without the right to do so, the thread runs as any other.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::setpriority_process(None, NICE);
 }

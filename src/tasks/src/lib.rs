@@ -1,6 +1,7 @@
 //! Supervision of long-running tasks and threads. Each has a name. If one panics or ends early, it is restarted where
 //! its state permits that ([`restart`], [`restart_with`]), and otherwise the process ends with its name ([`Tasks`]).
 
+mod cpu_priority;
 #[cfg(feature = "faults")]
 pub mod faults;
 #[cfg(not(feature = "faults"))]
@@ -12,6 +13,7 @@ mod restart;
 mod runtime;
 mod thread;
 
+pub use cpu_priority::{ShortRequests, lower_thread_priority};
 pub use group::{TaskFailure, Tasks};
 pub use metrics::{count_restart, register, restarting};
 pub use restart::{catch_panic, restart, restart_with};

@@ -262,9 +262,9 @@ impl http_body::Body for AdsBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<ResponseFrame>, Status>>> {
+        // A thread polls many streams in turn, each of which may encode and send much.
+        self.stream.server().short_requests().go_first();
         if let Some(frame) = self.next_frame() {
-            // Between the frames of a large response, threads that wait for a CPU get it, such as those of the webhooks.
-            std::thread::yield_now();
             return Poll::Ready(Some(Ok(Frame::data(frame))));
         }
         if matches!(self.end, StreamEnd::Open) {

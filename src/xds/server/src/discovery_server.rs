@@ -9,6 +9,7 @@ use dashmap::{DashMap, DashSet};
 use rand::Rng as _;
 use sluice_auth::Caller;
 use sluice_model::{Identity, Proxy, ProxyKey};
+use sluice_tasks::ShortRequests;
 use sluice_xds_protocol::{
     CallerNames, ChangeSignal, MAX_RESOURCE_NAME_BYTES, NameBudget, NameInterner, PushTrigger, Request, ScopeSnapshot,
     Session, Store, StreamError, XdsProtocol,
@@ -51,6 +52,8 @@ pub struct DiscoveryServer {
     workloads: OnceLock<Arc<dyn WorkloadObserver>>,
     admission: Arc<Admission>,
     request_turns: RequestTurns,
+    /// Requests to other ports that go before the frames of responses.
+    short_requests: ShortRequests,
 }
 
 impl DiscoveryServer {
@@ -97,7 +100,14 @@ impl DiscoveryServer {
             workloads: OnceLock::new(),
             admission: Arc::new(admission),
             request_turns: RequestTurns::default(),
+            short_requests: ShortRequests::default(),
         })
+    }
+
+    /// Requests to other ports that go before the frames of responses: the ports report them here.
+    #[must_use]
+    pub fn short_requests(&self) -> &ShortRequests {
+        &self.short_requests
     }
 
     pub(crate) fn admission(&self) -> &Arc<Admission> {
