@@ -309,10 +309,30 @@ fn discovery(entries: usize, selectors: bool) {
     graph.show(&format!("discovery/beside {entries} objects, {selectors} selectors"), costs);
 }
 
+/// An EnvoyFilter of the root namespace changes, whose patches match all resources of a kind that one client receives.
+fn patches(services: usize, count: usize, apply_to: &str, value: &Json) {
+    let services = (0..services).map(|number| {
+        let ip = format!("172.16.{}.{}", number >> 8, number & 0xff);
+        kubernetes_service(&format!("service-{number}"), &json!({"clusterIP": ip}))
+    });
+    let graph = BenchGraph::new(services);
+    graph.connect("client", 0..1, own_node);
+    let filter = |count: usize| {
+        let patch = json!({"applyTo": apply_to, "patch": {"operation": "MERGE", "value": value}});
+        json!({"apiVersion": "networking.istio.io/v1alpha3", "kind": "EnvoyFilter",
+            "metadata": {"name": "all", "namespace": "istio-system"}, "spec": {"configPatches": vec![patch; count]}})
+    };
+    let mut costs = Costs::default();
+    for turn in 0..10 {
+        graph.measure(&mut costs, |graph| graph.apply([filter(count - turn % 2)]));
+    }
+    graph.show(&format!("patches/{count} of all {apply_to}"), costs);
+}
+
 /// A shape, by its name.
 type Shape = (&'static str, fn());
 
-const SHAPES: [Shape; 14] = [
+const SHAPES: [Shape; 16] = [
     ("small", || {
         let shape = EndpointShape { services: 1_000, endpoints: 5, nodes: 100 };
         endpoints("small/1,000 Services × 5 endpoints, 100 proxies", shape, 100, &json!({}), Vec::new());
@@ -341,6 +361,12 @@ const SHAPES: [Shape; 14] = [
     ("allocation-10000", || allocation(10_000)),
     ("discovery-none", || discovery(10_000, false)),
     ("discovery-selectors", || discovery(10_000, true)),
+    ("patches-clusters", || {
+        patches(1_000, 1_000, "CLUSTER", &json!({"metadata": {"filter_metadata": {"team": {"a": 1}}}}))
+    }),
+    ("patches-routes", || {
+        patches(1_000, 1_000, "HTTP_ROUTE", &json!({"metadata": {"filter_metadata": {"team": {"a": 1}}}}))
+    }),
 ];
 
 /// A Service with this number of endpoints.
