@@ -44,7 +44,7 @@ const HTTP_TASKS: [&str; 2] = ["http port", "monitoring port"];
 
 /// Priority, as of `nice`, of the threads that read objects, derive resources and push them: a webhook has 10 s to answer at
 /// most, and the creation of a Pod waits for it.
-pub(crate) const BULK_NICE: i32 = 5;
+pub(crate) const BULK_NICE: i32 = 10;
 
 /// Runs until `stop` is cancelled or a component fails. Then it stops all components in order.
 ///

@@ -14,7 +14,7 @@ use memory::TooLittleMemory;
 /// How long the second graph is kept after a preview, so that the next one copies only what has changed.
 const KEEP_TIME: Duration = Duration::from_secs(60);
 /// Priority of its dataflow thread, as of `nice`: the live dataflow and the streams go first.
-const NICE: i32 = 10;
+const NICE: i32 = 15;
 
 /// The reason why there is no second graph.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
