@@ -71,7 +71,9 @@ pub fn check_annotation(name: &str, value: &str) -> Result<(), String> {
 pub(crate) fn check(annotations: &Json) -> Result<(), String> {
     let mut reasons = Vec::new();
     for (name, value) in annotations.as_object().into_iter().flatten() {
-        if let Some(Err(reason)) = value.as_str().map(|value| check_annotation(name, value)) {
+        if let Some(value) = value.as_str()
+            && let Err(reason) = check_annotation(name, value)
+        {
             reasons.push(format!("* invalid value '{value}' for annotation '{name}': {reason}"));
         }
     }
