@@ -11,6 +11,7 @@ mod discovery;
 mod fault;
 mod metadata;
 mod patch;
+mod port_forward;
 mod response;
 mod rights;
 mod store;
@@ -75,6 +76,13 @@ struct State {
     bookmarks: BTreeMap<String, u64>,
     /// Users that may list the Secrets of their namespace.
     readers: BTreeSet<String>,
+    /// Addresses of forwarded ports, by `namespace/pod` and port.
+    ports: BTreeMap<(String, u16), SocketAddr>,
+    /// Number of requests to forward a port.
+    forwarded: usize,
+    /// Logs by `namespace/pod` and container.
+    logs: BTreeMap<(String, String), String>,
+    log_requests: Vec<String>,
 }
 
 /// State that all handlers share.

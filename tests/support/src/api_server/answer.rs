@@ -18,7 +18,7 @@ use super::metadata::{self, Form};
 use super::response::{broken_response, json_response, status, text_response};
 use super::store::{PagedList, StoreEvent};
 use super::versions::{self, Part};
-use super::{ReceivedRequest, Shared, discovery, patch, write};
+use super::{ReceivedRequest, Shared, discovery, patch, port_forward, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
@@ -62,6 +62,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
+    if let ["namespaces", namespace, "pods", pod, part @ ("log" | "portforward")] = rest {
+        let ([namespace, pod], part) = ([namespace, pod].map(|text| (*text).to_owned()), (*part).to_owned());
+        return port_forward::answer(&shared, (&namespace, &pod), &part, request);
+    }
     if let Some(target) = write::route(&shared, group, rest, request.method()) {
         let (verb, resource) = target.names();
         for name in [&format!("{verb} {resource}"), resource] {
@@ -73,7 +77,9 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             return status(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
         }
         let group = group.to_owned();
-        return write::answer(&shared, &group, target, request.into_body()).await;
+        let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_apply = content_type.is_some_and(|it| it.starts_with("application/apply-patch"));
+        return write::answer(&shared, &group, target.applying(is_apply), request.into_body()).await;
     }
     let (namespace, resource) = match rest {
         ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {

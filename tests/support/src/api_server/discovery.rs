@@ -8,6 +8,18 @@ use super::Shared;
 use super::fault::wrong_answer;
 use super::response::{json_response, status, text_response};
 
+/// The resources without a namespace.
+const CLUSTER_SCOPED: [&str; 8] = [
+    "certificatesigningrequests",
+    "clustertrustbundles",
+    "customresourcedefinitions",
+    "ingressclasses",
+    "mutatingwebhookconfigurations",
+    "namespaces",
+    "nodes",
+    "validatingwebhookconfigurations",
+];
+
 /// The answer to a request for discovery or for health; `None` for other paths.
 pub(super) async fn answer(shared: &Shared, path: &[&str]) -> Option<Response<Body>> {
     match path {
@@ -15,6 +27,7 @@ pub(super) async fn answer(shared: &Shared, path: &[&str]) -> Option<Response<Bo
             Some(answer) => answer,
             None => text_response(StatusCode::OK, "ok".to_owned()),
         }),
+        ["version"] => Some(json_response(StatusCode::OK, &json!({"gitVersion": "v1.34.0"}))),
         ["apis"] | ["apis", _] | ["apis", _, _] | ["api", _] => Some(match wrong_answer(shared, "discovery").await {
             Some(answer) => answer,
             None => discovery(shared, path),
@@ -51,7 +64,8 @@ fn discovery(shared: &Shared, path: &[&str]) -> Response<Body> {
 }
 
 fn resources(resources: &[(&str, &str)], group_version: &str) -> Option<Value> {
-    let list: Vec<Value> = resources.iter().map(|(plural, kind)| json!({"name": plural, "kind": kind})).collect();
+    let resource = |(plural, kind): &(&str, &str)| json!({"name": plural, "kind": kind, "namespaced": !CLUSTER_SCOPED.contains(plural)});
+    let list: Vec<Value> = resources.iter().map(resource).collect();
     let object =
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list});
     (!list.is_empty()).then_some(object)

@@ -20,9 +20,15 @@ pub(super) struct WriteTarget {
     namespace: String,
     name: String,
     part: Part,
+    /// A server-side apply: it creates what does not exist.
+    is_apply: bool,
 }
 
 impl WriteTarget {
+    pub(super) fn applying(self, is_apply: bool) -> Self {
+        Self { is_apply, ..self }
+    }
+
     /// The verb and the resource.
     pub(super) fn names(&self) -> (&str, &String) {
         (self.verb, &self.resource)
@@ -66,6 +72,7 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         part,
+        is_apply: false,
     })
 }
 
@@ -149,7 +156,7 @@ fn write(
             let deleted = store.delete_if_present(group, &target.resource, &target.namespace, name);
             Ok((StatusCode::OK, deleted.unwrap_or_default()))
         }
-        ("create", None) => {
+        ("create", None) | ("patch", None) if target.verb == "create" || target.is_apply => {
             let uid = store.new_name("uid-");
             Ok((StatusCode::CREATED, store.apply_and_get(versions::created(sent, &uid, traits))))
         }
