@@ -4,6 +4,7 @@
 //! decides about a pod: whether it is injected (`policy.rs`), which proxy configuration it has (`proxy_config.rs`), what
 //! its templates render (`rendering.rs`, `functions.rs`), how that is merged into the pod (`pod/merge.rs`),
 //! and what is changed afterwards (`overrides.rs`, `probes.rs`, `prometheus.rs`, `container_order.rs`).
+//! [`Injector::inject_object`] does the same with the pod template of a Deployment or another workload.
 //!
 //! The crate does no I/O. The caller serves the webhook, reloads the configuration, and answers questions about clusters.
 //! No pod and no configuration makes it panic, and both are bounded in the work that they cause.
@@ -30,6 +31,7 @@ mod request_path;
 mod review;
 mod webhook_selection;
 mod workload;
+mod workload_object;
 
 pub use annotations::check_annotation;
 pub use config::ConfigError;
@@ -39,3 +41,4 @@ pub use native::supports_native_sidecars;
 pub use review::{Admission, AdmissionReview, ReviewError, denial};
 pub use sluice_template::TemplateError;
 pub use webhook_selection::webhook_selects;
+pub use workload_object::ObjectInjection;

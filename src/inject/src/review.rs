@@ -58,6 +58,15 @@ impl AdmissionReview {
         Ok(Self { api_version, request })
     }
 
+    /// The request of the API server for a pod that is created.
+    #[must_use]
+    pub fn of_pod(pod: Json, namespace: &str) -> Self {
+        let mut request = Map::new();
+        request.insert("namespace".to_owned(), namespace.into());
+        request.insert("object".to_owned(), pod);
+        Self { api_version: API_VERSIONS[0].to_owned(), request }
+    }
+
     /// A field of the request, `null` if it is absent.
     #[must_use]
     pub fn field(&self, name: &str) -> &Json {

@@ -152,13 +152,17 @@ impl Case {
     /// The answer to a request.
     pub(crate) fn answer(&self, injector: &Injector, review: Value) -> Admission {
         let review = AdmissionReview::from_json(review).expect("a review");
+        self.with_context(|context| injector.inject(&review, context))
+    }
+
+    /// Calls `decide` with the context of the recorded request.
+    pub(crate) fn with_context<T>(&self, decide: impl FnOnce(&InjectContext<'_>) -> T) -> T {
         let proxy_configs = self.proxy_configs();
-        let context = InjectContext {
+        decide(&InjectContext {
             path: self.json["path"].as_str().unwrap_or("/inject"),
             proxy_configs: &proxy_configs.iter().collect::<Vec<_>>(),
             clusters: self,
-        };
-        injector.inject(&review, &context)
+        })
     }
 
     fn objects(&self) -> impl Iterator<Item = &Value> {

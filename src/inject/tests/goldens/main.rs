@@ -5,6 +5,7 @@
 
 mod cases;
 mod mutations;
+mod workload_objects;
 
 use cases::{Case, Reference, score};
 
