@@ -39,11 +39,37 @@ struct KindPath {
 
 /// Whether a write is stored.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Write {
+pub enum Write {
     /// It is stored.
     Stored,
     /// The API server validates it and returns the result, but stores nothing.
     DryRun,
+}
+
+/// The settings of the cluster of a kubeconfig file, or of the variable `KUBECONFIG`, `~/.kube/config` or the pod's service
+/// account; with its current context, or another one.
+///
+/// # Errors
+/// The kubeconfig cannot be used.
+pub async fn cluster_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, InstallError> {
+    let fail = |error: &dyn std::error::Error| unusable(kubeconfig, error);
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    match kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| fail(&error))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| fail(&error))
+        }
+        None => match Config::from_kubeconfig(&options).await {
+            Ok(config) => Ok(config),
+            Err(error) if context.is_some() => Err(fail(&error)),
+            Err(error) => Config::incluster().map_err(|_| fail(&error)),
+        },
+    }
+}
+
+fn unusable(kubeconfig: Option<&Path>, error: &dyn std::error::Error) -> InstallError {
+    let path = kubeconfig.map_or_else(|| "kubeconfig".to_owned(), |path| path.display().to_string());
+    InstallError::input(path, sluice_kube::chain(error))
 }
 
 impl TargetCluster {
@@ -59,23 +85,9 @@ impl TargetCluster {
     /// # Errors
     /// The kubeconfig cannot be used.
     pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, InstallError> {
-        let fail = |error: &dyn std::error::Error| {
-            let path = kubeconfig.map_or_else(|| "kubeconfig".to_owned(), |path| path.display().to_string());
-            InstallError::input(path, sluice_kube::chain(error))
-        };
-        let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-        let config = match kubeconfig {
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path).map_err(|error| fail(&error))?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| fail(&error))?
-            }
-            None => match Config::from_kubeconfig(&options).await {
-                Ok(config) => config,
-                Err(error) if context.is_some() => return Err(fail(&error)),
-                Err(error) => Config::incluster().map_err(|_| fail(&error))?,
-            },
-        };
-        Ok(Self::new(sluice_kube::client(config).map_err(|error| fail(&error))?))
+        let config = cluster_config(kubeconfig, context).await?;
+        let client = sluice_kube::client(config);
+        Ok(Self::new(client.map_err(|error| unusable(kubeconfig, &error))?))
     }
 
     /// The client of the API server.
@@ -135,7 +147,10 @@ impl TargetCluster {
     }
 
     /// Creates or changes an object by server-side apply. Returns the result.
-    pub(crate) async fn apply(&self, object: &KubeObject, write: Write) -> Result<KubeObject, InstallError> {
+    ///
+    /// # Errors
+    /// The API server does not answer or refuses it, or does not serve its kind.
+    pub async fn apply(&self, object: &KubeObject, write: Write) -> Result<KubeObject, InstallError> {
         let key = object.key();
         let path = self.path(key).await?.ok_or_else(|| not_served(key))?;
         let dry_run = if write == Write::DryRun { "&dryRun=All" } else { "" };

@@ -9,6 +9,7 @@ mod input;
 mod profile;
 
 use serde_json::{Map, Value as Json, json};
+use sluice_parse::is_dns_label;
 
 use crate::error::InstallError;
 use crate::values::{merge, parse_path, set};
@@ -379,10 +380,7 @@ fn merged_values(spec: &OperatorFields<'_>, profile: &Profile) -> Result<Json, I
 
 /// Names of namespaces, revisions and gateways are labels of DNS.
 fn check_name(path: &str, name: &str) -> Result<(), InstallError> {
-    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_valid =
-        (1..=63).contains(&name.len()) && name.chars().all(is_inner) && !name.starts_with('-') && !name.ends_with('-');
-    match is_valid {
+    match is_dns_label(name) {
         true => Ok(()),
         false => {
             let reason = format!(
