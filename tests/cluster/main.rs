@@ -15,6 +15,7 @@ mod kube_api;
 mod kube_suite;
 mod locks;
 mod nodes;
+mod operate;
 mod policies;
 mod registration;
 mod remote;

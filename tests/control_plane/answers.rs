@@ -2,12 +2,17 @@
 //! `analyze` on clusters.
 
 mod analyze;
+mod bug_report;
 mod console;
 mod history;
+mod inject;
 mod mesh;
 mod operators;
+mod port_forward;
 mod preview;
 mod recording;
+mod remote_secret;
+mod tags;
 mod traces;
 mod wait;
 mod why;

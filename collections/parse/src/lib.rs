@@ -84,9 +84,9 @@ pub use label_selector::parse_label_selector;
 pub use list::list_items;
 pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
+pub use names::is_dns_label;
 pub(crate) use names::{
-    is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain,
-    resolve_host,
+    is_admitted_host, is_any_case_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain, resolve_host,
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use protocol::service_port_protocol;

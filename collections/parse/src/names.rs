@@ -39,7 +39,7 @@ pub(crate) fn resolve_gateway(name: &str, namespace: &str) -> Text {
 
 /// Whether a text is a DNS label: 1 to 63 lower-case letters, digits and inner hyphens.
 #[must_use]
-pub(crate) fn is_dns_label(name: &str) -> bool {
+pub fn is_dns_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }

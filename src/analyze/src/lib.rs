@@ -24,7 +24,7 @@ pub use level::Level;
 pub use mesh::{MeshObjects, Settings};
 pub use message::{Message, MessageList};
 pub use resource::{AnalyzedObject, GroupKind, Origin};
-pub use suppression::Suppression;
+pub use suppression::{Suppression, matches_pattern};
 
 /// Runs analyzers on a mesh. The messages are sorted by cluster, level (errors first), code, object and field, without duplicates.
 #[must_use]

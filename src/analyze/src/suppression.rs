@@ -38,7 +38,7 @@ impl Suppression {
     }
 
     fn matches(&self, message: &Message<'_>) -> bool {
-        self.code == message.message_type.code && glob(&self.resource, &message.resource.to_string())
+        self.code == message.message_type.code && matches_pattern(&self.resource, &message.resource.to_string())
     }
 }
 
@@ -59,7 +59,8 @@ impl Message<'_> {
 }
 
 /// Whether a text matches a pattern in which `*` stands for any text.
-fn glob(pattern: &str, text: &str) -> bool {
+#[must_use]
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some((prefix, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(prefix) else { return false };
     let mut parts: Vec<&str> = rest.split('*').collect();
@@ -73,15 +74,15 @@ fn glob(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::glob;
+    use super::matches_pattern;
 
     #[test]
     fn star_matches_any_text() {
-        assert!(glob("Pod *.testing", "Pod a.testing"));
-        assert!(glob("*", "Namespace a"));
-        assert!(glob("Pod a*b*c", "Pod a1b2bc"));
-        assert!(!glob("Pod *.testing", "Pod a.other"));
-        assert!(!glob("Pod a", "Pod ab"));
-        assert!(!glob("ab*b", "ab"));
+        assert!(matches_pattern("Pod *.testing", "Pod a.testing"));
+        assert!(matches_pattern("*", "Namespace a"));
+        assert!(matches_pattern("Pod a*b*c", "Pod a1b2bc"));
+        assert!(!matches_pattern("Pod *.testing", "Pod a.other"));
+        assert!(!matches_pattern("Pod a", "Pod ab"));
+        assert!(!matches_pattern("ab*b", "ab"));
     }
 }

@@ -1,6 +1,6 @@
 //! The `analyze` subcommand (I06).
 
-mod live;
+pub(crate) mod live;
 mod output;
 
 use std::collections::HashMap;

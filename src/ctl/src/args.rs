@@ -8,6 +8,9 @@ use crate::analyze_args::{ANALYZE_EXAMPLES, AnalyzeArgs};
 use crate::answer_args::{
     HISTORY_EXAMPLES, HistoryArgs, WAIT_EXAMPLES, WHY_EXAMPLES, WHY_NOT_EXAMPLES, WaitArgs, WhyArgs, WhyNotArgs,
 };
+use crate::bug_report_args::{BUG_REPORT_EXAMPLES, BugReportArgs};
+use crate::experimental_args::ExperimentalCommand;
+use crate::inject_args::{KUBE_INJECT_EXAMPLES, KubeInjectArgs};
 use crate::install_args::InstallCommand;
 use crate::operator_args::{
     AdminCommand, COMPLETION_EXAMPLES, CompletionArgs, DASHBOARD_EXAMPLES, DashboardCommand, INTERNAL_DEBUG_EXAMPLES,
@@ -17,6 +20,8 @@ use crate::operator_args::{
 use crate::preview_args::{PREVIEW_EXAMPLES, PreviewArgs};
 use crate::proxy_config::args::{EXAMPLES as PROXY_CONFIG_EXAMPLES, ProxyConfigCommand};
 use crate::recording_args::{DIFF_EXAMPLES, DiffArgs, RECORD_EXAMPLES, REPLAY_EXAMPLES, RecordArgs, ReplayArgs};
+use crate::remote_secret_args::{REMOTE_SECRET_EXAMPLES, RemoteSecretArgs};
+use crate::tag_args::{TAG_EXAMPLES, TagCommand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +66,29 @@ pub(crate) enum Command {
     Preview(PreviewArgs),
     #[command(flatten)]
     Install(InstallCommand),
+    /// Add the proxy to the pod templates of objects in a file, as the webhook adds it to pods.
+    #[command(after_help = KUBE_INJECT_EXAMPLES)]
+    KubeInject(KubeInjectArgs),
+    /// Print a Secret with credentials by which a control plane in another cluster reads this one.
+    #[command(after_help = REMOTE_SECRET_EXAMPLES)]
+    CreateRemoteSecret(RemoteSecretArgs),
+    /// Manage revision tags: names that stand for a revision of the control plane in labels.
+    #[command(after_help = TAG_EXAMPLES)]
+    Tag {
+        /// What to do.
+        #[command(subcommand)]
+        command: TagCommand,
+    },
+    /// Write an archive with versions, objects, debug pages, logs and dumps, without secrets.
+    #[command(after_help = BUG_REPORT_EXAMPLES)]
+    BugReport(Box<BugReportArgs>),
+    /// Commands that istioctl has in this group.
+    #[command(visible_aliases = ["x", "exp"])]
+    Experimental {
+        /// What to do.
+        #[command(subcommand)]
+        command: ExperimentalCommand,
+    },
     /// Tell which objects made a resource of a proxy, or a field of it, and what changed it last.
     #[command(after_help = WHY_EXAMPLES)]
     Why(WhyArgs),

@@ -99,6 +99,36 @@ pub(crate) struct PodEndpoint {
     requester: Requester,
 }
 
+/// Forwards ports of many pods of a cluster, one after the other.
+pub(crate) struct PodConnector {
+    cluster: KubeconfigCluster,
+    requester: Requester,
+}
+
+impl PodConnector {
+    /// Reads the kubeconfig.
+    pub(crate) fn new(flags: &ClusterFlags) -> Result<Self, QueryError> {
+        let requester = Requester::new(None)?;
+        let cluster = requester.runtime.block_on(KubeconfigCluster::of(&flags.target))?;
+        Ok(Self { cluster, requester })
+    }
+
+    /// Forwards a port of a pod until the endpoint is dropped.
+    pub(crate) fn forward(&self, pod: &PodReference, port: u16) -> Result<Endpoint, QueryError> {
+        self.requester.runtime.block_on(forward(&self.cluster, pod, port))
+    }
+
+    /// The body of a page.
+    pub(crate) fn get(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<Vec<u8>, QueryError> {
+        self.requester.body(endpoint, Question::get(path, parameters, ANSWER_TIMEOUT))
+    }
+}
+
 /// Forwards a port of the pod of a proxy: `POD[.NAMESPACE]` or `deploy/NAME[.NAMESPACE]`.
 pub(crate) fn connect_to_proxy(
     flags: &ClusterFlags,
@@ -108,7 +138,7 @@ pub(crate) fn connect_to_proxy(
 ) -> Result<PodEndpoint, QueryError> {
     let requester = Requester::new(None)?;
     let endpoint = requester.runtime.block_on(async {
-        let cluster = KubeconfigCluster::connect(flags).await?;
+        let cluster = KubeconfigCluster::of(&flags.target).await?;
         let pod = cluster.pod_of_proxy(proxy, namespace).await?;
         forward(&cluster, &pod, port).await
     })?;

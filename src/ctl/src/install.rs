@@ -1,7 +1,6 @@
 //! The subcommands that install. They are the only ones that need a cluster.
 
 mod check;
-mod confirmation;
 
 use std::io::{self, Write};
 
@@ -12,6 +11,7 @@ use sluice_install::{
 };
 use tokio::runtime;
 
+use crate::confirmation::confirmed;
 use crate::files;
 use crate::install_args::{
     ChangeArgs, ClusterArgs, GenerateArgs, InstallArgs, InstallCommand, ManifestCommand, ManifestOutput, SourceArgs,
@@ -199,7 +199,7 @@ fn announce(plan: &ChangePlan, title: &str, args: &ChangeArgs, streams: &mut Str
     if args.skip_confirmation || plan.is_empty() {
         return Ok(true);
     }
-    Ok(confirmation::confirmed(streams.errors)?)
+    Ok(confirmed("Proceed?", streams.errors)?)
 }
 
 async fn uninstall(args: &UninstallArgs, streams: &mut Streams<'_>) -> Done {

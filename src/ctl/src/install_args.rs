@@ -222,7 +222,7 @@ pub(crate) enum CheckOutput {
 }
 
 /// A number with a unit: `ms`, `s`, `m` or `h`.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let milliseconds = match unit {

@@ -7,14 +7,21 @@ mod analyze_args;
 mod answer_args;
 mod answer_output;
 mod args;
+mod bug_report;
+mod bug_report_args;
+mod check_inject;
 mod columns;
+mod confirmation;
 mod connect;
 mod dashboard;
+mod experimental_args;
 mod files;
 mod history;
+mod inject_args;
 mod install;
 mod install_args;
 mod internal_debug;
+mod kube_inject;
 mod operator_args;
 mod preview;
 mod preview_args;
@@ -24,9 +31,14 @@ mod record;
 mod recording_args;
 mod recording_diff;
 mod remote_clusters;
+mod remote_secret;
+mod remote_secret_args;
 mod replay;
 mod report;
+mod revision;
 mod similar_name;
+mod tag;
+mod tag_args;
 mod validate;
 mod version;
 mod wait;
@@ -39,6 +51,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser};
 
 use args::{Command, CommandLine};
+use experimental_args::ExperimentalCommand;
 use operator_args::AdminCommand;
 
 /// No errors.
@@ -65,6 +78,16 @@ fn main() -> ExitCode {
         }
         Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Install(command) => install::run(&command, &mut stdout.lock(), &mut io::stderr()),
+        Command::KubeInject(args) => kube_inject::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
+        Command::Experimental { command: ExperimentalCommand::CheckInject(args) } => {
+            check_inject::run(&args, &mut stdout.lock(), &mut io::stderr().lock())
+        }
+        Command::Experimental { command: ExperimentalCommand::Revision { command } } => {
+            revision::run(&command, &mut stdout.lock(), &mut io::stderr().lock())
+        }
+        Command::Tag { command } => tag::run(&command, &mut stdout.lock(), &mut io::stderr()),
+        Command::BugReport(args) => bug_report::run(&args, &mut stdout.lock(), &mut io::stderr()),
+        Command::CreateRemoteSecret(args) => remote_secret::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Why(args) => why::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::WhyNot(args) => why_not::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Wait(args) => wait::run(&args, &mut stdout.lock(), &mut io::stderr()),

@@ -2,10 +2,10 @@
 
 mod remote;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 use sluice_analyze::{AnalyzedObject, Origin};
+use sluice_install::cluster_config;
 
 use crate::analyze_args::AnalyzeArgs;
 
@@ -19,7 +19,7 @@ const SERVICES: ListedKind = ("api/v1", "services", "Service");
 
 /// The objects that are read.
 #[rustfmt::skip]
-const KINDS: &[ListedKind] = &[
+pub(crate) const KINDS: &[ListedKind] = &[
     ("api/v1", "configmaps", "ConfigMap"),
     ("api/v1", "namespaces", "Namespace"),
     ("api/v1", "nodes", "Node"),
@@ -111,29 +111,16 @@ async fn objects(
     Ok(found.collect())
 }
 
-/// The cluster of a kubeconfig file, or of `KUBECONFIG`, `~/.kube/config` or the pod's service account; with its current
-/// context or another one.
+/// The cluster of a context of the kubeconfig; `None` is its current one.
 async fn config(args: &AnalyzeArgs, context: Option<&str>) -> Result<Config, String> {
-    let fail = |error: &dyn std::error::Error| {
-        let chain = sluice_kube::chain(error);
-        format!("no cluster can be read: {chain}; use --kubeconfig, or --use-kube=false to analyze files alone")
-    };
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    match &args.cluster.kubeconfig {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| fail(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| fail(&error))
-        }
-        None => match Config::from_kubeconfig(&options).await {
-            Ok(config) => Ok(config),
-            Err(error) if context.is_some() => Err(fail(&error)),
-            Err(error) => Config::incluster().map_err(|_| fail(&error)),
-        },
-    }
+    let config = cluster_config(args.cluster.kubeconfig.as_deref(), context).await;
+    config.map_err(|error| {
+        format!("no cluster can be read: {error}; use --kubeconfig, or --use-kube=false to analyze files alone")
+    })
 }
 
-/// All objects of a kind; none if the cluster does not have the kind.
-async fn list(client: &Client, api: &str, plural: &str) -> Result<Vec<Value>, String> {
+/// All objects of a kind below the path of an API; none if the cluster does not have the kind.
+pub(crate) async fn list(client: &Client, api: &str, plural: &str) -> Result<Vec<Value>, String> {
     let (mut found, mut next) = (Vec::new(), String::new());
     loop {
         let uri = format!("/{api}/{plural}?limit={PAGE_SIZE}{next}");

@@ -1,10 +1,12 @@
 //! Pods of the control plane and of proxies, found in the cluster of a kubeconfig.
 
 use clap::Args;
-use http::Request;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request};
 use kube::Client;
 use serde_json::Value;
-use sluice_install::TargetCluster;
+use sluice_install::{TargetCluster, cluster_config};
+use tokio::runtime::Runtime;
 
 use super::QueryError;
 use crate::install_args::ClusterArgs;
@@ -43,15 +45,34 @@ pub(crate) struct PodReference {
 /// The cluster of a kubeconfig.
 pub(crate) struct KubeconfigCluster {
     target: TargetCluster,
+    /// Address of the API server.
+    server: String,
 }
 
 impl KubeconfigCluster {
     /// Reads the kubeconfig.
-    pub(crate) async fn connect(flags: &ClusterFlags) -> Result<Self, QueryError> {
-        let target = TargetCluster::connect(flags.target.kubeconfig.as_deref(), flags.target.context.as_deref()).await;
+    pub(crate) async fn of(args: &ClusterArgs) -> Result<Self, QueryError> {
+        let config = cluster_config(args.kubeconfig.as_deref(), args.context.as_deref()).await;
+        let config = config.map_err(|error| QueryError::Cluster(error.to_string()))?;
+        let server = config.cluster_url.to_string();
+        let client = sluice_kube::client(config);
+        let client = client.map_err(|error| QueryError::Cluster(sluice_kube::chain(&error)))?;
+        Ok(Self { target: TargetCluster::new(client), server: server.trim_end_matches('/').to_owned() })
+    }
+
+    /// Reads the kubeconfig for a command that does not need one.
+    pub(super) async fn connect(flags: &ClusterFlags) -> Result<Self, QueryError> {
         let hint = "--address is the address of a control plane without a kubeconfig";
-        let target = target.map_err(|error| QueryError::Cluster(format!("{error}; {hint}")))?;
-        Ok(Self { target })
+        Self::of(&flags.target).await.map_err(|error| QueryError::Cluster(format!("{error}; {hint}")))
+    }
+
+    pub(crate) fn target(&self) -> &TargetCluster {
+        &self.target
+    }
+
+    /// Address of the API server in the kubeconfig.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -93,17 +114,63 @@ impl KubeconfigCluster {
         Err(QueryError::NotFound(format!("namespace {:?} has no {what} {:?}{hint}", target.namespace, target.name)))
     }
 
+    /// The labels of the pods that a name stands for: those of a pod, or those of the pod template of a workload.
+    pub(crate) async fn labels_of(&self, name: &ProxyName) -> Result<Value, QueryError> {
+        let ProxyName { name: object, namespace, .. } = name;
+        let (path, labels) = match &name.workload_kind {
+            None => (format!("/api/v1/namespaces/{namespace}/pods/{object}"), "/metadata/labels"),
+            Some(kind) => {
+                let plural = format!("{}s", kind.to_lowercase());
+                (format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{object}"), "/spec/template/metadata/labels")
+            }
+        };
+        let found = self.find(&path).await?;
+        let kind = name.workload_kind.as_deref().unwrap_or("pod");
+        let missing = || QueryError::NotFound(format!("namespace {namespace:?} has no {kind} {object:?}"));
+        Ok(found.ok_or_else(missing)?.pointer(labels).cloned().unwrap_or_default())
+    }
+
     async fn pods(&self, namespace: &str, selector: &str) -> Result<Value, QueryError> {
         self.read(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", selector.replace('=', "%3D"))).await
     }
 
     /// The answer of the API server to a request for a path.
     pub(crate) async fn read(&self, path: &str) -> Result<Value, QueryError> {
-        let request = Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| QueryError::Flags(format!("{path}: {error}")))?;
-        let answer = sluice_kube::request(self.target.client(), request).await;
-        answer.map_err(|error| QueryError::Cluster(format!("{path}: {}", sluice_kube::chain(&error))))
+        let found = self.find(path).await?;
+        found.ok_or_else(|| QueryError::Cluster(format!("{path}: the API server has no such object or kind")))
     }
+
+    /// As [`Self::read`], `None` if there is no such object or kind.
+    pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, QueryError> {
+        self.request(Method::GET, path, Vec::new()).await
+    }
+
+    /// Sends a request with a body, and returns the answer of the API server.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, QueryError> {
+        let answer = self.request(method, path, body.to_string().into_bytes()).await?;
+        answer.ok_or_else(|| QueryError::Cluster(format!("{path}: the API server has no such object or kind")))
+    }
+
+    /// Deletes an object, which may be gone already.
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), QueryError> {
+        self.request(Method::DELETE, path, Vec::new()).await.map(drop)
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Option<Value>, QueryError> {
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json").body(body);
+        let request = request.map_err(|error| QueryError::Flags(format!("{path}: {error}")))?;
+        match sluice_kube::request(self.target.client(), request).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(QueryError::Cluster(format!("{path}: {}", sluice_kube::chain(&error)))),
+        }
+    }
+}
+
+/// The runtime of a command that asks the API server.
+pub(crate) fn current_thread() -> Result<Runtime, QueryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| QueryError::Cluster(format!("cannot start: {error}")))
 }
 
 /// What names the pod of a proxy on the command line.
@@ -150,7 +217,8 @@ fn items(list: &Value) -> &[Value] {
     list["items"].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn is_running(pod: &Value) -> bool {
+/// Whether a pod runs and is not being deleted.
+pub(crate) fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
@@ -160,7 +228,8 @@ fn running(list: &Value) -> Vec<PodReference> {
     pods
 }
 
-fn pod_of(pod: &Value) -> PodReference {
+/// What identifies a pod.
+pub(crate) fn pod_of(pod: &Value) -> PodReference {
     let metadata = &pod["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     PodReference {

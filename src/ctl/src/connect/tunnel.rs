@@ -52,17 +52,19 @@ impl Drop for Tunnel {
 async fn accept(listener: TcpListener, pods: Api<Pod>, pod: String, port: u16, failure: Failure) {
     // The connections end with this task.
     let mut connections = JoinSet::new();
-    while let Ok((connection, _)) = listener.accept().await {
+    while let Ok((mut connection, _)) = listener.accept().await {
         let (pods, pod, failure) = (pods.clone(), pod.clone(), failure.clone());
         connections.spawn(async move {
-            let result = forward(connection, &pods, &pod, port).await;
+            let result = forward(&mut connection, &pods, &pod, port).await;
+            // The client reads the reason once its connection ends, so this comes first.
             *failure.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
+            drop(connection);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn forward(mut connection: TcpStream, pods: &Api<Pod>, pod: &str, port: u16) -> Result<(), String> {
+async fn forward(connection: &mut TcpStream, pods: &Api<Pod>, pod: &str, port: u16) -> Result<(), String> {
     let opened = pods.portforward(pod, &[port]).await;
     let mut forwarder = opened.map_err(|error| {
         let reason = sluice_kube::chain(&error);
@@ -76,12 +78,22 @@ async fn forward(mut connection: TcpStream, pods: &Api<Pod>, pod: &str, port: u1
     let Some(mut stream) = forwarder.take_stream(port) else {
         return Err(format!("port {port} has no stream"));
     };
-    let copied = tokio::io::copy_bidirectional(&mut connection, &mut stream).await;
-    drop(stream);
-    if let Some(refusal) = refusal
-        && let Ok(Some(reason)) = tokio::time::timeout(std::time::Duration::from_millis(100), refusal).await
-    {
-        return Err(reason);
+    // The sender of the refusal is dropped at the end of the stream.
+    let refused = async {
+        match refusal {
+            Some(refusal) => match refusal.await {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // The refusal is sent before the end of the stream, and is the reason of it.
+        biased;
+        reason = refused => Err(reason),
+        copied = tokio::io::copy_bidirectional(connection, &mut stream) => {
+            copied.map(drop).map_err(|error| error.to_string())
+        }
     }
-    copied.map(drop).map_err(|error| error.to_string())
 }

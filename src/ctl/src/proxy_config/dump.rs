@@ -145,8 +145,8 @@ fn json_name(name: &str) -> String {
     renamed
 }
 
-/// Removes private keys and passwords.
-fn redact(value: &mut Value) {
+/// Removes private keys and passwords of messages of Envoy.
+pub(crate) fn redact(value: &mut Value) {
     match value {
         Value::Array(elements) => elements.iter_mut().for_each(redact),
         Value::Object(fields) => {

@@ -2,16 +2,18 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Asks on the terminal whether to go on. Without a terminal, there is nothing that could answer.
+/// Asks a question on the terminal. Without a terminal, there is nothing that could answer.
 ///
 /// # Errors
 /// Standard input is no terminal, or ends.
-pub(super) fn confirmed(errors: &mut dyn Write) -> io::Result<bool> {
+pub(crate) fn confirmed(question: &str, errors: &mut dyn Write) -> io::Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        return Err(io::Error::other("standard input is no terminal: use --skip-confirmation, or --dry-run"));
+        return Err(io::Error::other(
+            "standard input is no terminal: --skip-confirmation makes changes without asking",
+        ));
     }
-    write!(errors, "Proceed? (y/N) ")?;
+    write!(errors, "{question} (y/N) ")?;
     errors.flush()?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;

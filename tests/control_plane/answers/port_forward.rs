@@ -1,0 +1,218 @@
+//! Commands that reach pods by the port-forward of an API server. The fake one forwards as a kubelet does.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+use sluice_testkit::api_server::ApiServer;
+use sluice_testkit::binary::workspace_binary;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::mesh::{Answer, AnswersFixture, RATINGS_V1, run};
+
+const SYSTEM: &str = "istio-system";
+/// The longest time until a command notices that its pod is gone. It would wait 30 seconds for an answer otherwise.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An API server with pods, and its kubeconfig.
+pub(super) struct ForwardingCluster {
+    pub(super) api: ApiServer,
+    directory: TempDir,
+}
+
+impl ForwardingCluster {
+    pub(super) async fn start() -> Self {
+        let (api, directory) = (ApiServer::start().await.expect("a server"), tempfile::tempdir().expect("a directory"));
+        api.write_kubeconfig(&directory.path().join("kubeconfig")).expect("written");
+        Self { api, directory }
+    }
+
+    /// Creates a running pod.
+    pub(super) fn run_pod(&self, namespace: &str, name: &str, app: &str) {
+        self.api.apply(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": name, "labels": {"app": app, "istio.io/rev": "default"}},
+            "spec": {"containers": [{"name": "istio-proxy"}]},
+            "status": {"phase": "Running"},
+        }));
+    }
+
+    /// A pod of the control plane whose ports are those of a server.
+    pub(super) fn run_control_plane(&self, name: &str, mesh: &AnswersFixture) {
+        self.run_pod(SYSTEM, name, "istiod");
+        for (port, address) in [(8_080, mesh.server.http), (9_876, mesh.server.controlz)] {
+            self.api.forward_port(SYSTEM, name, port, address);
+        }
+    }
+
+    pub(super) fn kubeconfig(&self) -> String {
+        format!("--kubeconfig={}", self.directory.path().join("kubeconfig").display())
+    }
+
+    pub(super) async fn ctl(&self, arguments: &[&str]) -> Answer {
+        run(&[arguments, &[&self.kubeconfig()]].concat()).await
+    }
+}
+
+/// An HTTP server that answers each request with a text; `None` never answers.
+pub(super) async fn serve_text(text: Option<&'static str>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).await.is_ok_and(|count| count > 2) {
+                    line.clear();
+                }
+                match text {
+                    Some(text) => {
+                        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
+                        let _ = stream.write_all(format!("{head}{text}").as_bytes()).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_reach_each_replica_through_its_pod() {
+    let mesh = AnswersFixture::start().await;
+    let _cart = mesh.connect("cart-7f", "cart").await;
+    let cluster = ForwardingCluster::start().await;
+    cluster.run_control_plane("istiod-1", &mesh);
+    let status = cluster.ctl(&["proxy-status"]).await;
+    assert_eq!(status.code, 0, "{}", status.errors);
+    assert!(status.out.contains("cart-7f.shop") && status.out.contains("istiod-1"), "{}", status.out);
+
+    cluster.run_control_plane("istiod-2", &mesh);
+    let before = cluster.api.forwarded();
+    let version = cluster.ctl(&["version", "-o", "json"]).await;
+    let replicas: Vec<String> = version.json()["meshVersion"]
+        .as_array()
+        .expect("replicas")
+        .iter()
+        .map(|replica| replica["ID"].as_str().expect("an ID").to_owned())
+        .collect();
+    assert_eq!(replicas, ["istiod-1", "istiod-2"], "{}", version.errors);
+    // Two pages of each replica, a stream each.
+    assert_eq!(cluster.api.forwarded() - before, 4);
+    let pages = cluster.ctl(&["internal-debug", "syncz", "--all"]).await;
+    assert!(pages.out.contains("istiod-1") && pages.out.contains("istiod-2"), "{}{}", pages.out, pages.errors);
+    let clusters = cluster.ctl(&["remote-clusters"]).await;
+    assert_eq!(clusters.out.lines().count(), 3, "{}{}", clusters.out, clusters.errors);
+    let log = cluster.ctl(&["admin", "log", "--level", "ads:debug"]).await;
+    assert_eq!(log.code, 0, "{}", log.errors);
+    let clusters = cluster
+        .ctl(&["pc", "cluster", "cart-7f.shop", "--from", "control-plane", "--subset", "v1", "-o", "json"])
+        .await;
+    assert_eq!(clusters.json()[0]["name"], RATINGS_V1);
+
+    // A stream that is as long as its recording.
+    let file = cluster.directory.path().join("recording");
+    let out = format!("--out={}", file.display());
+    let recorded = cluster.ctl(&["record", &out, "--duration", "1s"]).await;
+    assert_eq!(recorded.code, 0, "{}", recorded.errors);
+    let replayed = run(&["replay", file.to_str().expect("UTF-8")]).await;
+    assert_eq!(replayed.code, 0, "{}{}", replayed.out, replayed.errors);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn admin_interface_of_a_proxy_is_reached_through_its_pod() {
+    let cluster = ForwardingCluster::start().await;
+    cluster.run_pod("shop", "web-1", "web");
+    let dump = include_str!("../../../src/ctl/tests/recorded/config_dump.web.json");
+    cluster.api.forward_port("shop", "web-1", 15_000, serve_text(Some(dump)).await);
+    let clusters = cluster.ctl(&["proxy-config", "cluster", "web-1.shop"]).await;
+    let recorded = include_str!("../../../src/ctl/tests/recorded/pc-clusters.txt");
+    assert_eq!((clusters.code, clusters.out.as_str()), (0, recorded), "{}", clusters.errors);
+    let other = cluster.ctl(&["proxy-config", "cluster", "web-2.shop"]).await;
+    assert_eq!(other.code, 1, "{}", other.errors);
+    assert!(other.errors.contains("did you mean \"web-1\"?"), "{}", other.errors);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_port_is_an_error_with_the_reason_of_the_kubelet() {
+    let cluster = ForwardingCluster::start().await;
+    cluster.run_pod(SYSTEM, "istiod-1", "istiod");
+    // The reason arrives before the end of the stream, however these race.
+    for _ in 0..5 {
+        let status = cluster.ctl(&["proxy-status"]).await;
+        assert_eq!((status.code, status.out.as_str()), (3, ""), "{}", status.errors);
+        let expected = "istiod-1: port-forward: error forwarding port 8080 to pod istiod-1: ";
+        assert!(status.errors.contains(expected), "{}", status.errors);
+        assert!(status.errors.contains("connection refused"), "{}", status.errors);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_that_goes_away_ends_the_command() {
+    let cluster = ForwardingCluster::start().await;
+    cluster.run_pod(SYSTEM, "istiod-1", "istiod");
+    cluster.api.forward_port(SYSTEM, "istiod-1", 8_080, serve_text(None).await);
+    let command = cluster.ctl(&["proxy-status"]);
+    let removal = async {
+        while cluster.api.forwarded() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        cluster.api.delete("pods", SYSTEM, "istiod-1");
+    };
+    let (status, ()) = tokio::time::timeout(NOTICE_TIMEOUT, async { tokio::join!(command, removal) })
+        .await
+        .expect("the command ends with its pod");
+    assert_eq!(status.code, 3, "{}{}", status.out, status.errors);
+    assert!(status.errors.contains("istiod-1: port-forward: "), "{}", status.errors);
+    let without_pods = cluster.ctl(&["proxy-status"]).await;
+    assert_eq!(without_pods.code, 3, "{}", without_pods.errors);
+    assert!(without_pods.errors.contains("no running Istio pods in \"istio-system\""), "{}", without_pods.errors);
+}
+
+/// The answer to a request for a path; empty if the connection ends without one.
+async fn fetch(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("connect");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    let mut answer = String::new();
+    let exchanged = async {
+        stream.write_all(request.as_bytes()).await?;
+        stream.read_to_string(&mut answer).await
+    };
+    // A connection that is closed with unread data is reset.
+    let _: std::io::Result<usize> = exchanged.await;
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dashboard_forwards_connections_in_turn_and_together() {
+    let mesh = AnswersFixture::start().await;
+    let cluster = ForwardingCluster::start().await;
+    cluster.run_control_plane("istiod-1", &mesh);
+    let mut child = tokio::process::Command::new(workspace_binary("sluicectl").expect("it is built"))
+        .args(["dashboard", "istiod-debug", &cluster.kubeconfig()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let url = lines.next_line().await.expect("read").expect("an address");
+    let address = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/debug")).expect("a URL");
+    for _ in 0..3 {
+        let answer = fetch(address, "/debug/syncz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let (one, two) = tokio::join!(fetch(address, "/debug/registryz"), fetch(address, "/ready"));
+    assert!(one.contains("ratings.shop") && two.starts_with("HTTP/1.1 200 "), "{one}{two}");
+    assert_eq!(cluster.api.forwarded(), 5);
+    // The next connection finds the pod again.
+    cluster.api.delete("pods", SYSTEM, "istiod-1");
+    assert_eq!(fetch(address, "/ready").await, "");
+    cluster.run_control_plane("istiod-1", &mesh);
+    assert!(fetch(address, "/ready").await.starts_with("HTTP/1.1 200 "));
+}
