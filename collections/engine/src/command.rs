@@ -33,6 +33,10 @@ pub(crate) enum EngineCommand {
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
     /// The records of all inputs.
     Inputs(Sender<InputsSnapshot>),
+    /// For each key of a node, the keys in its first parent that made the record.
+    Makers(NodeId, Vec<Erased>, Sender<Vec<Vec<Erased>>>),
+    /// The records that were read for each group of outputs of a node. The reply has the groups, too.
+    Reads(NodeId, Vec<DerivedGroup>, Sender<GroupReads>),
     /// Ends the thread.
     Stop,
 }
@@ -42,6 +46,17 @@ pub(crate) enum DumpChunk {
     Rows(Vec<Row>),
     End(Epoch),
 }
+
+/// Records of a node that one record of its first parent made.
+pub(crate) struct DerivedGroup {
+    /// The key in the first parent.
+    pub(crate) maker: Erased,
+    /// The keys in the node, in order of content.
+    pub(crate) outputs: Vec<Erased>,
+}
+
+/// Groups of outputs, and for each the records that were read besides its maker; without a key, all of a node.
+pub(crate) type GroupReads = (Vec<DerivedGroup>, Vec<Vec<(NodeId, Option<Erased>)>>);
 
 /// The sending end of the two queues.
 #[derive(Clone)]
@@ -204,6 +219,8 @@ impl WaitingCommands {
             | EngineCommand::Explain(..)
             | EngineCommand::History(..)
             | EngineCommand::Inputs(..)
+            | EngineCommand::Makers(..)
+            | EngineCommand::Reads(..)
             | EngineCommand::Stop => {}
         }
         self.entries.push_back(Some(command));

@@ -10,7 +10,7 @@ use crate::network::{NetworkInput, OperatorNetwork};
 use crate::node::NodeId;
 use crate::rows::ShardedRows;
 use crate::update::{Time, Update};
-use crate::value::{Erased, ErasedMap, Key};
+use crate::value::{Erased, ErasedMap, Key, Value};
 
 /// One write to an input.
 #[derive(Debug)]
@@ -77,6 +77,12 @@ impl InputRecord {
     #[must_use]
     pub fn key_json(&self) -> serde_json::Value {
         self.key.json()
+    }
+
+    /// The value, if there is a record and its value has this type.
+    #[must_use]
+    pub fn value<V: Value>(&self) -> Option<&V> {
+        self.row.as_ref()?.value.downcast()
     }
 
     /// The value as JSON; `None` if there is no such record.

@@ -133,6 +133,7 @@
 //! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] the size and the cost of each, and
 //! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records
 //! that a record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
+//! [`Engine::derivations`] reports the same for all records of a collection, one step back.
 //! [`Engine::inputs`] returns all inputs at one epoch, for a second engine of the same graph.
 //!
 //! # Modules
@@ -142,13 +143,14 @@
 //! - operators: `operators`, `network`
 //! - the graph: `node`, `input_state`, `input_snapshot`, `output`, `explanation`, `feed`, `command`, `build`
 //! - typed handles: `collection`, `operations`, `input`, `builder`
-//! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`
+//! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`, `derivations`
 
 mod build;
 mod builder;
 mod clock;
 mod collection;
 mod command;
+mod derivations;
 mod dump;
 mod engine;
 mod epoch;
@@ -175,6 +177,7 @@ mod worker;
 pub use builder::{DataflowBuilder, GraphBuilder};
 pub use clock::Clock;
 pub use collection::{Collection, Index};
+pub use derivations::{Derivation, Derivations, KeysRead};
 pub use dump::{CollectionInfo, Dump};
 pub use engine::{Engine, Transaction};
 pub use epoch::{Epoch, EpochTiming, Origin};

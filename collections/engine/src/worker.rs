@@ -1,5 +1,6 @@
 //! The dataflow thread: takes commands, runs epochs, publishes snapshots.
 
+mod derivations;
 mod explain;
 mod provenance;
 mod scan;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use crate::builder::GraphBuilder;
-use crate::command::{CommandReceiver, DumpChunk, EngineCommand};
+use crate::command::{CommandReceiver, DerivedGroup, DumpChunk, EngineCommand, GroupReads};
 use crate::epoch::{Epoch, EpochTiming};
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::feed::SnapshotPublisher;
@@ -41,6 +42,8 @@ enum PendingReply {
     Explain(NodeId, Erased, Sender<Explanation>),
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
     Inputs(Sender<InputsSnapshot>),
+    Makers(NodeId, Vec<Erased>, Sender<Vec<Vec<Erased>>>),
+    Reads(NodeId, Vec<DerivedGroup>, Sender<GroupReads>),
 }
 
 /// Counters of epochs: written by the dataflow thread, read by any thread.
@@ -173,6 +176,11 @@ impl DataflowThread {
             PendingReply::Inputs(sender) => {
                 drop(sender.send(InputsSnapshot::of(epoch, &self.inputs, &self.nodes)));
             }
+            PendingReply::Makers(node, keys, sender) => drop(sender.send(self.makers(node, &keys))),
+            PendingReply::Reads(node, groups, sender) => {
+                let reads = self.reads(node, &groups);
+                drop(sender.send((groups, reads)));
+            }
             PendingReply::Dump(node, sender) => {
                 jobs.push_back(DumpJob::new(Scan::of(node, &self.nodes, &self.inputs), epoch, sender));
             }
@@ -193,6 +201,8 @@ impl DataflowThread {
             EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
             EngineCommand::History(query, sender) => PendingReply::History(query, sender),
             EngineCommand::Inputs(sender) => PendingReply::Inputs(sender),
+            EngineCommand::Makers(node, keys, sender) => PendingReply::Makers(node, keys, sender),
+            EngineCommand::Reads(node, groups, sender) => PendingReply::Reads(node, groups, sender),
         };
         replies.push(reply);
         0

@@ -297,6 +297,24 @@ fn explanations_reach_the_inputs() {
 }
 
 #[test]
+fn derivations_name_the_records_that_made_each_record() {
+    for_changeable(|fixture| {
+        fixture.apply([set("a", 1), set("z", 9)]);
+        let dump = fixture.engine.dump(fixture.out.name()).unwrap_or_else(|| panic!("{}", fixture.name));
+        let derivations: Vec<_> = fixture.engine.derivations(&dump).expect("the engine runs").collect();
+        let is_input = dump.info().parents.is_empty();
+        let mut outputs: Vec<_> = derivations.iter().flat_map(|it| it.outputs.clone()).collect();
+        outputs.sort_by_key(ToString::to_string);
+        outputs.dedup();
+        let keys: Vec<_> = dump.records().map(|(key, _)| key).collect();
+        assert_eq!(outputs, if is_input { Vec::new() } else { keys }, "{}: {derivations:?}", fixture.name);
+        for (name, _) in derivations.iter().flat_map(|it| &it.reads) {
+            assert!(fixture.engine.graph().iter().any(|info| info.name == *name), "{}: {name}", fixture.name);
+        }
+    });
+}
+
+#[test]
 fn transaction_is_one_epoch() {
     for_changeable(|fixture| {
         let mut feed = fixture.engine.feed();

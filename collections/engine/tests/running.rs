@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use sluice_engine::{Clock, Engine, EngineOptions, HistoryLimits, HistoryQuery, Input, Origin, Published};
+use sluice_engine::{
+    Clock, Derivation, Engine, EngineOptions, HistoryLimits, HistoryQuery, Input, KeysRead, Origin, Published,
+};
 
 struct Handles {
     left: Input<u32, i64>,
@@ -423,4 +425,46 @@ fn epoch_without_published_changes_keeps_unread_changes() {
     let events: Vec<_> = feed.try_next().expect("a batch").events(&out).map(|event| *event.key).collect();
     assert_eq!(events, [1]);
     assert!(feed.try_next().is_none(), "a change is reported once");
+}
+
+#[test]
+fn derivations_list_makers_outputs_and_the_records_that_were_read() {
+    let (engine, (pods, services, mesh)) = Engine::start(EngineOptions::default(), |b| {
+        b.dataflow("main", |g| {
+            let (pods_in, pods) = g.input::<String, String>("pods");
+            let (services_in, services) = g.input::<String, u16>("services");
+            let (mesh_in, mesh) = g.input::<(), u8>("mesh");
+            let by_service = pods.index("pods/by-service", |_, service| [(service.clone(), ())]);
+            services.derive_many("ready", |d| {
+                let (pods, mesh) = (d.by(&by_service), d.on(&mesh));
+                move |cx, name, port| {
+                    cx.all(&mesh);
+                    cx.by(&pods, name).into_iter().map(|(pod, _)| (pod, *port)).collect::<Vec<_>>()
+                }
+            });
+            (pods_in, services_in, mesh_in)
+        })
+    });
+    engine.transaction(|tx| {
+        tx.set(&mesh, (), 1);
+        tx.set(&services, "web".to_owned(), 80);
+        tx.set(&services, "idle".to_owned(), 81);
+        for pod in ["web-1", "web-2"] {
+            tx.set(&pods, pod.to_owned(), "web".to_owned());
+        }
+    });
+    let of = |name: &str| -> Vec<Derivation> {
+        let dump = engine.dump(name).expect("a collection");
+        engine.derivations(&dump).expect("the engine runs").collect()
+    };
+    let some = |keys: &[&str]| KeysRead::Some(keys.iter().map(|key| (*key).into()).collect());
+    let web = Derivation {
+        maker: "web".into(),
+        outputs: vec!["web-1".into(), "web-2".into()],
+        reads: vec![("mesh".to_owned(), KeysRead::All), ("pods/by-service".to_owned(), some(&["web"]))],
+    };
+    assert_eq!(of("ready"), [web]);
+    let pod = |name: &str| Derivation { maker: name.into(), outputs: vec!["web".into()], reads: Vec::new() };
+    assert_eq!(of("pods/by-service"), [pod("web-1"), pod("web-2")]);
+    assert_eq!(of("pods"), []);
 }
