@@ -109,8 +109,8 @@ pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthent
 pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
 pub use resource_type::ResourceType;
 pub use secret::{
-    BUILTIN_CREDENTIAL, CertificateKeyPair, CredentialKind, CredentialName, INVALID_CREDENTIAL, ROOTS_SUFFIX, Redacted,
-    RootCertificates, Secret, SecretReader,
+    BUILTIN_CREDENTIAL, CertificateKeyPair, CredentialKind, CredentialName, FINGERPRINT_BYTES, INVALID_CREDENTIAL,
+    ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader,
 };
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,

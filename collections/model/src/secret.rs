@@ -7,13 +7,40 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Text;
 
-/// Bytes of a certificate or a key. `Debug` and `Serialize` do not show them.
+/// Bytes of a certificate or a key. `Debug` and `Serialize` do not show them, unless they are a [fingerprint](Self::fingerprint).
 #[derive(Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Redacted(pub Bytes);
 
+/// Length of a fingerprint in bytes.
+pub const FINGERPRINT_BYTES: usize = 16;
+/// What surrounds the hexadecimal digits of a fingerprint.
+const FINGERPRINT_FRAME: (&[u8], &[u8]) = (b"[redacted ", b"]");
+
+impl Redacted {
+    /// A text that stands for bytes in a recording: equal for equal bytes. `hash` is keyed, so that short bytes
+    /// cannot be found by trial.
+    #[must_use]
+    pub fn fingerprint(hash: [u8; FINGERPRINT_BYTES]) -> Self {
+        use fmt::Write as _;
+        let mut digits = String::with_capacity(2 * FINGERPRINT_BYTES);
+        // Writing to a String does not fail.
+        for byte in hash {
+            let _ = write!(digits, "{byte:02x}");
+        }
+        Self([FINGERPRINT_FRAME.0, digits.as_bytes(), FINGERPRINT_FRAME.1].concat().into())
+    }
+
+    /// The text, if the bytes have the form of a fingerprint.
+    fn as_fingerprint(&self) -> Option<&str> {
+        let digits = self.0.strip_prefix(FINGERPRINT_FRAME.0)?.strip_suffix(FINGERPRINT_FRAME.1)?;
+        let is_hex = digits.len() == 2 * FINGERPRINT_BYTES && digits.iter().all(u8::is_ascii_hexdigit);
+        is_hex.then(|| std::str::from_utf8(&self.0).ok())?
+    }
+}
+
 impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
+        f.write_str(self.as_fingerprint().unwrap_or("[redacted]"))
     }
 }
 
@@ -61,6 +88,31 @@ pub struct Secret {
     pub roots: Option<RootCertificates>,
     /// Credentials to pull images: the text of a Docker configuration.
     pub docker_config: Option<Redacted>,
+}
+
+impl RootCertificates {
+    /// With `replace` applied to all bytes.
+    #[must_use]
+    pub fn with_bytes(&self, replace: &dyn Fn(&Redacted) -> Redacted) -> Self {
+        Self { certificates: replace(&self.certificates), revoked: self.revoked.as_ref().map(replace) }
+    }
+}
+
+impl Secret {
+    /// With `replace` applied to all bytes.
+    #[must_use]
+    pub fn with_bytes(&self, replace: &dyn Fn(&Redacted) -> Redacted) -> Self {
+        Self {
+            certificate: self.certificate.as_ref().map(|pair| CertificateKeyPair {
+                chain: replace(&pair.chain),
+                key: replace(&pair.key),
+                ocsp_staple: pair.ocsp_staple.as_ref().map(replace),
+                readable: pair.readable,
+            }),
+            roots: self.roots.as_ref().map(|roots| roots.with_bytes(replace)),
+            docker_config: self.docker_config.as_ref().map(replace),
+        }
+    }
 }
 
 /// Suffix of the name of a credential that contains root certificates.

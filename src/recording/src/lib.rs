@@ -3,8 +3,10 @@
 //!
 //! A recording is gzip of lines, each a JSON object. The first is the [`Header`]. Each other one is a [`Line`]: a write of a record, or the
 //! end of a step, with the time since the beginning. The first step has all records, each later one the writes until its end. Records
-//! are in the form of the debug pages: private keys and passwords of Secrets are not in it.
+//! are in the form of the debug pages: private keys and passwords of Secrets are not in it. A hash with a key of the recording stands for
+//! them, so that equal ones are equal and a change is seen.
 
+mod fingerprint;
 mod format;
 mod outcome;
 mod reader;

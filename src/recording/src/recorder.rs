@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use sluice_engine::{Engine, InputRecord, InputsSnapshot};
 use sluice_graph::GraphOptions;
 
+use crate::fingerprint::FingerprintKey;
 use crate::format::{FORMAT_VERSION, Header, Line, RecordedWrite, StepEnd};
 
 /// Interval at which the inputs are read. Writes of one interval are one step.
@@ -24,6 +25,9 @@ pub enum RecordError {
     /// The engine has stopped.
     #[error("the dataflow has stopped")]
     Stopped,
+    /// There is no key for private content.
+    #[error("the system has no randomness for the key of the recording")]
+    NoRandomness,
 }
 
 /// A recording in progress.
@@ -32,14 +36,16 @@ pub struct Recorder<W: Write> {
     out: GzEncoder<W>,
     begin: Instant,
     last: InputsSnapshot,
+    key: FingerprintKey,
 }
 
 impl<W: Write> Recorder<W> {
     /// Writes the header and all current records.
     ///
     /// # Errors
-    /// The engine has stopped, or the writer fails.
+    /// The engine has stopped, the writer fails, or there is no key for private content.
     pub fn start(engine: Engine, options: &GraphOptions, out: W) -> Result<Self, RecordError> {
+        let key = FingerprintKey::generate().ok_or(RecordError::NoRandomness)?;
         let last = engine.inputs().ok_or(RecordError::Stopped)?;
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let header = Header {
@@ -49,7 +55,8 @@ impl<W: Write> Recorder<W> {
             options: options.clone(),
         };
         let writes = last.writes();
-        let mut recorder = Self { engine, out: GzEncoder::new(out, Compression::fast()), begin: Instant::now(), last };
+        let out = GzEncoder::new(out, Compression::fast());
+        let mut recorder = Self { engine, out, begin: Instant::now(), last, key };
         recorder.line(&header)?;
         recorder.step(&writes)?;
         Ok(recorder)
@@ -87,7 +94,7 @@ impl<W: Write> Recorder<W> {
                 input: write.collection().to_owned(),
                 key: write.key_json(),
                 deleted: write.is_absent(),
-                value: write.value_json().unwrap_or_default(),
+                value: self.key.value_json(write).unwrap_or_default(),
                 source: origin.map(|origin| origin.version.to_string()).unwrap_or_default(),
                 generation: origin.and_then(|origin| origin.generation),
             }))?;

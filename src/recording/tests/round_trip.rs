@@ -1,6 +1,6 @@
 //! What a recording has is what its replay writes.
 
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -150,4 +150,37 @@ fn other_files_are_reported() {
     assert!(matches!(open(&gzip("{\"a\": 1}\n")), ReadError::NoHeader(_)));
     let error = open(&gzip("{\"sluiceRecording\": 99}\n")).to_string();
     assert_eq!(error, "the recording has format 99, and this version reads format 1");
+}
+
+#[test]
+fn content_of_secrets_is_a_hash_that_differs_between_recordings() {
+    let (engine, handles) = start();
+    let secret = |name: &str, key: &str| {
+        serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "n"}, "data": {
+            "tls.crt": "Y2VydA==", "tls.key": key,
+        }})
+    };
+    let record = |secrets: &[Value]| -> (String, Replay) {
+        apply(&engine, &handles, secrets);
+        let mut recording = Vec::new();
+        let recorder = Recorder::start(engine.clone(), &GraphOptions::default(), &mut recording).expect("recorded");
+        recorder.run(Duration::ZERO, || true).expect("recorded");
+        let mut text = String::new();
+        flate2::read::MultiGzDecoder::new(&recording[..]).read_to_string(&mut text).expect("gzip");
+        (text, replay(&recording))
+    };
+    let (first_key, other_key) = ("Zmlyc3Qga2V5", "b3RoZXIga2V5");
+    let secrets = [secret("a", first_key), secret("b", first_key), secret("c", other_key)];
+    let (text, replayed) = record(&secrets);
+    assert!(!text.contains("first key") && !text.contains(first_key), "{text}");
+    let value = |replayed: &Replay, name: &str| -> String {
+        let key = sluice_model::ObjectKey::new("Kubernetes", "n", name);
+        let (value, _) = replayed.inputs().expect("inputs").find("raw_secrets", &key).expect("a Secret");
+        value.to_string()
+    };
+    assert!(value(&replayed, "a").contains("[redacted "), "{}", value(&replayed, "a"));
+    assert_eq!(value(&replayed, "a"), value(&replayed, "b"));
+    assert_ne!(value(&replayed, "a"), value(&replayed, "c"));
+    let (_, again) = record(&secrets);
+    assert_ne!(value(&replayed, "a"), value(&again, "a"), "each recording has a key of its own");
 }
