@@ -214,6 +214,38 @@ async fn webhooks_answer_alone_and_while_changes_are_pushed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn answers_are_measured_and_the_server_is_watched() -> Result<()> {
+    let arguments = [
+        "answers",
+        "--services=44",
+        "--namespaces=4",
+        "--endpoints=1",
+        "--proxies=8",
+        "--repeat=1",
+        "--changes=vs,service-add",
+        "--idle=1s",
+        "--quiet=50",
+        "--rest=0",
+        "--no-loopback",
+    ];
+    let (result, output_text) = result_of(&arguments).await?;
+    let answers = result["answers"].as_array().context("list the answers")?;
+    assert_eq!(answers.len(), 15, "{output_text}");
+    for answer in answers {
+        let times = answer["rounds_ms"].as_array().context("list the times")?;
+        assert!(times.len() == 1 && number(&answer["bytes"]) > 100, "{answer}");
+    }
+    let rows = result["overhead"].as_array().context("list the overhead")?;
+    let whats: Vec<_> = rows.iter().filter_map(|row| row["what"].as_str()).collect();
+    assert_eq!(whats, ["no change, CPU s in a second", "virtual-service", "service-add"]);
+    for row in &rows[1..] {
+        assert!(row["idle_last_ms"].is_f64() && row["watched_last_ms"].is_f64(), "{row}");
+    }
+    assert!(number(&result["watched_memory"]["resident_kib"]) > 1_000, "{output_text}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn versus_compares_two_builds_in_one_run() -> Result<()> {
     let sluiced = workspace_binary("sluiced")?;
     let directory = tempfile::tempdir()?;

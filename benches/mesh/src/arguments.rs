@@ -43,6 +43,9 @@ pub(crate) enum Command {
     /// Send admission reviews to the webhooks at a rate: alone, and while changes are pushed to all proxies. Exit code 1 when a
     /// 99th percentile is over the limit.
     Webhooks(Box<WebhookArguments>),
+    /// Ask a server of a mesh with many proxies about its own state: why, why-not, previews, wait, history, krtz, console. Then
+    /// measure changes while the server is watched, and while it is not.
+    Answers(Box<AnswersArguments>),
     /// Send bytes through loopback sockets to many readers: no server on this machine can be faster.
     Loopback {
         /// Bytes for each reader: in the table of a run, MB divided by affected.
@@ -355,6 +358,45 @@ pub(crate) struct StartedArguments {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// Questions to a server.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AnswersArguments {
+    /// Services; every tenth is TCP, the rest HTTP on four ports.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) services: usize,
+    /// Number of namespaces the services are spread over.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) namespaces: usize,
+    /// Endpoints of each service, each with its Pod.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) endpoints: usize,
+    /// Connected proxies: sidecars of the first endpoints of each service.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) proxies: usize,
+    #[command(flatten)]
+    pub(crate) measure: MeasureOptions,
+    /// Changes to make while the server is watched and while it is not, comma separated; those of shape M1 if not given.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub(crate) changes: Vec<ChangeKind>,
+    /// Time without changes in which the CPU time of the server is measured, such as 20s.
+    #[arg(long, value_parser = duration, default_value = "20s")]
+    pub(crate) idle: Duration,
+    /// Binary to start as the server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sluiced: PathBuf,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl AnswersArguments {
+    pub(crate) fn shape(&self) -> Result<Shape> {
+        let Self { services, namespaces, endpoints, .. } = *self;
+        let layout = Layout::Flat;
+        ShapeArguments { services, namespaces, endpoints, service_entries: 0, gateways: 0, layout }.shape()
+    }
 }
 
 #[derive(Args, Clone, Debug)]

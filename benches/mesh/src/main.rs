@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "commands print their results")]
 
+mod answers;
 mod api;
 mod arguments;
 mod budgets;
@@ -66,6 +67,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Soak(arguments) => runtime.block_on(soak::run(&arguments))?,
         Command::Faults(arguments) => runtime.block_on(faults::run(&arguments))?,
         Command::Webhooks(arguments) => runtime.block_on(webhooks::run(&arguments))?,
+        Command::Answers(arguments) => runtime.block_on(answers::run(&arguments)).map(|()| true)?,
         Command::Loopback { bytes, readers, repeat } => {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }

@@ -1,5 +1,6 @@
 //! A server with its objects and its proxies, prepared for measurements.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) background: bool,
     /// The server serves webhooks, with the default templates of the injector.
     pub(crate) webhooks: bool,
+    /// Further variables of the server's environment.
+    pub(crate) environment: Vec<(String, OsString)>,
 }
 
 impl Setup {
@@ -55,6 +58,7 @@ impl Setup {
             digests: false,
             background: false,
             webhooks: false,
+            environment: Vec::new(),
         }
     }
 }
@@ -116,7 +120,7 @@ impl MeasuredMesh {
                     virtual_hosts: measure.virtual_hosts,
                     webhooks: setup.webhooks,
                     log: None,
-                    environment: Vec::new(),
+                    environment: setup.environment.clone(),
                 };
                 for _ in 1..setup.starts {
                     starts.push(Server::start(&server_options).await?.1);

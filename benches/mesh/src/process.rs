@@ -43,6 +43,11 @@ impl Process {
         Ok(std::time::Duration::from(time).as_secs_f64())
     }
 
+    /// Lets the peak of the memory begin at its present size. False if the system does not allow it.
+    pub(crate) fn reset_peak(&self) -> bool {
+        std::fs::write(self.status.with_file_name("clear_refs"), "5").is_ok()
+    }
+
     pub(crate) fn memory(&self) -> Result<Memory> {
         let status = std::fs::read_to_string(&self.status).context("read the server's memory")?;
         let field = |name: &str| {

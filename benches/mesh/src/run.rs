@@ -31,6 +31,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         digests: false,
         background: false,
         webhooks: false,
+        environment: Vec::new(),
     };
     let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let mut changes = mesh.every_change(&arguments.changes).await?;

@@ -169,6 +169,14 @@ impl Server {
         Ok(())
     }
 
+    /// Its HTTP port.
+    ///
+    /// # Errors
+    /// It was not started here.
+    pub(crate) fn http(&self) -> Result<SocketAddr> {
+        self.started.as_ref().map(|started| started.http).context("the server was started here")
+    }
+
     /// Its port for webhooks.
     ///
     /// # Errors

@@ -1,0 +1,157 @@
+//! Questions to a running server about its own state, and the cost of being watched.
+
+mod overhead;
+mod questions;
+mod trace_sink;
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use sluice_testkit::server::request;
+
+use crate::arguments::AnswersArguments;
+use crate::measured_mesh::{MeasuredMesh, Setup};
+use crate::process::{Memory, Process};
+use crate::result::Machine;
+use crate::shape::Shape;
+use crate::statistics::of;
+use overhead::OverheadRow;
+use questions::Question;
+
+/// The measurement of a question.
+#[derive(Clone, Debug, Serialize)]
+struct AnswerRow {
+    question: String,
+    /// From the request until the whole answer is read, in milliseconds.
+    rounds_ms: Vec<f64>,
+    p50_ms: f64,
+    max_ms: f64,
+    /// Size of the last answer.
+    bytes: usize,
+    /// CPU time of the server for each answer, the work of other requests and of proxies at the same time included.
+    server_cpu_seconds: f64,
+    /// Growth of the server's memory while it answered, at its peak; none if the system does not measure it.
+    peak_growth_kib: Option<u64>,
+}
+
+/// The result of the command.
+#[derive(Clone, Debug, Serialize)]
+struct AnswersResult {
+    machine: Machine,
+    commit: String,
+    date: String,
+    shape: Shape,
+    proxies: usize,
+    answers: Vec<AnswerRow>,
+    overhead: Vec<OverheadRow>,
+    idle_memory: Memory,
+    watched_memory: Memory,
+}
+
+/// Measures the changes of an idle server, its answers, and the changes of a watched one.
+pub(crate) async fn run(arguments: &AnswersArguments) -> Result<()> {
+    let setup = Setup::started(arguments.shape()?, arguments.proxies, &arguments.sluiced);
+    let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
+    let idle = overhead::measure(&mesh, arguments).await?;
+    let answers = answers(&mesh, arguments.measure.repeat).await?;
+    let measured = mesh.result(Vec::new(), Vec::new())?;
+    mesh.fleet.disconnect().await;
+    drop(mesh);
+    let watched = overhead::measure_watched(&setup, arguments).await?;
+    let result = AnswersResult {
+        machine: measured.machine,
+        commit: measured.commit,
+        date: measured.date,
+        shape: measured.shape,
+        proxies: measured.proxies,
+        answers,
+        idle_memory: idle.memory,
+        watched_memory: watched.memory,
+        overhead: overhead::rows(&idle, &watched),
+    };
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&result)?)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    println!("{}", table(&result));
+    Ok(())
+}
+
+async fn answers(mesh: &MeasuredMesh, repeat: usize) -> Result<Vec<AnswerRow>> {
+    let process = mesh.server.process.as_ref().context("the server's process is known")?;
+    let mut rows = Vec::new();
+    for question in questions::all(&mesh.objects.shape) {
+        let row = answer(mesh, process, &question, repeat).await?;
+        eprintln!("{}: p50 {:.1} ms, max {:.1} ms", row.question, row.p50_ms, row.max_ms);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Asks a question several times, one time after the other.
+async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, repeat: usize) -> Result<AnswerRow> {
+    let address = mesh.server.http()?;
+    let has_peak = process.reset_peak();
+    let (cpu, memory) = (process.cpu()?, process.memory()?);
+    let (mut rounds_ms, mut bytes) = (Vec::new(), 0);
+    let rounds = if question.once { 1 } else { repeat.max(1) };
+    for round in 0..rounds {
+        let start = match &question.write {
+            Some(write) => write(&mesh.objects, round)?,
+            None => Instant::now(),
+        };
+        let (method, body) = question.body.as_deref().map_or(("GET", ""), |body| ("POST", body));
+        let response = request(address, method, &(question.path)(round), &[], body).await?;
+        rounds_ms.push(start.elapsed().as_secs_f64() * 1000.0);
+        let is_expected = response.status == 200 && response.body.contains(question.expect);
+        let shown: String = response.body.chars().take(500).collect();
+        ensure!(is_expected, "{}: {} {shown}", question.name, response.status);
+        bytes = response.body.len();
+        // Memory that the answer took is returned, and the proxies are quiet.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let server_cpu_seconds = (process.cpu()? - cpu) / rounds as f64;
+    let peak = process.memory()?.peak_kib;
+    Ok(AnswerRow {
+        question: question.name.to_owned(),
+        p50_ms: of(rounds_ms.iter().copied(), 0.5),
+        max_ms: of(rounds_ms.iter().copied(), 1.0),
+        rounds_ms,
+        bytes,
+        server_cpu_seconds,
+        peak_growth_kib: has_peak.then(|| peak.saturating_sub(memory.resident_kib)),
+    })
+}
+
+fn table(result: &AnswersResult) -> String {
+    let mut text = format!(
+        "{}, {} proxies, {}\n\n\
+         | question | p50 ms | max ms | answer KB | server CPU s | peak memory growth MiB |\n|---|---|---|---|---|---|\n",
+        result.shape, result.proxies, result.commit
+    );
+    let mebibytes = |kib: u64| kib / 1024;
+    for row in &result.answers {
+        let AnswerRow { question, p50_ms, max_ms, bytes, server_cpu_seconds, .. } = row;
+        let growth = row.peak_growth_kib.map_or_else(|| "-".to_owned(), |kib| mebibytes(kib).to_string());
+        let kilobytes = bytes.div_ceil(1000);
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "| {question} | {p50_ms:.1} | {max_ms:.1} | {kilobytes} | {server_cpu_seconds:.3} | {growth} |"
+        );
+    }
+    text += &overhead::table(&result.overhead);
+    let (idle, watched) = (result.idle_memory, result.watched_memory);
+    let _ = writeln!(
+        text,
+        "\nMemory after the changes: {} MiB idle, {} MiB watched; at its peak {} and {} MiB.",
+        mebibytes(idle.resident_kib),
+        mebibytes(watched.resident_kib),
+        mebibytes(idle.peak_kib),
+        mebibytes(watched.peak_kib)
+    );
+    text
+}

@@ -1,0 +1,127 @@
+//! The questions.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::mesh_objects::MeshObjects;
+use crate::objects;
+use crate::shape::{Service, Shape};
+
+/// The file with the VirtualService that is waited for.
+const ROUTE_FILE: &str = "answers-route.yaml";
+
+type WriteChange = Box<dyn Fn(&MeshObjects, usize) -> Result<Instant>>;
+
+/// A question to the HTTP port.
+pub(super) struct Question {
+    pub(super) name: &'static str,
+    /// Path and query in a round.
+    pub(super) path: Box<dyn Fn(usize) -> String>,
+    /// The body of a `POST` request.
+    pub(super) body: Option<String>,
+    /// The change that is made before each request. The time counts from it.
+    pub(super) write: Option<WriteChange>,
+    /// A text that a right answer contains.
+    pub(super) expect: &'static str,
+    /// It is asked once only, because the first answer differs from later ones.
+    pub(super) once: bool,
+}
+
+impl Question {
+    fn get(name: &'static str, path: String, expect: &'static str) -> Self {
+        let path = path.replace('|', "%7C").replace('[', "%5B").replace(']', "%5D");
+        let path = Box::new(move |_| path.clone());
+        Self { name, path, body: None, write: None, expect, once: false }
+    }
+
+    fn preview(name: &'static str, query: &str, body: String) -> Self {
+        Self { body: Some(body), ..Self::get(name, format!("/debug/preview{query}"), "\"isComplete\"") }
+    }
+}
+
+/// All questions, in the order in which they are asked.
+pub(super) fn all(shape: &Shape) -> Vec<Question> {
+    // The changes of the overhead are those of the first services.
+    let service = shape.http_service(shape.services / 2);
+    let (owner, endpoint) = shape.proxy(0);
+    let proxy = format!("{}.{}", owner.pod(endpoint), owner.namespace());
+    let why = |name, kind: &str, resource: &str, path: &str| {
+        let path = format!("/debug/why?proxy={proxy}&type={kind}&name={resource}&path={path}");
+        Question::get(name, path, "\"madeBy\"")
+    };
+    let why_not = |name, kind: &str, absent: &str| {
+        let path = format!("/debug/why_not?proxy={proxy}&type={kind}&name={absent}");
+        Question::get(name, path, "\"findings\"")
+    };
+    let cluster = service.cluster();
+    let table = service.port().to_string();
+    let virtual_host = format!("virtualHosts[{}:{table}]", service.host());
+    let route = named(&objects::virtual_service(service, "preview"));
+    vec![
+        why("why: a cluster", "cds", &cluster, ""),
+        why("why: a load assignment", "eds", &cluster, ""),
+        why("why: a virtual host of a route table", "rds", &table, &virtual_host),
+        why("why: a listener", "lds", "virtualInbound", ""),
+        why_not("why-not: a host", "host", &format!("absent.{}.svc.cluster.local", service.namespace())),
+        why_not("why-not: a cluster of a subset", "cds", &format!("outbound|{table}|absent|{}", service.host())),
+        Question { once: true, ..Question::preview("preview: the first, which copies all inputs", "", route.clone()) },
+        Question::preview("preview: a VirtualService", "", route),
+        Question::preview("preview: a DestinationRule of the whole mesh", "", mesh_wide_rule()),
+        Question::preview("preview: a Service is deleted", "?delete=true", service_object(service)),
+        wait(service),
+        Question::get("history", "/debug/history?limit=50".to_owned(), "\"changes\""),
+        Question::get("krtz: services", "/debug/krtz?collection=services".to_owned(), "\"inputs\""),
+        Question::get("krtz: endpoints", "/debug/krtz?collection=endpoints".to_owned(), "\"inputs\""),
+        Question::get("console: overview", "/console".to_owned(), "<html"),
+    ]
+}
+
+/// The object with a name of its own.
+fn named(object: &str) -> String {
+    object.replacen("name: bench,", "name: answers,", 1)
+}
+
+/// Writes a VirtualService with a new generation, and waits until all proxies have acknowledged it.
+fn wait(service: Service) -> Question {
+    let object = format!("VirtualService/{}/answers", service.namespace());
+    let write = move |mesh: &MeshObjects, round: usize| {
+        let text = named(&objects::virtual_service(service, &format!("answers-{round:04}")));
+        let text = text.replacen("metadata: {", &format!("metadata: {{generation: {}, ", generation(round)), 1);
+        mesh.write(ROUTE_FILE, &text)
+    };
+    let path =
+        move |round| format!("/debug/wait?object={object}&generation={}&for=acked&timeout=120s", generation(round));
+    Question {
+        name: "wait: a VirtualService changes, until all acknowledge",
+        path: Box::new(path),
+        body: None,
+        write: Some(Box::new(write)),
+        expect: "\"done\"",
+        once: false,
+    }
+}
+
+fn generation(round: usize) -> usize {
+    round + 1
+}
+
+fn mesh_wide_rule() -> String {
+    "apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: answers, namespace: istio-system, creationTimestamp: 2026-01-01T00:00:00Z}
+spec:
+  host: \"*.local\"
+  trafficPolicy: {connectionPool: {tcp: {maxConnections: 77}}}
+"
+    .to_owned()
+}
+
+/// What identifies a Service, to delete it.
+fn service_object(service: Service) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {}, namespace: {}}}\n",
+        service.name(),
+        service.namespace()
+    )
+}
