@@ -163,6 +163,7 @@ impl App {
             reporter: Reporter::default(),
             originals: Originals::default(),
             mesh_config: OnceLock::new(),
+            current_mesh: OnceLock::new(),
             templates: OnceLock::new(),
             log,
             options: options::admin_options(&config),

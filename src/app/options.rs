@@ -113,6 +113,7 @@ pub(super) fn admin_options(config: &Config) -> AdminOptions {
         debug_auth: config.features.debug_auth,
         debug_on_http: config.features.debug_on_http,
         changing_pages: config.features.changing_pages,
+        profiles: config.profiles,
         preview: PreviewOptions {
             cluster: cluster(config, &config.identity.cluster, false),
             from_files: !reads_cluster(config),

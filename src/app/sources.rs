@@ -13,7 +13,7 @@ use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, 
 use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
 use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
-use sluice_sources::{Cluster, InputSink, MeshFiles, MeshLayers, MeshOverride, Reporter, Sink};
+use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshFiles, MeshLayers, MeshOverride, Reporter, Sink};
 use sluice_watch::FollowGuard;
 use tokio::sync::watch;
 use tracing::warn;
@@ -103,6 +103,8 @@ impl App {
         let shown = layers.clone();
         // It is set once, because the sink starts once.
         let _ = self.admin.mesh_config.set(Box::new(move || sluice_inject::mesh_config(&shown.borrow())));
+        let mesh = CurrentMesh::from(mesh);
+        let _ = self.admin.current_mesh.set(mesh.clone());
         let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
         let originals = self.admin.originals.clone();
         let sink = InputSink::start(engine, inputs, kinds, mesh, originals, self.graph.metrics.sources.clone());

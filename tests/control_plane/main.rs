@@ -35,6 +35,7 @@ mod mesh_files;
 mod metrics;
 mod pages;
 mod process;
+mod profiles;
 mod secrets;
 mod session;
 mod shutdown;

@@ -120,6 +120,16 @@ async fn pages_have_the_form_and_the_content_of_istiod() -> Result<()> {
             // The Service of the API server differs from that of the recording.
             rows.retain(|row| row["hostname"] != "kubernetes.default.svc.cluster.local");
         }
+        if name.starts_with("sidecarz") {
+            // The same for the three lists of services. The version is that of the snapshot, and the listeners are an addition.
+            let is_other = |row: &Value| row["hostname"] != "kubernetes.default.svc.cluster.local";
+            for list in ["/services", "/egressListenerServices/0"] {
+                ours.pointer_mut(list).and_then(Value::as_array_mut).context("services")?.retain(is_other);
+            }
+            ours["servicesByHostname"].as_object_mut().context("services")?.retain(|_, row| is_other(row));
+            ours.as_object_mut().context("a page")?.remove("egressListeners");
+            [&mut ours, &mut expected].into_iter().for_each(|page| page["version"] = json!(""));
+        }
         // Policies are shown as they were written, too.
         for policy in [
             "/authorization_policies/namespace_to_policies/shop/0/spec",
@@ -141,16 +151,54 @@ async fn pages_have_the_form_and_the_content_of_istiod() -> Result<()> {
     assert_eq!((one.as_array().map(Vec::len), &one[0]["metadata"]["name"]), (Some(1), &json!("pay")));
     assert_eq!(server.get("/debug/configz?kind=Nothing").await?.0, 400);
 
+    let (status, text) = server.get("/debug/adsz?push=true").await?;
+    assert!(status == 200 && text.starts_with("Pushed to 0 servers: 2 are connected"), "{text}");
+
     let reachable = page(&server, &format!("sidecarz?proxyID={WEB}")).await?;
-    let hosts: Vec<&str> =
-        reachable["services"].as_array().into_iter().flatten().filter_map(|row| row["hostname"].as_str()).collect();
-    assert_eq!(hosts.len(), 8, "{hosts:?}");
-    assert_eq!(reachable["servicesByHostname"]["bank.example.test"]["Resolution"], 1);
+    assert_eq!(reachable["egressListeners"][0]["listener"], json!({"hosts": ["*/*"]}));
+    let routes = reachable["egressListeners"][0]["virtualServices"].as_array().context("VirtualServices")?;
+    assert!(routes.iter().any(|route| route["name"] == "pay" && route["namespace"] == "store"), "{routes:?}");
     for name in ["sidecarz?proxyID=nosuch.shop", "telemetryz?proxyID=nosuch.shop"] {
         let (status, text) = server.get(&format!("/debug/{name}")).await?;
         assert_eq!(status, 404, "{name}");
         assert!(text.starts_with("Proxy not connected to this Pilot instance."), "{text}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecarz_has_the_listeners_services_routes_and_rules_of_a_sidecar() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let sidecar = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: web, namespace: shop}\n\
+        spec:\n  workloadSelector: {labels: {app: web}}\n  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n  egress:\n  \
+        - {port: {number: 7000, protocol: GRPC, name: grpc}, hosts: [./cart.shop.svc.cluster.local]}\n  \
+        - {hosts: [store/pay.store.svc.cluster.local]}\n";
+    std::fs::write(directory.path().join("sidecar.yaml"), sidecar)?;
+    let server = start(directory.path(), &[]).await?;
+    let _streams = connect_proxies(&server).await?;
+    let scope = page(&server, &format!("sidecarz?proxyID={WEB}")).await?;
+    let hosts = |list: &Value| -> Vec<String> {
+        let rows = list.as_array().into_iter().flatten();
+        rows.map(|row| row["hostname"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!((&scope["name"], &scope["namespace"]), (&json!("web"), &json!("shop")));
+    assert_eq!(scope["outboundTrafficPolicy"], json!({"mode": "REGISTRY_ONLY"}));
+    assert_eq!(scope["sidecar"]["workloadSelector"]["labels"]["app"], "web");
+    let (cart, pay) = ("cart.shop.svc.cluster.local", "pay.store.svc.cluster.local");
+    assert_eq!(hosts(&scope["egressListenerServices"][0]), [cart]);
+    assert_eq!(
+        scope["egressListenerServices"][0][0]["ports"].as_array().map(Vec::len),
+        Some(1),
+        "only the listener's port"
+    );
+    assert_eq!(hosts(&scope["egressListenerServices"][1]), [pay]);
+    let services = hosts(&scope["services"]);
+    assert!(services.contains(&cart.to_owned()) && services.contains(&pay.to_owned()), "{services:?}");
+    assert!(!services.iter().any(|host| host.starts_with("db.")), "{services:?}");
+    assert_eq!(scope["servicesByHostname"].as_object().map(|hosts| hosts.len()), Some(services.len()));
+    assert_eq!(scope["egressListeners"][0]["listener"]["port"]["number"], 7000);
+    assert_eq!(scope["egressListeners"][1]["virtualServices"][0]["name"], "pay");
+    assert_eq!(scope["destinationRules"][pay][0]["from"], json!([{"Name": "pay", "Namespace": "store"}]));
     Ok(())
 }
 

@@ -86,7 +86,7 @@ macro_rules! kinds {
             let proxies = graph.input("connected_proxies");
             let names = graph.input("resolved_names");
             let jwks = graph.input("jwks");
-            let bundles = graph.input("raw_root_bundles");
+            let bundles = graph.input(Inputs::ROOT_BUNDLES);
             let clients = graph.input("secret_clients");
             let reviews = graph.input("secret_reviews");
             let trust = graph.input("trust_bundle");
@@ -119,6 +119,9 @@ macro_rules! kinds {
         }
 
         impl Inputs {
+            /// The name of the input with the ConfigMaps that have roots.
+            pub const ROOT_BUNDLES: &str = "raw_root_bundles";
+
             fn set(&self, tx: &mut Transaction, key: ObjectKey, object: Object, origin: Origin) {
                 match object {
                     Object::Roots(value) => tx.set_from(&self.root_bundles, key, value, origin),
@@ -170,7 +173,7 @@ macro_rules! kinds {
                     "connected_proxies" => record.write(tx, &self.proxies),
                     "resolved_names" => record.write(tx, &self.resolved_names),
                     "jwks" => record.write(tx, &self.jwks),
-                    "raw_root_bundles" => record.write(tx, &self.root_bundles),
+                    Self::ROOT_BUNDLES => record.write(tx, &self.root_bundles),
                     "secret_clients" => record.write(tx, &self.secret_clients),
                     "secret_reviews" => record.write(tx, &self.secret_reviews),
                     "trust_bundle" => record.write(tx, &self.trust_bundle),

@@ -45,7 +45,8 @@ pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
 pub use registry::nodes::TaintRemoval;
 pub use traffic::ingresses::IngressStatusUpdate;
 pub use visibility::{
-    SidecarImports, followed_rule, host_candidates, reached_service, sort_by_precedence, with_visibility,
+    CandidateRule, RulesByHost, SidecarImports, destination_hosts, followed_rule, host_candidates, reached_service,
+    sort_by_precedence, with_visibility,
 };
 
 use graph_context::GraphContext;

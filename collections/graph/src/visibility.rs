@@ -1,15 +1,17 @@
 //! What a client sees, for explanations: the rules that the collections follow, on values that the caller has read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_model::{
-    DestinationRule, ExportTo, Host, Labels, MeshConfig, ObjectKey, Service, Sidecar, SidecarScope, VirtualService,
+    DestinationRule, ExportTo, Host, Labels, MeshConfig, ObjectKey, Service, Sidecar, SidecarScope, Text,
+    VirtualService,
 };
 
 use crate::registry::services::HostServices;
-use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule};
-use crate::traffic::sidecars::EgressScope;
-use crate::traffic::virtual_services::precedence;
+use crate::traffic::destination_rules::{self, MergedRule, RuleClient, RulePolicy, select_rule};
+use crate::traffic::sidecars::{EgressScope, reached_service as sidecar_service};
+use crate::traffic::virtual_services::{self, precedence};
 
 /// The hosts that a Sidecar imports for the proxies of a namespace.
 pub struct SidecarImports(EgressScope);
@@ -40,6 +42,80 @@ impl SidecarImports {
     #[must_use]
     pub fn imports_route(&self, virtual_service: &VirtualService) -> bool {
         self.0.imports_route(virtual_service)
+    }
+
+    /// As [`Self::imports_route`], for the listener of this number, in declared order.
+    #[must_use]
+    pub fn listener_imports_route(&self, listener: usize, virtual_service: &VirtualService) -> bool {
+        let found = self.0.listeners.get(listener);
+        found.is_some_and(|listener| listener.imports_route(virtual_service, self.0.namespace()))
+    }
+
+    /// The service that the listener of this number lists, out of the services of one host, with the ports that it reaches.
+    #[must_use]
+    pub fn listed_service(&self, listener: usize, services: &[Arc<Service>]) -> Option<Arc<Service>> {
+        self.0.listeners.get(listener)?.service(&HostServices::new(services.to_vec()), self.0.namespace())
+    }
+
+    /// The service that proxies reach at a host, with the ports that they reach: a listener lists it, or one of `routes` has it
+    /// as a destination. `routes` have their visibility resolved; `reaches_best` is that of the options of the graph.
+    #[must_use]
+    pub fn reached_service(
+        &self,
+        host: &Host,
+        services: &[Arc<Service>],
+        routes: &[Arc<VirtualService>],
+        reaches_best: bool,
+    ) -> Option<Arc<Service>> {
+        let services = HostServices::new(services.to_vec());
+        let seen = sidecar_service(&self.0, host, &services, (routes, reaches_best), &mut false)?;
+        services.iter().find(|service| service.key() == seen.service).map(|service| seen.of(service))
+    }
+}
+
+/// The hosts of the destinations of a VirtualService.
+#[must_use]
+pub fn destination_hosts(virtual_service: &VirtualService) -> BTreeSet<&Host> {
+    virtual_services::destination_hosts(virtual_service, "")
+}
+
+/// DestinationRules of which clients follow one for a service: those of several objects, merged.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CandidateRule {
+    /// Namespace and name of the objects, the oldest first.
+    pub from: Vec<(Text, Text)>,
+    /// The namespaces that the rule is exported to; empty is the default.
+    pub export_to: BTreeSet<Text>,
+}
+
+/// DestinationRules by host.
+#[derive(Default)]
+pub struct RulesByHost {
+    exact: BTreeMap<Host, Vec<Arc<DestinationRule>>>,
+    wildcards: Vec<Arc<DestinationRule>>,
+}
+
+impl RulesByHost {
+    /// Adds a rule.
+    pub fn add(&mut self, rule: Arc<DestinationRule>) {
+        match rule.host.is_wildcard() {
+            true => self.wildcards.push(rule),
+            false => self.exact.entry(rule.host.clone()).or_default().push(rule),
+        }
+    }
+
+    /// The rules of which clients of a namespace follow one for a service, by their labels.
+    #[must_use]
+    pub fn candidates(&self, mesh: &MeshConfig, service: &Service, namespace: &str) -> Vec<CandidateRule> {
+        let exact = self.exact.get(&service.host).into_iter().flatten();
+        let covering = exact.chain(self.wildcards.iter().filter(|rule| rule.host.contains(&service.host)));
+        let covering: Vec<_> = covering.cloned().collect();
+        let found = destination_rules::candidates(&covering, &RulePolicy::new(mesh), &service.namespace, namespace);
+        let candidate = |found: &MergedRule<'_>| CandidateRule {
+            from: found.from.iter().map(|rule| (rule.namespace.clone(), rule.name.clone())).collect(),
+            export_to: found.words.clone(),
+        };
+        found.iter().map(candidate).collect()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::answer::{self, PageResult, Parameters, read};
 use crate::index::{self, Field, Page};
 use crate::{
     AdminOptions, AdminState, access, ambient, answers, config_dump, configuration, console, endpoints, findings, krtz,
-    preview, proxies, record, services, version,
+    preview, profiles, proxies, record, services, sidecar_scope, version,
 };
 use axum::response::Html;
 
@@ -29,7 +29,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
     use Field::{Body, Flag, OptionalProxy, OptionalText, Proxy, Text};
     let page = |path, help, fields, handler| Page { path, help, fields, handler };
     let mut pages = vec![
-        page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions", &[], get(proxies::adsz)),
+        page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions (?push=true: says that changes are sent without it)", &[Field::Flag("push")], get(proxies::adsz)),
         page("/debug/ambientz", "Workloads, services and policies of ambient mode", &[], get(ambient::serve)),
         page("/debug/authorizationz", "Authorization policies by namespace", &[], get(configuration::authorizationz)),
         page("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", &[Flag("sizes")], get(cachez)),
@@ -48,7 +48,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/history", "Recent changes of objects: resources and proxies that each concerned (?since=, limit=, object=, proxy=)", &[OptionalText("since"), OptionalText("limit"), OptionalText("object"), OptionalProxy("proxy")], get(answers::history_page)),
         page("/debug/inject", "Templates of the injector", &[], get(inject)),
         page("/debug/instancesz", "Ports of services that each connected proxy serves", &[], get(services::instancesz)),
-        page("/debug/krtz", "All collections with records and inputs, in istiod's format", &[], get(krtz::serve)),
+        page("/debug/krtz", "All collections, their records and the keys of the records that made them, in istiod's format (?collection=NAME)", &[OptionalText("collection")], get(krtz::serve)),
         page("/debug/list", "Names of these pages", &[], get(list)),
         page("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", &[], get(log).put(set_log)),
         page("/debug/mcsz", "Multi-cluster services: none, since they are not read", &[], get(mcsz)),
@@ -63,7 +63,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/registryz", "Services", &[], get(services::registryz)),
         page("/debug/rejects", "Invalid configuration: objects, and files and collections that cannot be read; objects that are declared more than once", &[], get(findings::rejects)),
         page("/debug/resourcesz", "Kinds of configuration that are read", &[], get(resourcesz)),
-        page("/debug/sidecarz", "Services that a proxy can reach (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(services::sidecarz)),
+        page("/debug/sidecarz", "What a proxy can reach: egress listeners, services, VirtualServices and DestinationRules (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(sidecar_scope::serve)),
         page("/debug/syncz", "Synchronization of each proxy, by type (?namespace=NAMESPACE)", &[OptionalText("namespace")], get(proxies::syncz)),
         page("/debug/telemetryz", "Telemetry objects by namespace, or those that apply to a proxy (?proxyID=POD.NAMESPACE)", &[OptionalProxy("proxyID")], get(configuration::telemetryz)),
         page("/debug/wait", "Progress of a change of an object until proxies acknowledge it (?object=KIND/NAMESPACE/NAME, version=, generation=, for=, timeout=)", &[Text("object"), OptionalText("version"), OptionalText("generation"), OptionalText("for"), OptionalText("timeout")], get(answers::wait_page)),
@@ -72,6 +72,10 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
     ];
     if options.changing_pages {
         pages.push(page("/debug/force_disconnect", "Closes the stream of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(proxies::force_disconnect)));
+    }
+    if options.profiles {
+        pages.push(page("/debug/pprof/", "Profiles of the process for go tool pprof", &[], get(profiles::index)));
+        pages.push(page("/debug/pprof/{name}", "A profile: profile (CPU, ?seconds=30), heap, cmdline", &[], get(profiles::profile)));
     }
     pages
 }

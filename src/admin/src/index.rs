@@ -92,10 +92,10 @@ pub(crate) fn html(state: &AdminState, pages: &[Page]) -> Html<String> {
     html::page("Sluice", &body)
 }
 
-/// The names of the pages.
+/// The names of the pages, without profiles, as in istiod.
 pub(crate) fn names(pages: &[Page]) -> Vec<&'static str> {
     let names = pages.iter().filter_map(|page| page.path.strip_prefix("/debug/"));
-    names.filter(|name| *name != "list" && !name.contains('{')).collect()
+    names.filter(|name| *name != "list" && !name.contains('{') && !name.starts_with("pprof/")).collect()
 }
 
 #[cfg(test)]

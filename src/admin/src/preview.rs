@@ -20,7 +20,7 @@ pub(crate) use page::route;
 use crate::AdminState;
 use crate::second_graph::SecondGraphError;
 use comparison::{ChangedResource, TypeSummary, compare};
-use objects::{ObjectChange, PreviewFinding, PreviewedObjects};
+use objects::{ObjectChange, ObjectReader, PreviewFinding, PreviewedObjects};
 
 /// Maximum size of the objects of a preview in bytes.
 pub const MAX_PREVIEW_BYTES: usize = 4 << 20;
@@ -93,6 +93,9 @@ pub(crate) enum PreviewError {
     /// The text has no objects.
     #[error("{0}")]
     BadRequest(String),
+    /// The sources are not read yet. Retrying later helps.
+    #[error("the mesh config is not read yet")]
+    NotReady,
     /// There is no second graph.
     #[error(transparent)]
     SecondGraph(#[from] SecondGraphError),
@@ -104,11 +107,13 @@ pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<
     let mut guard = state.preview_graph.lock()?;
     let (graph, live, copied_inputs) = guard.current(&state.engine, &state.graph)?;
     let copy_seconds = start.elapsed().as_secs_f64();
-    let mut objects = PreviewedObjects::read(question, &state.options.preview, &live, graph.inputs());
+    let Some(mesh) = state.current_mesh.get() else { return Err(PreviewError::NotReady) };
+    let reader = ObjectReader::new(&state.options.preview, &live, graph.inputs(), mesh.copy(), question.delete);
+    let mut objects = PreviewedObjects::read(question, reader);
     if objects.changes.is_empty() && objects.findings.is_empty() {
         return Err(PreviewError::BadRequest("the body has no objects: send YAML or JSON documents".to_owned()));
     }
-    let (before, after) = graph.apply(objects.take_parsed(), question.delete)?;
+    let (before, after) = graph.apply(objects.take_parsed())?;
     objects.add_effects(&live, &after.inputs);
     let rejects = fields::changed_findings(&before.outputs, &after.outputs, graph.handles());
     for finding in rejects.added {

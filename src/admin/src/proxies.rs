@@ -16,7 +16,17 @@ use crate::AdminState;
 use crate::answer::{self, Parameters};
 use sluice_xds::short_name;
 
+/// All streams. A push is not possible: a proxy is sent each resource when its content changes, and nothing else.
 pub(crate) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+    if parameters.get("push").is_some_and(|push| push == "true") {
+        let connected = state.status.streams().len();
+        // istiod: "Pushed to N servers".
+        let text = format!(
+            "Pushed to 0 servers: {connected} are connected, and each is sent a resource when its content changes; \
+             /debug/syncz has what each has acknowledged\n"
+        );
+        return text.into_response();
+    }
     answer::stream_json(state.status.adsz(), &parameters)
 }
 

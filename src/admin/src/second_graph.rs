@@ -136,20 +136,11 @@ impl SecondGraph {
         &self.handles.inputs
     }
 
-    /// Applies or deletes objects. Returns the states before and after.
-    pub(crate) fn apply(
-        &self,
-        objects: Vec<ParsedObject>,
-        delete: bool,
-    ) -> Result<(GraphState, GraphState), SecondGraphError> {
+    /// Applies objects; one without a value and without findings is deleted. Returns the states before and after.
+    pub(crate) fn apply(&self, objects: Vec<ParsedObject>) -> Result<(GraphState, GraphState), SecondGraphError> {
         let before = self.state()?;
         self.engine.transaction(|tx| {
-            for parsed in objects {
-                match delete {
-                    true => self.handles.inputs.delete(tx, parsed.kind, parsed.key, Origin::default()),
-                    false => self.handles.inputs.apply(tx, parsed, Origin::default()),
-                }
-            }
+            objects.into_iter().for_each(|parsed| self.handles.inputs.apply(tx, parsed, Origin::default()));
         });
         Ok((before, self.state()?))
     }

@@ -1,20 +1,18 @@
-//! Services in istiod's form: `registryz`, `instancesz`, `sidecarz`, `networkz` (O08).
+//! Services in istiod's form: `registryz`, `instancesz`, `networkz` (O08).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::Response;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use sluice_auth::Viewer;
 use sluice_engine::Engine;
 use sluice_model::{
-    ExportTo, Labels, Protocol, Resolution, ResourceType, Service, ServicePort, ServiceSource, Text, TextMap,
-    TrafficDistribution,
+    ExportTo, Labels, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TextMap, TrafficDistribution,
 };
 use sluice_xds::short_id;
 
@@ -34,9 +32,8 @@ struct Registry(Arc<AdminState>);
 impl Serialize for Registry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let snapshot = self.0.engine.snapshot();
-        let mut services: Vec<&Service> = snapshot.iter(&self.0.handles.services).map(|(_, service)| service).collect();
-        services
-            .sort_by_key(|service| (service.source == ServiceSource::ServiceEntry, &service.host, &service.namespace));
+        let services = snapshot.iter(&self.0.handles.services).map(|(_, service)| service);
+        let services: Vec<&Service> = in_registry_order(services.collect());
         let mut rows = serializer.serialize_seq(Some(services.len()))?;
         for service in services {
             rows.serialize_element(&service_json(service))?;
@@ -76,33 +73,13 @@ impl Serialize for Instances {
     }
 }
 
-/// What a proxy can reach: the services that its clusters are of, and the `DestinationRule` objects of these clusters.
-pub(crate) async fn sidecarz(
-    State(state): State<Arc<AdminState>>,
-    Extension(viewer): Extension<Viewer>,
-    Query(parameters): Query<Parameters>,
-) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID").filter(|proxy| !proxy.is_empty()) else {
-        return answer::missing_proxy_id();
+/// Services in the order of the pages: first those of Kubernetes Services, by host.
+pub(crate) fn in_registry_order<T: Borrow<Service>>(mut services: Vec<T>) -> Vec<T> {
+    let key = |service: &Service| {
+        (service.source == ServiceSource::ServiceEntry, service.host.clone(), service.namespace.clone())
     };
-    let Some(key) = state.status.find(proxy, &viewer) else { return answer::not_connected() };
-    let clusters = state.status.names(&key, ResourceType::Cluster);
-    let hosts: BTreeSet<&str> = clusters.iter().filter_map(|name| outbound_host(name)).collect();
-    let snapshot = state.engine.snapshot();
-    let services = snapshot.iter(&state.handles.services).map(|(_, service)| service);
-    let services: Vec<&Service> = services.filter(|service| hosts.contains(&*service.host.to_string())).collect();
-    let rows: Vec<Value> = services.iter().map(|service| service_json(service)).collect();
-    let by_host: Map<String, Value> =
-        services.iter().zip(&rows).map(|(service, row)| (service.host.to_string(), row.clone())).collect();
-    let proxy = snapshot.get(&state.handles.proxies, &key).unwrap_or_default();
-    let page = json!({"namespace": proxy.namespace, "services": rows, "servicesByHostname": by_host});
-    answer::json(&page, &parameters)
-}
-
-/// The host of `outbound|PORT|SUBSET|HOST`.
-fn outbound_host(cluster: &str) -> Option<&str> {
-    let mut parts = cluster.split('|');
-    (parts.next() == Some("outbound")).then(|| parts.nth(2)).flatten()
+    services.sort_by_cached_key(|service| key(Borrow::<Service>::borrow(service)));
+    services
 }
 
 /// The gateways between networks; `null` if there are none.
@@ -226,13 +203,6 @@ fn protocol(protocol: Protocol) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn host_of_a_cluster_name() {
-        assert_eq!(outbound_host("outbound|80|v1|web.shop.svc.cluster.local"), Some("web.shop.svc.cluster.local"));
-        assert_eq!(outbound_host("inbound|80||"), None);
-        assert_eq!(outbound_host("PassthroughCluster"), None);
-    }
 
     #[test]
     fn service_without_address_has_the_unspecified_one() {

@@ -10,7 +10,7 @@ use sluice_engine::Engine;
 use sluice_graph::{GraphOptions, Handles};
 use sluice_model::{Identity, Text};
 use sluice_sources::kube::{RemoteStates, WatchStates};
-use sluice_sources::{Cluster, Originals, Reporter};
+use sluice_sources::{Cluster, CurrentMesh, Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
 
@@ -44,6 +44,8 @@ pub struct AdminOptions {
     pub debug_on_http: bool,
     /// There are pages that change something: `force_disconnect` (`UNSAFE_ENABLE_ADMIN_ENDPOINTS`).
     pub changing_pages: bool,
+    /// There are profiles of the process (`--profile`).
+    pub profiles: bool,
     /// How the objects of previews are read.
     pub preview: PreviewOptions,
 }
@@ -72,6 +74,8 @@ pub struct AdminState {
     pub originals: Originals,
     /// The mesh config, once sources are read.
     pub mesh_config: OnceLock<MeshConfigReader>,
+    /// The mesh settings that previews change, once sources are read.
+    pub current_mesh: OnceLock<CurrentMesh>,
     /// The templates of the injector, if there is one.
     pub templates: OnceLock<TemplatesReader>,
     /// The log.

@@ -334,6 +334,19 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_max_server_connection_age: String,
+    /// Serve profiles of the process below /debug/pprof, to callers that may see all debug pages.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        global = true,
+        help_heading = "Serving"
+    )]
+    pub profile: bool,
 
     /// Limits.
     #[command(flatten)]

@@ -59,6 +59,8 @@ pub struct Config {
     pub features: Features,
     /// Traces of changes (`OTEL_TRACES_EXPORTER`); `None` is no traces.
     pub traces: Option<TraceSettings>,
+    /// Profiles of the process are served.
+    pub profiles: bool,
     /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
 }
@@ -212,7 +214,7 @@ impl Config {
             cluster: args.cluster_id.into(),
             cluster_aliases,
         };
-        let (proxy_limits, namespace_limits) = (args.proxy_limits, args.namespace_limits);
+        let (proxy_limits, namespace_limits, profiles) = (args.proxy_limits, args.namespace_limits, args.profile);
         let mut variables = Variables::new(&variable);
         let security = SecurityConfig::new(&security_args, &mut variables)?;
         let features = Features::read(&mut variables, &mut warnings);
@@ -237,6 +239,7 @@ impl Config {
             security,
             features,
             traces,
+            profiles,
             warnings,
         })
     }

@@ -35,7 +35,7 @@ fn command_line_of_istiod_is_accepted() {
     assert_eq!(command, Some(Command::Discovery));
     assert_eq!(config.identity.domain, "example.org");
     assert_eq!(config.serving.max_connection_age.map(|age| age.as_secs()), Some(1800));
-    assert!(config.ports.grpc.is_none());
+    assert!(config.ports.grpc.is_none() && config.profiles);
     assert_eq!(config.ports.monitoring.as_ref().map(ToString::to_string).as_deref(), Some(":15014"));
     assert_eq!(config.identity.cluster_aliases.len(), 2);
     assert_eq!(config.sources.local, ClusterSource::Kubernetes(None));
@@ -45,6 +45,16 @@ fn command_line_of_istiod_is_accepted() {
         warnings,
         ["flag --resync=1m of istiod has no effect: watches continue without listing all objects again"]
     );
+}
+
+#[test]
+fn profiles_are_served_unless_the_flag_says_no() {
+    for (arguments, expect) in [(&["--profile"][..], true), (&["--profile=true"], true), (&["--profile=false"], false)]
+    {
+        assert_eq!(parse(arguments).expect("valid").0.profiles, expect, "{arguments:?}");
+    }
+    let (config, command) = parse(&["--profile", "discovery"]).expect("valid");
+    assert!(config.profiles && command == Some(Command::Discovery), "the next argument is no value");
 }
 
 #[test]

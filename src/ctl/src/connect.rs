@@ -17,7 +17,7 @@ pub(crate) use error::QueryError;
 use kubernetes::{ClusterFlags, KubeconfigCluster, PodReference};
 pub(crate) use request::Parameters;
 use request::{ANSWER_TIMEOUT, Question, Requester};
-pub(crate) use server::Server;
+pub(crate) use server::{ReplicaAnswers, Server};
 use tunnel::Tunnel;
 
 /// The command line or the question is invalid.

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &HistoryArgs, out: &mut dyn Write, errors: &mut dyn Writ
         ("proxy", &args.proxy),
         ("namespace", &args.namespace),
     ];
-    match connect(&args.server).and_then(|server| server.get("history", &parameters)) {
+    match connect(&args.server).and_then(|server| server.get_with_replica("history", &parameters)) {
         Ok(answer) => {
             print(args.output, &answer, out, table)?;
             Ok(if list(&answer, "changes").is_empty() { EXIT_NONE } else { 0 })
@@ -42,7 +42,8 @@ fn table(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "Older changes are left out: --limit shows more.")?;
     }
     let titles = ["EPOCH", "TIME", "OBJECTS", "RESOURCES", "PROXIES"];
-    columns(&titled(&titles, changes.iter().map(row)), out)
+    columns(&titled(&titles, changes.iter().map(row)), out)?;
+    writeln!(out, "\nEpochs and proxies are those of replica {}.", text(answer, "replica"))
 }
 
 fn row(change: &Value) -> Vec<String> {

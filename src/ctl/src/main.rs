@@ -34,6 +34,7 @@ mod remote_clusters;
 mod remote_secret;
 mod remote_secret_args;
 mod replay;
+mod replicas;
 mod report;
 mod revision;
 mod similar_name;

@@ -23,9 +23,9 @@ Without --pod and --node, a running control plane is asked. It applies the chang
 inputs, and nothing to the cluster. The copy is a second graph: it takes up to the memory of the
 first one, for 60 s after the last preview, and is refused if it does not fit. One preview is
 computed at a time. An object in a file replaces the live one, as with `kubectl replace`; fields that
-the API server and controllers set are kept. ConfigMaps are not covered. Each replica of
-the control plane answers for the proxies that are connected to it; without --address, the first one
-is asked. Bytes are those of delta xDS.
+the API server and controllers set are kept. ConfigMaps with mesh config are covered. Each replica of
+the control plane answers for the proxies that are connected to it; without --address, all are asked
+and their answers are added. Bytes are those of delta xDS.
 
 With --pod or --node, no control plane is needed: the objects are read from the files only. The mesh
 config is read from ConfigMap istio in namespace istio-system, if the files contain it. All resources

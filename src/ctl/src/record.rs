@@ -19,6 +19,10 @@ pub(crate) fn run(args: &RecordArgs, out: &mut dyn Write, errors: &mut dyn Write
         Ok(server) => server,
         Err(error) => return fail(&error, EXIT_UNREACHABLE, errors),
     };
+    let replica = match server.replica(args.replica.as_deref()) {
+        Ok(replica) => replica,
+        Err(error) => return fail(&error, EXIT_UNREACHABLE, errors),
+    };
     let mut file = match File::create(&args.out) {
         Ok(file) => file,
         Err(error) => {
@@ -30,7 +34,7 @@ pub(crate) fn run(args: &RecordArgs, out: &mut dyn Write, errors: &mut dyn Write
     let duration = seconds(args.duration);
     let parameters = [("duration", duration.as_str())];
     // Each chunk is written as it arrives, so that a recording that is interrupted can be replayed.
-    let received = server.stream("record", &parameters, args.duration + ADDITIONAL_TIME, &mut |chunk| {
+    let received = server.stream(replica, "record", &parameters, args.duration + ADDITIONAL_TIME, &mut |chunk| {
         written += chunk.len();
         if failed.is_none() {
             failed = file.write_all(chunk).err();
@@ -42,7 +46,7 @@ pub(crate) fn run(args: &RecordArgs, out: &mut dyn Write, errors: &mut dyn Write
     }
     match received {
         Ok(()) => {
-            writeln!(out, "{}: {written} bytes", args.out.display())?;
+            writeln!(out, "{}: {written} bytes, recorded at {}", args.out.display(), replica.name)?;
             Ok(0)
         }
         Err(error) => fail(&error, EXIT_UNREACHABLE, errors),

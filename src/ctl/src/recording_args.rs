@@ -17,10 +17,10 @@ Examples:
 
 The file has all inputs of the control plane as they are at the beginning, and each change of them
 with its time: objects as the control plane has parsed them, connected proxies with their nodes and
-identities, and its settings. It has no private keys, certificates and passwords of Secrets, but
-everything else of the configuration, such as names and headers: look at it with `zcat` before you
-publish it. A recording that is interrupted can be replayed up to there. Without --address, the first
-replica of the control plane is recorded.
+identities, and its settings. It has no private keys, certificates and passwords of Secrets: a hash
+with a random key of the recording stands for each. Everything else of the configuration is in it,
+such as names and headers: look at it with `zcat` before you publish it. A recording that is interrupted can be replayed up to there. Without --address, the first
+replica of the control plane is recorded, or that of --replica.
 
 Exit codes: 0 the recording is complete, 1 the file cannot be written, 2 invalid command line,
 3 the control plane cannot be reached, or ends the recording.";
@@ -44,7 +44,7 @@ Examples:
   sluicectl diff before.sluice after.sluice -o json | jq '.resources[].name'
 
 Both recordings are replayed up to their ends. The resources of the proxies that both have, or one of
-them, are compared.
+them, are compared. Content of Secrets has other hashes in each recording, so resources with it differ.
 
 Exit codes: 0 no difference, 1 there are differences, 2 invalid command line, or a file that is no
 recording of this format.";
@@ -58,6 +58,10 @@ pub(crate) struct RecordArgs {
     /// How long to record, such as 90s or 5m; at most 1h.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub(crate) duration: Duration,
+    /// The pod of the control plane that is recorded; without it, the first one. Its recording has the proxies that are connected
+    /// to it.
+    #[arg(long, value_name = "POD")]
+    pub(crate) replica: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 }

@@ -1,46 +1,60 @@
 //! The `wait` subcommand: waits until proxies have acknowledged a change of an object.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::answer_args::WaitArgs;
 use crate::answer_output::{AnswerOutput, fail, list, object, print, proxies, text};
 use crate::connect::{EXIT_UNREACHABLE, QueryError, connect, seconds};
+use crate::replicas::add_progress;
 
 const EXIT_REJECTED: u8 = 1;
 const EXIT_TIMED_OUT: u8 = 4;
 
 /// Time after the limit of the wait until the response has to end.
 const RESPONSE_GRACE: Duration = Duration::from_secs(15);
+/// Time limit of the wait at a replica after those at others have used up the time.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
+
+fn parameters<'a>(args: &'a WaitArgs, generation: &'a str, timeout: &'a str) -> [(&'static str, &'a str); 6] {
+    [
+        ("object", args.object.as_str()),
+        ("version", &args.version),
+        ("generation", generation),
+        ("for", &args.goal),
+        ("timeout", timeout),
+        ("namespace", &args.namespace),
+    ]
+}
 
 /// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &WaitArgs, out: &mut dyn Write, errors: &mut (dyn Write + Send)) -> io::Result<u8> {
     let generation = args.generation.map(|generation| generation.to_string()).unwrap_or_default();
-    let timeout = seconds(args.timeout);
-    let parameters = [
-        ("object", args.object.as_str()),
-        ("version", &args.version),
-        ("generation", &generation),
-        ("for", &args.goal),
-        ("timeout", &timeout),
-        ("namespace", &args.namespace),
-    ];
-    let mut last = Value::Null;
-    let mut written = Ok(());
+    let (mut sum, mut written, start) = (None, Ok(()), Instant::now());
     let followed = connect(&args.server).and_then(|server| {
-        server.lines("wait", &parameters, args.timeout + RESPONSE_GRACE, &mut |progress| {
-            if args.output == AnswerOutput::Table && progress["state"] != "done" && written.is_ok() {
-                written = writeln!(errors, "{}", line(&progress));
-            }
-            last = progress;
-        })
+        // A replica that has no time left still answers how far its proxies are.
+        for replica in &server.replicas {
+            let left = args.timeout.saturating_sub(start.elapsed()).max(LEAST_TIMEOUT);
+            let timeout = seconds(left);
+            let parameters = parameters(args, &generation, &timeout);
+            let mut last = Value::Null;
+            server.lines(replica, "wait", &parameters, left + RESPONSE_GRACE, &mut |progress| {
+                if args.output == AnswerOutput::Table && progress["state"] != "done" && written.is_ok() {
+                    written = writeln!(errors, "{}", line(&progress));
+                }
+                last = progress;
+            })?;
+            sum = Some(add_progress(sum.take(), last));
+        }
+        Ok(())
     });
     written?;
     if let Err(error) = followed {
         return fail(&error, EXIT_REJECTED, errors);
     }
+    let last = sum.unwrap_or_default();
     let code = match text(&last, "state") {
         "done" => 0,
         "rejected" => EXIT_REJECTED,

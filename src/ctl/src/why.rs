@@ -8,6 +8,7 @@ use crate::answer_args::WhyArgs;
 use crate::answer_output::{fail, joined, list, object, print, proxies, text};
 use crate::columns::{columns, table as titled};
 use crate::connect::connect;
+use crate::replicas::sum_frontiers;
 
 const EXIT_NOT_FOUND: u8 = 1;
 /// Characters of a value in the table.
@@ -22,7 +23,15 @@ pub(crate) fn run(args: &WhyArgs, out: &mut dyn Write, errors: &mut dyn Write) -
         ("path", &args.path),
         ("namespace", &args.namespace),
     ];
-    match connect(&args.server).and_then(|server| server.get("why", &parameters)) {
+    let answer = connect(&args.server).and_then(|server| {
+        let mut answer = server.get_with_replica("why", &parameters)?;
+        let of_resource = [("type", text(&answer, "type").to_owned()), ("name", text(&answer, "name").to_owned())];
+        let of_resource = of_resource.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let others = server.get_of_others(text(&answer, "replica"), "frontier", &of_resource)?;
+        sum_frontiers(&mut answer["holders"], &others);
+        Ok(answer)
+    });
+    match answer {
         Ok(answer) => print(args.output, &answer, out, table).map(|()| 0),
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),
     }
@@ -89,7 +98,7 @@ fn last_change(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     };
     let by: Vec<String> = list(change, "objects").iter().map(object).collect();
     let by = if by.is_empty() { String::new() } else { format!(", by {}", by.join(", ")) };
-    writeln!(out, "\nLast change: epoch {epoch} at {}{by}", text(change, "at"))
+    writeln!(out, "\nLast change: epoch {epoch} of replica {} at {}{by}", text(answer, "replica"), text(change, "at"))
 }
 
 fn progress(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
@@ -108,7 +117,7 @@ fn progress(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     let count = |field: &str| holders[field].as_u64().unwrap_or_default();
     writeln!(
         out,
-        "All proxies of this instance: {} to a resource of this name, {} were sent theirs, {} acknowledged it",
+        "All proxies of all replicas: {} to a resource of this name, {} were sent theirs, {} acknowledged it",
         match count("interested") {
             1 => "1 subscribes".to_owned(),
             interested => format!("{interested} subscribe"),

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::backlog::{Backlog, Lane};
 use super::metrics::{KnownObjects, SourceMetrics};
-use super::{Change, MeshOverride, Originals, Sink};
+use super::{Change, CurrentMesh, Originals, Sink};
 
 /// Maximum number of changes that wait in each lane of the backlog. A source waits while the lane of its changes is full,
 /// so a source of endpoints never waits for configuration.
@@ -105,7 +105,7 @@ impl InputSink {
         engine: Engine,
         inputs: Inputs,
         clusters: BTreeMap<Text, Vec<Kind>>,
-        mesh: MeshOverride,
+        mesh: impl Into<CurrentMesh>,
         originals: Originals,
         metrics: SourceMetrics,
     ) -> std::io::Result<Self> {
@@ -116,7 +116,7 @@ impl InputSink {
             engine,
             inputs,
             not_synced,
-            mesh,
+            mesh: mesh.into(),
             originals,
             metrics,
             known: KnownObjects::default(),
@@ -165,7 +165,7 @@ struct Committer {
     inputs: Inputs,
     /// The kinds that have not been read for the first time yet, by cluster.
     not_synced: BTreeSet<(Kind, Text)>,
-    mesh: MeshOverride,
+    mesh: CurrentMesh,
     originals: Originals,
     metrics: SourceMetrics,
     known: KnownObjects,
@@ -255,7 +255,7 @@ mod tests {
     use sluice_model::{Namespace, Object, ObjectKey, ParsedObject};
 
     use super::*;
-    use crate::ChangeOrigin;
+    use crate::{ChangeOrigin, MeshOverride};
 
     /// Holds the dataflow thread at the beginning of an epoch, as a long epoch does.
     #[derive(Clone, Default)]

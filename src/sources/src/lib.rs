@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 pub use inputs::InputSink;
 pub use mesh_files::{MeshFileError, MeshFiles};
-pub use mesh_override::{MeshLayers, MeshOverride};
+pub use mesh_override::{CurrentMesh, MeshLayers, MeshOverride};
 pub use metrics::SourceMetrics;
 pub use originals::{Original, Originals};
 pub use report::{Duplicate, Problem, Reporter};

@@ -1,11 +1,13 @@
 //! Combines the ConfigMap of the mesh with the files that replace parts of it (C12, C17).
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde_json::Value;
 use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
 use sluice_parse::{Findings, merge_mesh_config};
 use tokio::sync::watch;
 
-use super::Change;
+use super::{Change, ChangeOrigin};
 
 /// One of the files with mesh settings.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -125,6 +127,27 @@ impl MeshOverride {
         Change { kind, key: self.key.clone(), object, origin }
     }
 
+    /// The ConfigMap that the combined settings are committed as.
+    #[must_use]
+    pub fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// Whether a ConfigMap has mesh settings, if it exists.
+    #[must_use]
+    pub fn is_config_map(&self, key: &ObjectKey) -> bool {
+        *key == self.key || self.shared_key.as_ref() == Some(key)
+    }
+
+    /// What sources commit when they read this ConfigMap: the combined settings, or the object itself if it has no mesh settings.
+    /// An object without a value and without findings is deleted.
+    pub fn combine(&mut self, parsed: ParsedObject) -> ParsedObject {
+        let (kind, key) = (parsed.kind, parsed.key.clone());
+        let change = Change { kind, key, object: Some(Box::new(parsed)), origin: ChangeOrigin::default() };
+        let Change { kind, key, object, .. } = self.apply(change);
+        object.map_or_else(|| ParsedObject { kind, key, object: None, rejects: Vec::new() }, |object| *object)
+    }
+
     fn publish_layers(&self) {
         let (own, shared) = (self.config_map.settings.as_deref(), self.shared.settings.as_deref());
         let layers = [shared, self.mesh.as_ref().or(own)].into_iter().flatten();
@@ -171,6 +194,30 @@ impl MeshOverride {
     }
 }
 
+/// The mesh settings that the sources have read. Clones share them.
+#[derive(Clone, Debug)]
+pub struct CurrentMesh(Arc<Mutex<MeshOverride>>);
+
+impl From<MeshOverride> for CurrentMesh {
+    fn from(mesh: MeshOverride) -> Self {
+        Self(Arc::new(Mutex::new(mesh)))
+    }
+}
+
+impl CurrentMesh {
+    /// As [`MeshOverride::apply`].
+    pub(super) fn apply(&self, change: Change) -> Change {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).apply(change)
+    }
+
+    /// A copy for a preview. The injector does not see its changes.
+    #[must_use]
+    pub fn copy(&self) -> MeshOverride {
+        let mesh = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        MeshOverride { layers: watch::Sender::default(), ..mesh }
+    }
+}
+
 fn settings_of(parsed: ParsedObject) -> Option<MeshSettings> {
     match parsed.object? {
         Object::MeshSettings(settings) => Some(*settings),
@@ -185,7 +232,6 @@ mod tests {
     use sluice_parse::parse_object;
 
     use super::*;
-    use crate::ChangeOrigin;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey::new("c", "istio-system", name)
@@ -234,6 +280,25 @@ mod tests {
         let (now, networks, rejects) = after(&mut mesh, "shared", None);
         assert_eq!((now.root_namespace.as_str(), networks.networks.len(), rejects), ("istio-system", 1, 0));
         assert_eq!(after(&mut mesh, "istio", None).0, MeshConfig::default());
+    }
+
+    #[test]
+    fn copy_combines_without_an_effect_on_the_settings_in_force() {
+        let mut mesh = MeshOverride::new(key("istio"), Some(key("shared")));
+        after(&mut mesh, "shared", Some(json!({"mesh": "rootNamespace: shared"})));
+        let mut layers = mesh.layers();
+        let current = CurrentMesh::from(mesh);
+        layers.mark_unchanged();
+        let mut copy = current.copy();
+        assert!(copy.is_config_map(&key("shared")) && !copy.is_config_map(&key("other")));
+        let own = change("istio", Some(json!({"mesh": "trustDomain: own"}))).object.expect("an object");
+        let settings = settings_of(copy.combine(*own)).expect("settings");
+        assert_eq!((settings.mesh.trust_domain.as_str(), settings.mesh.root_namespace.as_str()), ("own", "shared"));
+        assert!(!layers.has_changed().expect("the sender exists"));
+        let none = |name| ParsedObject { kind: Kind::ConfigMap, key: key(name), object: None, rejects: Vec::new() };
+        assert_eq!(copy.combine(none("shared")).key, key("istio"));
+        let settings = settings_of(current.copy().combine(none("istio"))).expect("the shared settings");
+        assert_eq!(settings.mesh.root_namespace.as_str(), "shared");
     }
 
     #[test]

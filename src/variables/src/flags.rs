@@ -1,6 +1,6 @@
 //! Flags of `pilot-discovery discovery` that `sluiced` accepts without an effect.
 
-use crate::ValueKind::{Bool, Duration, List, Number, Text};
+use crate::ValueKind::{Duration, List, Number, Text};
 use crate::{Variable, default_only, no_effect};
 
 /// Flags of `pilot-discovery discovery` that have no effect here, without dashes.
@@ -29,7 +29,6 @@ pub const FLAGS_WITHOUT_EFFECT: &[Variable] = &[
         "80",
         "requests are not limited by rate: the API server limits them by priority and fairness",
     ),
-    no_effect("profile", Bool, "false", "there is no pprof"),
     no_effect("resync", Duration, "", "watches continue without listing all objects again"),
     no_effect("vklog", Number, "0", "the Kubernetes client has no log of its own; use --log_output_level"),
 ];

@@ -149,3 +149,43 @@ async fn findings_name_the_file_and_the_exit_code_tells_about_errors() {
     assert_eq!(empty.code, 2, "{}{}", empty.out, empty.errors);
     assert!(empty.errors.contains("has no objects"), "{}", empty.errors);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mesh_config_of_a_config_map_is_combined_as_the_control_plane_combines_it() {
+    let mesh = AnswersFixture::start().await;
+    let mut cart = mesh.connect("cart-7f", "cart").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let config_map = |name: &str, data: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: istio-system}}\ndata:\n  mesh: '{data}'\n"
+        );
+        (file(&directory, &text), text)
+    };
+    let (path, _) = config_map("other", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    let other = mesh.answer(&["preview", "-f", &path]).await;
+    let reason = other["objects"][0]["reason"].as_str().unwrap_or_default();
+    assert_eq!((&other["objects"][0]["change"], &other["changes"]), (&"ignored".into(), &json!([])), "{other}");
+    assert!(reason.contains("istio-system/istio"), "{reason}");
+
+    let (path, text) = config_map("istio", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    let answer = mesh.answer(&["preview", "-f", &path]).await;
+    assert_eq!(answer["objects"][0]["change"], "created", "{answer}");
+    let announced: Vec<(String, String)> = changes(&answer).into_keys().collect();
+    assert!(announced.iter().any(|(kind, _)| kind == "rds" || kind == "lds"), "{announced:?}");
+
+    let updates = cart.updates();
+    std::fs::write(mesh.directory.path().join("mesh.yaml"), text).expect("written");
+    cart.updated_after(updates).await;
+    let applied = mesh.ctl(&["wait", "ConfigMap/istio-system/istio", "--for=applied"]).await;
+    assert_eq!(applied.code, 0, "{}{}", applied.out, applied.errors);
+    let again = mesh.answer(&["preview", "-f", &path]).await;
+    assert_eq!((&again["objects"][0]["change"], &again["changes"]), (&"unchanged".into(), &json!([])), "{again}");
+    let deleted = mesh.answer(&["preview", "-f", &path, "--delete"]).await;
+    assert_eq!(deleted["objects"][0]["change"], "deleted", "{deleted}");
+    assert_eq!(changes(&deleted).into_keys().collect::<Vec<_>>(), announced, "the change and its reversal");
+    // An invalid mesh config is stored, and the last valid one stays.
+    let (path, _) = config_map("istio", "connectTimeout: soon");
+    let invalid = mesh.ctl(&["preview", "-f", &path, "-o", "json"]).await;
+    assert_eq!(invalid.code, 1, "{}{}", invalid.out, invalid.errors);
+    assert_eq!(invalid.json()["changes"], json!([]), "{}", invalid.out);
+}

@@ -103,6 +103,7 @@ impl DebugPages {
             reporter: Reporter::default(),
             originals: Originals::default(),
             mesh_config: OnceLock::new(),
+            current_mesh: OnceLock::new(),
             templates: OnceLock::new(),
             log: log(),
             options: AdminOptions {
@@ -113,6 +114,7 @@ impl DebugPages {
                 debug_auth: config.features.debug_auth,
                 debug_on_http: config.features.debug_on_http,
                 changing_pages: config.features.changing_pages,
+                profiles: config.profiles,
                 preview: PreviewOptions {
                     cluster: Cluster {
                         id: "Kubernetes".into(),

@@ -14,7 +14,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Index, IndexDep};
 use sluice_model::{DestinationRule, Host, Labels, MeshConfig, ObjectKey, Text, match_labels};
 
-use merge::{MergedRule, merge};
+pub(crate) use merge::MergedRule;
+use merge::merge;
 
 use crate::host_patterns::covering_hosts;
 
@@ -83,27 +84,40 @@ pub(crate) fn select_rule(
     service_namespace: &str,
     client: RuleClient<'_>,
 ) -> Option<DestinationRule> {
-    let root = policy.root_namespace.as_str();
-    let own = if client.namespace == root {
-        // Rules of the root namespace apply to the whole mesh; here only those that are private to it count.
-        merge(rules.iter().filter(|rule| rule.namespace == *root && is_private(rule, policy)))
-    } else if client.namespace.is_empty() {
-        Vec::new()
-    } else {
-        merge(rules.iter().filter(|rule| rule.namespace == *client.namespace && is_own(rule)))
-    };
-    let exported = |namespace: &str| {
-        let found = merge(rules.iter().filter(|rule| rule.namespace == *namespace && !is_private(rule, policy)));
-        found.into_iter().filter(|rule| is_exported(rule, client.namespace)).collect::<Vec<_>>()
-    };
-    let found = [own, exported(service_namespace), exported(root)];
-    let candidates = found.into_iter().find(|found| !found.is_empty())?;
+    let candidates = candidates(rules, policy, service_namespace, client.namespace);
     debug_assert!(candidates.iter().all(|found| found.rule.host.contains(host)));
     choose(candidates, client)
 }
 
+/// The rules of which clients of a namespace follow one, by their labels: those of the first namespace that has any.
+pub(crate) fn candidates<'a>(
+    rules: &'a [Arc<DestinationRule>],
+    policy: &RulePolicy,
+    service_namespace: &str,
+    client: &str,
+) -> Vec<MergedRule<'a>> {
+    let root = policy.root_namespace.as_str();
+    let own = if client == root {
+        // Rules of the root namespace apply to the whole mesh; here only those that are private to it count.
+        merge(rules.iter().filter(|rule| rule.namespace == *root && is_private(rule, policy)))
+    } else if client.is_empty() {
+        Vec::new()
+    } else {
+        merge(rules.iter().filter(|rule| rule.namespace == *client && is_own(rule)))
+    };
+    if !own.is_empty() {
+        return own;
+    }
+    let exported = |namespace: &str| {
+        let found = merge(rules.iter().filter(|rule| rule.namespace == *namespace && !is_private(rule, policy)));
+        found.into_iter().filter(|rule| is_exported(rule, client)).collect::<Vec<_>>()
+    };
+    let of_service = exported(service_namespace);
+    if of_service.is_empty() { exported(root) } else { of_service }
+}
+
 /// Of the rules of one host: the first that selects the client, else the last without a selector.
-fn choose(candidates: Vec<MergedRule>, client: RuleClient<'_>) -> Option<DestinationRule> {
+fn choose(candidates: Vec<MergedRule<'_>>, client: RuleClient<'_>) -> Option<DestinationRule> {
     let mut of_all = None;
     for MergedRule { rule, .. } in candidates {
         match (&rule.workload_selector, client.labels) {
@@ -149,7 +163,7 @@ fn is_private(rule: &DestinationRule, policy: &RulePolicy) -> bool {
     }
 }
 
-fn is_exported(rule: &MergedRule, namespace: &str) -> bool {
+fn is_exported(rule: &MergedRule<'_>, namespace: &str) -> bool {
     let words = &rule.words;
     words.is_empty() || words.contains(EVERYWHERE) || (!namespace.is_empty() && words.contains(namespace))
 }

@@ -16,10 +16,9 @@ use sluice_model::{Host, Labels, ObjectKey, Proxy, ProxyKey, Service, Sidecar, S
 
 use crate::proxies::selected_labels::SelectedLabels;
 
-pub(crate) use egress::with_ports;
 pub(crate) use egress::{EgressListener, EgressScope};
 pub(crate) use hosts::HostInputs;
-pub(crate) use hosts::{HostInterest, SidecarHost};
+pub(crate) use hosts::{HostInterest, SidecarHost, reached_service};
 pub(crate) use inbound::{SidecarInbound, has_socket, ingress_address, ingress_endpoint, synthetic_host};
 
 /// The Sidecars in use.
@@ -146,7 +145,7 @@ impl SidecarHost {
     ) -> Option<Arc<Service>> {
         let seen = self.0.get(scope)?.seen.as_ref()?;
         let service = services.into_iter().find(|service| service.key() == seen.service)?;
-        Some(seen.ports.as_ref().map_or_else(|| service.clone(), |ports| with_ports(service, ports)))
+        Some(seen.of(service))
     }
 
     /// Whether the proxies of a Sidecar reach a service at the host.

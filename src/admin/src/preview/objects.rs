@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sluice_engine::InputsSnapshot;
 use sluice_graph::Inputs;
-use sluice_model::{Kind, ObjectKey, ParsedObject, Reject, Severity};
+use sluice_model::{Kind, Object, ObjectKey, ParsedObject, Reject, Severity};
 use sluice_parse::{KindInfo, ObjectError, ObjectId, Problem, identify, list_items, parse_object, validate_text, yaml};
+use sluice_sources::MeshOverride;
 use sluice_sources::files::FILE_CREATION_TIME;
 
 use super::PreviewQuestion;
@@ -25,9 +26,9 @@ pub(crate) struct ObjectChange {
     /// Why it has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Where it is in the graph, unless it has no effect.
+    /// The input with its record, and the key, unless it has no effect.
     #[serde(skip)]
-    row: Option<(Kind, ObjectKey)>,
+    row: Option<(&'static str, ObjectKey)>,
 }
 
 /// What happens to an object.
@@ -108,17 +109,11 @@ pub(super) struct PreviewedObjects {
 
 impl PreviewedObjects {
     /// Reads the body. Parts that are not objects are findings.
-    pub(super) fn read(
-        question: &PreviewQuestion,
-        options: &PreviewOptions,
-        live: &InputsSnapshot,
-        inputs: &Inputs,
-    ) -> Self {
+    pub(super) fn read(question: &PreviewQuestion, mut reader: ObjectReader<'_>) -> Self {
         let mut read = Self { changes: Vec::new(), findings: Vec::new(), parsed: Vec::new() };
         if !question.delete {
             read.findings.extend(validate_text(&question.text).problems.into_iter().map(PreviewFinding::of_problem));
         }
-        let reader = ObjectReader { options, live, inputs, delete: question.delete };
         for document in yaml::parse_documents(&question.text, &yaml::Limits::default()) {
             match document {
                 Ok(document) => {
@@ -161,8 +156,7 @@ impl PreviewedObjects {
     /// Sets what happens to each object, by the inputs before and after.
     pub(super) fn add_effects(&mut self, before: &InputsSnapshot, after: &InputsSnapshot) {
         for change in &mut self.changes {
-            let Some((kind, key)) = &change.row else { continue };
-            let Some(collection) = Inputs::collection(*kind) else { continue };
+            let Some((collection, key)) = &change.row else { continue };
             let value = |of: &InputsSnapshot| of.find(collection, key).map(|(value, _)| value);
             change.change = match (value(before), value(after)) {
                 (None, Some(_)) => Effect::Created,
@@ -174,22 +168,37 @@ impl PreviewedObjects {
     }
 }
 
-struct ObjectReader<'a> {
+/// Reads objects as the source of the cluster does.
+pub(super) struct ObjectReader<'a> {
     options: &'a PreviewOptions,
     live: &'a InputsSnapshot,
     inputs: &'a Inputs,
+    /// The mesh settings, with the ConfigMaps of earlier documents.
+    mesh: MeshOverride,
     delete: bool,
 }
 
-impl ObjectReader<'_> {
+impl<'a> ObjectReader<'a> {
+    /// Reads objects that are applied, or deleted, to these inputs and these mesh settings.
+    pub(super) fn new(
+        options: &'a PreviewOptions,
+        live: &'a InputsSnapshot,
+        inputs: &'a Inputs,
+        mesh: MeshOverride,
+        delete: bool,
+    ) -> Self {
+        Self { options, live, inputs, mesh, delete }
+    }
+
     /// An object of a document, and its value if it has an effect.
-    fn read(&self, mut object: Value, line: usize) -> (ObjectChange, Option<ParsedObject>) {
+    fn read(&mut self, mut object: Value, line: usize) -> (ObjectChange, Option<ParsedObject>) {
         let stated = stated_name(&object);
         let ignored = |object: String, reason: String| {
             let change = ObjectChange { object, line, change: Effect::Ignored, reason: Some(reason), row: None };
             (change, None)
         };
-        let cluster = &self.options.cluster;
+        let options = self.options;
+        let cluster = &options.cluster;
         let ObjectId { info, key } = match identify(&cluster.id, &object) {
             Ok(id) => id,
             Err(ObjectError::UnknownKind { .. }) => {
@@ -201,16 +210,18 @@ impl ObjectReader<'_> {
         if let Some(reason) = self.unread(info, &object) {
             return ignored(name, reason);
         }
-        let change = |change, reason| ObjectChange {
-            object: name.clone(),
-            line,
-            change,
-            reason,
-            row: Some((info.kind, key.clone())),
-        };
+        let row = Inputs::collection(info.kind).map(|collection| (collection, key.clone()));
+        let change = |change, reason, row| ObjectChange { object: name.clone(), line, change, reason, row };
+        let deleted = ParsedObject { kind: info.kind, key: key.clone(), object: None, rejects: Vec::new() };
         if self.delete {
-            let parsed = ParsedObject { kind: info.kind, key: key.clone(), object: None, rejects: Vec::new() };
-            return (change(Effect::Deleted, None), Some(parsed));
+            let (row, parsed) = match info.kind {
+                Kind::ConfigMap => match self.config_map(deleted) {
+                    Some((row, parsed)) => (Some(row), parsed),
+                    None => return ignored(name, self.unused_config_map()),
+                },
+                _ => (row, deleted),
+            };
+            return (change(Effect::Deleted, None, row), Some(parsed));
         }
         let has_status = object.get("status").is_some_and(|status| !status.is_null());
         self.fill_in(&mut object, info, &key);
@@ -218,24 +229,42 @@ impl ObjectReader<'_> {
             Ok(parsed) => parsed,
             Err(error) => return ignored(name, error.to_string()),
         };
+        if info.kind == Kind::ConfigMap {
+            // Admission does not check ConfigMaps: an invalid one is stored, and the last valid settings stay.
+            return match self.config_map(parsed) {
+                Some((row, parsed)) => (change(Effect::Changed, None, Some(row)), Some(parsed)),
+                None => ignored(name, self.unused_config_map()),
+            };
+        }
         if !self.options.from_files && parsed.rejects.iter().any(|reject| reject.severity.is_refusal()) {
             let reason = "admission refuses it: see the findings".to_owned();
-            let refused = ObjectChange { row: None, ..change(Effect::Refused, Some(reason)) };
-            return (refused, None);
+            return (change(Effect::Refused, Some(reason), None), None);
         }
         if let Some(value) = &mut parsed.object {
             keep_live_fields(value, has_status, &key, self.live, self.inputs);
         }
-        (change(Effect::Changed, None), Some(parsed))
+        (change(Effect::Changed, None, row), Some(parsed))
+    }
+
+    /// What sources would commit for a ConfigMap, with the input and the key of its record. `None` if nothing is derived from it.
+    fn config_map(&mut self, parsed: ParsedObject) -> Option<((&'static str, ObjectKey), ParsedObject)> {
+        if self.mesh.is_config_map(&parsed.key) {
+            let combined = self.mesh.combine(parsed);
+            return Some(((Inputs::collection(Kind::ConfigMap)?, combined.key.clone()), combined));
+        }
+        let has_roots = matches!(parsed.object, Some(Object::Roots(_)));
+        let had_roots = self.live.find(Inputs::ROOT_BUNDLES, &parsed.key).is_some();
+        (has_roots || had_roots).then(|| ((Inputs::ROOT_BUNDLES, parsed.key.clone()), parsed))
+    }
+
+    fn unused_config_map(&self) -> String {
+        let mesh = self.mesh.key();
+        format!("nothing is derived from it: the mesh config is in ConfigMap {}/{}", mesh.namespace, mesh.name)
     }
 
     /// The reason why the control plane does not read the object.
     fn unread(&self, info: &KindInfo, object: &Value) -> Option<String> {
         let cluster = &self.options.cluster;
-        if info.kind == Kind::ConfigMap {
-            // Files and a shared ConfigMap are merged with it before the graph.
-            return Some("a preview does not cover ConfigMaps".to_owned());
-        }
         if !cluster.reads(info.kind) {
             return Some("the control plane is configured not to read this kind".to_owned());
         }

@@ -57,6 +57,6 @@ fn status(error: &PreviewError) -> StatusCode {
     match error {
         PreviewError::BadRequest(_) => StatusCode::BAD_REQUEST,
         PreviewError::SecondGraph(SecondGraphError::Busy) => StatusCode::TOO_MANY_REQUESTS,
-        PreviewError::SecondGraph(_) => StatusCode::SERVICE_UNAVAILABLE,
+        PreviewError::NotReady | PreviewError::SecondGraph(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

@@ -9,6 +9,9 @@ use super::Endpoint;
 use super::error::QueryError;
 use super::request::{ANSWER_TIMEOUT, Parameters, Question, Requester};
 
+/// The answers of a debug page, each with the name of its replica.
+pub(crate) type ReplicaAnswers = Vec<(String, Value)>;
+
 /// The replicas of a control plane.
 pub(crate) struct Server {
     pub(crate) replicas: Vec<Endpoint>,
@@ -19,6 +22,16 @@ impl Server {
     /// The answer of a debug page: of the first replica that has what the question names.
     pub(crate) fn get(&self, page: &str, parameters: &Parameters<'_>) -> Result<Value, QueryError> {
         parsed(&self.bytes(&format!("/debug/{page}"), parameters)?)
+    }
+
+    /// As [`Self::get`], with the replica as field `replica` of the answer, an object.
+    pub(crate) fn get_with_replica(&self, page: &str, parameters: &Parameters<'_>) -> Result<Value, QueryError> {
+        let path = format!("/debug/{page}");
+        self.first_that_has(|replica| {
+            let mut answer = parsed(&self.bytes_of(replica, &path, parameters)?)?;
+            answer["replica"] = replica.name.as_str().into();
+            Ok(answer)
+        })
     }
 
     /// The body of a page, as [`Self::get`].
@@ -48,16 +61,35 @@ impl Server {
         Err(QueryError::NotFound(not_found.unwrap_or_default()))
     }
 
-    /// The answer of a debug page of the first replica to a request with a body.
-    pub(crate) fn post(&self, page: &str, parameters: &Parameters<'_>, body: String) -> Result<Value, QueryError> {
+    /// The answers of a debug page of all replicas to a request with a body, one after the other.
+    pub(crate) fn post_all(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+        body: &str,
+    ) -> Result<ReplicaAnswers, QueryError> {
         let path = format!("/debug/{page}");
-        let question = Question { method: Method::POST, body, ..Question::get(&path, parameters, ANSWER_TIMEOUT) };
-        parsed(&self.requester.body(self.first()?, question)?)
+        let ask = |replica: &Endpoint| {
+            let question = Question::get(&path, parameters, ANSWER_TIMEOUT);
+            let question = Question { method: Method::POST, body: body.to_owned(), ..question };
+            Ok((replica.name.clone(), parsed(&self.requester.body(replica, question)?)?))
+        };
+        self.replicas.iter().map(ask).collect()
     }
 
-    /// Reads a debug page of the first replica as its bytes arrive, of any size.
+    /// The replica of that name, or the first one without a name.
+    pub(crate) fn replica(&self, name: Option<&str>) -> Result<&Endpoint, QueryError> {
+        let Some(name) = name else { return self.first() };
+        self.replicas.iter().find(|replica| replica.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.replicas.iter().map(|replica| replica.name.as_str()).collect();
+            QueryError::Flags(format!("--replica {name}: there is no such replica; there are {}", names.join(", ")))
+        })
+    }
+
+    /// Reads a debug page of a replica as its bytes arrive, of any size.
     pub(crate) fn stream(
         &self,
+        replica: &Endpoint,
         page: &str,
         parameters: &Parameters<'_>,
         timeout: Duration,
@@ -65,7 +97,7 @@ impl Server {
     ) -> Result<(), QueryError> {
         let path = format!("/debug/{page}");
         let question = Question { max_answer_bytes: usize::MAX, ..Question::get(&path, parameters, timeout) };
-        self.requester.receive(self.first()?, question, on_chunk)
+        self.requester.receive(replica, question, on_chunk)
     }
 
     fn first(&self) -> Result<&Endpoint, QueryError> {
@@ -84,18 +116,20 @@ impl Server {
         answers.collect()
     }
 
-    /// Reads a page of lines, each a JSON value, as they arrive. The first replica answers that has what the question names.
-    pub(crate) fn lines(
+    /// The answers of a debug page of all replicas but one.
+    pub(crate) fn get_of_others(
         &self,
+        left_out: &str,
         page: &str,
         parameters: &Parameters<'_>,
-        timeout: Duration,
-        on_line: &mut (dyn FnMut(Value) + Send),
-    ) -> Result<(), QueryError> {
-        self.first_that_has(|replica| self.lines_of(replica, page, parameters, timeout, on_line))
+    ) -> Result<Vec<Value>, QueryError> {
+        let path = format!("/debug/{page}");
+        let others = self.replicas.iter().filter(|replica| replica.name != left_out);
+        others.map(|replica| parsed(&self.bytes_of(replica, &path, parameters)?)).collect()
     }
 
-    fn lines_of(
+    /// Reads a page of lines of one replica, each a JSON value, as they arrive.
+    pub(crate) fn lines(
         &self,
         replica: &Endpoint,
         page: &str,

@@ -9,6 +9,7 @@ use crate::answer_output::{fail, list, print, text};
 use crate::connect::connect;
 use crate::files;
 use crate::preview_args::PreviewArgs;
+use crate::replicas::sum_previews;
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE};
 
 /// Prints the answer and returns the exit code.
@@ -23,9 +24,9 @@ pub(super) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     }
     let body = Body::of(sources.iter().map(|source| (source.name.as_str(), source.text.as_str())));
     let parameters = [("delete", if args.delete { "true" } else { "" })];
-    let answer = connect(&args.server).and_then(|server| server.post("preview", &parameters, body.text.clone()));
-    let mut answer = match answer {
-        Ok(answer) => answer,
+    let answers = connect(&args.server).and_then(|server| server.post_all("preview", &parameters, &body.text));
+    let mut answer = match answers {
+        Ok(answers) => sum_previews(answers).unwrap_or_default(),
         Err(error) => return fail(&error, EXIT_FINDINGS, errors),
     };
     body.locate(&mut answer);

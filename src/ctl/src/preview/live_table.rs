@@ -81,15 +81,20 @@ fn summary(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     };
     columns(&titled(&titles, types.iter().map(row)), out)?;
     let concerned = &answer["proxies"];
-    let more = match concerned["count"].as_u64().unwrap_or_default() - list(concerned, "names").len() as u64 {
+    let count = concerned["count"].as_u64().unwrap_or_default();
+    let more = match count.saturating_sub(list(concerned, "names").len() as u64) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     writeln!(
         out,
-        "\n{} of {} connected to this instance, {} bytes: {}{more}",
-        proxies(concerned["count"].as_u64().unwrap_or_default()),
+        "\n{} of {} connected{}, {} bytes: {}{more}",
+        proxies(count),
         concerned["connected"].as_u64().unwrap_or_default(),
+        match list(answer, "replicas").len() {
+            0 | 1 => String::new(),
+            count => format!(" to {count} replicas"),
+        },
         answer["bytes"].as_u64().unwrap_or_default(),
         joined(concerned, "names", ", "),
     )
@@ -155,6 +160,7 @@ mod tests {
             "resources": [{"type": "rds", "added": 0, "changed": 1, "removed": 0, "proxies": 1, "bytes": 20}],
             "proxies": {"count": 1, "connected": 4, "names": ["cart-1.shop"]},
             "bytes": 20,
+            "replicas": [{"name": "istiod-a"}, {"name": "istiod-b"}],
             "changes": [{"type": "rds", "name": "80", "change": "changed", "bytesBefore": 19, "bytesAfter": 20,
                 "proxies": 1, "example": "cart-1.shop", "parts": ["cart"], "fieldsLeftOut": 2,
                 "fields": [{"path": "a.b", "old": "v1", "new": "v2"}]}],
@@ -173,7 +179,7 @@ cart.yaml:3: warning: VirtualService/shop/cart: spec.hosts: odd
 TYPE   ADDED   CHANGED   REMOVED   PROXIES   BYTES
 rds    0       1         0         1         20
 
-1 proxy of 4 connected to this instance, 20 bytes: cart-1.shop
+1 proxy of 4 connected to 2 replicas, 20 bytes: cart-1.shop
 
 ~ rds 80: 1 proxy, 19 -> 20 bytes (such as cart-1.shop)
   a.b

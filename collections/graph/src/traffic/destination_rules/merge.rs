@@ -7,11 +7,13 @@ use sluice_model::{DestinationRule, Text};
 
 /// A rule, or several merged rules.
 #[derive(Clone, Debug)]
-pub(super) struct MergedRule {
+pub(crate) struct MergedRule<'a> {
     /// The oldest, with the subsets and settings that younger ones add.
-    pub(super) rule: DestinationRule,
+    pub(crate) rule: DestinationRule,
     /// The values of `exportTo` of all of them.
-    pub(super) words: BTreeSet<Text>,
+    pub(crate) words: BTreeSet<Text>,
+    /// All of them, the oldest first.
+    pub(crate) from: Vec<&'a DestinationRule>,
 }
 
 /// The effective `exportTo`: a rule that selects clients is for its own namespace.
@@ -21,21 +23,21 @@ pub(super) fn words(rule: &DestinationRule) -> BTreeSet<Text> {
 
 /// The rules of the most specific host: those that select clients first, then older ones. Rules for the same clients
 /// are merged. All given rules cover one host.
-pub(super) fn merge<'a>(rules: impl Iterator<Item = &'a Arc<DestinationRule>>) -> Vec<MergedRule> {
-    let mut rules: Vec<&DestinationRule> = rules.map(AsRef::as_ref).collect();
+pub(super) fn merge<'a>(rules: impl Iterator<Item = &'a Arc<DestinationRule>>) -> Vec<MergedRule<'a>> {
+    let mut rules: Vec<&'a DestinationRule> = rules.map(AsRef::as_ref).collect();
     // An exact host precedes every wildcard; of two wildcards that cover one host the longer is more specific.
     let rank = |rule: &DestinationRule| (!rule.host.is_wildcard(), rule.host.as_str().len());
     let Some(best) = rules.iter().map(|rule| rank(rule)).max() else { return Vec::new() };
     rules.retain(|rule| rank(rule) == best);
     rules.sort_by_key(|rule| (rule.workload_selector.is_none(), rule.created, &rule.name, &rule.namespace));
-    let mut merged: Vec<MergedRule> = Vec::new();
+    let mut merged: Vec<MergedRule<'a>> = Vec::new();
     for rule in rules {
         add(&mut merged, rule);
     }
     merged
 }
 
-fn add(merged: &mut Vec<MergedRule>, rule: &DestinationRule) {
+fn add<'a>(merged: &mut Vec<MergedRule<'a>>, rule: &'a DestinationRule) {
     let words = words(rule);
     let mut stands_alone = true;
     for older in merged.iter_mut() {
@@ -57,8 +59,9 @@ fn add(merged: &mut Vec<MergedRule>, rule: &DestinationRule) {
             _ => {}
         }
         older.rule.merge_younger(rule);
+        older.from.push(rule);
     }
     if stands_alone {
-        merged.push(MergedRule { rule: rule.clone(), words });
+        merged.push(MergedRule { rule: rule.clone(), words, from: vec![rule] });
     }
 }

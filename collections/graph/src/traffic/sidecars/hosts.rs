@@ -7,7 +7,7 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{Host, ObjectKey, Service, ServiceKey, ServiceSource, SidecarScope, Text, VirtualService};
 
-use super::egress::{EgressListener, EgressScope};
+use super::egress::{EgressListener, EgressScope, with_ports};
 use crate::host_patterns::covering_hosts;
 use crate::registry::services::{HostServiceLookup, HostServices, preferred};
 use crate::traffic::virtual_services::{destination_ports, destinations, precedence};
@@ -22,6 +22,11 @@ pub(crate) struct ReachedService {
 }
 
 impl ReachedService {
+    /// The service, with the ports that are reached.
+    pub(crate) fn of(&self, service: &Arc<Service>) -> Arc<Service> {
+        self.ports.as_ref().map_or_else(|| service.clone(), |ports| with_ports(service, ports))
+    }
+
     /// Merges the service of another listener: the ports of one service are united; of two services the first is kept,
     /// unless only the second one is from Kubernetes.
     fn merge(&mut self, other: Self, kubernetes: impl Fn(&ServiceKey) -> bool) {
@@ -217,7 +222,7 @@ pub(super) fn derive_hosts<'s>(
 }
 
 /// The service of a host that the proxies of a Sidecar reach.
-fn reached_service(
+pub(crate) fn reached_service(
     scope: &EgressScope,
     host: &Host,
     services: &HostServices,
