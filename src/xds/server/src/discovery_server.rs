@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::connection::Connection;
 use crate::debug::DebugPages;
+use crate::epoch_pushes::EpochPushes;
 use crate::metrics::Metrics;
 use crate::proxy_limits::ProxyLimits;
 use crate::proxy_registry::{PROXY_LINGER, ProxyInput, ProxyRegistry};
@@ -54,6 +55,7 @@ pub struct DiscoveryServer {
     request_turns: RequestTurns,
     /// Requests to other ports that go before the frames of responses.
     short_requests: ShortRequests,
+    pushes: EpochPushes,
 }
 
 impl DiscoveryServer {
@@ -101,6 +103,7 @@ impl DiscoveryServer {
             admission: Arc::new(admission),
             request_turns: RequestTurns::default(),
             short_requests: ShortRequests::default(),
+            pushes: EpochPushes::default(),
         })
     }
 
@@ -116,6 +119,11 @@ impl DiscoveryServer {
 
     pub(crate) fn request_turns(&self) -> &RequestTurns {
         &self.request_turns
+    }
+
+    /// The responses of the latest epochs.
+    pub(crate) fn pushes(&self) -> &EpochPushes {
+        &self.pushes
     }
 
     /// The store that the streams are served from.

@@ -70,7 +70,7 @@ fn changes(batch: &Batch, outputs: &Outputs, now: Instant, wall: SystemTime) -> 
         resources: resources.map(|event| (own(event.key), event.new.map(own))).collect(),
         segments: segments.map(|event| (own(event.key), event.new.map(own))).collect(),
         scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new)).collect(),
-        times: Some(ChangeTimes { source, parsed: taken, committed: now }),
+        times: Some(ChangeTimes { source_epoch: batch.epoch().0, source, parsed: taken, committed: now }),
     }
 }
 

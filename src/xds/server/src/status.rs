@@ -19,6 +19,7 @@ use sluice_xds_protocol::{ResolvedResource, SyncState, TypeSnapshot, TypeStatus,
 use crate::connection::Connection;
 use crate::debug::DebugResource;
 use crate::discovery_server::DiscoveryServer;
+use crate::epoch_pushes::EpochPush;
 
 /// Reads the status of the streams. The streams do no work for it.
 #[derive(Clone)]
@@ -288,6 +289,12 @@ impl StatusReader {
         snapshot
             .view(kind)
             .map_or_else(Vec::new, |view| view.names().iter().filter_map(|name| view.find(name)).collect())
+    }
+
+    /// The responses of the latest epochs that were sent to any proxy, in the order of the epochs.
+    #[must_use]
+    pub fn pushes(&self) -> Vec<EpochPush> {
+        self.server.pushes().all()
     }
 
     /// The acknowledgement frontier of a resource.

@@ -44,7 +44,7 @@ pub struct AdsStream {
     /// The dataflow has the proxy as a subscriber of secrets.
     subscribes_to_secrets: bool,
     /// The types with an unacknowledged response that carries changes, and when it was sent.
-    unacked: BTreeMap<ResourceType, Instant>,
+    unacked: BTreeMap<ResourceType, (ChangeTimes, Instant)>,
     /// Times of the changes that are being sent.
     sending: Option<ChangeTimes>,
     /// The pending changes contain many resources.
@@ -146,8 +146,9 @@ impl AdsStream {
         match outcome.inspect_err(|error| self.limit_exceeded(&connection, error))? {
             RequestOutcome::Subscribed => {}
             RequestOutcome::Acknowledged(kind) => {
-                if let Some(sent) = self.unacked.remove(&kind) {
+                if let Some((times, sent)) = self.unacked.remove(&kind) {
                     self.server.metrics().acknowledged(sent, now);
+                    self.server.pushes().acknowledged(&times, now);
                 }
             }
             RequestOutcome::Rejected { kind, code, message } => {
@@ -279,7 +280,8 @@ impl AdsStream {
             && let Some(times) = self.snapshot.change_times(epoch).or_else(|| self.server.store().change_times(epoch))
         {
             self.server.metrics().first_byte(&times, now);
-            self.unacked.insert(kind, now);
+            self.server.pushes().sent(&times, now);
+            self.unacked.insert(kind, (times, now));
             self.sending = Some(times);
         }
     }

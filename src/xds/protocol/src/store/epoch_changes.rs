@@ -21,6 +21,8 @@ pub struct EpochChanges {
 /// When the earliest input of an epoch passed each stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ChangeTimes {
+    /// The epoch of the engine, 0 if it is unknown.
+    pub source_epoch: u64,
     /// Its source received it.
     pub source: Instant,
     /// It was parsed and passed to the engine.
@@ -33,6 +35,6 @@ impl ChangeTimes {
     /// The same time for all stages, for changes without earlier times.
     #[must_use]
     pub fn at(now: Instant) -> Self {
-        Self { source: now, parsed: now, committed: now }
+        Self { source_epoch: 0, source: now, parsed: now, committed: now }
     }
 }
