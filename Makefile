@@ -17,6 +17,10 @@ help: ## list the targets
 envoy: ## install the pinned Envoy and the packages that pods need
 	@tests/support/envoy/install.sh
 
+.PHONY: browser
+browser: ## install Chromium and the pinned axe-core for the tests of the web console
+	@tests/support/browser/install.sh
+
 .PHONY: build
 build: ## build all binaries
 	$(CARGO) build --workspace --bins --locked --profile $(PROFILE)
@@ -42,6 +46,10 @@ cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into ta
 .PHONY: test-cluster
 test-cluster: cluster envoy build ## run the tests that need a real Kubernetes API server
 	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(CARGO) test --workspace --locked --no-fail-fast --test cluster
+
+.PHONY: test-console
+test-console: browser build ## test the pages of the web console in headless Chromium
+	SLUICE_BROWSER=$(CURDIR)/target/browser $(CARGO) test --workspace --locked --no-fail-fast --test control_plane browser::
 
 .PHONY: manifests
 manifests: cluster ## render the charts as plain YAML, with the CRDs of Istio and of the Gateway API, into target/manifests
@@ -123,6 +131,11 @@ fuzz-coverage: fuzz-coverage-build ## fuzz with coverage feedback; TARGET=json|y
 pictures: bench-build ## draw the dashboard of a server under load into docs/pictures (4 minutes); needs Prometheus (Debian: prometheus)
 	manifests/dashboards/pictures
 
+.PHONY: pictures-console
+pictures-console: browser build ## write pictures of the web console into docs/pictures
+	SLUICE_BROWSER=$(CURDIR)/target/browser SLUICE_PICTURES=$(CURDIR)/docs/pictures \
+	  $(CARGO) test --workspace --locked --test control_plane browser::pictures
+
 .PHONY: bench-engine
 bench-engine: ## run the benches of the engine (minutes)
 	$(CARGO) bench -p sluice-engine --locked
@@ -170,4 +183,4 @@ check-pure-crates: ## check each crate without I/O alone
 	@$(MAKE) --no-print-directory check-crates CRATES="$(PURE_CRATES)"
 
 .PHONY: ci
-ci: check check-pure-crates deny unused test test-cluster demo-once ## run all checks of CI
+ci: check check-pure-crates deny unused test test-console test-cluster demo-once ## run all checks of CI

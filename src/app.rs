@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kube::Client;
-use sluice_admin::{AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard};
+use sluice_admin::{
+    AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard, Sessions, UpdateRates,
+};
 use sluice_config::Config;
 use sluice_kube::Clients;
 use sluice_listen::{BodyLimits, ListenMetrics, serve_http};
@@ -173,6 +175,8 @@ impl App {
             watches: graph.metrics.watches.clone(),
             callers: OnceLock::new(),
             refusals: graph.metrics.refusals.clone(),
+            sessions: Sessions::default(),
+            update_rates: UpdateRates::default(),
         });
         discovery.set_debug_pages(Arc::new(PagesOverXds::new(admin.clone())));
         let injection = config

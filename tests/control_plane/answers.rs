@@ -6,7 +6,7 @@ mod bug_report;
 mod console;
 mod history;
 mod inject;
-mod mesh;
+pub(crate) mod mesh;
 mod operators;
 mod port_forward;
 mod preview;

@@ -13,6 +13,7 @@ macro_rules! rules {
 mod admin;
 mod answers;
 mod authority;
+mod browser;
 mod clusters;
 mod connections;
 mod dataflow;

@@ -6,6 +6,7 @@ mod client;
 mod debug;
 mod fixture;
 mod identity;
+mod login;
 mod random;
 mod rules;
 mod socket;

@@ -1,40 +1,49 @@
-//! Access to the debug pages (O09).
+//! Access to the debug pages and the web console (O09).
+
+mod sender;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use sluice_auth::{Call, Viewer};
+use sluice_auth::{Call, Caller, Viewer};
+use sluice_model::Identity;
+use sluice_telemetry::unix_seconds;
 use tracing::warn;
 
+pub(crate) use sender::{Sender, is_over_tls};
+
 use crate::AdminState;
+use crate::sessions::Session;
+
+/// Name of the cookie with the secret of a session.
+pub(crate) const SESSION_COOKIE: &str = "sluice_session";
 
 /// A router that only callers with access reach; see [`check`].
 pub(crate) fn restrict(router: Router, state: Arc<AdminState>) -> Router {
     router.layer(axum::middleware::from_fn_with_state(state, check))
 }
 
-/// Gives callers on the loopback access to all pages. Other callers authenticate as for xDS, and their identity decides
-/// which pages they see.
+/// Gives callers on the loopback access to all pages. Other callers authenticate as for xDS, or have a session in a browser, and
+/// their identity decides which pages they see.
 ///
 /// A web page in a browser of the same machine can also reach the loopback. A request from the loopback that names another
-/// host or comes from another origin is therefore rejected.
+/// host or comes from a page of another origin is therefore rejected, as is one with a session.
 async fn check(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let viewer = match viewer(&state, peer, request.headers(), request.uri().path()).await {
+    let (method, path) = (request.method(), request.uri().path());
+    let viewer = match viewer(&state, peer, (method, path), request.headers()).await {
         Ok(viewer) => viewer,
         Err(refused) => {
-            state.refusals.count(refused.label);
-            let (path, caller) = (request.uri().path(), refused.caller);
-            warn!(%peer, path, caller, "rejected a request for a debug page: {}", refused.label);
+            refused.record(&state, peer, path);
             return (refused.status, refused.text).into_response();
         }
     };
@@ -43,40 +52,102 @@ async fn check(
 }
 
 /// A rejected request.
-struct Refused {
-    status: StatusCode,
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
     label: &'static str,
     /// The identities of the caller, or the reason why it is anonymous; for the log.
     caller: String,
     /// The text of the response.
-    text: &'static str,
+    pub(crate) text: &'static str,
 }
 
-async fn viewer(state: &AdminState, peer: SocketAddr, headers: &HeaderMap, path: &str) -> Result<Viewer, Refused> {
-    if peer.ip().to_canonical().is_loopback() {
-        if !is_local_host(headers) || headers.contains_key(header::ORIGIN) {
-            let (caller, text) = ("a web page in a browser".to_owned(), "requests from other origins are rejected\n");
-            return Err(Refused { status: StatusCode::FORBIDDEN, label: "origin", caller, text });
-        }
-        return Ok(Viewer::All);
+impl Refused {
+    /// The request comes from a page of another origin.
+    pub(crate) fn other_origin() -> Self {
+        let (caller, text) = ("a web page in a browser".to_owned(), "requests from other origins are rejected\n");
+        Self { status: StatusCode::FORBIDDEN, label: "origin", caller, text }
     }
-    let unauthenticated = |caller: String| {
+
+    fn unauthenticated(caller: String) -> Self {
         let text = "authentication failure: send a token of a service account, or use a port-forward\n";
-        Refused { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", caller, text }
-    };
-    let authenticators =
-        state.callers.get().ok_or_else(|| unauthenticated("authentication is not ready yet".to_owned()))?;
-    let call = Call { headers, peer: Some(peer), certificates: &[] };
-    let caller = authenticators.caller(&call).await.map_err(|refused| unauthenticated(refused.0.anonymous_reason))?;
-    if caller.authenticator.is_none() {
-        return Err(unauthenticated(caller.anonymous_reason));
+        Self { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", caller, text }
     }
+
+    /// Counts and logs it.
+    pub(crate) fn record(&self, state: &AdminState, peer: SocketAddr, path: &str) {
+        state.refusals.count(self.label);
+        warn!(%peer, path, caller = self.caller, "rejected a request for a debug page: {}", self.label);
+    }
+}
+
+async fn viewer(
+    state: &AdminState,
+    peer: SocketAddr,
+    (method, path): (&Method, &str),
+    headers: &HeaderMap,
+) -> Result<Viewer, Refused> {
+    if is_loopback(peer) {
+        return match is_local_host(headers) && Sender::of(headers) != Sender::Other {
+            true => Ok(Viewer::All),
+            false => Err(Refused::other_origin()),
+        };
+    }
+    if !headers.contains_key(header::AUTHORIZATION)
+        && let Some(session) = session(state, headers)
+    {
+        let sender = Sender::of(headers);
+        return match sender == Sender::Own || (sender == Sender::Unknown && !is_change(method, path)) {
+            true => authorize(state, &session.identities, path),
+            false => Err(Refused::other_origin()),
+        };
+    }
+    let caller = authenticate(state, peer, headers).await?;
+    authorize(state, &caller.identities, path)
+}
+
+/// Authenticates a caller by its headers, as for xDS.
+pub(crate) async fn authenticate(state: &AdminState, peer: SocketAddr, headers: &HeaderMap) -> Result<Caller, Refused> {
+    let authenticators =
+        state.callers.get().ok_or_else(|| Refused::unauthenticated("authentication is not ready yet".to_owned()))?;
+    let call = Call { headers, peer: Some(peer), certificates: &[] };
+    let caller = authenticators.caller(&call).await;
+    let caller = caller.map_err(|refused| Refused::unauthenticated(refused.0.anonymous_reason))?;
+    match caller.authenticator {
+        Some(_) => Ok(caller),
+        None => Err(Refused::unauthenticated(caller.anonymous_reason)),
+    }
+}
+
+/// The access of a caller to a page.
+pub(crate) fn authorize(state: &AdminState, identities: &[Identity], path: &str) -> Result<Viewer, Refused> {
     let name = path.strip_prefix("/debug/").unwrap_or_default();
-    state.viewer(&caller.identities).filter(|viewer| viewer.may_open(name)).ok_or_else(|| {
-        let names: Vec<String> = caller.identities.iter().map(ToString::to_string).collect();
+    state.viewer(identities).filter(|viewer| viewer.may_open(name)).ok_or_else(|| {
+        let names: Vec<String> = identities.iter().map(ToString::to_string).collect();
         let text = "this page is not for service accounts of your namespace\n";
         Refused { status: StatusCode::FORBIDDEN, label: "forbidden", caller: names.join(", "), text }
     })
+}
+
+/// Whether the request changes something: no other page may send it with the session of a browser, not even as a link.
+fn is_change(method: &Method, path: &str) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD) || path == "/debug/force_disconnect"
+}
+
+/// Whether the caller is on the same machine.
+pub(crate) fn is_loopback(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
+}
+
+/// The secret of the session of a browser.
+pub(crate) fn session_secret(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut cookies = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    cookies.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, secret)| secret)
+}
+
+/// The session of a browser, unless it has ended.
+pub(crate) fn session(state: &AdminState, headers: &HeaderMap) -> Option<Session> {
+    state.sessions.get(session_secret(headers)?, unix_seconds())
 }
 
 /// Whether the request names an address or `localhost`, not a DNS name that an attacker can resolve to this host.

@@ -20,7 +20,7 @@ pub(crate) use changes::changed_resources;
 pub(crate) use difference::difference;
 pub(crate) use history::{HistoryQuestion, history};
 pub(crate) use names::object_text;
-pub(crate) use objects::{WrittenObject, written};
+pub(crate) use objects::{WrittenObject, time_ago, written};
 pub(crate) use pages::{duration, history_page, wait_page, why_not_page, why_page};
 pub(crate) use path::FieldPath;
 pub(crate) use why::{WhyQuestion, why};

@@ -1,25 +1,33 @@
 //! `/console`: pages for browsers, rendered on the server from what the debug pages show. Nothing is computed until a page is requested.
 //!
-//! Access is that of the debug pages for callers that may see everything. The pages load nothing from other hosts and have no
-//! inline scripts, as their Content-Security-Policy says.
+//! Access is that of the debug pages for callers that may see everything. A browser that is not on the loopback gets a session for a
+//! token. The pages load nothing from other hosts and have no inline scripts, as their Content-Security-Policy says.
 
 mod changes;
 mod collections;
+mod dataflow;
 mod findings;
+mod forms;
+mod graph;
 mod layout;
+mod login;
+mod mesh;
 mod overview;
+mod preview;
 mod proxies;
 mod resource;
+mod timeline;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use axum::middleware::{Next, map_response};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
+
+pub(crate) use login::offer as offer_login;
 
 use crate::AdminState;
 
@@ -34,14 +42,26 @@ pub(crate) fn router(state: Arc<AdminState>) -> Router {
         .route("/console/proxies", get(proxies::list))
         .route("/console/proxies/{proxy}", get(resource::list))
         .route("/console/proxies/{proxy}/{kind}", get(resource::serve))
+        .route("/console/mesh", get(mesh::serve))
         .route("/console/changes", get(changes::serve))
+        .route("/console/preview", preview::route())
         .route("/console/findings", get(findings::serve))
         .route("/console/collections", get(collections::list))
         .route("/console/collections/{name}", get(collections::records))
-        .route("/console/assets/style.css", get(style))
+        .route("/console/dataflow", get(dataflow::serve))
+        .route("/console/timeline", get(timeline::serve))
         .route("/console/assets/live.js", get(script))
         .layer(map_response(with_security_headers))
-        .layer(axum::middleware::from_fn(without_other_sites))
+        .with_state(state)
+}
+
+/// The pages for all callers: they show nothing of the mesh.
+pub(crate) fn open_router(state: Arc<AdminState>) -> Router {
+    Router::new()
+        .route(login::PATH, get(login::serve).post(login::log_in))
+        .route("/console/logout", post(login::log_out))
+        .route("/console/assets/style.css", get(style))
+        .layer(map_response(with_security_headers))
         .with_state(state)
 }
 
@@ -53,25 +73,13 @@ async fn script() -> Response<Body> {
     ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("console/live.js")).into_response()
 }
 
-/// Rejects what a page of another site embeds or fetches. Its links to the console work.
-async fn without_other_sites(request: Request, next: Next) -> Response<Body> {
-    if is_embedded_by_other_site(request.headers()) {
-        return crate::answer::fail(StatusCode::FORBIDDEN, "requests from other origins are rejected");
-    }
-    next.run(request).await
-}
-
-fn is_embedded_by_other_site(headers: &HeaderMap) -> bool {
-    let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
-    is("sec-fetch-site", "cross-site") && !is("sec-fetch-mode", "navigate")
-}
-
 async fn with_security_headers(mut response: Response<Body>) -> Response<Body> {
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
+        // With "no-referrer", a browser does not state the origin of a form.
+        (header::REFERRER_POLICY, "same-origin"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));

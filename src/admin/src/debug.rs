@@ -83,7 +83,8 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
 /// The pages and the web console, with access control.
 pub(crate) fn router(state: Arc<AdminState>) -> Router {
     let router = open_router(state.clone()).merge(console::router(state.clone()));
-    access::restrict(router.fallback(version::without_repeated_slashes), state)
+    let router = access::restrict(router.fallback(version::without_repeated_slashes), state.clone());
+    router.layer(axum::middleware::from_fn(console::offer_login)).merge(console::open_router(state))
 }
 
 /// The pages. Each request has a [`Viewer`](sluice_auth::Viewer) as an extension.

@@ -14,6 +14,7 @@ mod console;
 mod controlz;
 mod debug;
 mod endpoints;
+mod epoch_times;
 mod findings;
 mod html;
 mod index;
@@ -29,9 +30,11 @@ mod record;
 mod refusals;
 mod second_graph;
 mod services;
+mod sessions;
 mod sidecar_scope;
 mod state;
 mod traces;
+mod update_rates;
 mod version;
 
 use std::sync::Arc;
@@ -48,8 +51,10 @@ pub use preview::MAX_PREVIEW_BYTES;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
 pub use second_graph::PreviewGraph;
+pub use sessions::Sessions;
 pub use state::{AdminOptions, AdminState, MeshConfigReader, PreviewOptions, TemplatesReader};
 pub use traces::ChangeTracer;
+pub use update_rates::UpdateRates;
 
 /// Routes of the HTTP port: readiness, and those of the monitoring port.
 pub fn http_router(state: Arc<AdminState>) -> Router {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sluice_model::Text;
 
-pub(crate) use page::route;
+pub(crate) use page::{answered, route};
 
 use crate::AdminState;
 use crate::second_graph::SecondGraphError;
@@ -33,9 +33,19 @@ const MAX_PROXIES: usize = 20;
 #[derive(Clone, Debug)]
 pub(crate) struct PreviewQuestion {
     /// YAML or JSON documents.
-    pub(crate) text: String,
+    text: String,
     /// The objects are deleted.
-    pub(crate) delete: bool,
+    delete: bool,
+}
+
+impl PreviewQuestion {
+    /// Fails if the text is too long.
+    pub(crate) fn new(text: String, delete: bool) -> Result<Self, String> {
+        match text.len() > MAX_PREVIEW_BYTES {
+            true => Err(format!("the body is longer than {MAX_PREVIEW_BYTES} bytes")),
+            false => Ok(Self { text, delete }),
+        }
+    }
 }
 
 /// The answer.

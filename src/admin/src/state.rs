@@ -17,6 +17,8 @@ use sluice_xds::StatusReader;
 use crate::readiness::Readiness;
 use crate::refusals::Refusals;
 use crate::second_graph::PreviewGraph;
+use crate::sessions::Sessions;
+use crate::update_rates::UpdateRates;
 
 /// How the objects of a preview are read.
 #[derive(Clone, Debug)]
@@ -94,6 +96,10 @@ pub struct AdminState {
     pub callers: OnceLock<Authenticators>,
     /// Counters of rejected requests for debug pages.
     pub refusals: Refusals,
+    /// The sessions of browsers.
+    pub sessions: Sessions,
+    /// Samples of the counters of collections.
+    pub update_rates: UpdateRates,
 }
 
 impl AdminState {

@@ -16,6 +16,7 @@ use tracing::warn;
 
 use crate::AdminState;
 use crate::answers::{WrittenObject, changed_resources, written};
+use crate::epoch_times::EpochTimes;
 
 /// Interval at which new epochs and acknowledgements are looked for. The times in traces are exact nevertheless, because
 /// epochs and streams record them.
@@ -164,10 +165,7 @@ impl FollowedChange {
         epoch: &EpochSummary,
         (objects, now): (Vec<WrittenObject>, SystemTime),
     ) -> Self {
-        let committed = now.checked_sub(epoch.age).unwrap_or(now);
-        let parsed = committed.checked_sub(epoch.took).unwrap_or(committed);
-        let origins = epoch.writes.iter().filter_map(|write| write.origin.as_ref());
-        let received = origins.filter_map(|origin| SystemTime::UNIX_EPOCH.checked_add(origin.received?)).min();
+        let EpochTimes { received, parsed, committed } = EpochTimes::of(epoch, now);
         let awaited = match epoch.keys.omitted() {
             true => AwaitedChange::Everything,
             false => AwaitedChange::Resources(changed_resources(&state.handles, &epoch.keys)),
@@ -183,7 +181,7 @@ impl FollowedChange {
             epoch: epoch.epoch.0,
             objects: objects.into_iter().map(changed_object).collect(),
             resources: resources.into_iter().collect(),
-            received: received.unwrap_or(parsed).min(parsed),
+            received,
             parsed,
             committed,
             ended: committed,

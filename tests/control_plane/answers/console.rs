@@ -52,6 +52,84 @@ async fn console_shows_the_mesh_and_why_a_proxy_has_a_resource() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mesh_dataflow_and_timeline_are_graphs_with_tables_of_the_same_content() {
+    let mesh = AnswersFixture::start_with(&[("more.yaml", include_str!("../browser/mesh.yaml"))]).await;
+    let _cart = mesh.connect("cart-7f", "cart").await;
+    mesh.route_to(2, "v2");
+    mesh.answer(&["wait", "vs/shop/ratings", "--generation=2"]).await;
+    let page = async |path: &str| {
+        let (status, text) = mesh.server.get(path).await.expect("an answer");
+        assert_eq!(status, 200, "{path}: {text}");
+        // The SVG, and the tables below it.
+        let (graph, tables) = text.split_once("</svg>").expect("a graph");
+        (graph.to_owned(), tables.to_owned())
+    };
+    let (graph, tables) = page("/console/mesh?namespace=shop").await;
+    for (part, place) in [
+        // A weighted route to subsets of another namespace, and a mirror.
+        ("Subset payments.bank.svc.cluster.local subset v1", &graph),
+        (">90 %<", &graph),
+        ("edge mirror", &graph),
+        ("checkout.example</td><td>payments.bank.svc.cluster.local subset v2</td><td class=\"short\">10 %", &tables),
+        // A gateway, over a delegate.
+        ("Gateway shop/public", &graph),
+        ("shop/public</td><td>cart.shop.svc.cluster.local</td><td class=\"short\">100 %", &tables),
+        (">VirtualService/shop/cart-routes</a>", &tables),
+        // Policies that select workloads of a service, and those of the whole namespace.
+        ("AP 1", &graph),
+        (">AuthorizationPolicy/shop/cart</a>", &tables),
+        ("PeerAuthentication/shop/default</a></div></td><td>shop</td>", &tables),
+    ] {
+        assert!(place.contains(part), "{part}: {graph}\n{tables}");
+    }
+    let link = graph.split("href=\"").find(|link| link.contains("collections/services?key=") && link.contains("cart"));
+    let link = link.and_then(|link| link.split('"').next()).expect("a link to a service").replace("&amp;", "&");
+    let (status, record) = mesh.server.get(&link).await.expect("an answer");
+    assert!(status == 200 && record.contains("cart.shop.svc.cluster.local"), "{status} {record}");
+    let (bank, _) = page("/console/mesh?namespace=bank&q=audit").await;
+    assert!(bank.contains("checkout.example") && !bank.contains("shop/public"), "the nodes with edges to it: {bank}");
+
+    let (graph, tables) = page("/console/dataflow?q=virtual_services/merged").await;
+    for name in ["virtual_services/merged", "virtual_services/all", "virtual_services/by-host"] {
+        assert!(graph.contains(name) && tables.contains(name), "{name}: {graph}\n{tables}");
+    }
+    assert!(!graph.contains("raw_secrets"), "{graph}");
+
+    let (_, stages) = page("/console/timeline").await;
+    let changed = stages.split("<tr>").find(|row| row.contains("VirtualService/shop/ratings")).expect("the change");
+    assert!(changed.contains("1 of 1"), "one response, which is acknowledged: {changed}");
+    let (status, findings) = mesh.server.get("/console/findings").await.expect("an answer");
+    let twice = findings.split("<tr>").find(|row| row.contains("VirtualService/shop/twice")).expect("the duplicate");
+    assert!(status == 200 && twice.contains("more.yaml:"), "{twice}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn form_of_previews_is_accepted_from_pages_of_the_server_only() {
+    let mesh = AnswersFixture::start().await;
+    let _cart = mesh.connect("cart-7f", "cart").await;
+    let own = format!("http://{}", mesh.server.http);
+    let body = "objects=kind%3A+Service%0D%0AapiVersion%3A+v1%0D%0Ametadata%3A+%7Bname%3A+extra%2C+namespace%3A+shop%7D%0D%0A\
+                spec%3A+%7BclusterIP%3A+10.0.0.77%2C+ports%3A+%5B%7Bname%3A+http%2C+port%3A+80%7D%5D%7D";
+    let send = async |origin: &[(&str, &str)], body: &str| {
+        request(mesh.server.http, "POST", "/console/preview", origin, body).await.expect("an answer")
+    };
+    for other in [&[][..], &[("origin", "http://evil.example")], &[("origin", "null")]] {
+        assert_eq!(send(other, body).await.status, 403, "{other:?}");
+    }
+    let answer = send(&[("origin", &own)], body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for part in
+        ["Service/shop/extra", "created", "added CDS", "outbound|80||extra.shop.svc.cluster.local", "cart-7f.shop"]
+    {
+        assert!(answer.body.contains(part), "{part}: {}", answer.body);
+    }
+    let empty = send(&[("origin", &own)], "objects=").await;
+    assert!(empty.status == 400 && empty.body.contains("has no objects"), "{}", empty.body);
+    let (_, services) = mesh.server.get("/debug/registryz").await.expect("an answer");
+    assert!(!services.contains("extra.shop"), "nothing is applied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn console_is_protected_from_other_sites() {
     let mesh = AnswersFixture::start().await;
     let open = async |method: &str, path: &str, headers: &[(&str, &str)]| {

@@ -17,9 +17,9 @@ pub(super) const RATINGS_V1: &str = "outbound|80|v1|ratings.shop.svc.cluster.loc
 pub(super) const RATINGS_HOST: &str = "ratings.shop.svc.cluster.local:80";
 
 /// A running control plane with the objects of `objects.yaml`.
-pub(super) struct AnswersFixture {
+pub(crate) struct AnswersFixture {
     pub(super) directory: TempDir,
-    pub(super) server: Sluiced,
+    pub(crate) server: Sluiced,
 }
 
 /// The output of `sluicectl`.
@@ -48,14 +48,25 @@ pub(super) async fn run(arguments: &[&str]) -> Answer {
 }
 
 impl AnswersFixture {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with_variables(Vec::new()).await
     }
 
     /// Starts the control plane with these environment variables.
     pub(super) async fn with_variables(variables: Vec<(String, String)>) -> Self {
+        Self::launch(variables, &[]).await
+    }
+
+    /// Starts the control plane with further files of objects: name and content.
+    pub(crate) async fn start_with(files: &[(&str, &str)]) -> Self {
+        Self::launch(Vec::new(), files).await
+    }
+
+    async fn launch(variables: Vec<(String, String)>, files: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join("objects.yaml"), include_str!("objects.yaml")).expect("written");
+        for (name, content) in [("objects.yaml", include_str!("objects.yaml"))].iter().chain(files) {
+            std::fs::write(directory.path().join(name), content).expect("written");
+        }
         write_route(directory.path(), 1, "v1");
         let options = Options { env: variables, ..Options::new(directory.path()) };
         let server = Sluiced::start(&options).await.expect("sluiced starts");
@@ -69,37 +80,47 @@ impl AnswersFixture {
     }
 
     /// The answer as JSON; the command succeeds.
-    pub(super) async fn answer(&self, arguments: &[&str]) -> Value {
+    pub(crate) async fn answer(&self, arguments: &[&str]) -> Value {
         let arguments: Vec<&str> = arguments.iter().copied().chain(["-o", "json"]).collect();
         let answer = self.ctl(&arguments).await;
         assert_eq!(answer.code, 0, "{arguments:?}: {}{}", answer.out, answer.errors);
         answer.json()
     }
 
+    /// Adds a file of objects, with one rename, so that no half of it is read.
+    pub(crate) fn add_file(&self, name: &str, content: &str) {
+        write_whole(self.directory.path(), name, content);
+    }
+
     /// Routes requests to `ratings` to a subset, by a new generation of the VirtualService.
-    pub(super) fn route_to(&self, generation: u32, subset: &str) {
+    pub(crate) fn route_to(&self, generation: u32, subset: &str) {
         write_route(self.directory.path(), generation, subset);
     }
 
     /// Connects a sidecar, which subscribes to clusters, the endpoints of `ratings` and the routes of port 80. It has received all.
-    pub(super) async fn connect(&self, pod: &str, workload: &str) -> Client {
+    pub(crate) async fn connect(&self, pod: &str, workload: &str) -> Client {
         Client::connect(&self.server, pod, workload).await
     }
 }
 
-/// Writes the VirtualService of `ratings` with one rename, so that no half of the file is read.
+/// Writes a file with one rename.
+fn write_whole(directory: &Path, name: &str, content: &str) {
+    std::fs::write(directory.join("staged"), content).expect("written");
+    std::fs::rename(directory.join("staged"), directory.join(name)).expect("renamed");
+}
+
+/// Writes the VirtualService of `ratings`.
 fn write_route(directory: &Path, generation: u32, subset: &str) {
     let text = format!(
         "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
          metadata: {{name: ratings, namespace: shop, generation: {generation}, creationTimestamp: '2026-01-01T00:00:00Z'}}\n\
          spec:\n  hosts: [ratings.shop.svc.cluster.local]\n  http:\n  - route:\n    - destination: {{host: ratings.shop.svc.cluster.local, subset: {subset}}}\n"
     );
-    std::fs::write(directory.join("staged"), text).expect("written");
-    std::fs::rename(directory.join("staged"), directory.join("route.yaml")).expect("renamed");
+    write_whole(directory, "route.yaml", &text);
 }
 
 /// A connected sidecar that acknowledges what it is sent.
-pub(super) struct Client {
+pub(crate) struct Client {
     withholds: Arc<AtomicBool>,
     received: watch::Receiver<u64>,
     task: tokio::task::JoinHandle<()>,

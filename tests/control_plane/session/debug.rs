@@ -8,12 +8,13 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, Request, Response, StatusCode};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
 use sluice_admin::{
-    AdminOptions, AdminState, PreviewGraph, PreviewOptions, Readiness, Refusals, http_router, monitoring_router,
+    AdminOptions, AdminState, PreviewGraph, PreviewOptions, Readiness, Refusals, Sessions, UpdateRates, http_router,
+    monitoring_router,
 };
 use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice_config::{CommandLine, Config};
@@ -31,7 +32,7 @@ use tower::ServiceExt;
 use super::fixture::{SIDECAR, SessionFixture};
 
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
-const REMOTE_PEER: &str = "10.0.0.9:4711";
+pub(super) const REMOTE_PEER: &str = "10.0.0.9:4711";
 
 /// Authenticates `Bearer SPIFFE-ID` as that identity.
 struct BearerIsIdentity;
@@ -67,14 +68,14 @@ fn config() -> Config {
 }
 
 /// The pages of a mesh with two sidecars, one in `orchard` and one in `shop`.
-struct DebugPages {
+pub(super) struct DebugPages {
     state: Arc<AdminState>,
     router: Router,
     _streams: Vec<AdsStream>,
 }
 
 impl DebugPages {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mesh = SessionFixture::new();
         mesh.scope(TILL, &["base"]);
         mesh.commit();
@@ -132,11 +133,13 @@ impl DebugPages {
             watches: WatchStates::default(),
             callers: OnceLock::new(),
             refusals,
+            sessions: Sessions::default(),
+            update_rates: UpdateRates::default(),
         });
         Self { router: http_router(state.clone()), state, _streams: streams.into() }
     }
 
-    fn with_authentication(self) -> Self {
+    pub(super) fn with_authentication(self) -> Self {
         assert!(self.state.callers.set(Authenticators::new(vec![Arc::new(BearerIsIdentity)], true)).is_ok());
         self
     }
@@ -146,16 +149,28 @@ impl DebugPages {
     }
 
     async fn send(&self, method: Method, peer: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
+        let response = self.respond(method, peer, path, headers, "").await;
+        (response.status(), response.into_body())
+    }
+
+    /// The response to a request with a body.
+    pub(super) async fn respond(
+        &self,
+        method: Method,
+        peer: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<String> {
         let peer: SocketAddr = peer.parse().expect("an address");
         let mut request = Request::builder().method(method).uri(path).extension(ConnectInfo(peer));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.router.clone().oneshot(request.body(Body::empty()).expect("a request")).await;
-        let response = response.expect("an answer");
-        let status = response.status();
-        let body = response.into_body().collect().await.expect("a body").to_bytes();
-        (status, String::from_utf8(body.to_vec()).expect("text"))
+        let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).expect("a request")).await;
+        let (head, body) = response.expect("an answer").into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
+        Response::from_parts(head, String::from_utf8(body.to_vec()).expect("text"))
     }
 
     /// The status of a response to a remote caller.
@@ -163,7 +178,7 @@ impl DebugPages {
         self.get(REMOTE_PEER, path, &[("authorization", &format!("Bearer {id}"))]).await.0
     }
 
-    async fn rejections(&self, reason: &str) -> Option<u64> {
+    pub(super) async fn rejections(&self, reason: &str) -> Option<u64> {
         let text = self.get("127.0.0.1:1", "/metrics", &[]).await.1;
         let prefix = format!("sluice_debug_refused{{reason=\"{reason}\"}} ");
         text.lines().find_map(|line| line.strip_prefix(&prefix)).map(|count| count.parse().expect("a count"))

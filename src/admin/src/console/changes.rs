@@ -39,7 +39,7 @@ fn render(state: &AdminState, object: &str) -> Response<Body> {
         Ok(answer) => serde_json::to_value(answer).unwrap_or_default(),
         Err(error) => return layout::failed(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let changes = answer["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let changes = layout::entries(&answer["changes"]);
     let longest = changes.iter().map(milliseconds).fold(1.0, f64::max);
     let rows: Vec<Markup> = changes.iter().rev().map(|change| row(change, longest)).collect();
     let columns = ["Epoch", "Committed", "Time in the dataflow", "Objects", "Resources", "Proxies"];
@@ -57,7 +57,7 @@ fn milliseconds(change: &Value) -> f64 {
 
 fn row(change: &Value, longest: f64) -> Markup {
     let took = milliseconds(change);
-    let objects = change["objects"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let objects = layout::entries(&change["objects"]);
     let label = format!("{took:.1} ms of {longest:.1} ms");
     html! {
         tr {

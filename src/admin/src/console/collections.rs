@@ -24,9 +24,15 @@ pub(super) async fn list(State(state): State<Arc<AdminState>>, Query(parameters)
     }
 }
 
-fn path(name: &str) -> String {
+/// The page of a collection.
+pub(super) fn path(name: &str) -> String {
     // Names contain slashes.
     format!("/console/collections/{}", utf8_percent_encode(name, NON_ALPHANUMERIC))
+}
+
+/// The page of one record, by its key as JSON.
+pub(super) fn record_path(collection: &str, key: &str) -> String {
+    layout::href(&path(collection), &[("key", key)])
 }
 
 fn all(state: &AdminState, selection: &Selection) -> Response<Body> {
@@ -88,8 +94,8 @@ fn records_of(state: &AdminState, name: &str, selection: &Selection) -> Response
         .map(|(key, value)| {
             html! {
                 tr {
-                    td { a href=(layout::href(&here, &[("key", key)])) { code { (key) } } }
-                    td { code { (beginning(value)) } }
+                    td { a href=(record_path(name, key)) { code { (key) } } }
+                    td { code { (layout::beginning(value, MAX_VALUE_CHARACTERS)) } }
                 }
             }
         })
@@ -105,13 +111,6 @@ fn records_of(state: &AdminState, name: &str, selection: &Selection) -> Response
 
 /// Characters of a value in a list.
 const MAX_VALUE_CHARACTERS: usize = 240;
-
-fn beginning(value: &str) -> String {
-    match value.char_indices().nth(MAX_VALUE_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &value[..end]),
-        None => value.to_owned(),
-    }
-}
 
 fn record(state: &AdminState, name: &str, key: &Value) -> Response<Body> {
     let Some(explanation) = state.engine.explain_json(name, key) else {

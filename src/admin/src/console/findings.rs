@@ -1,4 +1,4 @@
-//! `/console/findings`: invalid configuration, and what cannot be read.
+//! `/console/findings`: invalid configuration, objects that are declared more than once, and what cannot be read.
 
 use std::sync::Arc;
 
@@ -8,11 +8,13 @@ use axum::http::Response;
 use axum::response::IntoResponse;
 use maud::{Markup, html};
 use sluice_model::{Reject, Severity};
+use sluice_sources::Duplicate;
 
 use super::blocking;
-use super::layout::{self, Selection};
+use super::layout::{self, PAGE_ROWS, Selection};
 use crate::AdminState;
 use crate::answer::Parameters;
+use crate::answers::object_text;
 
 pub(super) async fn serve(
     State(state): State<Arc<AdminState>>,
@@ -29,6 +31,8 @@ fn render(state: &AdminState, selection: &Selection) -> impl IntoResponse + use<
     let rejects = snapshot.iter(&state.handles.rejects).flat_map(|(_, rejects)| rejects);
     let (rows, count) = selection.rows(rejects.filter(|reject| selection.matches(&reject.to_string())));
     let objects: Vec<Markup> = rows.into_iter().map(row).collect();
+    let duplicates = state.reporter.duplicates();
+    let declared: Vec<Markup> = duplicates.iter().take(PAGE_ROWS).map(declarations).collect();
     let problems = state.reporter.problems();
     let files: Vec<Markup> = problems
         .iter()
@@ -46,6 +50,9 @@ fn render(state: &AdminState, selection: &Selection) -> impl IntoResponse + use<
         (layout::search("/console/findings", selection.query(), "kind, object, field or reason", &[]))
         (layout::table("Invalid objects", &["Effect", "Kind", "Object", "Field", "Reason"], &objects))
         (selection.pager("/console/findings", count, &[]))
+        h2 { "Objects that are declared more than once" }
+        (layout::table("Objects that are declared more than once", &["Object", "Declared in", "Used"], &declared))
+        @if duplicates.len() > PAGE_ROWS { p.soft { "and " (duplicates.len() - PAGE_ROWS) " more objects" } }
         h2 { "Files that cannot be read" }
         (layout::table("Files that cannot be read", &["File", "Line", "Reason"], &files))
         h2 { "Collections of API servers that cannot be read" }
@@ -67,6 +74,18 @@ fn row(reject: &Reject) -> Markup {
             td { (reject.object.namespace) "/" (reject.object.name) }
             td { code { (reject.field_path) } }
             td { (reject.reason) }
+        }
+    }
+}
+
+/// The files that declare an object, and the declaration that applies.
+fn declarations(duplicate: &Duplicate) -> Markup {
+    let object = object_text(&duplicate.kind.name(), &duplicate.object.namespace, &duplicate.object.name);
+    html! {
+        tr {
+            td { (object) }
+            td { @for file in &duplicate.files { div { (file) } } }
+            td { (duplicate.used) }
         }
     }
 }

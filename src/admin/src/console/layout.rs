@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::{Html, IntoResponse};
 use maud::{DOCTYPE, Markup, html};
+use serde_json::Value;
 
 use crate::answer::Parameters;
 
@@ -14,9 +15,14 @@ pub(super) const PAGE_ROWS: usize = 200;
 const NAVIGATION: &[(&str, &str)] = &[
     ("/console", "Overview"),
     ("/console/proxies", "Proxies"),
+    ("/console/mesh", "Mesh"),
     ("/console/changes", "Changes"),
+    ("/console/timeline", "Timeline"),
+    ("/console/preview", "Preview"),
     ("/console/findings", "Findings"),
     ("/console/collections", "Collections"),
+    ("/console/dataflow", "Dataflow"),
+    ("/console/login", "Session"),
 ];
 
 /// A page in the frame. `current` is its path in the navigation. A page that is `live` is requested again every 2 s while it is
@@ -165,6 +171,19 @@ pub(super) fn href(path: &str, parameters: &[(&str, &str)]) -> String {
 /// A state as a mark with a text, so that it does not depend on the colour.
 pub(super) fn mark(class: &str, text: &str) -> Markup {
     html! { span class={ "mark " (class) } { (text) } }
+}
+
+/// The first characters of a text.
+pub(super) fn beginning(text: &str, max_characters: usize) -> String {
+    match text.char_indices().nth(max_characters) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The entries of a list in an answer.
+pub(super) fn entries(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn objects(label: &str, objects: &Value) -> Markup {
             }
         }
     };
-    let rows: Vec<Markup> = objects.as_array().into_iter().flatten().map(row).collect();
+    let rows: Vec<Markup> = layout::entries(objects).iter().map(row).collect();
     layout::table(label, &["Object", "File or resourceVersion", "Fields", "Through"], &rows)
 }
 
@@ -130,8 +130,9 @@ pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn list_text(value: &Value) -> String {
-    value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(", ")
+/// The texts of a list of an answer.
+pub(super) fn list_text(value: &Value) -> String {
+    layout::entries(value).iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// JSON with indentation.

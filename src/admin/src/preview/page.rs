@@ -8,7 +8,7 @@ use axum::http::{Response, StatusCode};
 use axum::routing::{MethodRouter, post};
 use bytes::Bytes;
 
-use super::{MAX_PREVIEW_BYTES, PreviewError, PreviewQuestion, preview};
+use super::{PreviewAnswer, PreviewError, PreviewQuestion, preview};
 use crate::AdminState;
 use crate::answer::{self, Parameters};
 use crate::second_graph::SecondGraphError;
@@ -29,13 +29,24 @@ async fn preview_page(
         Ok(question) => question,
         Err(error) => return answer::fail(StatusCode::BAD_REQUEST, &error),
     };
+    match answered(state, question).await {
+        Ok(value) => answer::json(&value, &parameters),
+        Err((status, reason)) => answer::fail(status, &reason),
+    }
+}
+
+/// Answers the question on a blocking thread, or says with a status why there is no answer.
+pub(crate) async fn answered(
+    state: Arc<AdminState>,
+    question: PreviewQuestion,
+) -> Result<PreviewAnswer, (StatusCode, String)> {
     let graph = state.preview_graph.clone();
     let answered = tokio::task::spawn_blocking(move || preview(&state, &question)).await;
     tokio::spawn(graph.drop_unused());
     match answered {
-        Ok(Ok(value)) => answer::json(&value, &parameters),
-        Ok(Err(error)) => answer::fail(status(&error), &error.to_string()),
-        Err(error) => answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("the preview failed: {error}")),
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err((status(&error), error.to_string())),
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("the preview failed: {error}"))),
     }
 }
 
@@ -45,12 +56,9 @@ fn question(parameters: &Parameters, body: &[u8]) -> Result<PreviewQuestion, Str
         Some("true") => true,
         Some(other) => return Err(format!("delete={other:?} is not true or false")),
     };
-    if body.len() > MAX_PREVIEW_BYTES {
-        return Err(format!("the body is longer than {MAX_PREVIEW_BYTES} bytes"));
-    }
     let text = std::str::from_utf8(body);
     let text = text.map_err(|error| format!("the body is not UTF-8 at byte {}", error.valid_up_to()))?;
-    Ok(PreviewQuestion { text: text.to_owned(), delete })
+    PreviewQuestion::new(text.to_owned(), delete)
 }
 
 fn status(error: &PreviewError) -> StatusCode {
