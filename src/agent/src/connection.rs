@@ -12,17 +12,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use sluice_crypto::CompliancePolicy;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use sluice_crypto::{CompliancePolicy, Roots};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use zeroize::Zeroizing;
 
-use crate::settings::{Roots, Upstream};
+use crate::settings::Upstream;
 
 /// Time limit to connect, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -145,7 +144,7 @@ pub(crate) fn metadata(upstream: &Upstream) -> Result<MetadataMap> {
     Ok(metadata)
 }
 
-/// A TLS client that verifies the server by these roots, and presents the certificate if the server requests one.
+/// A TLS client of gRPC that verifies the server by these roots, and presents the certificate if the server requests one.
 ///
 /// # Errors
 /// There are no roots, or a file is missing or not PEM.
@@ -154,30 +153,7 @@ pub(crate) fn client_config(
     certificate: Option<(&Path, &Path)>,
     policy: Option<CompliancePolicy>,
 ) -> Result<ClientConfig> {
-    let mut store = RootCertStore::empty();
-    match roots {
-        Roots::System => drop(store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-        Roots::File(file) => {
-            let pem = std::fs::read(file).with_context(|| format!("read the roots {}", file.display()))?;
-            store.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
-            ensure!(!store.is_empty(), "{} contains no certificate", file.display());
-        }
-    }
-    ensure!(!store.is_empty(), "the system has no root certificates");
-    let builder = sluice_crypto::client(policy).context("set up TLS")?.with_root_certificates(store);
-    let mut config = match certificate {
-        None => builder.with_no_client_auth(),
-        Some((chain, key)) => {
-            let certificates = CertificateDer::pem_file_iter(chain)
-                .and_then(Iterator::collect)
-                .with_context(|| format!("read the certificate {}", chain.display()))?;
-            // The library's error is dropped: it may quote the file.
-            let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else {
-                bail!("{} contains no private key", key.display())
-            };
-            builder.with_client_auth_cert(certificates, key_der).context("use the provisioned certificate")?
-        }
-    };
+    let mut config = sluice_crypto::verified_client(roots, certificate, policy)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
@@ -216,14 +192,5 @@ mod tests {
     fn error_of_a_missing_token_names_its_file() {
         let error = metadata(&upstream_with(Path::new("/nowhere/token"), Some(Roots::System))).expect_err("no token");
         assert!(error.to_string().contains("/nowhere/token"), "{error}");
-    }
-
-    #[test]
-    fn file_without_roots_is_rejected() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let file = directory.path().join("root.pem");
-        std::fs::write(&file, "nothing").expect("write");
-        let error = client_config(&Roots::File(file), None, None).expect_err("no roots");
-        assert!(error.to_string().contains("contains no certificate"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use sluice_crypto::CompliancePolicy;
+use sluice_crypto::{CompliancePolicy, Roots};
 use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 use sluice_variables::parse_bool;
 
@@ -83,15 +83,6 @@ pub(crate) struct EnvoySettings {
     pub(crate) bootstrap_override: Option<PathBuf>,
     pub(crate) host_ip: String,
     pub(crate) concurrency: u32,
-}
-
-/// The roots that verify a server.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Roots {
-    /// The system's roots.
-    System,
-    /// A file, which is read for each connection.
-    File(PathBuf),
 }
 
 /// A server of the mesh: its address, its verification, and how the agent authenticates to it.

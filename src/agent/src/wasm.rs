@@ -23,13 +23,14 @@ use std::sync::Arc;
 use anyhow::Result;
 use futures::future::join_all;
 use rustls::ClientConfig;
+use sluice_crypto::Roots;
 use sluice_proto::google::protobuf::Any;
 use sluice_tasks::restart;
 use tracing::debug;
 
 use crate::connection;
 use crate::metrics::Metrics;
-use crate::settings::{Roots, WasmSettings};
+use crate::settings::WasmSettings;
 use cache::ModuleCache;
 pub(crate) use convert::is_wasm;
 

@@ -1,12 +1,14 @@
-//! TLS of the control plane and the agent: the crypto provider, its restrictions by compliance policy (P18), and a client
-//! without server verification.
+//! TLS of the control plane and its clients: the crypto provider, its restrictions by compliance policy (P18), and clients with
+//! and without server verification.
 
 mod policy;
 mod unverified;
+mod verified;
 
 pub use policy::{protocols, provider};
 pub use sluice_model::CompliancePolicy;
 pub use unverified::client_without_verification;
+pub use verified::{ClientSetupError, Roots, verified_client};
 
 use rustls::{ClientConfig, ConfigBuilder, Error, WantsVerifier};
 
