@@ -2,6 +2,7 @@
 //!
 //! [`build_policies`] builds all of them for one workload. [`PolicySteps`] defines their place in a filter chain.
 
+mod decision;
 mod ext_authz;
 mod filter_names;
 mod jwt;
@@ -17,6 +18,7 @@ use sluice_model::{AuthorizationPolicy, JwtRule, Text};
 
 use crate::listener_settings::ListenerSettings;
 
+pub use decision::{MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep, decide};
 pub(crate) use filter_names::RBAC_HTTP;
 pub use jwt::KeySource;
 pub(crate) use matchers::claim;

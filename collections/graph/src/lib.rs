@@ -22,6 +22,7 @@ mod host_patterns;
 mod inputs;
 mod options;
 mod outputs;
+mod policy_explanation;
 mod proxies;
 mod registry;
 mod scopes;
@@ -38,11 +39,18 @@ pub use options::{
     PatchLimits, SecurityOptions, UntaintOptions,
 };
 pub use outputs::client_profile;
+pub use policy_explanation::{AttachedPolicy, ExplainedPeerPolicy, ExplainedWorkload};
+pub use proxies::collectors::COLLECTORS;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
 pub use registry::conditions::ConditionUpdate;
 pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
 pub use registry::nodes::TaintRemoval;
+pub use sluice_envoy::listener::{MtlsMode, PeerPolicy};
+pub use sluice_envoy::listener_settings::Collector;
+pub use sluice_envoy::security::{
+    MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
+};
 pub use traffic::ingresses::IngressStatusUpdate;
 pub use visibility::{
     CandidateRule, RulesByHost, SidecarImports, destination_hosts, followed_rule, host_candidates, reached_service,

@@ -2,7 +2,7 @@
 
 mod condition;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use envoy_types::pb::envoy::config::listener::v3::Filter;
 use envoy_types::pb::envoy::config::rbac::v3::{
@@ -59,11 +59,10 @@ pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<
 /// Filters of `CUSTOM` policies: per provider one RBAC filter that selects requests and one that calls the provider.
 pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<Filter>) {
     let mut by_provider: BTreeMap<&str, Vec<&AuthorizationPolicy>> = BTreeMap::new();
-    for policy in inputs.authorization.iter().filter(|policy| policy.action == PolicyAction::Custom) {
+    for policy in custom_policies(inputs) {
         by_provider.entry(&policy.provider).or_default().push(policy);
     }
-    let named = by_provider.keys().filter(|name| !name.is_empty()).count();
-    let too_many = named > 1 && !inputs.settings.security.multiple_custom_providers;
+    let unusable = unusable_providers(inputs);
     let (mut http, mut tcp) = (Vec::new(), Vec::new());
     for (provider, policies) in by_provider {
         let built = |tcp| {
@@ -71,9 +70,8 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
             (built.rules.unwrap_or_else(|| rbac(Action::Deny, HashMap::new())), built.dry)
         };
         let ((http_rules, http_dry), (tcp_rules, tcp_dry)) = (built(false), built(true));
-        let provider_filters =
-            if too_many { Err("there are several providers".into()) } else { ext_authz(inputs.settings, provider) };
-        let Ok(provider_filters) = provider_filters else {
+        let filters = if unusable.contains(provider) { None } else { ext_authz(inputs.settings, provider).ok() };
+        let Some(provider_filters) = filters else {
             // Requests without a usable provider are denied.
             http.push(http_rbac(&HttpRbac { rules: Some(refuse(http_rules)), ..HttpRbac::default() }));
             tcp.push(tcp_rbac(TcpRbac { rules: Some(refuse(tcp_rules)), ..TcpRbac::default() }));
@@ -99,24 +97,48 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
     (http, tcp)
 }
 
+fn custom_policies<'a>(inputs: &SecurityInputs<'a>) -> impl Iterator<Item = &'a AuthorizationPolicy> {
+    inputs.authorization.iter().copied().filter(|policy| policy.action == PolicyAction::Custom)
+}
+
+/// The providers of `CUSTOM` policies that cannot be called: what their rules match is denied.
+pub(super) fn unusable_providers<'a>(inputs: &SecurityInputs<'a>) -> BTreeSet<&'a str> {
+    let providers: BTreeSet<&str> = custom_policies(inputs).map(|policy| policy.provider.as_str()).collect();
+    let named = providers.iter().filter(|name| !name.is_empty()).count();
+    let too_many = named > 1 && !inputs.settings.security.multiple_custom_providers;
+    providers.into_iter().filter(|provider| too_many || ext_authz(inputs.settings, provider).is_err()).collect()
+}
+
 fn build(inputs: &SecurityInputs<'_>, policies: &[&AuthorizationPolicy], purpose: Purpose) -> Built {
     let domains = TrustDomains::of(&inputs.settings.mesh);
     let mut built = Built::default();
     for policy in policies {
         let into = if policy.dry_run { &mut built.dry } else { &mut built.rules };
         let rules = into.get_or_insert_with(|| rbac(purpose.action, HashMap::new()));
-        let allows_nothing = policy.action == PolicyAction::Unreadable && purpose.action == Action::Allow;
-        let policy_rules = if allows_nothing { &[] } else { policy.rules.as_slice() };
-        for (n, rule) in policy_rules.iter().enumerate() {
-            if let Ok(written) = write(rule, &policy.namespace, &domains, purpose) {
-                rules.policies.insert(name(policy, n), written);
-            }
+        for (n, written) in written(policy, &domains, purpose) {
+            rules.policies.insert(name(policy, n), written);
         }
-        if policy_rules.is_empty() {
+        if applied_rules(policy, purpose).is_empty() {
             rules.policies.insert(name(policy, 0), never());
         }
     }
     built
+}
+
+/// The rules of a policy that count for a filter. A policy whose action cannot be read allows nothing.
+fn applied_rules(policy: &AuthorizationPolicy, purpose: Purpose) -> &[AuthorizationRule] {
+    let allows_nothing = policy.action == PolicyAction::Unreadable && purpose.action == Action::Allow;
+    if allows_nothing { &[] } else { policy.rules.as_slice() }
+}
+
+/// The rules of a policy in the form of a filter, by their number. Rules that it cannot express are left out.
+pub(super) fn written(
+    policy: &AuthorizationPolicy,
+    domains: &TrustDomains<'_>,
+    purpose: Purpose,
+) -> Vec<(usize, Policy)> {
+    let rules = applied_rules(policy, purpose).iter().enumerate();
+    rules.filter_map(|(n, rule)| Some((n, write(rule, &policy.namespace, domains, purpose).ok()?))).collect()
 }
 
 fn write(

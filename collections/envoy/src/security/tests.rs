@@ -15,30 +15,30 @@ use sluice_model::{
 use super::{KeySource, PolicyFilters, SecurityInputs, build_policies};
 use crate::listener_settings::{Collector, ListenerSettings};
 
-fn any(values: &[&str]) -> PolicyValues {
+pub(super) fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }
 }
 
-fn policy(action: PolicyAction, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
+pub(super) fn policy(action: PolicyAction, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
     let provider = if action == PolicyAction::Custom { "warden".into() } else { Text::default() };
     AuthorizationPolicy { namespace: "ns".into(), name: "p".into(), action, provider, rules, ..Default::default() }
 }
 
-fn to(operation: AuthorizationOperation) -> AuthorizationRule {
+pub(super) fn to(operation: AuthorizationOperation) -> AuthorizationRule {
     AuthorizationRule { to: vec![operation], ..AuthorizationRule::default() }
 }
 
-fn from(source: AuthorizationSource) -> AuthorizationRule {
+pub(super) fn from(source: AuthorizationSource) -> AuthorizationRule {
     AuthorizationRule { from: vec![source], ..AuthorizationRule::default() }
 }
 
-fn when(key: &str, values: &[&str]) -> AuthorizationRule {
+pub(super) fn when(key: &str, values: &[&str]) -> AuthorizationRule {
     let condition = AuthorizationCondition { key: key.into(), values: any(values) };
     AuthorizationRule { when: vec![condition], ..AuthorizationRule::default() }
 }
 
 /// Settings with the gRPC authorizer `warden`, and the authorizer `lost` whose service does not exist.
-fn settings() -> ListenerSettings {
+pub(super) fn settings() -> ListenerSettings {
     let warden = ProviderService { service: "warden.ns".into(), port: 9000 };
     let provider = |name: &str, service: &ProviderService| ExtensionProvider {
         name: name.into(),

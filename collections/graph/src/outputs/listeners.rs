@@ -30,7 +30,7 @@ use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::attached::Attachments;
-use crate::proxies::collectors::find_collector;
+use crate::proxies::collectors::{COLLECTORS, find_collector};
 use crate::traffic::gateways::routers::Router;
 
 /// The layer of listeners that depend only on the profile.
@@ -109,7 +109,7 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
 fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, ListenerSettings> {
     let profiles = inputs.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
-    let collectors = inputs.mesh.derive("listeners/collectors", |deps| {
+    let collectors = inputs.mesh.derive(COLLECTORS, |deps| {
         let by_host = deps.by(inputs.services_by_host);
         move |cx, (), mesh| {
             let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));

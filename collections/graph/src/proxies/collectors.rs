@@ -5,6 +5,9 @@ use sluice_envoy::listener_settings::Collector;
 use sluice_envoy::name;
 use sluice_model::{Host, ProviderService, ServiceKey};
 
+/// Name of the collection with the services of extension providers: one record.
+pub const COLLECTORS: &str = "listeners/collectors";
+
 /// The service and cluster of a host in configuration. A host in several namespaces needs a namespace before it:
 /// `namespace/host`.
 pub(crate) fn find_collector(

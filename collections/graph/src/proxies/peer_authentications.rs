@@ -29,14 +29,9 @@ impl PeerLookup {
     /// The policies of a namespace and those of the mesh, older ones first.
     #[must_use]
     pub(crate) fn get(&self, cx: &Context, namespace: &Text, root: &Text) -> PeerPolicies {
-        let of = |namespace| {
-            let rows = cx.by(&self.by_namespace, namespace);
-            let mut policies: Vec<_> = rows.into_iter().map(|(_, policy)| policy).collect();
-            policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
-            policies
-        };
+        let of = |namespace| cx.by(&self.by_namespace, namespace).into_iter().map(|(_, policy)| policy).collect();
         let own = if namespace == root { Vec::new() } else { of(namespace) };
-        PeerPolicies { own, mesh: of(root) }
+        PeerPolicies::new(own, of(root))
     }
 }
 
@@ -48,6 +43,15 @@ pub(crate) struct PeerPolicies {
 }
 
 impl PeerPolicies {
+    /// The policies of a namespace, none if it is the root namespace, and those of the root namespace.
+    #[must_use]
+    pub(crate) fn new(mut own: Vec<Arc<PeerAuthentication>>, mut mesh: Vec<Arc<PeerAuthentication>>) -> Self {
+        for policies in [&mut own, &mut mesh] {
+            policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        }
+        Self { own, mesh }
+    }
+
     /// The mode that clients of the namespace's services use: that of the namespace, else that of the mesh.
     #[must_use]
     pub(crate) fn of_namespace(&self) -> MtlsMode {
@@ -62,9 +66,7 @@ impl PeerPolicies {
     /// whose selector cannot be read adds ports that require mutual TLS.
     #[must_use]
     pub(crate) fn of_workload(&self, labels: &Labels) -> PeerPolicy {
-        let selecting = self.own.iter().find(|policy| {
-            !policy.selector.is_empty() && !policy.selector_unreadable && match_labels(&policy.selector, labels)
-        });
+        let selecting = self.selecting(labels);
         let whole = selecting.and_then(|policy| mode(policy.mtls)).unwrap_or_else(|| self.of_namespace());
         let ports: BTreeMap<u32, MtlsMode> = selecting
             .iter()
@@ -78,6 +80,25 @@ impl PeerPolicies {
             }
         }
         found
+    }
+
+    /// The oldest policy of the namespace that selects a workload with these labels.
+    fn selecting(&self, labels: &Labels) -> Option<&Arc<PeerAuthentication>> {
+        self.own.iter().find(|policy| {
+            !policy.selector.is_empty() && !policy.selector_unreadable && match_labels(&policy.selector, labels)
+        })
+    }
+
+    /// The policies that [`Self::of_workload`] reads, the most specific first. The first one that declares a mode decides, unless
+    /// a policy whose selector cannot be read requires more.
+    #[must_use]
+    pub(crate) fn read_for_workload(&self, labels: &Labels) -> Vec<&Arc<PeerAuthentication>> {
+        let wide = |policies: &'_ [Arc<PeerAuthentication>]| policies.iter().position(|policy| is_wide(policy));
+        let own = wide(&self.own).map(|at| &self.own[at]);
+        let mesh = wide(&self.mesh).map(|at| &self.mesh[at]);
+        let unreadable = self.own.iter().chain(&self.mesh).filter(|policy| policy.selector_unreadable);
+        let unreadable = unreadable.filter(|policy| match_labels(&policy.selector, labels));
+        self.selecting(labels).into_iter().chain(own).chain(mesh).chain(unreadable).collect()
     }
 
     /// Whether all workloads of the namespace have the same policy.

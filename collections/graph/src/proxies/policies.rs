@@ -102,14 +102,10 @@ impl PolicyFinder {
     /// The policies that apply to a workload of the namespace with these labels.
     pub(crate) fn find(&self, cx: &Context, namespace: &Text, labels: &Labels) -> PolicyKeys {
         let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
-        let targets_only = self.gateways_by_target_only && labels.contains_key(label::GATEWAY_NAME);
+        let workload = PolicyTarget { namespace, labels, gateways_by_target_only: self.gateways_by_target_only };
         let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, place: &Text| {
             let mut rows = cx.by(by, place);
-            rows.retain(|(key, attached)| {
-                let counts = !targets_only || attached.attachment.has_targets();
-                counts && attached.attachment.is_for(key, namespace, labels)
-            });
-            rows.sort_by(|a, b| (a.1.created, &a.0.name).cmp(&(b.1.created, &b.0.name)));
+            workload.retain(&mut rows, |(key, attached)| (key, attached.created, &attached.attachment));
             rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
         let both = |by, first: &Text, second: &Text| {
@@ -123,6 +119,30 @@ impl PolicyFinder {
             authorization: both(&self.authorization, &root, namespace),
             requests: both(&self.requests, namespace, &root),
         }
+    }
+}
+
+/// A sidecar or gateway, as policies select it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PolicyTarget<'a> {
+    pub(crate) namespace: &'a Text,
+    pub(crate) labels: &'a Labels,
+    pub(crate) gateways_by_target_only: bool,
+}
+
+impl PolicyTarget<'_> {
+    /// Keeps the policies of one namespace that apply, older ones first. `describe` returns key, creation time and attachment.
+    pub(crate) fn retain<R>(&self, rows: &mut Vec<R>, describe: impl Fn(&R) -> (&ObjectKey, Timestamp, &Attachment)) {
+        let targets_only = self.gateways_by_target_only && self.labels.contains_key(label::GATEWAY_NAME);
+        rows.retain(|row| {
+            let (key, _, attachment) = describe(row);
+            let counts = !targets_only || attachment.has_targets();
+            counts && attachment.is_for(key, self.namespace, self.labels)
+        });
+        rows.sort_by(|a, b| {
+            let ((a, a_created, _), (b, b_created, _)) = (describe(a), describe(b));
+            (a_created, &a.name).cmp(&(b_created, &b.name))
+        });
     }
 }
 
