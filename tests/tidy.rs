@@ -241,6 +241,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             "sluicectl",
             vec![
                 "sluice-analyze",
+                "sluice-crypto",
                 "sluice-engine",
                 "sluice-graph",
                 "sluice-http-client",

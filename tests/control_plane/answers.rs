@@ -1,9 +1,10 @@
-//! `sluicectl why`, `why-not`, `wait`, `history`, `preview`, `record` and `replay` on a running control plane with connected proxies, and
-//! `analyze` on clusters.
+//! `sluicectl why`, `why-not`, `describe`, `wait`, `history`, `preview`, `record` and `replay` on a running control plane with
+//! connected proxies, and `analyze` on clusters.
 
 mod analyze;
 mod bug_report;
 mod console;
+mod describe;
 mod history;
 mod inject;
 pub(crate) mod mesh;
@@ -15,5 +16,7 @@ mod remote_secret;
 mod tags;
 mod traces;
 mod wait;
+mod waypoints;
 mod why;
 mod why_not;
+mod xds;

@@ -9,7 +9,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use sluice_engine::Snapshot;
-use sluice_model::{Resource, ResourceType};
+use sluice_model::{ObjectKey, Resource, ResourceType};
 
 use crate::AdminState;
 use crate::answer::{self, Parameters};
@@ -27,6 +27,15 @@ pub(crate) async fn serve(
         policies: part(ResourceType::Authorization, None),
     };
     answer::stream_json(page, &parameters)
+}
+
+/// What node proxies are sent about the workload of a pod; `None` without ambient mode.
+pub(crate) fn workload_of_pod(state: &AdminState, snapshot: &Snapshot, pod: &ObjectKey) -> Option<Value> {
+    let uid = format!("{}//Pod/{}/{}", pod.cluster, pod.namespace, pod.name);
+    let mut resources = state.handles.resources.iter().flat_map(|resources| snapshot.iter(resources));
+    let (_, resource) = resources.find(|(key, _)| key.resource_type == ResourceType::Address && *key.name == *uid)?;
+    let Resource::Encoded(bytes) = resource else { return None };
+    message_json(ResourceType::Address, bytes).get_mut("workload").map(Value::take)
 }
 
 #[derive(Serialize)]

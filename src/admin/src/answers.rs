@@ -2,9 +2,12 @@
 //!
 //! They are computed when they are asked for, from what the engine and the streams keep anyway.
 
+mod authorization;
 mod changes;
+mod describe;
 mod difference;
 mod history;
+mod mesh_facts;
 mod names;
 mod objects;
 mod pages;
@@ -21,7 +24,7 @@ pub(crate) use difference::difference;
 pub(crate) use history::{HistoryQuestion, history};
 pub(crate) use names::object_text;
 pub(crate) use objects::{WrittenObject, time_ago, written};
-pub(crate) use pages::{duration, history_page, wait_page, why_not_page, why_page};
+pub(crate) use pages::{authorization_page, describe_page, duration, history_page, wait_page, why_not_page, why_page};
 pub(crate) use path::FieldPath;
 pub(crate) use why::{WhyQuestion, why};
 

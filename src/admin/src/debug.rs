@@ -31,6 +31,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
     let mut pages = vec![
         page("/debug/adsz", "Connected proxies: address, labels, metadata, subscriptions (?push=true: says that changes are sent without it)", &[Field::Flag("push")], get(proxies::adsz)),
         page("/debug/ambientz", "Workloads, services and policies of ambient mode", &[], get(ambient::serve)),
+        page("/debug/authorization", "How the policies of a pod decide about a request (?pod=NAME.NAMESPACE, method=, path=, host=, headers=, port=, principal=, sourceNamespace=, sourceAccount=, sourceIP=, remoteIP=, serverName=, claims=)", &[Text("pod"), OptionalText("method"), OptionalText("path"), OptionalText("host"), OptionalText("headers"), OptionalText("port"), OptionalText("principal"), OptionalText("sourceNamespace"), OptionalText("sourceAccount"), OptionalText("sourceIP"), OptionalText("remoteIP"), OptionalText("serverName"), OptionalText("claims")], get(answers::authorization_page)),
         page("/debug/authorizationz", "Authorization policies by namespace", &[], get(configuration::authorizationz)),
         page("/debug/cachez", "Says that there is no cache of resources (?sizes=true)", &[Flag("sizes")], get(cachez)),
         page("/debug/clusterz", "Clusters: sync state, and for each collection its age and why it cannot be read", &[], get(clusterz)),
@@ -39,6 +40,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", &[Proxy("proxyID"), OptionalText("types"), Flag("include_eds")], get(config_dump::serve)),
         page("/debug/configz", "Configuration objects, as they were written (?kind=, namespace=)", &[OptionalText("kind"), OptionalText("namespace")], get(configuration::configz)),
         page("/debug/connections", "Connected proxies: address and time", &[], get(proxies::connections)),
+        page("/debug/describe", "Everything that acts on a pod or a service (?pod=NAME.NAMESPACE or service=NAME.NAMESPACE)", &[OptionalText("pod"), OptionalText("service")], get(answers::describe_page)),
         page("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::extensions)),
         page("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::endpoints)),
         page("/debug/endpointShardz", "Endpoints of all services", &[], get(endpoints::serve)),

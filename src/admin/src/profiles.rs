@@ -37,7 +37,12 @@ pub(crate) async fn profile(Path(name): Path<String>, Query(parameters): Query<P
     let seconds = parameters.get("seconds").filter(|seconds| !seconds.is_empty());
     let profile = match (name.as_str(), seconds) {
         ("cmdline", _) => return Ok(command_line()),
-        ("profile", seconds) => sluice_profiling::cpu_profile(cpu_time(seconds)?).await,
+        ("profile", seconds) => {
+            sluice_profiling::cpu_profile(
+                cpu_time(seconds).map_err(|reason| answer::fail(StatusCode::BAD_REQUEST, &reason))?,
+            )
+            .await
+        }
         ("heap", Some(_)) => {
             let reason =
                 "a heap profile shows the present: leave out seconds, and compare two profiles with -diff_base";
@@ -66,13 +71,10 @@ pub(crate) async fn profile(Path(name): Path<String>, Query(parameters): Query<P
     Ok((headers, profile).into_response())
 }
 
-fn cpu_time(seconds: Option<&String>) -> Result<Duration, Response<Body>> {
+fn cpu_time(seconds: Option<&String>) -> Result<Duration, String> {
     let Some(text) = seconds else { return Ok(DEFAULT_CPU_TIME) };
     let time = text.parse().ok().map(Duration::from_secs).filter(|time| !time.is_zero() && *time <= MAX_CPU_TIME);
-    time.ok_or_else(|| {
-        let reason = format!("seconds={text:?} is no number from 1 to {}", MAX_CPU_TIME.as_secs());
-        answer::fail(StatusCode::BAD_REQUEST, &reason)
-    })
+    time.ok_or_else(|| format!("seconds={text:?} is no number from 1 to {}", MAX_CPU_TIME.as_secs()))
 }
 
 /// The program and its arguments, separated by NUL.

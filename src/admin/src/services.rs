@@ -181,7 +181,7 @@ fn export_to(export_to: &ExportTo) -> Value {
     }
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Unsupported => "UnsupportedProtocol",
         Protocol::Http => "HTTP",

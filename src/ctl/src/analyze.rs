@@ -33,14 +33,14 @@ struct Input {
 }
 
 /// Runs the subcommand and returns the exit code.
-pub(crate) fn run(args: &AnalyzeArgs, terminal: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
+pub(crate) fn run(args: &AnalyzeArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     if args.list_analyzers {
         return output::analyzers(out).map(|()| EXIT_OK);
     }
     for suppression in args.suppress.iter().filter(|suppression| !suppression.has_known_code()) {
         writeln!(errors, "sluicectl: --suppress: code {} is unknown and has no effect", suppression.code)?;
     }
-    match analyze_input(args, terminal, out, errors)? {
+    match analyze_input(args, out, errors)? {
         Ok(code) => Ok(code),
         Err(reason) => {
             writeln!(errors, "sluicectl: {reason}")?;
@@ -49,12 +49,7 @@ pub(crate) fn run(args: &AnalyzeArgs, terminal: bool, out: &mut dyn Write, error
     }
 }
 
-fn analyze_input(
-    args: &AnalyzeArgs,
-    terminal: bool,
-    out: &mut dyn Write,
-    errors: &mut dyn Write,
-) -> io::Result<Result<u8, String>> {
+fn analyze_input(args: &AnalyzeArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<Result<u8, String>> {
     let prepared = selected_analyzers(args).and_then(|analyzers| Ok((analyzers, settings(args)?)));
     let (mut analyzers, settings) = match prepared {
         Ok(prepared) => prepared,
@@ -105,7 +100,7 @@ fn analyze_input(
     });
     let fails = messages.iter().any(|message| message.message_type.level >= args.failure_threshold);
     messages.retain(|message| message.message_type.level >= args.output_threshold);
-    print(args, &messages, &input, terminal, out, errors)?;
+    print(args, &messages, &input, out, errors)?;
     Ok(Ok(if unreadable {
         EXIT_UNREADABLE
     } else if args.output != MessageFormat::Log {
@@ -123,13 +118,12 @@ fn print(
     args: &AnalyzeArgs,
     messages: &[Message<'_>],
     input: &Input,
-    terminal: bool,
     out: &mut dyn Write,
     errors: &mut dyn Write,
 ) -> io::Result<()> {
     let context = output::OutputContext { texts: &input.texts, names_clusters: input.has_remote_clusters };
     match args.output {
-        MessageFormat::Log => output::log(messages, context, args.color.unwrap_or(terminal), out)?,
+        MessageFormat::Log => output::log(messages, context, args.color.unwrap_or(true), out)?,
         MessageFormat::Json => output::json(messages, context, out)?,
         MessageFormat::Yaml => output::yaml(messages, context, out)?,
     }

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::analyze_args::{ANALYZE_EXAMPLES, AnalyzeArgs};
 use crate::answer_args::{
     HISTORY_EXAMPLES, HistoryArgs, WAIT_EXAMPLES, WHY_EXAMPLES, WHY_NOT_EXAMPLES, WaitArgs, WhyArgs, WhyNotArgs,
 };
+use crate::answer_output::AnswerOutput;
 use crate::bug_report_args::{BUG_REPORT_EXAMPLES, BugReportArgs};
+use crate::describe_args::DescribeCommand;
 use crate::experimental_args::ExperimentalCommand;
 use crate::inject_args::{KUBE_INJECT_EXAMPLES, KubeInjectArgs};
 use crate::install_args::InstallCommand;
@@ -22,6 +24,8 @@ use crate::proxy_config::args::{EXAMPLES as PROXY_CONFIG_EXAMPLES, ProxyConfigCo
 use crate::recording_args::{DIFF_EXAMPLES, DiffArgs, RECORD_EXAMPLES, REPLAY_EXAMPLES, RecordArgs, ReplayArgs};
 use crate::remote_secret_args::{REMOTE_SECRET_EXAMPLES, RemoteSecretArgs};
 use crate::tag_args::{TAG_EXAMPLES, TagCommand};
+use crate::waypoint::args::WaypointCommand;
+use crate::ztunnel_config::args::{EXAMPLES as ZTUNNEL_CONFIG_EXAMPLES, ZtunnelConfigCommand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,6 +114,12 @@ pub(crate) enum Command {
     /// Compare what proxies have at the ends of two recordings.
     #[command(after_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
+    /// Describe a pod or a service: everything that acts on it.
+    Describe {
+        /// What is described.
+        #[command(subcommand)]
+        command: DescribeCommand,
+    },
     /// Print whether each proxy has acknowledged its configuration, or how Envoy differs from the control plane.
     #[command(visible_alias = "ps", after_help = PROXY_STATUS_EXAMPLES)]
     ProxyStatus(ProxyStatusArgs),
@@ -119,6 +129,19 @@ pub(crate) enum Command {
         /// What is printed.
         #[command(subcommand)]
         command: ProxyConfigCommand,
+    },
+    /// Print the configuration of a ztunnel.
+    #[command(visible_alias = "zc", after_help = ZTUNNEL_CONFIG_EXAMPLES)]
+    ZtunnelConfig {
+        /// What is printed.
+        #[command(subcommand)]
+        command: ZtunnelConfigCommand,
+    },
+    /// Manage waypoints.
+    Waypoint {
+        /// What to do.
+        #[command(subcommand)]
+        command: WaypointCommand,
     },
     /// Print the clusters that the control plane reads, and whether they are synced.
     #[command(after_help = REMOTE_CLUSTERS_EXAMPLES)]
@@ -158,18 +181,9 @@ pub(crate) struct ValidateArgs {
     #[arg(value_name = "FILE|DIR|-", required_unless_present = "filenames")]
     pub(crate) paths: Vec<PathBuf>,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    pub(crate) output: Output,
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: AnswerOutput,
     /// Treat warnings as errors.
     #[arg(long)]
     pub(crate) strict: bool,
-}
-
-/// An output format.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Output {
-    /// Lines of text.
-    Text,
-    /// One JSON object.
-    Json,
 }

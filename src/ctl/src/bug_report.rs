@@ -16,12 +16,12 @@ use clap::Parser as _;
 use jiff::Timestamp;
 
 use crate::analyze;
-use crate::answer_output::fail;
+use crate::answer_output::{AnswerOutput, fail};
 use crate::args::{Command, CommandLine};
 use crate::bug_report_args::BugReportArgs;
 use crate::connect::kubernetes::{KubeconfigCluster, current_thread};
 use crate::connect::{EXIT_INVALID, PodConnector, QueryError, ServerArgs, connect};
-use crate::operator_args::{VersionArgs, VersionOutput};
+use crate::operator_args::VersionArgs;
 use crate::version;
 use archive::Archive;
 use container_log::LogRange;
@@ -100,7 +100,13 @@ impl Collection<'_> {
         if !args.skip_cluster_dump {
             report("reading the objects of the cluster");
             let client = cluster.client();
-            runtime.block_on(cluster_objects::add_all(&client, self.selection, istio_namespace, &mut archive))?;
+            runtime.block_on(cluster_objects::add_all(
+                &client,
+                self.selection,
+                istio_namespace,
+                &deadline,
+                &mut archive,
+            ))?;
         }
         report("reading versions and debug pages of the control plane");
         self.add_control_plane(&deadline, &mut archive)?;
@@ -130,7 +136,7 @@ impl Collection<'_> {
         let args = self.args;
         let server_args = ServerArgs { cluster: args.cluster.clone(), ..ServerArgs::default() };
         let (mut versions, mut failures) = (Vec::new(), Vec::new());
-        let version = VersionArgs { remote: true, output: VersionOutput::Json, server: server_args.clone() };
+        let version = VersionArgs { remote: true, output: AnswerOutput::Json, server: server_args.clone() };
         version::run(&version, &mut versions, &mut failures)?;
         archive.add_answer("versions.json", &versions)?;
         match connect(&server_args) {
@@ -159,7 +165,7 @@ impl Collection<'_> {
 
 /// Adds the messages of `analyze` about the cluster.
 fn add_analysis(args: &BugReportArgs, archive: &mut Archive) -> io::Result<()> {
-    let mut line = vec!["sluicectl".to_owned(), "analyze".to_owned(), "-A".to_owned()];
+    let mut line = vec!["sluicectl".to_owned(), "analyze".to_owned(), "-A".to_owned(), "--color=false".to_owned()];
     line.push(format!("--istio-namespace={}", args.cluster.istio_namespace));
     if let Some(kubeconfig) = &args.cluster.target.kubeconfig {
         line.push(format!("--kubeconfig={}", kubeconfig.display()));
@@ -169,7 +175,7 @@ fn add_analysis(args: &BugReportArgs, archive: &mut Archive) -> io::Result<()> {
     }
     let (mut messages, mut failures) = (Vec::new(), Vec::new());
     match CommandLine::try_parse_from(line).map(|line| line.command) {
-        Ok(Command::Analyze(args)) => drop(analyze::run(&args, false, &mut messages, &mut failures)?),
+        Ok(Command::Analyze(args)) => drop(analyze::run(&args, &mut messages, &mut failures)?),
         _ => archive.note("analyze", "the command line of analyze is not understood"),
     }
     archive.add_text("analyze/messages.txt", &String::from_utf8_lossy(&messages))?;

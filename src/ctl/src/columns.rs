@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::terminal::width;
+
 /// Prints rows with aligned columns, `gap` spaces apart, as istioctl does: all cells but the last of a row are padded, also before
 /// empty ones.
 pub(crate) fn print_columns(rows: &[Vec<String>], gap: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -16,14 +18,14 @@ pub(crate) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<(
 /// The lines of rows with aligned columns. All cells but the last of a row are padded.
 fn aligned(rows: &[Vec<String>], gap: usize) -> impl Iterator<Item = String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |at: usize| rows.iter().filter(|row| at + 1 < row.len()).map(|row| row[at].chars().count()).max();
-    let widths: Vec<usize> = (0..count).map(|at| width(at).unwrap_or_default()).collect();
+    let widest = |at: usize| rows.iter().filter(|row| at + 1 < row.len()).map(|row| width(&row[at])).max();
+    let widths: Vec<usize> = (0..count).map(|at| widest(at).unwrap_or_default()).collect();
     rows.iter().map(move |row| {
         let mut line = String::new();
         for (at, cell) in row.iter().enumerate() {
             line.push_str(cell);
             if at + 1 < row.len() {
-                line.extend(std::iter::repeat_n(' ', widths[at] - cell.chars().count() + gap));
+                line.extend(std::iter::repeat_n(' ', widths[at] - width(cell) + gap));
             }
         }
         line

@@ -5,12 +5,18 @@ pub(crate) mod kubernetes;
 mod request;
 mod server;
 mod tunnel;
+mod xds;
+pub(crate) mod xds_args;
+mod xds_client;
+mod ztunnels;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use http::Method;
+use rustls::ClientConfig;
+use sluice_crypto::{Roots, client_without_verification, verified_client};
 use sluice_http_client::{HttpError, Url};
 
 pub(crate) use error::QueryError;
@@ -19,6 +25,9 @@ pub(crate) use request::Parameters;
 use request::{ANSWER_TIMEOUT, Question, Requester};
 pub(crate) use server::{ReplicaAnswers, Server};
 use tunnel::Tunnel;
+use xds::{XdsCredentials, XdsServer};
+use xds_args::XdsArgs;
+pub(crate) use ztunnels::ZtunnelTarget;
 
 /// The command line or the question is invalid.
 pub(crate) const EXIT_INVALID: u8 = 2;
@@ -31,14 +40,26 @@ const HTTP_PORT: u16 = 8080;
 /// Flags about the server.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServerArgs {
-    /// Address of the HTTP port of the control plane, such as http://localhost:8080. Without it, the pods of the control
+    /// Address of the HTTP port of the control plane, such as http://localhost:8080 or https://HOST. Without it, the pods of the control
     /// plane are found with the kubeconfig, and their ports are forwarded.
-    #[arg(long, visible_alias = "server", value_name = "URL", help_heading = "Server")]
+    #[arg(
+        id = "address_flag",
+        long = "address",
+        visible_alias = "server",
+        value_name = "URL",
+        help_heading = "Server"
+    )]
     pub(crate) address: Option<String>,
+    /// File with the root certificates that verify the server. Without it: for an --address with https those of the system, for
+    /// xDS those of the mesh.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) ca_file: Option<PathBuf>,
     /// File with a token of a service account in the namespace of the control plane. It is needed for an --address other
     /// than those of the loopback.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) xds: XdsArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterFlags,
 }
@@ -51,16 +72,56 @@ pub(crate) struct Endpoint {
     pub(crate) revision: String,
     base: Url,
     tunnel: Option<Tunnel>,
+    /// Its debug pages are requested over xDS.
+    xds: Option<XdsServer>,
 }
 
 /// Prepares requests to the servers of these flags. No request is sent to them yet.
 pub(crate) fn connect(args: &ServerArgs) -> Result<Server, QueryError> {
-    let requester = Requester::new(args.token_file.as_ref())?;
+    let is_tls = args.address.as_ref().is_some_and(|address| address.starts_with("https://"));
+    let tls = if is_tls { Some(tls_of(args)?) } else { None };
+    let requester = Requester::new(args.token_file.as_ref(), tls)?;
     let replicas = match &args.address {
+        _ if args.xds.is_used() => requester.runtime.block_on(over_xds(args))?,
         Some(address) => vec![at_address(address)?],
         None => requester.runtime.block_on(control_plane(&args.cluster, HTTP_PORT))?,
     };
     Ok(Server { replicas, requester })
+}
+
+/// TLS of an address, which verifies the server.
+fn tls_of(args: &ServerArgs) -> Result<ClientConfig, QueryError> {
+    let roots = args.ca_file.clone().map_or(Roots::System, Roots::File);
+    let tls = if args.xds.insecure {
+        client_without_verification().map_err(Into::into)
+    } else {
+        verified_client(&roots, None, None)
+    };
+    tls.map_err(|error| QueryError::Flags(format!("TLS of --address: {error}")))
+}
+
+/// The servers of the control plane over xDS: at the address, or at a port of all its running pods.
+async fn over_xds(args: &ServerArgs) -> Result<Vec<Endpoint>, QueryError> {
+    let flags = &args.cluster;
+    let needs_cluster = args.xds.needs_cluster(args.token_file.is_some(), args.ca_file.is_some());
+    let cluster = if needs_cluster { Some(KubeconfigCluster::connect(flags).await?) } else { None };
+    let credentials = XdsCredentials::new(args, cluster.as_ref()).await?;
+    let (Some(port), Some(cluster)) = (args.xds.xds_port, &cluster) else {
+        let address = args.xds.xds_address.clone().unwrap_or_default();
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let base = Url::parse(&format!("http://{address}")).ok().filter(|base| has_port && base.has_host());
+        let invalid = || QueryError::Flags(format!("--xds-address {address:?}: HOST:PORT is accepted"));
+        let base = base.ok_or_else(invalid)?;
+        let xds = Some(credentials.server(address.clone()));
+        return Ok(vec![Endpoint { name: address, revision: String::new(), base, tunnel: None, xds }]);
+    };
+    let mut replicas = Vec::new();
+    for pod in cluster.control_plane(flags).await? {
+        let mut replica = forward(cluster, &pod, port).await?;
+        replica.xds = Some(credentials.server(replica.base.authority().to_owned()));
+        replicas.push(replica);
+    }
+    Ok(replicas)
 }
 
 /// The ports of all running pods of the control plane.
@@ -79,18 +140,19 @@ async fn forward(cluster: &KubeconfigCluster, pod: &PodReference, port: u16) -> 
     let tunnel = Tunnel::open(cluster.client(), &pod.namespace, &pod.name, port, 0);
     let tunnel = tunnel.await.map_err(|error| failed(error.to_string()))?;
     let base = Url::parse(&format!("http://{}", tunnel.address)).map_err(|error| failed(error.to_string()))?;
-    Ok(Endpoint { name: pod.name.clone(), revision: pod.revision.clone(), base, tunnel: Some(tunnel) })
+    let (name, revision) = (pod.name.clone(), pod.revision.clone());
+    Ok(Endpoint { name, revision, base, tunnel: Some(tunnel), xds: None })
 }
 
 fn at_address(text: &str) -> Result<Endpoint, QueryError> {
     let invalid = |error: &dyn std::fmt::Display| QueryError::Flags(format!("--address {text:?}: {error}"));
     let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let base = Url::parse(&with_scheme).map_err(|error| invalid(&error))?;
-    if base.scheme() != "http" || !base.has_host() {
-        return Err(invalid(&"an address has the form http://HOST:PORT"));
+    if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
+        return Err(invalid(&"an address has the form http://HOST:PORT or https://HOST:PORT"));
     }
     let name = base.authority().to_owned();
-    Ok(Endpoint { name, revision: String::new(), base, tunnel: None })
+    Ok(Endpoint { name, revision: String::new(), base, tunnel: None, xds: None })
 }
 
 /// A port of a proxy's or another pod, with what is needed to send requests to it.
@@ -108,7 +170,7 @@ pub(crate) struct PodConnector {
 impl PodConnector {
     /// Reads the kubeconfig.
     pub(crate) fn new(flags: &ClusterFlags) -> Result<Self, QueryError> {
-        let requester = Requester::new(None)?;
+        let requester = Requester::new(None, None)?;
         let cluster = requester.runtime.block_on(KubeconfigCluster::of(&flags.target))?;
         Ok(Self { cluster, requester })
     }
@@ -136,7 +198,7 @@ pub(crate) fn connect_to_proxy(
     namespace: &str,
     port: u16,
 ) -> Result<PodEndpoint, QueryError> {
-    let requester = Requester::new(None)?;
+    let requester = Requester::new(None, None)?;
     let endpoint = requester.runtime.block_on(async {
         let cluster = KubeconfigCluster::of(&flags.target).await?;
         let pod = cluster.pod_of_proxy(proxy, namespace).await?;
@@ -145,9 +207,50 @@ pub(crate) fn connect_to_proxy(
     Ok(PodEndpoint { endpoint, requester })
 }
 
+/// Which ztunnel is asked, if none is named.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ztunnels {
+    /// Any.
+    First,
+    /// The only one.
+    TheOnly,
+}
+
+/// A ztunnel, and the name and namespace of the pod that was named in its place.
+pub(crate) struct FoundZtunnel {
+    pub(crate) ztunnel: PodEndpoint,
+    pub(crate) workload: Option<(String, String)>,
+}
+
+/// Forwards the admin port of a ztunnel: of the named one, or of that on the node of the named pod.
+pub(crate) fn connect_to_ztunnel(target: &ZtunnelTarget<'_>, which: Ztunnels) -> Result<FoundZtunnel, QueryError> {
+    let requester = Requester::new(None, None)?;
+    let (endpoint, workload) = requester.runtime.block_on(async {
+        let cluster = KubeconfigCluster::connect(target.cluster).await?;
+        let found = cluster.find_ztunnel(target, which == Ztunnels::TheOnly).await?;
+        Ok::<_, QueryError>((forward(&cluster, &found.pod, target.port).await?, found.workload))
+    })?;
+    Ok(FoundZtunnel { ztunnel: PodEndpoint { endpoint, requester }, workload })
+}
+
+/// Forwards the admin ports of the named ztunnel, or of all.
+pub(crate) fn connect_to_ztunnels(target: &ZtunnelTarget<'_>) -> Result<Vec<PodEndpoint>, QueryError> {
+    if target.pod.is_some() || target.node.is_some() {
+        return Ok(vec![connect_to_ztunnel(target, Ztunnels::First)?.ztunnel]);
+    }
+    let pods = Requester::new(None, None)?.runtime.block_on(async {
+        KubeconfigCluster::connect(target.cluster).await?.ztunnels(&target.cluster.istio_namespace).await
+    })?;
+    let one = |pod: PodReference| {
+        let name = format!("{}.{}", pod.name, pod.namespace);
+        Ok(connect_to_ztunnel(&ZtunnelTarget { pod: Some(&name), ..*target }, Ztunnels::First)?.ztunnel)
+    };
+    pods.into_iter().map(|ztunnel| one(ztunnel.pod)).collect()
+}
+
 /// Forwards a port of the first pod of the control plane.
 pub(crate) fn connect_to_control_plane_port(flags: &ClusterFlags, port: u16) -> Result<PodEndpoint, QueryError> {
-    let requester = Requester::new(None)?;
+    let requester = Requester::new(None, None)?;
     let endpoint = requester.runtime.block_on(async {
         let cluster = KubeconfigCluster::connect(flags).await?;
         // There is at least one.
@@ -159,7 +262,7 @@ pub(crate) fn connect_to_control_plane_port(flags: &ClusterFlags, port: u16) -> 
 
 /// A server at an address that is no control plane, such as ControlZ.
 pub(crate) fn connect_to_address(address: &str) -> Result<PodEndpoint, QueryError> {
-    Ok(PodEndpoint { endpoint: at_address(address)?, requester: Requester::new(None)? })
+    Ok(PodEndpoint { endpoint: at_address(address)?, requester: Requester::new(None, None)? })
 }
 
 impl PodEndpoint {
@@ -230,11 +333,32 @@ mod tests {
         for address in ["http://localhost:8080", "localhost:8080", "http://[::1]:8080", "10.0.0.1:8080"] {
             assert!(connect(&flags(address)).is_ok(), "{address}");
         }
-        for address in ["https://localhost:8080", "ftp://a", "http://", ""] {
+        for address in ["ftp://a", "http://", ""] {
             let error = connect(&flags(address)).err().expect("invalid");
             assert_eq!(error.exit_code(1), EXIT_INVALID, "{address}");
             assert!(error.to_string().starts_with("--address"), "{error}");
         }
+    }
+
+    #[test]
+    fn address_over_tls_needs_roots() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let roots = directory.path().join("roots.pem");
+        std::fs::write(&roots, "nothing").expect("written");
+        let args = ServerArgs { ca_file: Some(roots), ..flags("https://localhost:8080") };
+        let error = connect(&args).err().expect("no roots");
+        assert!(error.to_string().contains("contains no certificate"), "{error}");
+        let insecure = XdsArgs { insecure: true, ..XdsArgs::default() };
+        assert!(connect(&ServerArgs { xds: insecure, ..flags("https://localhost:8080") }).is_ok());
+    }
+
+    #[test]
+    fn server_over_xds_is_named_with_the_reason() {
+        let xds = XdsArgs { xds_address: Some("127.0.0.1:1".to_owned()), plaintext: true, ..XdsArgs::default() };
+        let server = connect(&ServerArgs { xds, ..ServerArgs::default() }).expect("valid flags");
+        let error = server.get("syncz", &[]).expect_err("no server");
+        assert_eq!(error.exit_code(1), EXIT_UNREACHABLE);
+        assert!(error.to_string().starts_with("127.0.0.1:1: xDS: "), "{error}");
     }
 
     #[test]

@@ -2,12 +2,39 @@
 
 use clap::Subcommand;
 
+use crate::authz_args::AuthzCommand;
+use crate::describe_args::DescribeCommand;
 use crate::inject_args::{CHECK_INJECT_EXAMPLES, CheckInjectArgs};
+use crate::operator_args::{
+    INTERNAL_DEBUG_EXAMPLES, InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, VERSION_EXAMPLES, VersionArgs,
+};
 use crate::tag_args::{REVISION_EXAMPLES, RevisionCommand};
 
 /// Subcommands of `experimental`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExperimentalCommand {
+    /// Describe a pod or a service: everything that acts on it.
+    #[command(visible_alias = "des")]
+    Describe {
+        /// What is described.
+        #[command(subcommand)]
+        command: DescribeCommand,
+    },
+    /// Inspect AuthorizationPolicies.
+    Authz {
+        /// What to do.
+        #[command(subcommand)]
+        command: AuthzCommand,
+    },
+    /// As `sluicectl internal-debug`.
+    #[command(after_help = INTERNAL_DEBUG_EXAMPLES)]
+    InternalDebug(InternalDebugArgs),
+    /// As `sluicectl proxy-status`.
+    #[command(visible_alias = "ps", after_help = PROXY_STATUS_EXAMPLES)]
+    ProxyStatus(ProxyStatusArgs),
+    /// As `sluicectl version`.
+    #[command(after_help = VERSION_EXAMPLES)]
+    Version(VersionArgs),
     /// Tell which webhooks inject a pod, and why.
     #[command(after_help = CHECK_INJECT_EXAMPLES)]
     CheckInject(CheckInjectArgs),

@@ -2,10 +2,15 @@
 
 use std::io::{self, Write};
 
-use crate::answer_output::fail;
-use crate::connect::{QueryError, connect};
-use crate::operator_args::InternalDebugArgs;
+use serde_json::Value;
 
+use crate::answer_output::{elements, fail};
+use crate::connect::{QueryError, Server, connect};
+use crate::operator_args::InternalDebugArgs;
+use crate::similar_name::similar;
+
+/// The page with the names of the pages.
+const LIST: &str = "list";
 const EXIT_NOT_FOUND: u8 = 1;
 
 /// Runs the subcommand and returns the exit code.
@@ -28,14 +33,28 @@ pub(crate) fn run(args: &InternalDebugArgs, out: &mut dyn Write, errors: &mut dy
 }
 
 fn pages(args: &InternalDebugArgs) -> Result<Vec<(String, Vec<u8>)>, QueryError> {
-    let (page, query) = args.page.split_once('?').unwrap_or((&args.page, ""));
+    let named = args.page.as_deref().filter(|_| !args.list).unwrap_or(LIST);
+    let (page, query) = named.split_once('?').unwrap_or((named, ""));
     let parameters: Vec<(&str, &str)> =
         query.split('&').filter(|it| !it.is_empty()).map(|it| it.split_once('=').unwrap_or((it, "true"))).collect();
     let path = format!("/debug/{page}");
     let server = connect(&args.server)?;
-    if args.all {
+    let asked = if args.all {
         let pages = server.replicas.iter();
-        return pages.map(|it| Ok((it.name.clone(), server.bytes_of(it, &path, &parameters)?))).collect();
-    }
-    Ok(vec![(String::new(), server.bytes(&path, &parameters)?)])
+        pages.map(|it| Ok((it.name.clone(), server.bytes_of(it, &path, &parameters)?))).collect()
+    } else {
+        server.bytes(&path, &parameters).map(|body| vec![(String::new(), body)])
+    };
+    asked.map_err(|error| match error {
+        QueryError::NoPage { .. } => unknown(page, &server),
+        error => error,
+    })
+}
+
+/// The error for a page that does not exist, with a similar name.
+fn unknown(page: &str, server: &Server) -> QueryError {
+    let list = server.get(LIST, &[]).unwrap_or_default();
+    let similar = similar(page, elements(&list).iter().filter_map(Value::as_str));
+    let hint = similar.map(|name| format!(", did you mean {name:?}?")).unwrap_or_default();
+    QueryError::NotFound(format!("there is no debug page {page:?}{hint}; `sluicectl internal-debug --list` lists them"))
 }

@@ -7,6 +7,8 @@ mod analyze_args;
 mod answer_args;
 mod answer_output;
 mod args;
+mod authz;
+mod authz_args;
 mod bug_report;
 mod bug_report_args;
 mod check_inject;
@@ -14,6 +16,8 @@ mod columns;
 mod confirmation;
 mod connect;
 mod dashboard;
+mod describe;
+mod describe_args;
 mod experimental_args;
 mod files;
 mod history;
@@ -38,15 +42,19 @@ mod replicas;
 mod report;
 mod revision;
 mod similar_name;
+mod similar_proxy;
 mod tag;
 mod tag_args;
+mod terminal;
 mod validate;
 mod version;
 mod wait;
+mod waypoint;
 mod why;
 mod why_not;
+mod ztunnel_config;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
@@ -65,51 +73,11 @@ const EXIT_UNREADABLE: u8 = 2;
 fn main() -> ExitCode {
     // An invalid command line exits with 2 too: that is clap's own code.
     let line = CommandLine::parse();
-    let stdout = io::stdout();
-    let result = match line.command {
-        Command::Validate(args) => {
-            let colours = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            validate::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
-        }
-        Command::Analyze(args) => {
-            let is_plain = |name, plain: &str| std::env::var_os(name).is_some_and(|value| value == plain);
-            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            let colours = stdout.is_terminal() && !no_color && !is_plain("TERM", "dumb");
-            analyze::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
-        }
-        Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Install(command) => install::run(&command, &mut stdout.lock(), &mut io::stderr()),
-        Command::KubeInject(args) => kube_inject::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Experimental { command: ExperimentalCommand::CheckInject(args) } => {
-            check_inject::run(&args, &mut stdout.lock(), &mut io::stderr().lock())
-        }
-        Command::Experimental { command: ExperimentalCommand::Revision { command } } => {
-            revision::run(&command, &mut stdout.lock(), &mut io::stderr().lock())
-        }
-        Command::Tag { command } => tag::run(&command, &mut stdout.lock(), &mut io::stderr()),
-        Command::BugReport(args) => bug_report::run(&args, &mut stdout.lock(), &mut io::stderr()),
-        Command::CreateRemoteSecret(args) => remote_secret::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Why(args) => why::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::WhyNot(args) => why_not::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Wait(args) => wait::run(&args, &mut stdout.lock(), &mut io::stderr()),
-        Command::History(args) => history::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Record(args) => record::run(&args, &mut stdout.lock(), &mut io::stderr()),
-        Command::Replay(args) => replay::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Diff(args) => recording_diff::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::ProxyStatus(args) => proxy_status::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::ProxyConfig { command } => proxy_config::run(&command, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::RemoteClusters(args) => remote_clusters::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::InternalDebug(args) => internal_debug::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Admin { command: AdminCommand::Log(args) } => {
-            admin_log::run(&args, &mut stdout.lock(), &mut io::stderr().lock())
-        }
-        Command::Dashboard { command } => dashboard::run(&command, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Version(args) => version::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Completion(args) => {
-            clap_complete::generate(args.shell, &mut CommandLine::command(), "sluicectl", &mut stdout.lock());
-            Ok(EXIT_OK)
-        }
+    let mut out = match &line.command {
+        Command::Analyze(args) if args.color == Some(true) => terminal::stdout_with_colours(),
+        _ => terminal::stdout(),
     };
+    let result = run(line.command, &mut out, &mut io::stderr());
     match result {
         Ok(code) => ExitCode::from(code),
         // The reader of the output has closed it, as `head` does.
@@ -117,6 +85,57 @@ fn main() -> ExitCode {
         Err(error) => {
             let _ = writeln!(io::stderr(), "sluicectl: {error}");
             ExitCode::from(EXIT_UNREADABLE)
+        }
+    }
+}
+
+/// Runs a subcommand and returns the exit code. `out` removes colours that the terminal does not have.
+fn run(command: Command, out: &mut dyn Write, errors: &mut (dyn Write + Send)) -> io::Result<u8> {
+    match command {
+        Command::Validate(args) => validate::run(&args, out, errors),
+        Command::Analyze(args) => analyze::run(&args, out, errors),
+        Command::Preview(args) => preview::run(&args, out, errors),
+        Command::Install(command) => install::run(&command, out, errors),
+        Command::KubeInject(args) => kube_inject::run(&args, out, errors),
+        Command::Experimental { command: ExperimentalCommand::CheckInject(args) } => {
+            check_inject::run(&args, out, errors)
+        }
+        Command::Experimental { command: ExperimentalCommand::Revision { command } } => {
+            revision::run(&command, out, errors)
+        }
+        Command::Tag { command } => tag::run(&command, out, errors),
+        Command::BugReport(args) => bug_report::run(&args, out, errors),
+        Command::CreateRemoteSecret(args) => remote_secret::run(&args, out, errors),
+        Command::Why(args) => why::run(&args, out, errors),
+        Command::WhyNot(args) => why_not::run(&args, out, errors),
+        Command::Wait(args) => wait::run(&args, out, errors),
+        Command::History(args) => history::run(&args, out, errors),
+        Command::Record(args) => record::run(&args, out, errors),
+        Command::Replay(args) => replay::run(&args, out, errors),
+        Command::Diff(args) => recording_diff::run(&args, out, errors),
+        Command::Describe { command }
+        | Command::Experimental { command: ExperimentalCommand::Describe { command } } => {
+            describe::run(&command, out, errors)
+        }
+        Command::Experimental { command: ExperimentalCommand::Authz { command } } => authz::run(&command, out, errors),
+        Command::ProxyStatus(args) | Command::Experimental { command: ExperimentalCommand::ProxyStatus(args) } => {
+            proxy_status::run(&args, out, errors)
+        }
+        Command::ProxyConfig { command } => proxy_config::run(&command, out, errors),
+        Command::ZtunnelConfig { command } => ztunnel_config::run(&command, out, errors),
+        Command::Waypoint { command } => waypoint::run(&command, out, errors),
+        Command::RemoteClusters(args) => remote_clusters::run(&args, out, errors),
+        Command::InternalDebug(args) | Command::Experimental { command: ExperimentalCommand::InternalDebug(args) } => {
+            internal_debug::run(&args, out, errors)
+        }
+        Command::Admin { command: AdminCommand::Log(args) } => admin_log::run(&args, out, errors),
+        Command::Dashboard { command } => dashboard::run(&command, out, errors),
+        Command::Version(args) | Command::Experimental { command: ExperimentalCommand::Version(args) } => {
+            version::run(&args, out, errors)
+        }
+        Command::Completion(args) => {
+            clap_complete::generate(args.shell, &mut CommandLine::command(), "sluicectl", out);
+            Ok(EXIT_OK)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use clap_complete::Shell;
 
 use crate::answer_output::AnswerOutput;
@@ -46,14 +46,14 @@ Exit codes: 0 printed, 2 invalid command line, 3 the control plane cannot be rea
 
 pub(crate) const INTERNAL_DEBUG_EXAMPLES: &str = "\
 Examples:
-  sluicectl internal-debug list                                  names of the pages
+  sluicectl internal-debug --list                                names of the pages
   sluicectl internal-debug 'edsz?proxyID=cart-7f.shop'
   sluicectl internal-debug syncz --all                           of each replica
 
 Without --all, the first replica answers that has what the page is about.
 
-Exit codes: 0 printed, 1 there is no such proxy, 2 invalid command line or parameters, 3 the control
-plane cannot be reached, or has no such page.";
+Exit codes: 0 printed, 1 there is no such proxy or page, 2 invalid command line or parameters, 3 the
+control plane cannot be reached.";
 
 pub(crate) const ADMIN_LOG_EXAMPLES: &str = "\
 Examples:
@@ -112,22 +112,10 @@ pub(crate) struct VersionArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(crate) remote: bool,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = VersionOutput::Text)]
-    pub(crate) output: VersionOutput,
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: AnswerOutput,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-}
-
-/// An output format of versions.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum VersionOutput {
-    /// Lines of text.
-    #[value(aliases = ["table", "short"])]
-    Text,
-    /// One JSON object.
-    Json,
-    /// One YAML document.
-    Yaml,
 }
 
 /// Flags of `remote-clusters`.
@@ -144,8 +132,11 @@ pub(crate) struct RemoteClustersArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InternalDebugArgs {
     /// Name of the page below /debug/, with its parameters.
-    #[arg(value_name = "PAGE[?NAME=VALUE&..]")]
-    pub(crate) page: String,
+    #[arg(value_name = "PAGE[?NAME=VALUE&..]", required_unless_present = "list")]
+    pub(crate) page: Option<String>,
+    /// Print the names of the pages.
+    #[arg(long, conflicts_with = "page")]
+    pub(crate) list: bool,
     /// Print the page of each replica, below its name.
     #[arg(long)]
     pub(crate) all: bool,

@@ -21,6 +21,7 @@ use crate::answer_output::{AnswerOutput, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::kubernetes::ProxyName;
 use crate::connect::{QueryError, connect, connect_to_proxy};
+use crate::similar_proxy::with_similar_proxy;
 use args::{DumpSource, Filter, LogArgs, ProxyConfigCommand, SourceArgs};
 use dump::ConfigDump;
 
@@ -121,7 +122,8 @@ pub(crate) fn read(source: &SourceArgs) -> Result<ConfigDump, QueryError> {
         (None, DumpSource::ControlPlane) => {
             let id = ProxyName::parse(proxy, &source.namespace)?.id();
             let server = connect(&source.control_plane())?;
-            of_control_plane(server.bytes("/debug/config_dump", &[("proxyID", &id), ("include_eds", "true")])?)
+            let text = server.bytes("/debug/config_dump", &[("proxyID", &id), ("include_eds", "true")]);
+            text.and_then(of_control_plane).map_err(|error| with_similar_proxy(error, &server, &id))
         }
         (None, DumpSource::Envoy) => {
             let envoy = connect_to_proxy(&source.cluster, proxy, &source.namespace, source.proxy_admin_port)?;

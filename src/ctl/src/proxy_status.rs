@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use crate::answer_output::{elements, fail, print, text};
 use crate::columns::{print_columns, table};
-use crate::connect::connect;
+use crate::connect::{Server, connect};
 use crate::operator_args::ProxyStatusArgs;
+use crate::terminal::{Colour, paint};
 
 const EXIT_NOT_FOUND: u8 = 1;
 const GAP: usize = 5;
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &ProxyStatusArgs, out: &mut dyn Write, errors: &mut dyn 
     if let Some(proxy) = &args.proxy {
         return difference::run(args, proxy, out, errors);
     }
-    let answers = connect(&args.server).and_then(|server| {
+    let answers = connect(&args.server).and_then(Server::identified).and_then(|server| {
         let answers = server.get_all("syncz", &[("namespace", &args.namespace)])?;
         Ok(answers.into_iter().map(|(replica, answer)| (replica.name.clone(), answer)).collect::<Vec<_>>())
     });
@@ -56,7 +57,9 @@ pub(crate) fn run(args: &ProxyStatusArgs, out: &mut dyn Write, errors: &mut dyn 
 fn with_replica(answers: Vec<(String, Value)>) -> Value {
     let mut all = Vec::new();
     for (replica, mut answer) in answers {
-        for mut proxy in answer.as_array_mut().map(std::mem::take).unwrap_or_default() {
+        let proxies = answer.as_array_mut().map(std::mem::take).unwrap_or_default();
+        // A client that subscribes to nothing, such as istioctl, is no proxy.
+        for mut proxy in proxies.into_iter().filter(|proxy| proxy["resources"].is_object()) {
             proxy["istiod"] = json!(replica);
             all.push(proxy);
         }
@@ -87,7 +90,7 @@ fn verbose(proxies: &Value, now: Timestamp) -> Vec<Vec<String>> {
         ["NAME", "CLUSTER"].into_iter().chain(names.iter().map(String::as_str)).chain(["ISTIOD", "VERSION"]).collect();
     let rows = proxies.iter().map(|proxy| {
         let cell = |field: &str| text(proxy, field).to_owned();
-        let states = types.iter().map(|url| state(&proxy["resources"][*url], now));
+        let states = types.iter().map(|url| coloured(state(&proxy["resources"][*url], now)));
         [cell("proxy"), cell("cluster_id")]
             .into_iter()
             .chain(states)
@@ -145,6 +148,16 @@ fn state(of_type: &Value, now: Timestamp) -> String {
     }
 }
 
+/// A state in its colour.
+fn coloured(state: String) -> String {
+    match state.split(' ').next() {
+        Some("SYNCED") => paint(Colour::Good, &state),
+        Some("STALE") => paint(Colour::Warning, &state),
+        Some("ERROR") => paint(Colour::Bad, &state),
+        _ => state,
+    }
+}
+
 /// An age with one or two units, as kubectl prints it.
 fn age(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
@@ -191,7 +204,7 @@ mod tests {
     fn printed(rows: &[Vec<String>]) -> String {
         let mut out = Vec::new();
         print_columns(rows, GAP, &mut out).expect("written");
-        String::from_utf8(out).expect("UTF-8")
+        crate::terminal::plain(&String::from_utf8(out).expect("UTF-8"))
     }
 
     #[test]

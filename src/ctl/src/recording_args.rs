@@ -19,8 +19,9 @@ The file has all inputs of the control plane as they are at the beginning, and e
 with its time: objects as the control plane has parsed them, connected proxies with their nodes and
 identities, and its settings. It has no private keys, certificates and passwords of Secrets: a hash
 with a random key of the recording stands for each. Everything else of the configuration is in it,
-such as names and headers: look at it with `zcat` before you publish it. A recording that is interrupted can be replayed up to there. Without --address, the first
-replica of the control plane is recorded, or that of --replica.
+such as names and headers: look at it with `zcat` before you publish it. A recording that is interrupted
+can be replayed up to there. Without --address, the first replica of the control plane is recorded, or
+that of --replica.
 
 Exit codes: 0 the recording is complete, 1 the file cannot be written, 2 invalid command line,
 3 the control plane cannot be reached, or ends the recording.";

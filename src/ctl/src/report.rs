@@ -6,6 +6,8 @@ use serde::Serialize;
 use sluice_model::Severity;
 use sluice_parse::Problem;
 
+use crate::terminal::{Colour, paint, width};
+
 /// The result of a validation.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
@@ -64,17 +66,16 @@ impl Finding {
 }
 
 /// Writes a line for each finding to `out`, and a summary to `errors`.
-pub(crate) fn text(report: &Report, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<()> {
-    let colour = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
+pub(crate) fn text(report: &Report, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<()> {
     for finding in &report.findings {
         let mut parts = Vec::new();
         if !finding.is_error() {
-            parts.push(colour("33", "warning"));
+            parts.push(paint(Colour::Warning, "warning"));
         }
-        parts.push(colour("1", &finding.object()));
+        parts.push(paint(Colour::Name, &finding.object()));
         parts.push(finding.field.clone());
-        parts.push(if finding.is_error() { colour("31", &finding.message) } else { finding.message.clone() });
-        parts.retain(|part| !part.is_empty() && part != "\x1b[1m\x1b[0m");
+        parts.push(if finding.is_error() { paint(Colour::Bad, &finding.message) } else { finding.message.clone() });
+        parts.retain(|part| width(part) > 0);
         writeln!(out, "{}:{}:{}: {}", finding.file, finding.line, finding.column, parts.join(": "))?;
     }
     let error_count = report.findings.iter().filter(|finding| finding.is_error()).count();
@@ -93,10 +94,4 @@ pub(crate) fn text(report: &Report, colours: bool, out: &mut dyn Write, errors: 
 
 fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
-}
-
-/// Writes one JSON object to `out`.
-pub(crate) fn json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
 }

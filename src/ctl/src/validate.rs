@@ -4,12 +4,13 @@ use std::io::{self, Write};
 
 use sluice_parse::validate_text;
 
-use crate::args::{Output, ValidateArgs};
+use crate::answer_output::print;
+use crate::args::ValidateArgs;
 use crate::report::{self, Finding, Report};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, files};
 
 /// Runs the subcommand and returns the exit code.
-pub(crate) fn run(args: &ValidateArgs, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
+pub(crate) fn run(args: &ValidateArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let (mut report, mut failures) = (Report::default(), Vec::new());
     for path in args.filenames.iter().chain(&args.paths) {
         for source in files::read(path, &mut failures) {
@@ -21,10 +22,8 @@ pub(crate) fn run(args: &ValidateArgs, colours: bool, out: &mut dyn Write, error
             report.findings.extend(findings);
         }
     }
-    match args.output {
-        Output::Text => report::text(&report, colours, out, errors)?,
-        Output::Json => report::json(&report, out)?,
-    }
+    let answer = serde_json::to_value(&report)?;
+    print(args.output, &answer, out, |_, out| report::text(&report, out, errors))?;
     for failure in &failures {
         writeln!(errors, "sluicectl: {failure}")?;
     }

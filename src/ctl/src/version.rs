@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::answer_output::{elements, proxies, text};
+use crate::answer_output::{elements, print, proxies, text};
 use crate::connect::{QueryError, connect};
-use crate::operator_args::{VersionArgs, VersionOutput};
+use crate::operator_args::VersionArgs;
 
 const CLIENT_VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -23,20 +23,13 @@ pub(crate) fn run(args: &VersionArgs, out: &mut dyn Write, errors: &mut dyn Writ
             Err(error) => writeln!(errors, "sluicectl: the version of the control plane is not known: {error}")?,
         }
     }
-    match args.output {
-        VersionOutput::Json => {
-            serde_json::to_writer_pretty(&mut *out, &answer)?;
-            writeln!(out)?;
-        }
-        VersionOutput::Yaml => serde_yaml_ng::to_writer(out, &answer).map_err(io::Error::other)?,
-        VersionOutput::Text => lines(&answer, out)?,
-    }
+    print(args.output, &answer, out, lines)?;
     Ok(0)
 }
 
 /// The versions of the replicas, and those of the proxies.
 fn remote(args: &VersionArgs) -> Result<(Vec<Value>, Vec<Value>), QueryError> {
-    let server = connect(&args.server)?;
+    let server = connect(&args.server)?.identified()?;
     let mut mesh = Vec::new();
     for replica in &server.replicas {
         let version = server.bytes_of(replica, "/version", &[])?;

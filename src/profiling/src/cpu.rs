@@ -90,9 +90,8 @@ mod tests {
         let stop = AtomicBool::new(false);
         let (first, second) = std::thread::scope(|scope| {
             scope.spawn(|| function_that_takes_cpu_time(&stop));
-            let profiles = runtime.block_on(async {
-                tokio::join!(crate::cpu_profile(Duration::from_secs(1)), crate::heap_profile())
-            });
+            let profiles = runtime
+                .block_on(async { tokio::join!(crate::cpu_profile(Duration::from_secs(1)), crate::heap_profile()) });
             stop.store(true, Ordering::Relaxed);
             profiles
         });

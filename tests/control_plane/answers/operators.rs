@@ -35,6 +35,8 @@ async fn proxy_config_prints_what_the_control_plane_has_sent() {
     assert_eq!(clusters.json()[0]["name"], RATINGS_V1);
     let table = config(&["routes", "cart-7f", "-n", "shop"]).await;
     assert!(table.out.starts_with("NAME") && table.out.contains("ratings.shop"), "{}", table.out);
+    let mistyped = config(&["cluster", "card-7f.shop"]).await;
+    assert!(mistyped.code == 1 && mistyped.errors.contains("Did you mean \"cart-7f.shop\"?"), "{}", mistyped.errors);
     let unknown = config(&["cluster", "unknown.shop"]).await;
     assert_eq!(unknown.code, 1, "{}{}", unknown.out, unknown.errors);
     assert!(unknown.errors.contains("not connected"), "{}", unknown.errors);

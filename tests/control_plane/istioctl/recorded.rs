@@ -20,8 +20,10 @@ const RECORDED: &str = include_str!("recorded.json");
 const MISSING_PAGES: [&str; 4] = ["adsz?push=true", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
 
 /// Pages that only Sluice has.
-const OWN_PAGES: [&str; 12] = [
+const OWN_PAGES: [&str; 14] = [
+    "authorization",
     "collections",
+    "describe",
     "epochs",
     "frontier",
     "history",

@@ -13,6 +13,8 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::AnswerError;
+use super::authorization::{AuthorizationQuestion, authorization};
+use super::describe::{DescribeQuestion, describe};
 use super::history::{DEFAULT_EPOCHS, HistoryQuestion, history};
 use super::names::ObjectName;
 use super::wait::{Goal, Wait, WaitProgress, WaitQuestion};
@@ -112,6 +114,31 @@ pub(crate) async fn why_not_page(
             let question = WhyNotQuestion { proxy, namespace, kind, name };
             answered(state, &parameters, move |state| why_not(state, &question)).await
         }
+        Err(error) => failed(&error),
+    }
+}
+
+/// `/debug/describe`.
+pub(crate) async fn describe_page(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    let namespace = parameter(&parameters, "namespace").unwrap_or_default().to_owned();
+    let question = match (parameter(&parameters, "pod"), parameter(&parameters, "service")) {
+        (Some(name), None) => DescribeQuestion::Pod { name: name.to_owned(), namespace },
+        (None, Some(name)) => DescribeQuestion::Service { name: name.to_owned(), namespace },
+        _ => return failed(&AnswerError::BadRequest("one of the parameters pod and service is required".to_owned())),
+    };
+    answered(state, &parameters, move |state| describe(state, &question)).await
+}
+
+/// `/debug/authorization`.
+pub(crate) async fn authorization_page(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    match AuthorizationQuestion::parse(&parameters) {
+        Ok(question) => answered(state, &parameters, move |state| authorization(state, &question)).await,
         Err(error) => failed(&error),
     }
 }

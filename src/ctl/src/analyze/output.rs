@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use sluice_analyze::{ANALYZERS, Level, Message, Origin};
 use sluice_parse::yaml::find_position;
 
+use crate::terminal::{Colour, paint};
+
 /// What the output of a message depends on besides the message.
 #[derive(Clone, Copy)]
 pub(super) struct OutputContext<'c> {
@@ -34,10 +36,10 @@ pub(super) fn log(
 ) -> io::Result<()> {
     for message in messages {
         let level = message.message_type.level;
-        let (begin, end) = match level {
-            Level::Error if colours => ("\x1b[1;31m", "\x1b[0m"),
-            Level::Warning if colours => ("\x1b[33m", "\x1b[0m"),
-            _ => ("", ""),
+        let name = match level {
+            Level::Error if colours => paint(Colour::Bad, &level.to_string()),
+            Level::Warning if colours => paint(Colour::Warning, &level.to_string()),
+            _ => level.to_string(),
         };
         let reference = reference(message, context).map(|reference| format!(" {reference}")).unwrap_or_default();
         let (code, resource) = (message.message_type.code, message.resource);
@@ -45,7 +47,7 @@ pub(super) fn log(
             true => format!("[cluster-{}] ", resource.origin.cluster()),
             false => String::new(),
         };
-        writeln!(out, "{begin}{level}{end} [{code}] {cluster}({resource}{reference}) {}", message.text)?;
+        writeln!(out, "{name} [{code}] {cluster}({resource}{reference}) {}", message.text)?;
     }
     Ok(())
 }

@@ -40,9 +40,14 @@ impl Archive {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let mut options = File::options();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        // That of an earlier report keeps its mode.
+        match std::fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let file = options.open(&partial)?;
         Ok(Self {
             path: path.to_owned(),

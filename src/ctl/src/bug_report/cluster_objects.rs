@@ -10,6 +10,7 @@ use serde_json::Value;
 use sluice_install::to_yaml;
 
 use super::archive::Archive;
+use super::deadline::Deadline;
 use super::pod_filter::PodSelection;
 use super::redaction::redact_object;
 use crate::analyze::live::{self, KINDS};
@@ -31,11 +32,16 @@ pub(super) async fn add_all(
     client: &Client,
     selection: &PodSelection,
     istio_namespace: &str,
+    deadline: &Deadline,
     archive: &mut Archive,
 ) -> io::Result<()> {
     for (api, plural, kind) in KINDS {
         if SPECIAL_PLURALS.contains(plural) {
             continue;
+        }
+        if deadline.is_over() {
+            archive.note("cluster", "not complete: --timeout");
+            return Ok(());
         }
         let api_version = api.trim_start_matches("apis/").trim_start_matches("api/");
         let read = bounded(live::list(client, api, plural)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::archive::Archive;
 use super::deadline::Deadline;
 use super::recording;
-use crate::connect::{QueryError, Server, seconds};
+use crate::connect::{Endpoint, QueryError, Server, seconds};
 
 /// Debug pages of sluiced and of istiod that change nothing, need no parameters and end. `krtz` of istiod prints the data of
 /// Secrets.
@@ -76,21 +76,28 @@ pub(super) fn add_all(
         }
     }
     if let Some(first) = server.replicas.first() {
-        add_recording(server, &format!("istio/{istio_namespace}/{}", first.name), recording_duration, archive)?;
+        let directory = format!("istio/{istio_namespace}/{}", first.name);
+        add_recording(server, first, &directory, recording_duration, archive)?;
     }
     Ok(())
 }
 
-fn add_recording(server: &Server, directory: &str, duration: Duration, archive: &mut Archive) -> io::Result<()> {
+fn add_recording(
+    server: &Server,
+    replica: &Endpoint,
+    directory: &str,
+    duration: Duration,
+    archive: &mut Archive,
+) -> io::Result<()> {
     let file = format!("{directory}/recording.sluice");
     let mut recorded = Vec::new();
     let parameter = seconds(duration);
-    let received =
-        server.stream("record", &[("duration", &parameter)], duration + RECORDING_ADDITIONAL_TIME, &mut |chunk| {
-            if recorded.len() + chunk.len() <= MAX_RECORDING_BYTES {
-                recorded.extend_from_slice(chunk);
-            }
-        });
+    let timeout = duration + RECORDING_ADDITIONAL_TIME;
+    let received = server.stream(replica, "record", &[("duration", &parameter)], timeout, &mut |chunk| {
+        if recorded.len() + chunk.len() <= MAX_RECORDING_BYTES {
+            recorded.extend_from_slice(chunk);
+        }
+    });
     if let Err(error) = received {
         archive.note(&file, &error.to_string());
         return Ok(());

@@ -155,10 +155,11 @@ fn without_private_keys(text: &str) -> String {
     out
 }
 
-/// Removes texts in base64 that contain a private key.
+/// Removes texts in base64 of both alphabets that contain a private key, with their further lines.
 fn without_encoded_keys(text: &str) -> String {
-    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/');
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_');
     let has_key = |run: &str| {
+        let run = run.replace('-', "+").replace('_', "/");
         let decoded = STANDARD.decode(&run[..run.len() / 4 * 4]).unwrap_or_default();
         decoded.windows(KEY_LABEL.len()).any(|window| window == KEY_LABEL)
     };
@@ -173,11 +174,29 @@ fn without_encoded_keys(text: &str) -> String {
         out.push_str(if is_secret { REDACTED } else { run });
         rest = &rest[at + run.len()..];
         if is_secret {
-            rest = rest.trim_start_matches('=');
+            rest = after_further_lines(rest, is_base64);
         }
     }
     out.push_str(rest);
     out
+}
+
+/// What follows the lines that continue a text in base64: each consists of it alone, but for indentation.
+fn after_further_lines(text: &str, is_base64: impl Fn(char) -> bool) -> &str {
+    let mut rest = text.trim_start_matches('=');
+    loop {
+        let Some(next) = ["\r\n", "\n", "\\n"].iter().find_map(|end| rest.strip_prefix(end)) else { return rest };
+        let line = next.trim_start_matches([' ', '\t']);
+        let after = line.trim_start_matches(&is_base64);
+        if after.len() == line.len() {
+            return rest;
+        }
+        let after = after.trim_start_matches('=');
+        if !(after.is_empty() || after.starts_with(['\r', '\n', '\\', '"'])) {
+            return rest;
+        }
+        rest = after;
+    }
 }
 
 /// Removes JSON web tokens: three parts in base64, of which the first two are JSON objects.
@@ -235,6 +254,14 @@ mod tests {
         let shifted = STANDARD.encode(format!("a\n{KEY}"));
         assert_eq!(redacted_text(&format!("{shifted} path/{encoded}")), format!("{REDACTED} {REDACTED}"));
         assert_eq!(redacted_text(&format!("key: {encoded}\n")), format!("key: {REDACTED}\n"));
+        let lines = |text: &str| -> Vec<String> {
+            text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+        };
+        let long = STANDARD.encode(KEY.replace("MHc", &"a+/b".repeat(60)));
+        for (encoded, separator) in [(long.clone(), "\n  "), (long.replace('+', "-").replace('/', "_"), "\\n")] {
+            let text = format!("key: {}\nnext: line of words", lines(&encoded).join(separator));
+            assert_eq!(redacted_text(&text), format!("key: {REDACTED}\nnext: line of words"));
+        }
         let certificate = format!("cert: {}\n", STANDARD.encode(CERTIFICATE));
         assert_eq!(redacted_text(&certificate), certificate);
     }

@@ -31,6 +31,14 @@ pub(crate) enum QueryError {
         /// What failed.
         reason: String,
     },
+    /// A server over xDS cannot be reached, or refuses the call.
+    #[error("{address}: xDS: {reason}")]
+    Xds {
+        /// The address.
+        address: String,
+        /// What failed.
+        reason: String,
+    },
     /// The server refuses the question.
     #[error("{address}: status {status}: {text}")]
     Refused {
@@ -47,6 +55,14 @@ pub(crate) enum QueryError {
     /// What the question names does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// The server has no such page.
+    #[error("{address} has no page {page}; the versions of sluicectl and of the server may differ")]
+    NoPage {
+        /// The address.
+        address: String,
+        /// The path of the page.
+        page: String,
+    },
     /// The response is not what this version expects.
     #[error("the server's response is not understood: {0}; the versions of sluicectl and of the server may differ")]
     Response(String),
@@ -60,7 +76,9 @@ impl QueryError {
             Self::Cluster(_)
             | Self::Unreachable { .. }
             | Self::PortForward { .. }
+            | Self::Xds { .. }
             | Self::Refused { .. }
+            | Self::NoPage { .. }
             | Self::Response(_) => EXIT_UNREACHABLE,
             Self::NotFound(_) => not_found,
         }

@@ -4,7 +4,7 @@ use clap::Args;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request};
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_install::{TargetCluster, cluster_config};
 use tokio::runtime::Runtime;
 
@@ -130,8 +130,22 @@ impl KubeconfigCluster {
         Ok(found.ok_or_else(missing)?.pointer(labels).cloned().unwrap_or_default())
     }
 
-    async fn pods(&self, namespace: &str, selector: &str) -> Result<Value, QueryError> {
+    pub(super) async fn pods(&self, namespace: &str, selector: &str) -> Result<Value, QueryError> {
         self.read(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", selector.replace('=', "%3D"))).await
+    }
+
+    /// A token of a service account. `spec` is that of the TokenRequest.
+    pub(crate) async fn request_token(
+        &self,
+        namespace: &str,
+        account: &str,
+        spec: &Value,
+    ) -> Result<String, QueryError> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+        let answer = self.send(Method::POST, &path, &request).await?;
+        let token = answer["status"]["token"].as_str().map(str::to_owned);
+        token.ok_or_else(|| QueryError::Cluster(format!("{path}: the answer has no token")))
     }
 
     /// The answer of the API server to a request for a path.
@@ -213,7 +227,7 @@ impl ProxyName {
     }
 }
 
-fn items(list: &Value) -> &[Value] {
+pub(super) fn items(list: &Value) -> &[Value] {
     list["items"].as_array().map_or(&[], Vec::as_slice)
 }
 

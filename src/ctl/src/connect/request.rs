@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use http::Method;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use rustls::ClientConfig;
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpRequest};
 
 use super::Endpoint;
 use super::error::QueryError;
+use super::xds::XdsServer;
 
 /// Time limit of a question. The answer takes less than a second.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,7 +45,7 @@ impl<'q> Question<'q> {
 }
 
 impl Requester {
-    pub(super) fn new(token_file: Option<&PathBuf>) -> Result<Self, QueryError> {
+    pub(super) fn new(token_file: Option<&PathBuf>, tls: Option<ClientConfig>) -> Result<Self, QueryError> {
         let authorization = token_file.map(|path| {
             let failed =
                 |error: &dyn std::fmt::Display| QueryError::Flags(format!("--token-file {}: {error}", path.display()));
@@ -56,6 +58,7 @@ impl Requester {
         let setup =
             |error: &dyn std::fmt::Display| QueryError::Flags(format!("the HTTP client cannot be set up: {error}"));
         let client = HttpClient::new(HttpClientOptions {
+            tls,
             user_agent: "sluicectl",
             max_redirects: 3,
             ..HttpClientOptions::default()
@@ -82,6 +85,11 @@ impl Requester {
         question: Question<'_>,
         on_chunk: &mut (dyn FnMut(&[u8]) + Send),
     ) -> Result<(), QueryError> {
+        if let Some(xds) = &endpoint.xds {
+            let page = self.runtime.block_on(page_over_xds(xds, &question))?;
+            on_chunk(&page);
+            return Ok(());
+        }
         let mut url = endpoint.base.clone();
         url.set_path(question.path);
         {
@@ -111,8 +119,28 @@ impl Requester {
             _ if status.is_success() => Ok(()),
             400 => Err(QueryError::Invalid(text)),
             404 if !text.is_empty() => Err(QueryError::NotFound(text)),
-            404 => Err(QueryError::Response(format!("{} has no page {}", address(), question.path))),
+            404 => Err(QueryError::NoPage { address: address(), page: question.path.to_owned() }),
             status => Err(QueryError::Refused { address: address(), status, text }),
         }
     }
+}
+
+/// The body of a debug page, or of `/version`, over xDS.
+async fn page_over_xds(xds: &XdsServer, question: &Question<'_>) -> Result<Vec<u8>, QueryError> {
+    let not_over_xds =
+        || QueryError::Flags(format!("{} is not available over xDS; use --address or a port-forward", question.path));
+    if question.method != Method::GET {
+        return Err(not_over_xds());
+    }
+    if question.path == "/version" {
+        let identifier = xds.identifier(question.timeout).await?;
+        let identifier: serde_json::Value = serde_json::from_str(&identifier).unwrap_or_default();
+        return Ok(identifier["Info"].to_string().into_bytes());
+    }
+    let page = question.path.strip_prefix("/debug/").ok_or_else(not_over_xds)?;
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(question.parameters.iter().filter(|(_, value)| !value.is_empty()));
+    let query = query.finish();
+    let page = if query.is_empty() { page.to_owned() } else { format!("{page}?{query}") };
+    xds.page(&page, question.timeout).await
 }

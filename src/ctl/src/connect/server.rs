@@ -19,6 +19,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Replaces addresses of servers over xDS by the names of their pods, which the servers state.
+    pub(crate) fn identified(mut self) -> Result<Self, QueryError> {
+        for replica in &mut self.replicas {
+            let Some(xds) = &replica.xds else { continue };
+            let identifier = self.requester.runtime.block_on(xds.identifier(ANSWER_TIMEOUT))?;
+            let identifier: Value = serde_json::from_str(&identifier).unwrap_or_default();
+            if let Some(name) = identifier["ID"].as_str().filter(|name| !name.is_empty()) {
+                name.clone_into(&mut replica.name);
+            }
+        }
+        Ok(self)
+    }
+
     /// The answer of a debug page: of the first replica that has what the question names.
     pub(crate) fn get(&self, page: &str, parameters: &Parameters<'_>) -> Result<Value, QueryError> {
         parsed(&self.bytes(&format!("/debug/{page}"), parameters)?)
@@ -155,5 +168,9 @@ impl Server {
 }
 
 fn parsed(body: &[u8]) -> Result<Value, QueryError> {
-    serde_json::from_slice(body).map_err(|error| QueryError::Response(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| match std::str::from_utf8(body).map(str::trim) {
+        // Over xDS, a refusal has no status.
+        Ok(text) if !text.starts_with(['{', '[']) && !text.is_empty() => QueryError::Invalid(text.to_owned()),
+        _ => QueryError::Response(error.to_string()),
+    })
 }

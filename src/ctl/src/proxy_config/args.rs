@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::answer_output::AnswerOutput;
 use crate::connect::ServerArgs;
 use crate::connect::kubernetes::ClusterFlags;
+use crate::connect::xds_args::XdsArgs;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -95,12 +96,18 @@ pub(crate) struct SourceArgs {
     pub(crate) proxy_admin_port: u16,
     /// With --from control-plane: address of its HTTP port, such as http://localhost:8080. Without it, its pods are found
     /// with the kubeconfig.
-    #[arg(long, value_name = "URL", help_heading = "Server")]
+    #[arg(id = "address_flag", long = "server", value_name = "URL", help_heading = "Server")]
     pub(crate) server: Option<String>,
+    /// File with the root certificates that verify the server. Without it: for a --server with https those of the system, for
+    /// xDS those of the mesh.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) ca_file: Option<PathBuf>,
     /// File with a token of a service account in the namespace of the control plane, for a --server other than those of the
     /// loopback.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) xds: XdsArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterFlags,
 }
@@ -108,7 +115,13 @@ pub(crate) struct SourceArgs {
 impl SourceArgs {
     /// Flags about the control plane.
     pub(crate) fn control_plane(&self) -> ServerArgs {
-        ServerArgs { address: self.server.clone(), token_file: self.token_file.clone(), cluster: self.cluster.clone() }
+        ServerArgs {
+            address: self.server.clone(),
+            ca_file: self.ca_file.clone(),
+            token_file: self.token_file.clone(),
+            xds: self.xds.clone(),
+            cluster: self.cluster.clone(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::connect::{QueryError, connect, connect_to_proxy};
 use crate::operator_args::ProxyStatusArgs;
 use crate::proxy_config::dump::ConfigDump;
 use crate::proxy_config::{of_control_plane, read_file};
+use crate::similar_proxy::with_similar_proxy;
 
 /// Equal lines around a difference.
 const CONTEXT_LINES: usize = 7;
@@ -44,16 +45,16 @@ fn dumps(args: &ProxyStatusArgs, proxy: &str) -> Result<(ConfigDump, ConfigDump)
         }
     };
     let server = connect(&args.server)?;
-    let mut not_connected = None;
+    let mut not_connected = String::new();
     for replica in &server.replicas {
         let text = server.bytes_of(replica, "/debug/config_dump", &[("proxyID", &id)]);
         match text.and_then(of_control_plane) {
             Ok(of_server) => return Ok((of_server, of_envoy)),
-            Err(QueryError::NotFound(text)) => not_connected = Some(text),
+            Err(QueryError::NotFound(text)) => not_connected = text,
             Err(error) => return Err(error),
         }
     }
-    Err(QueryError::NotFound(format!("{id}: {}", not_connected.unwrap_or_default())))
+    Err(with_similar_proxy(QueryError::NotFound(not_connected), &server, &id))
 }
 
 fn print(of_server: &ConfigDump, of_envoy: &ConfigDump, out: &mut dyn Write) -> io::Result<()> {

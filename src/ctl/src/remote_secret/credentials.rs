@@ -132,14 +132,8 @@ async fn requested(
     duration: Duration,
     cluster: &KubeconfigCluster,
 ) -> Result<ReaderCredentials, QueryError> {
-    let request = json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": {"expirationSeconds": duration.as_secs()},
-    });
-    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-    let answer = cluster.send(Method::POST, &path, &request).await?;
-    let token = answer["status"]["token"].as_str().map(str::to_owned);
-    let token = token.ok_or_else(|| QueryError::Cluster(format!("{path}: the answer has no token")))?;
+    let spec = json!({"expirationSeconds": duration.as_secs()});
+    let token = cluster.request_token(namespace, account, &spec).await?;
     let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");
     let roots = cluster.read(&path).await?["data"]["ca.crt"].as_str().map(str::to_owned);
     let roots = roots.ok_or_else(|| QueryError::Cluster(format!("{path}: no \"ca.crt\" data found")))?;

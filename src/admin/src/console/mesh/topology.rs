@@ -189,7 +189,7 @@ fn shares<'a>(destinations: impl Iterator<Item = (&'a Destination, i32)>) -> Vec
         destinations.map(|(destination, weight)| (destination, u64::try_from(weight).unwrap_or_default())).collect();
     let total: u64 = destinations.iter().map(|(_, weight)| weight).sum();
     let count = destinations.len() as u64;
-    let percent = |weight: u64| if total == 0 { 100 / count } else { (weight * 100 + total / 2) / total };
+    let percent = |weight: u64| (weight * 100 + total / 2).checked_div(total).unwrap_or(100 / count);
     let share = |(destination, weight)| (destination, Share::Percent(u32::try_from(percent(weight)).unwrap_or(100)));
     destinations.into_iter().map(share).collect()
 }
