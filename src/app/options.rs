@@ -145,6 +145,12 @@ pub(super) fn writes_conditions(config: &Config) -> bool {
     config.features.ambient && config.features.writes_conditions && reads_cluster(config)
 }
 
+/// Whether statuses of the Gateway API are written, or its classes created.
+pub(super) fn writes_gateway_api(config: &Config) -> bool {
+    let features = &config.features;
+    features.gateway_api && (features.gateway_statuses || features.gateway_classes) && reads_cluster(config)
+}
+
 /// Whether taints are removed from nodes.
 pub(super) fn untaints_nodes(config: &Config) -> bool {
     config.features.untaints_nodes && reads_cluster(config)

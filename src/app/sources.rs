@@ -9,8 +9,7 @@ use kube::Client;
 use sluice_config::ClusterSource;
 use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
-use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, UNTAINT_LOCK};
-use sluice_model::ObjectKey;
+use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
 use sluice_sources::files::FileSource;
 use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
 use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshFiles, MeshLayers, MeshOverride, Reporter, Sink};
@@ -145,6 +144,7 @@ impl App {
                 let updates = self.graph.handles.condition_updates.clone();
                 self.write_parts("condition writer", STATUS_LOCK, client.clone(), updates);
             }
+            self.write_gateway_api(client.clone());
             if options::untaints_nodes(&self.config) {
                 let removals = self.graph.handles.taint_removals.clone();
                 self.write_parts("taint writer", UNTAINT_LOCK, client.clone(), removals);
@@ -169,13 +169,35 @@ impl App {
         task: &'static str,
         lock: Lock,
         client: Client,
-        updates: Published<ObjectKey, U>,
+        updates: Published<U::Key, U>,
     ) {
         let election = options::election(&self.config, Some(client.clone()));
         let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
         self.tasks.spawn_restarted(task, move || {
             let (client, engine, updates) = (client.clone(), engine.clone(), updates.clone());
             let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
+            election.clone().lead(lock.clone(), stop.clone(), write)
+        });
+    }
+
+    /// Writes the statuses of the Gateway API and creates its classes, on the replica of the revision that holds a lock.
+    fn write_gateway_api(&mut self, client: Client) {
+        if !options::writes_gateway_api(&self.config) {
+            return;
+        }
+        let election = options::election(&self.config, Some(client.clone()));
+        let lock = Lock::gateway_statuses(&self.config.identity.revision);
+        let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
+        let handles = &self.graph.handles;
+        let (statuses, classes) = (handles.status_updates.clone(), handles.missing_gateway_classes.clone());
+        self.tasks.spawn_restarted("Gateway API writer", move || {
+            let (client, engine, statuses, classes) =
+                (client.clone(), engine.clone(), statuses.clone(), classes.clone());
+            let write = move |term: Term| {
+                let statuses = PartWriter::new(client.clone(), engine.feed(), statuses.clone()).run(term.clone());
+                let classes = PartWriter::new(client.clone(), engine.feed(), classes.clone()).run(term);
+                async { drop(futures::join!(statuses, classes)) }
+            };
             election.clone().lead(lock.clone(), stop.clone(), write)
         });
     }

@@ -18,6 +18,7 @@ mod clusters;
 mod connections;
 mod dataflow;
 mod files;
+mod gateway_api;
 mod hostile;
 mod identity;
 mod istioctl;

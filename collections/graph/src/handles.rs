@@ -15,6 +15,8 @@ use crate::registry::allocation::AddressUpdate;
 use crate::registry::conditions::ConditionUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
 use crate::registry::nodes::TaintRemoval;
+use crate::statuses::{StatusKey, StatusUpdate};
+use crate::traffic::gateway_api::classes::MissingGatewayClass;
 use crate::traffic::ingresses::IngressStatusUpdate;
 
 /// The inputs and published collections of a graph.
@@ -38,6 +40,10 @@ pub struct Handles {
     pub condition_updates: Published<ObjectKey, ConditionUpdate>,
     /// Statuses of Ingresses to write.
     pub ingress_status_updates: Published<ObjectKey, IngressStatusUpdate>,
+    /// Statuses of objects of the Gateway API to write.
+    pub status_updates: Published<StatusKey, StatusUpdate>,
+    /// GatewayClasses to create.
+    pub missing_gateway_classes: Published<ObjectKey, MissingGatewayClass>,
     /// Taints of nodes to remove.
     pub taint_removals: Published<ObjectKey, TaintRemoval>,
     /// JWKS to fetch, with the timeout of each fetch.

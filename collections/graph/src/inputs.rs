@@ -30,6 +30,15 @@ pub struct RejectKey {
     pub object: ObjectKey,
 }
 
+/// A kind of a CustomResourceDefinition that a cluster serves.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct ServedKind {
+    /// Id of the cluster.
+    pub cluster: Text,
+    /// The kind.
+    pub kind: Kind,
+}
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $field:ident: $kind:ident($value:ty), $declare:ident, $name:literal;)*) => {
         /// The writing ends of the inputs. Clones write to the same inputs.
@@ -55,6 +64,8 @@ macro_rules! kinds {
             /// Root certificates that workloads trust, each a PEM text; none if they trust those of their own
             /// certificates.
             pub trust_bundle: Input<(), Vec<Text>>,
+            /// Kinds of CustomResourceDefinitions that clusters serve.
+            pub served_kinds: Input<ServedKind, ()>,
         }
 
         /// Objects of the namespaces that are read, by kind.
@@ -76,6 +87,7 @@ macro_rules! kinds {
             pub(crate) secret_clients: Collection<'s, ProxyKey, ()>,
             pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
             pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
+            pub(crate) served_kinds: Collection<'s, ServedKind, ()>,
         }
 
         /// Declares every input.
@@ -90,6 +102,7 @@ macro_rules! kinds {
             let clients = graph.input("secret_clients");
             let reviews = graph.input("secret_reviews");
             let trust = graph.input("trust_bundle");
+            let served = graph.input("served_kinds");
             (
                 Inputs {
                     $($field: $field.0,)*
@@ -102,6 +115,7 @@ macro_rules! kinds {
                     secret_clients: clients.0,
                     secret_reviews: reviews.0,
                     trust_bundle: trust.0,
+                    served_kinds: served.0,
                 },
                 RawInputs {
                     $($field: $field.1,)*
@@ -114,6 +128,7 @@ macro_rules! kinds {
                     secret_clients: clients.1,
                     secret_reviews: reviews.1,
                     trust_bundle: trust.1,
+                    served_kinds: served.1,
                 },
             )
         }
@@ -159,6 +174,7 @@ macro_rules! kinds {
                 tx.mark_synced(&self.secret_clients);
                 tx.mark_synced(&self.secret_reviews);
                 tx.mark_synced(&self.trust_bundle);
+                tx.mark_synced(&self.served_kinds);
             }
 
             /// Writes a record from its JSON form, as dumps have it. Secrets have no such form: theirs is a placeholder.
@@ -177,6 +193,7 @@ macro_rules! kinds {
                     "secret_clients" => record.write(tx, &self.secret_clients),
                     "secret_reviews" => record.write(tx, &self.secret_reviews),
                     "trust_bundle" => record.write(tx, &self.trust_bundle),
+                    "served_kinds" => record.write(tx, &self.served_kinds),
                     _ => Err(JsonRecordError::UnknownCollection(record.collection)),
                 }
             }

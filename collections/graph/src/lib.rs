@@ -6,6 +6,7 @@
 //! The modules follow the data. A module uses only the modules above it:
 //!
 //! - `options`, `content_names`, `host_patterns`, `views`: settings and types that all other modules share.
+//! - `statuses`: statuses of objects to write, and their conditions.
 //! - `inputs`: the collections that sources write, and the mesh config; which namespaces are read.
 //! - `registry`: networks, clusters, services, workloads, endpoints, and the addresses that are allocated to ServiceEntries.
 //! - `proxies`: connected proxies and what selects them: Sidecars, policies, Telemetries, extensions, EnvoyFilters.
@@ -26,6 +27,7 @@ mod policy_explanation;
 mod proxies;
 mod registry;
 mod scopes;
+mod statuses;
 mod traffic;
 mod views;
 mod visibility;
@@ -33,7 +35,7 @@ mod visibility;
 use sluice_engine::{Collection, Engine, EngineOptions, GraphBuilder, HistoryLimits};
 
 pub use handles::Handles;
-pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey};
+pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
 pub use options::{
     AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
     PatchLimits, SecurityOptions, UntaintOptions,
@@ -51,6 +53,8 @@ pub use sluice_envoy::listener_settings::Collector;
 pub use sluice_envoy::security::{
     MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
 };
+pub use statuses::{StatusKey, StatusUpdate};
+pub use traffic::gateway_api::classes::MissingGatewayClass;
 pub use traffic::ingresses::IngressStatusUpdate;
 pub use visibility::{
     CandidateRule, RulesByHost, SidecarImports, destination_hosts, followed_rule, host_candidates, reached_service,
@@ -70,6 +74,7 @@ use proxies::{
 use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, network_gateways, services};
 use traffic::ambient::AmbientInputs;
+use traffic::gateway_api::classes;
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::secrets::Secrets;
@@ -140,6 +145,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let discovered_namespaces = discovery::discovered_namespaces(&raw.namespaces, &discovery);
         let bundles = discovery::discovered("root_bundles", &raw.root_bundles, &discovery);
         let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, &bundles, options);
+        let missing_gateway_classes = classes::derive_missing_classes(&raw.served_kinds, &objects, options);
         let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways, gateway_api.gateways]);
         let generated_routes = [ingresses.virtual_services, gateway_api.virtual_services];
         let declared_routes = objects.virtual_services.union("virtual_services/all", &generated_routes);
@@ -255,6 +261,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             address_updates: address_updates.publish(),
             condition_updates: condition_updates.publish(),
             ingress_status_updates: ingresses.status_updates.publish(),
+            status_updates: gateway_api.status_updates.publish(),
+            missing_gateway_classes: missing_gateway_classes.publish(),
             taint_removals: taint_removals.publish(),
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),

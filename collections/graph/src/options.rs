@@ -200,6 +200,10 @@ pub struct GatewayApiOptions {
     pub east_west: bool,
     /// Experimental kinds have effect (`PILOT_ENABLE_ALPHA_GATEWAY_API`).
     pub experimental: bool,
+    /// GatewayClasses are created (`PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER`).
+    pub creates_classes: bool,
+    /// Statuses are written (`PILOT_ENABLE_GATEWAY_API_STATUS`).
+    pub writes_statuses: bool,
 }
 
 impl Default for GatewayApiOptions {
@@ -212,6 +216,8 @@ impl Default for GatewayApiOptions {
             waypoints: false,
             east_west: false,
             experimental: false,
+            creates_classes: true,
+            writes_statuses: true,
         }
     }
 }

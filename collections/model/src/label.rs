@@ -19,6 +19,8 @@ pub const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Label of gateways to a network: their port for mutual TLS.
 pub const GATEWAY_PORT: &str = "networking.istio.io/gatewayPort";
 
+/// Label of objects and namespaces: the revision of the control plane that they are of.
+pub const REVISION: &str = "istio.io/rev";
 /// Label of gateway and waypoint proxies: the name of their Gateway (Gateway API).
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// Label of the objects that a controller creates for a Gateway: the controller.

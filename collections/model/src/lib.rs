@@ -42,6 +42,7 @@ mod service;
 mod service_entry;
 mod session;
 mod sidecar;
+mod stored_status;
 mod telemetry;
 mod template;
 mod text;
@@ -118,6 +119,7 @@ pub use service::{
 pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry, WorkloadGroup};
 pub use session::{PersistentSession, SessionLabels};
 pub use sidecar::{CaptureMode, LocalEndpoint, OutboundTraffic, Sidecar, SidecarEgress, SidecarIngress, SidecarPort};
+pub use stored_status::StoredStatus;
 pub use telemetry::{
     MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,
     WorkloadMode,

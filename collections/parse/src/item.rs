@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use sluice_model::{ObjectKey, ObjectMeta};
+use sluice_model::{ObjectKey, ObjectMeta, StoredStatus};
 
 use crate::{Findings, metadata};
 
@@ -29,6 +29,17 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn meta(&self, findings: &Findings) -> ObjectMeta {
         metadata::parse(self.key, self.object, findings)
+    }
+
+    /// The stored status.
+    #[must_use]
+    pub fn status(&self) -> StoredStatus {
+        let generation = self.object.pointer("/metadata/generation").and_then(Value::as_i64);
+        StoredStatus {
+            api_version: self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().into(),
+            generation: generation.unwrap_or_default(),
+            json: self.object.get("status").map(|status| status.to_string().into()).unwrap_or_default(),
+        }
     }
 }
 

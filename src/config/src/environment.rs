@@ -75,6 +75,10 @@ pub struct Features {
     pub gateway_controller: Text,
     /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: a GatewayClass that is served even if it does not exist.
     pub gateway_class: Text,
+    /// `PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER`: GatewayClasses that do not exist are created.
+    pub gateway_classes: bool,
+    /// `PILOT_ENABLE_GATEWAY_API_STATUS`: statuses of the Gateway API are written.
+    pub gateway_statuses: bool,
     /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may refer to the Service of a gateway that is deployed
     /// separately.
     pub manual_gateways: bool,
@@ -223,6 +227,8 @@ impl Features {
             waypoints: self.ambient,
             east_west: self.ambient && self.ambient_multi_network,
             experimental: self.alpha_gateway_api,
+            creates_classes: self.gateway_classes,
+            writes_statuses: self.gateway_statuses,
         }
     }
 
@@ -267,6 +273,8 @@ impl Features {
                 .text_or("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller")
                 .into(),
             gateway_class: variables.text_or("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio").into(),
+            gateway_classes: variables.flag("PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER", true),
+            gateway_statuses: variables.flag("PILOT_ENABLE_GATEWAY_API_STATUS", true),
             manual_gateways: variables.flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
             remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),

@@ -70,6 +70,13 @@ impl Lock {
         Self { name, kind: LockKind::Lease }
     }
 
+    /// The lock of the replica of a revision that writes statuses of the Gateway API.
+    #[must_use]
+    pub fn gateway_statuses(revision: &str) -> Self {
+        let revision = if revision.is_empty() { "default" } else { revision };
+        Self { name: format!("istio-gateway-status-leader-{revision}").into(), kind: LockKind::Lease }
+    }
+
     /// The lock of the replica that removes the WorkloadEntries of proxies that have gone. The reference has none.
     #[must_use]
     pub const fn workload_cleanup() -> Self {

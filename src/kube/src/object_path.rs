@@ -1,9 +1,11 @@
 //! Paths of objects in the Kubernetes API.
 
+use std::borrow::Cow;
+
 /// A collection of objects: the path of its API, and the plural name of the objects.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ObjectPath {
-    api: &'static str,
+    api: Cow<'static, str>,
     plural: &'static str,
 }
 
@@ -11,7 +13,13 @@ impl ObjectPath {
     /// The objects `plural` of an API, such as `/apis/networking.istio.io/v1`.
     #[must_use]
     pub const fn new(api: &'static str, plural: &'static str) -> Self {
-        Self { api, plural }
+        Self { api: Cow::Borrowed(api), plural }
+    }
+
+    /// The objects `plural` of an `apiVersion` with a group, such as `networking.istio.io/v1`.
+    #[must_use]
+    pub fn of_version(api_version: &str, plural: &'static str) -> Self {
+        Self { api: format!("/apis/{api_version}").into(), plural }
     }
 
     /// The plural name of the objects.
@@ -47,5 +55,6 @@ mod tests {
         assert_eq!(entries.all("shop"), "/apis/networking.istio.io/v1/namespaces/shop/serviceentries");
         let status = "/apis/networking.istio.io/v1/namespaces/shop/serviceentries/web/status";
         assert_eq!(entries.of("shop", "web", "status"), status);
+        assert_eq!(ObjectPath::of_version("networking.istio.io/v1", "serviceentries"), entries);
     }
 }

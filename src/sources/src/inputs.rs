@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_engine::{Engine, Transaction};
-use sluice_graph::Inputs;
+use sluice_graph::{Inputs, ServedKind};
 use sluice_model::{Kind, Text};
 use sluice_tasks::{NamedThread, ThreadEnd};
 use tokio::sync::oneshot;
@@ -38,6 +38,7 @@ struct WaitingCommits {
 struct Commits {
     backlog: Backlog,
     synced: Vec<(Text, Vec<Kind>)>,
+    served: Vec<(ServedKind, bool)>,
     settled: Vec<oneshot::Sender<()>>,
     /// The sink was dropped, or the thread has ended.
     is_closed: bool,
@@ -47,6 +48,7 @@ struct Commits {
 struct NextCommit {
     changes: Vec<Change>,
     synced: Vec<(Text, Vec<Kind>)>,
+    served: Vec<(ServedKind, bool)>,
     settled: Vec<oneshot::Sender<()>>,
 }
 
@@ -75,18 +77,19 @@ impl WaitingCommits {
     /// Waits for something to commit. `None` after the sink was dropped.
     fn next(&self, takes_all: bool) -> Option<NextCommit> {
         let is_empty = |commits: &mut Commits| {
-            let is_unchanged = commits.backlog.len() == 0 && commits.synced.is_empty();
+            let is_unchanged = commits.backlog.len() == 0 && commits.synced.is_empty() && commits.served.is_empty();
             is_unchanged && commits.settled.is_empty() && !commits.is_closed
         };
         let mut commits = self.added.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
         let (synced, settled) = (std::mem::take(&mut commits.synced), std::mem::take(&mut commits.settled));
+        let served = std::mem::take(&mut commits.served);
         // Kinds are reported as synced only after all their changes are committed.
         let takes_all = takes_all || !synced.is_empty() || !settled.is_empty();
         let changes = if takes_all { commits.backlog.take_all() } else { commits.backlog.take_next() };
         drop(commits);
         self.taken.notify_all();
-        let is_end = changes.is_empty() && synced.is_empty() && settled.is_empty();
-        (!is_end).then_some(NextCommit { changes, synced, settled })
+        let is_end = changes.is_empty() && synced.is_empty() && served.is_empty() && settled.is_empty();
+        (!is_end).then_some(NextCommit { changes, synced, served, settled })
     }
 
     fn close(&self) {
@@ -150,6 +153,11 @@ impl Sink for InputSink {
         self.waiting.added.notify_one();
     }
 
+    fn served(&self, cluster: &Text, kind: Kind, is_served: bool) {
+        self.waiting.lock().served.push((ServedKind { cluster: cluster.clone(), kind }, is_served));
+        self.waiting.added.notify_one();
+    }
+
     fn settle(&self, done: oneshot::Sender<()>) {
         let mut commits = self.waiting.lock();
         // A receiver does not wait for a thread that has ended.
@@ -182,8 +190,9 @@ impl Drop for Committer {
 
 impl Committer {
     fn run(mut self) {
-        while let Some(NextCommit { changes, synced, settled }) = self.waiting.next(!self.not_synced.is_empty()) {
-            self.commit(changes, &synced);
+        while let Some(NextCommit { changes, synced, served, settled }) = self.waiting.next(!self.not_synced.is_empty())
+        {
+            self.commit(changes, &synced, served);
             for done in settled {
                 // The receiver may have ended.
                 let _ = done.send(());
@@ -191,7 +200,7 @@ impl Committer {
         }
     }
 
-    fn commit(&mut self, changes: Vec<Change>, synced: &[(Text, Vec<Kind>)]) {
+    fn commit(&mut self, changes: Vec<Change>, synced: &[(Text, Vec<Kind>)], served: Vec<(ServedKind, bool)>) {
         let done = self.now_synced(synced);
         let all = !done.is_empty() && self.not_synced.is_empty();
         let changes = changes.into_iter().map(|change| {
@@ -202,6 +211,12 @@ impl Committer {
         let changes: Vec<_> = changes.collect();
         let has_endpoints = changes.iter().any(|change| Lane::of(change.kind) == Lane::Endpoints);
         let write = |tx: &mut Transaction| {
+            for (kind, is_served) in served {
+                match is_served {
+                    true => tx.set(&self.inputs.served_kinds, kind, ()),
+                    false => tx.delete(&self.inputs.served_kinds, kind),
+                }
+            }
             for change in changes {
                 self.write(tx, change);
             }

@@ -28,7 +28,7 @@ use tracing::error;
 use super::{Cluster, Sink};
 use definitions::DefinitionsReceiver;
 use objects::ObjectsReceiver;
-pub use patches::{PartUpdate, PartWriter};
+pub use patches::{PartUpdate, PartWrite, PartWriter};
 pub use registration::{
     CleanupOptions, EntryCleaner, Refuse, RegistrarHandle, RegistrationMetrics, RegistrationOptions, WorkloadRegistrar,
     WorkloadStream,

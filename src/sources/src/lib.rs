@@ -65,6 +65,9 @@ pub trait Sink: Send + Sync + 'static {
     /// Reports that all current objects of the kinds have been committed for the cluster.
     fn synced(&self, cluster: &Text, kinds: &[Kind]);
 
+    /// Reports that the cluster begins or ends to serve a kind of a CustomResourceDefinition.
+    fn served(&self, _cluster: &Text, _kind: Kind, _is_served: bool) {}
+
     /// Notifies `done` when all earlier commits are applied.
     fn settle(&self, done: oneshot::Sender<()>) {
         // The receiver may have ended.

@@ -3,7 +3,7 @@
 use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
 
 use super::{TestGraph, sidecar};
-use crate::{GraphOptions, RejectKey};
+use crate::{GatewayApiOptions, GraphOptions, RejectKey, ServedKind, StatusKey, StatusUpdate};
 
 /// The Service of a router, and two others.
 const SERVICES: &str = "
@@ -255,4 +255,57 @@ spec: {{selector: {{gateway.networking.k8s.io/gateway-name: door}},
     assert_eq!(ports(true, GATEWAY), [managed, own]);
     assert_eq!(ports(false, GATEWAY), [managed, own, other]);
     assert_eq!(ports(true, ""), [own, other], "no Gateway is managed");
+}
+
+#[test]
+fn gateway_classes_are_created_and_accepted() {
+    let class = |name: &str, controller: &str, rest: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: {name}, generation: 3}}
+spec: {{controllerName: {controller}}}
+{rest}
+---"
+        )
+    };
+    let pending = "status: {conditions: [{type: Accepted, status: Unknown, reason: Pending, message: Waiting for controller, \
+                   lastTransitionTime: '1970-01-01T00:00:00Z'}]}";
+    let mesh = TestGraph::new(&(class("istio", "istio.io/gateway-controller", pending) + &class("other", "them", "")));
+    let missing = |mesh: &TestGraph| -> Vec<String> {
+        let now = mesh.engine.snapshot();
+        let all = now.iter(&mesh.handles.missing_gateway_classes);
+        all.map(|(key, class)| format!("{} {}", key.name, class.controller)).collect()
+    };
+    assert_eq!(missing(&mesh), [""; 0], "the cluster does not serve the kind");
+    let served = |cluster: &str| ServedKind { cluster: cluster.into(), kind: Kind::GatewayClass };
+    mesh.handles.inputs.served_kinds.set(served("remote"), ());
+    mesh.engine.flush();
+    assert_eq!(missing(&mesh), [""; 0]);
+    mesh.handles.inputs.served_kinds.set(served("Kubernetes"), ());
+    mesh.engine.flush();
+    let remote = "istio-remote istio.io/unmanaged-gateway";
+    assert_eq!(missing(&mesh), [remote]);
+    mesh.delete(Kind::GatewayClass, "", "istio");
+    assert_eq!(missing(&mesh), ["istio istio.io/gateway-controller", remote]);
+    mesh.apply(&class("istio", "istio.io/gateway-controller", pending));
+    let key = |name: &str| StatusKey { kind: Kind::GatewayClass, object: ObjectKey::new("Kubernetes", "", name) };
+    let update = |name: &str| mesh.get(&mesh.handles.status_updates, &key(name));
+    assert_eq!(update("other"), None, "it is of another controller");
+    let StatusUpdate { api_version, is, wanted } = update("istio").expect("a status");
+    assert_eq!(&*api_version, "gateway.networking.k8s.io/v1");
+    assert!(is.contains("Waiting for controller") && !wanted.contains("lastTransitionTime"), "{wanted}");
+    let written = wanted.replace("\"type\"", "\"lastTransitionTime\": \"2026-01-01T00:00:00Z\", \"type\"");
+    mesh.apply(&class("istio", "istio.io/gateway-controller", &format!("status: {written}")));
+    assert_eq!(update("istio"), None);
+    let canary = class("istio", "istio.io/gateway-controller", "")
+        .replace("name: istio,", "name: istio, labels: {istio.io/rev: canary},");
+    mesh.apply(&canary);
+    assert_eq!(update("istio"), None, "it is of another revision");
+    let ambient = GatewayApiOptions { waypoints: true, east_west: true, ..GatewayApiOptions::default() };
+    let ambient = TestGraph::with(GraphOptions { gateway_api: ambient, ..GraphOptions::default() }, "");
+    ambient.handles.inputs.served_kinds.set(served("Kubernetes"), ());
+    ambient.engine.flush();
+    assert_eq!(missing(&ambient).len(), 4);
 }

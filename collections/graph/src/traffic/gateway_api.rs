@@ -1,16 +1,17 @@
 //! The Gateway API (G02): converts Gateways and routes to the Gateways, VirtualServices and DestinationRules that all
 //! other modules read.
 //!
-//! - `classes.rs`: the Gateways of our controllers.
+//! - `classes.rs`: the Gateways of our controllers, and the GatewayClasses to create.
 //! - `listeners.rs`, `conflicts.rs`, `tls.rs`, `credentials.rs`: every listener becomes a Gateway with one server.
 //! - `attachment.rs`: the listeners that a route is attached to. `backends.rs`: its backends, and whether it may refer
 //!   to them.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`: routes become VirtualServices, one for each host.
 //! - `policies.rs`: policies for backends become DestinationRules.
+//! - `statuses.rs`: the statuses of all these objects.
 
 mod attachment;
 mod backends;
-mod classes;
+pub(crate) mod classes;
 mod conflicts;
 mod credentials;
 mod grants;
@@ -19,6 +20,7 @@ mod l4_routes;
 mod listeners;
 mod merge;
 mod policies;
+mod statuses;
 mod tls;
 
 use sluice_engine::{Collection, Index};
@@ -26,6 +28,7 @@ use sluice_model::{DestinationRule, Gateway, Host, ObjectKey, Reject, RootCertif
 
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
+use crate::statuses::{StatusKey, StatusUpdate};
 
 use attachment::RouteParents;
 use backends::BackendIndex;
@@ -45,6 +48,8 @@ pub(crate) struct GatewayApi<'s> {
     pub(crate) destination_rules: Collection<'s, ObjectKey, DestinationRule>,
     /// Findings in references, by object.
     pub(crate) rejects: Vec<Collection<'s, RejectKey, Vec<Reject>>>,
+    /// Statuses to write.
+    pub(crate) status_updates: Collection<'s, StatusKey, StatusUpdate>,
 }
 
 /// Converts the Gateway API.
@@ -66,6 +71,7 @@ pub(crate) fn derive_gateway_api<'s>(
         virtual_services: merge::derive_merged(&http, options).union("virtual_services/of-gateway-api", &[l4]),
         destination_rules: policies::derive_destination_rules(objects, options),
         rejects: http_rejects.into_iter().chain(l4_rejects).collect(),
+        status_updates: statuses::derive_status_updates(objects, options),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
-use crate::{LabelSelector, ObjectMeta, Text};
+use crate::{LabelSelector, ObjectMeta, StoredStatus, Text};
 
 /// A GatewayClass.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct GatewayClass {
     pub meta: ObjectMeta,
     /// The controller of the class.
     pub controller: Text,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// A Gateway of the Gateway API.
@@ -33,6 +35,8 @@ pub struct Gateway {
     pub frontend_tls: Option<FrontendTls>,
     /// Assigned addresses, from its status.
     pub assigned_addresses: Vec<GatewayAddress>,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// Type of an address of a Gateway.
@@ -67,6 +71,8 @@ pub struct ListenerSet {
     pub parent: ObjectRef,
     /// Listeners in declared order.
     pub listeners: Vec<Listener>,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// A listener.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
-use crate::{ObjectMeta, Text};
+use crate::{ObjectMeta, StoredStatus, Text};
 
 /// A BackendTLSPolicy: TLS with backends.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -16,6 +16,8 @@ pub struct BackendTlsPolicy {
     pub targets: Vec<PolicyTarget>,
     /// Their verification.
     pub validation: BackendValidation,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// Verification of a backend.

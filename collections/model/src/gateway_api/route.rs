@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
-use crate::{Decimal, Headers, HttpMatch, ObjectMeta, Text};
+use crate::{Decimal, Headers, HttpMatch, ObjectMeta, StoredStatus, Text};
 
 /// A parent of a route.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -15,6 +15,8 @@ pub struct ParentRef {
     pub kind: GroupKind,
     /// Namespace; that of the route if unset.
     pub namespace: Text,
+    /// The reference names the namespace.
+    pub has_namespace: bool,
     /// Name.
     pub name: Text,
     /// Name of a listener, empty for all.
@@ -45,6 +47,8 @@ pub struct HttpRoute {
     pub hostnames: Vec<Text>,
     /// Rules in declared order.
     pub rules: Vec<HttpRule>,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// A rule for requests.
@@ -89,4 +93,6 @@ pub struct L4Route {
     pub hostnames: Vec<Text>,
     /// Destinations of each rule.
     pub rules: Vec<Vec<BackendRef>>,
+    /// Its status.
+    pub status: StoredStatus,
 }

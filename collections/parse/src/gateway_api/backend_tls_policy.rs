@@ -17,6 +17,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         meta: item.meta(findings),
         targets: targets(&fields),
         validation: fields.read("validation", validation).unwrap_or_default(),
+        status: item.status(),
     };
     if fields.has("validation") && policy.validation.hostname.is_empty() {
         fields.reject("validation.hostname", "`hostname` is required");

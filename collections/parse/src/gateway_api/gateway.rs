@@ -29,6 +29,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             tls.read("frontend", frontend_tls)
         }),
         assigned_addresses: assigned_addresses(item.object),
+        status: item.status(),
     };
     if gateway.class.is_empty() {
         fields.reject("gatewayClassName", "`gatewayClassName` is required");

@@ -8,7 +8,8 @@ use crate::{Fields, Findings, Item};
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     fields.ignore_rest();
-    let class = GatewayClass { meta: item.meta(findings), controller: fields.text("controllerName") };
+    let class =
+        GatewayClass { meta: item.meta(findings), controller: fields.text("controllerName"), status: item.status() };
     drop(fields);
     (!findings.has_errors()).then_some(Object::GatewayClass(class))
 }

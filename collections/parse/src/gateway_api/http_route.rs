@@ -29,7 +29,7 @@ pub(super) fn parse_route(
         }
     }
     drop(fields);
-    (!findings.has_errors()).then_some(HttpRoute { meta, parents, hostnames, rules })
+    (!findings.has_errors()).then_some(HttpRoute { meta, parents, hostnames, rules, status: item.status() })
 }
 
 fn rule(fields: &Fields<'_>) -> HttpRule {

@@ -13,8 +13,12 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     if parent.is_none() {
         fields.reject("parentRef", "`parentRef` is required");
     }
-    let set =
-        ListenerSet { meta: item.meta(findings), parent: parent.unwrap_or_default(), listeners: listeners(&fields) };
+    let set = ListenerSet {
+        meta: item.meta(findings),
+        parent: parent.unwrap_or_default(),
+        listeners: listeners(&fields),
+        status: item.status(),
+    };
     drop(fields);
     (!findings.has_errors()).then(|| Object::ListenerSet(Box::new(set)))
 }

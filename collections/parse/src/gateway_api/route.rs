@@ -14,6 +14,7 @@ pub(super) fn parents(fields: &Fields<'_>, local: &Text) -> Vec<ParentRef> {
         let ObjectRef { kind, namespace, name } = object_ref(parent, GROUP, "Gateway");
         ParentRef {
             kind,
+            has_namespace: namespace.is_some(),
             namespace: namespace.unwrap_or_else(|| local.clone()),
             name,
             section: parent.text("sectionName"),

@@ -21,6 +21,7 @@ pub(super) fn parse_route(item: &Item<'_>, findings: &Findings, named: bool) -> 
             rule.text("name");
             rule.list("backendRefs", backend)
         }),
+        status: item.status(),
         meta,
     };
     if route.rules.is_empty() {

@@ -93,7 +93,10 @@ pub(super) async fn follow(
         let now = is_defined(&definitions.borrow_and_update());
         if now == Some(true) || (now == Some(false) && objects.has_objects()) {
             let version = match api.discover(info.group, info.plural, info.versions).await {
-                Discovery::Served(version) => Some(version),
+                Discovery::Served(version) => {
+                    objects.served();
+                    Some(version)
+                }
                 // The definition exists, but the kind is not served yet, or not in a supported version.
                 Discovery::NotServed => None,
                 // The list fails too, and logs the failure.

@@ -46,6 +46,11 @@ impl ObjectsReceiver {
         self.deleting.clear();
     }
 
+    /// Reports that the cluster serves the kind.
+    pub(super) fn served(&self) {
+        self.sink.served(&self.cluster.id, self.info.kind, true);
+    }
+
     /// Whether objects have been read and not been deleted.
     pub(super) fn has_objects(&self) -> bool {
         !self.known.is_empty()
@@ -131,6 +136,7 @@ impl Receiver for ObjectsReceiver {
     }
 
     fn absent(&mut self) {
+        self.sink.served(&self.cluster.id, self.info.kind, false);
         self.begin_list();
         self.end_list();
     }

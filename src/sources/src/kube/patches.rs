@@ -1,4 +1,5 @@
-//! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11), taints of nodes (S24).
+//! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11), taints of nodes (S24),
+//! statuses of the Gateway API (G05). Creates GatewayClasses (G01).
 //!
 //! A part is written by a JSON patch that tests the present value. Server-side apply would replace a value that was not read,
 //! such as the addresses that another control plane has just allocated, and the lists of conditions are not maps: it would
@@ -12,38 +13,64 @@ use http::{Method, Request, header};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use sluice_engine::{Batch, Feed, Published, Value as Record};
-use sluice_graph::{AddressUpdate, ConditionUpdate, IngressStatusUpdate, TaintRemoval};
+use sluice_engine::{Batch, Feed, Key, Published, Value as Record};
+use sluice_graph::{
+    AddressUpdate, ConditionUpdate, IngressStatusUpdate, MissingGatewayClass, StatusKey, StatusUpdate, TaintRemoval,
+};
 use sluice_kube::{Backoff, ObjectPath, Term, TermEnded, chain, next_batch_or_due};
 use sluice_model::{Host, ObjectKey, Text};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+const SERVICE_ENTRIES: ObjectPath = ObjectPath::new("/apis/networking.istio.io/v1", "serviceentries");
+/// All versions of the Gateway API that are still supported have it.
+const GATEWAY_CLASS_VERSION: &str = "gateway.networking.k8s.io/v1";
+
 /// A part of an object that differs from what it should be.
 pub trait PartUpdate: Record {
-    /// The collection of the objects.
-    const OBJECTS: ObjectPath;
+    /// Key of the updates.
+    type Key: Key;
     /// The subresource that contains the part, such as `status`; empty for the object itself.
     const SUBRESOURCE: &'static str;
 
-    /// JSON patches: the next one is tried if the object is not as the previous one tests.
-    fn patches(&self) -> Vec<Value>;
+    /// The object, and its collection. `None` if the API server cannot have it.
+    fn object<'a>(&self, key: &'a Self::Key) -> Option<(ObjectPath, &'a ObjectKey)>;
+
+    /// What is written: the next write is tried if the object is not as the previous one tests.
+    fn writes(&self, key: &Self::Key) -> Vec<PartWrite>;
+}
+
+/// A write of a part of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PartWrite {
+    /// A JSON patch.
+    Patch(Value),
+    /// The object is created, unless it exists.
+    Create(Value),
 }
 
 impl PartUpdate for AddressUpdate {
-    const OBJECTS: ObjectPath = ObjectPath::new("/apis/networking.istio.io/v1", "serviceentries");
+    type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "status";
 
-    fn patches(&self) -> Vec<Value> {
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((SERVICE_ENTRIES, key))
+    }
+
+    fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
         replace_list("/status", "addresses", &addresses(&self.is), &addresses(&self.wanted))
     }
 }
 
 impl PartUpdate for IngressStatusUpdate {
-    const OBJECTS: ObjectPath = ObjectPath::new("/apis/networking.k8s.io/v1", "ingresses");
+    type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "status";
 
-    fn patches(&self) -> Vec<Value> {
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((ObjectPath::new("/apis/networking.k8s.io/v1", "ingresses"), key))
+    }
+
+    fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
         let address = |(host, ip): &(Text, Text)| match host.as_str() {
             "" => json!({"ip": ip.as_str()}),
             host => json!({"hostname": host}),
@@ -54,10 +81,14 @@ impl PartUpdate for IngressStatusUpdate {
 }
 
 impl PartUpdate for ConditionUpdate {
-    const OBJECTS: ObjectPath = ObjectPath::new("/apis/networking.istio.io/v1", "serviceentries");
+    type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "status";
 
-    fn patches(&self) -> Vec<Value> {
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((SERVICE_ENTRIES, key))
+    }
+
+    fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
         let present = list(&self.is);
         let others = present.as_array().into_iter().flatten();
         let mut wanted: Vec<Value> = others.filter(|it| it["type"] != self.condition.as_str()).cloned().collect();
@@ -72,10 +103,14 @@ impl PartUpdate for ConditionUpdate {
 }
 
 impl PartUpdate for TaintRemoval {
-    const OBJECTS: ObjectPath = ObjectPath::new("/api/v1", "nodes");
+    type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
 
-    fn patches(&self) -> Vec<Value> {
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((ObjectPath::new("/api/v1", "nodes"), key))
+    }
+
+    fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
         // The last one first: removals move those that follow.
         let remove = |position: &usize| {
             let path = format!("/spec/taints/{position}");
@@ -84,7 +119,57 @@ impl PartUpdate for TaintRemoval {
                 json!({"op": "remove", "path": path}),
             ]
         };
-        vec![self.positions.iter().rev().flat_map(remove).collect()]
+        vec![PartWrite::Patch(self.positions.iter().rev().flat_map(remove).collect())]
+    }
+}
+
+impl PartUpdate for StatusUpdate {
+    type Key = StatusKey;
+    const SUBRESOURCE: &'static str = "status";
+
+    fn object<'a>(&self, key: &'a StatusKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        let info = sluice_parse::kind_info(key.kind)?;
+        Some((ObjectPath::of_version(&self.api_version, info.plural), &key.object))
+    }
+
+    fn writes(&self, _: &StatusKey) -> Vec<PartWrite> {
+        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+        let (present, mut wanted) = (json(&self.is), json(&self.wanted));
+        set_transition_times(&mut wanted, &Timestamp::now().to_string());
+        vec![replace("/status", &present, &wanted)]
+    }
+}
+
+/// Sets the time of transition of all conditions that have none.
+fn set_transition_times(status: &mut Value, now: &str) {
+    match status {
+        Value::Object(fields) => {
+            for condition in fields.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+                if condition["lastTransitionTime"].is_null() {
+                    condition["lastTransitionTime"] = now.into();
+                }
+            }
+            let others = fields.iter_mut().filter(|(name, _)| *name != "conditions");
+            others.for_each(|(_, value)| set_transition_times(value, now));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| set_transition_times(item, now)),
+        _ => {}
+    }
+}
+
+impl PartUpdate for MissingGatewayClass {
+    type Key = ObjectKey;
+    const SUBRESOURCE: &'static str = "";
+
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((ObjectPath::of_version(GATEWAY_CLASS_VERSION, "gatewayclasses"), key))
+    }
+
+    fn writes(&self, key: &ObjectKey) -> Vec<PartWrite> {
+        vec![PartWrite::Create(json!({
+            "apiVersion": GATEWAY_CLASS_VERSION, "kind": "GatewayClass", "metadata": {"name": key.name.as_str()},
+            "spec": {"controllerName": self.controller.as_str(), "description": self.description.as_str()},
+        }))]
     }
 }
 
@@ -95,35 +180,34 @@ fn list(text: &str) -> Value {
 }
 
 /// Replaces the list `name` of the object `parent`. A list without items may be absent, and so may its parent.
-fn replace_list(parent: &str, name: &str, present: &Value, wanted: &Value) -> Vec<Value> {
+fn replace_list(parent: &str, name: &str, present: &Value, wanted: &Value) -> Vec<PartWrite> {
     let path = format!("{parent}/{name}");
-    let replace = |present: &Value| {
-        json!([
-            {"op": "test", "path": path, "value": present},
-            {"op": "add", "path": path, "value": wanted},
-        ])
-    };
     if *present != json!([]) {
-        return vec![replace(present)];
+        return vec![replace(&path, present, wanted)];
     }
-    let with_parent = json!([
-        {"op": "test", "path": parent, "value": null},
-        {"op": "add", "path": parent, "value": {name: wanted}},
-    ]);
-    vec![replace(&Value::Null), with_parent, replace(present)]
+    let with_parent = replace(parent, &Value::Null, &json!({name: wanted}));
+    vec![replace(&path, &Value::Null, wanted), with_parent, replace(&path, present, wanted)]
+}
+
+/// Replaces the value at a path, which must be as it was read; `null` is an absent one.
+fn replace(path: &str, present: &Value, wanted: &Value) -> PartWrite {
+    PartWrite::Patch(json!([
+        {"op": "test", "path": path, "value": present},
+        {"op": "add", "path": path, "value": wanted},
+    ]))
 }
 
 /// Writes a part of objects until they contain it.
 ///
 /// One of several control planes writes, see [`Election`](sluice_kube::Election). If two write at the same time, neither
 /// overwrites a part that it has not read.
-pub struct PartWriter<U> {
+pub struct PartWriter<U: PartUpdate> {
     client: Client,
     feed: Feed,
-    updates: Published<ObjectKey, U>,
+    updates: Published<U::Key, U>,
     backoff: Backoff,
     /// Pending writes, with the time of the next attempt.
-    pending: BTreeMap<ObjectKey, (Arc<U>, Instant)>,
+    pending: BTreeMap<U::Key, (Arc<U>, Instant)>,
     /// All inputs of the graph are synced.
     synced: bool,
 }
@@ -134,7 +218,7 @@ const OBSERVE_TIMEOUT: Duration = Duration::from_secs(60);
 impl<U: PartUpdate> PartWriter<U> {
     /// Writes the `updates` of the engine through `client`.
     #[must_use]
-    pub fn new(client: Client, feed: Feed, updates: Published<ObjectKey, U>) -> Self {
+    pub fn new(client: Client, feed: Feed, updates: Published<U::Key, U>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
         Self { client, feed: feed.only(&updates), updates, backoff, pending: BTreeMap::new(), synced: false }
     }
@@ -164,15 +248,16 @@ impl<U: PartUpdate> PartWriter<U> {
         let due: Vec<_> = self.pending.iter().filter(|(_, (_, due))| *due <= now).collect();
         let due: Vec<_> = due.into_iter().map(|(key, (update, _))| (key.clone(), update.clone())).collect();
         for (key, update) in due {
-            let wait = match term.write(self.write(&key, &update)).await? {
+            let Some((objects, object)) = update.object(&key) else { continue };
+            let wait = match term.write(self.write((&objects, object), &update.writes(&key))).await? {
                 Ok(()) => {
                     self.backoff.reset();
-                    debug!(kind = U::OBJECTS.plural(), object = %key, "wrote a part of an object");
+                    debug!(kind = objects.plural(), %object, "wrote a part of an object");
                     OBSERVE_TIMEOUT
                 }
                 Err(error) => {
-                    let kind = U::OBJECTS.plural();
-                    warn!(kind, object = %key, error = chain(&error), "failed to write a part of an object, retrying");
+                    let kind = objects.plural();
+                    warn!(kind, %object, error = chain(&error), "failed to write a part of an object, retrying");
                     self.backoff.failed()
                 }
             };
@@ -184,10 +269,10 @@ impl<U: PartUpdate> PartWriter<U> {
         Ok(())
     }
 
-    async fn write(&self, key: &ObjectKey, update: &U) -> Result<(), kube::Error> {
+    async fn write(&self, object: (&ObjectPath, &ObjectKey), writes: &[PartWrite]) -> Result<(), kube::Error> {
         let mut result = Ok(());
-        for patch in update.patches() {
-            result = self.patch(key, &patch).await;
+        for write in writes {
+            result = self.send(object, write).await;
             if !matches!(&result, Err(kube::Error::Api(status)) if is_failed_test(status.code)) {
                 break;
             }
@@ -195,15 +280,25 @@ impl<U: PartUpdate> PartWriter<U> {
         result
     }
 
-    async fn patch(&self, key: &ObjectKey, operations: &Value) -> Result<(), kube::Error> {
-        let uri = U::OBJECTS.of(&key.namespace, &key.name, U::SUBRESOURCE);
+    async fn send(&self, (objects, key): (&ObjectPath, &ObjectKey), write: &PartWrite) -> Result<(), kube::Error> {
+        let (method, path, content_type, body) = match write {
+            PartWrite::Patch(operations) => {
+                let path = objects.of(&key.namespace, &key.name, U::SUBRESOURCE);
+                (Method::PATCH, path, "application/json-patch+json", operations)
+            }
+            PartWrite::Create(object) => (Method::POST, objects.all(&key.namespace), "application/json", object),
+        };
         let request = Request::builder()
-            .method(Method::PATCH)
-            .uri(format!("{uri}?fieldManager=sluice"))
-            .header(header::CONTENT_TYPE, "application/json-patch+json")
-            .body(operations.to_string().into_bytes())
+            .method(method)
+            .uri(format!("{path}?fieldManager=sluice"))
+            .header(header::CONTENT_TYPE, content_type)
+            .body(body.to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
-        sluice_kube::request::<Value>(&self.client, request).await.map(|_| ())
+        match (sluice_kube::request::<Value>(&self.client, request).await, write) {
+            // The object exists; it may be one that this revision does not read.
+            (Err(kube::Error::Api(status)), PartWrite::Create(_)) if status.code == 409 => Ok(()),
+            (result, _) => result.map(|_| ()),
+        }
     }
 }
 

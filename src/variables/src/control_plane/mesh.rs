@@ -219,6 +219,13 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "A GatewayClass that is served even if it does not exist",
     ),
     followed(
+        "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER",
+        Bool,
+        "true",
+        "Create the GatewayClasses of the own controllers that do not exist",
+    ),
+    followed("PILOT_ENABLE_GATEWAY_API_STATUS", Bool, "true", "Write the statuses of the kinds of the Gateway API"),
+    followed(
         "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT",
         Bool,
         "true",

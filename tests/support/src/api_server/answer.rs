@@ -82,7 +82,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         return write::answer(&shared, &group, target.applying(is_apply), request.into_body()).await;
     }
     let (namespace, resource) = match rest {
-        ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
+        ["namespaces", _, resource, name, "status"] | [resource, name, "status"]
+            if request.method() == Method::PATCH =>
+        {
+            let namespace = if let ["namespaces", namespace, ..] = rest { namespace } else { "" };
             let target = [group, resource, namespace, name].map(str::to_owned);
             if let Some(answer) = wrong_answer(&shared, resource).await {
                 return answer;

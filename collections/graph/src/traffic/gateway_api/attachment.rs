@@ -119,7 +119,7 @@ impl ParentLookup {
     ) -> Vec<AttachedListeners> {
         let mut order: Vec<(usize, &ParentRef)> = route.parents.iter().enumerate().collect();
         order.sort_by_key(|(_, parent)| {
-            let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace } = parent;
+            let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace, .. } = parent;
             format!("{group}/{kind}/{name}/{section}/{port}.{namespace}")
         });
         let mut attached = Vec::new();

@@ -1,10 +1,12 @@
 //! GatewayClasses: the Gateways of our controllers (G01).
 
-use sluice_engine::{Context, Dep};
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep};
 use sluice_model::gateway_api::{GatewayClass, REMOTE_CLASS};
-use sluice_model::{ObjectKey, Text};
+use sluice_model::{Kind, ObjectKey, Text};
 
-use crate::options::GatewayApiOptions;
+use crate::inputs::{ObjectCollections, ServedKind};
+use crate::options::{GatewayApiOptions, GraphOptions};
 
 /// Which proxies serve the Gateways of a class.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,26 +35,61 @@ impl GatewayController {
     }
 }
 
+/// A GatewayClass that the control plane creates.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct MissingGatewayClass {
+    /// Its controller.
+    pub controller: Text,
+    /// Its description.
+    pub description: Text,
+}
+
+/// A class that needs no object, and its controller.
+struct KnownClass<'a> {
+    name: &'a str,
+    controller_name: &'a str,
+    controller: GatewayController,
+}
+
+/// Name of the controller of waypoints.
+pub(super) const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
+
+impl GatewayController {
+    /// The description of the class that is created for the controller.
+    fn description(self) -> &'static str {
+        match self {
+            Self::Router => "The default Istio GatewayClass",
+            Self::Remote => "Remote to this cluster. Does not deploy or affect configuration.",
+            Self::Waypoint => "The default Istio waypoint GatewayClass",
+            Self::EastWest => "The default GatewayClass for Istio East West Gateways",
+        }
+    }
+}
+
 impl GatewayApiOptions {
-    /// The classes that need no object, with the names of their controllers.
-    fn known(&self) -> [(&str, &str, GatewayController, bool); 4] {
-        [
-            (&self.default_class, &self.controller, GatewayController::Router, true),
+    /// The classes that need no object.
+    fn known(&self) -> impl Iterator<Item = KnownClass<'_>> {
+        let all = [
+            (self.default_class.as_str(), self.controller.as_str(), GatewayController::Router, true),
             (REMOTE_CLASS, "istio.io/unmanaged-gateway", GatewayController::Remote, self.remote),
-            ("istio-waypoint", "istio.io/mesh-controller", GatewayController::Waypoint, self.waypoints),
+            ("istio-waypoint", MESH_CONTROLLER, GatewayController::Waypoint, self.waypoints),
             ("istio-east-west", "istio.io/eastwest-controller", GatewayController::EastWest, self.east_west),
-        ]
+        ];
+        let enabled = all.into_iter().filter(|(.., enabled)| *enabled);
+        enabled.map(|(name, controller_name, controller, _)| KnownClass { name, controller_name, controller })
+    }
+
+    /// The controller of that name, if it is one of ours.
+    #[must_use]
+    pub(crate) fn controller_named(&self, name: &str) -> Option<GatewayController> {
+        self.known().find(|known| known.controller_name == name).map(|known| known.controller)
     }
 
     /// The controller of a class, with the object of the class if there is one; `None` if it is not ours.
     #[must_use]
     pub(crate) fn controller_of(&self, class: &str, object: Option<&GatewayClass>) -> Option<GatewayController> {
-        let find = |matches: &dyn Fn(&str, &str) -> bool| {
-            let known = self.known().into_iter().filter(|(.., enabled)| *enabled);
-            known.into_iter().find(|(class, controller, ..)| matches(class, controller)).map(|(_, _, found, _)| found)
-        };
-        let by_object = object.and_then(|object| find(&|_, controller| *controller == *object.controller));
-        by_object.or_else(|| find(&|name, _| name == class))
+        let by_object = object.and_then(|object| self.controller_named(&object.controller));
+        by_object.or_else(|| self.known().find(|known| known.name == class).map(|known| known.controller))
     }
 }
 
@@ -66,6 +103,35 @@ pub(super) fn find_controller(
 ) -> Option<GatewayController> {
     let object = cx.get(classes, &ObjectKey::new(cluster.clone(), Text::default(), class.clone()));
     options.controller_of(class, object.as_deref())
+}
+
+/// GatewayClasses that the control plane creates: those of its controllers that do not exist (G01). Existing ones are left as
+/// they are.
+/// Key: the class, without a namespace. From: `served_kinds`, `gateway_classes`. Changes when: a class is created or deleted, or
+/// the kind is defined. Size: none once all exist. Rejects: none.
+pub(crate) fn derive_missing_classes<'s>(
+    served: &Collection<'s, ServedKind, ()>,
+    objects: &ObjectCollections<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, MissingGatewayClass> {
+    let (cluster, options) = (options.cluster.clone(), options.gateway_api.clone());
+    served.derive_many("missing_gateway_classes", |deps| {
+        let classes = deps.on(&objects.gateway_classes);
+        move |cx, served, ()| {
+            if !options.creates_classes || served.kind != Kind::GatewayClass || served.cluster != cluster {
+                return Vec::new();
+            }
+            let missing = |known: KnownClass<'_>| {
+                let key = ObjectKey::new(cluster.clone(), "", known.name);
+                let class = MissingGatewayClass {
+                    controller: known.controller_name.into(),
+                    description: known.controller.description().into(),
+                };
+                cx.get(&classes, &key).is_none().then_some((key, class))
+            };
+            options.known().filter_map(missing).collect()
+        }
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,77 @@
+//! Conditions: the list of an object, with those of other writers.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use sluice_model::Text;
+
+/// A wanted condition.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct Condition {
+    /// Its type.
+    pub(crate) kind: &'static str,
+    /// It is met.
+    pub(crate) is_met: bool,
+    /// Why it has the status, as one word.
+    pub(crate) reason: Text,
+    /// Why it has the status, as a sentence.
+    pub(crate) message: Text,
+}
+
+impl Condition {
+    /// A condition that is met.
+    pub(crate) fn met(kind: &'static str, reason: impl Into<Text>, message: impl Into<Text>) -> Self {
+        Self { kind, is_met: true, reason: reason.into(), message: message.into() }
+    }
+}
+
+/// The present list of conditions with wanted ones: each replaces the one of its type, or is added in order of the types. As in
+/// the reference, a condition whose status, message and generation stay is kept, whatever its reason. The time of transition
+/// stays with the status.
+pub(crate) fn merge(present: Option<&Value>, generation: i64, wanted: &[Condition]) -> Value {
+    let mut list: Vec<Value> = present.and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut wanted: Vec<&Condition> = wanted.iter().collect();
+    wanted.sort_by_key(|condition| condition.kind);
+    for Condition { kind, is_met, reason, message } in wanted {
+        let status = if *is_met { "True" } else { "False" };
+        let mut condition = json!({
+            "type": kind, "status": status, "reason": reason.as_str(), "message": message.as_str(),
+            "observedGeneration": generation,
+        });
+        let Some(old) = list.iter_mut().find(|old| old["type"] == **kind) else {
+            list.push(condition);
+            continue;
+        };
+        if old["status"] == status {
+            if old["message"] == condition["message"] && old["observedGeneration"] == generation {
+                continue;
+            }
+            condition["lastTransitionTime"] = old["lastTransitionTime"].take();
+        }
+        *old = condition;
+    }
+    Value::Array(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_replaces_the_one_of_its_type_and_keeps_its_time_with_its_status() {
+        let stored = |kind: &str, status: &str, generation: i64| {
+            json!({"type": kind, "status": status, "reason": "R", "message": "m", "observedGeneration": generation,
+                   "lastTransitionTime": "T"})
+        };
+        let present = json!([stored("Other", "True", 1), stored("A", "True", 1), stored("B", "False", 1)]);
+        let wanted = [Condition::met("C", "R", "m"), Condition::met("B", "R", "m"), Condition::met("A", "Else", "m")];
+        let same = merge(Some(&present), 1, &wanted);
+        assert_eq!(same[0], present[0], "of another writer");
+        assert_eq!(same[1], present[1], "a reason alone is no change");
+        assert_eq!((&same[2]["status"], same[2].get("lastTransitionTime")), (&json!("True"), None));
+        assert_eq!(same[3]["type"], "C");
+        let later = merge(Some(&present), 2, &wanted);
+        assert_eq!((&later[1]["observedGeneration"], &later[1]["lastTransitionTime"]), (&json!(2), &json!("T")));
+        assert_eq!(merge(Some(&same), 1, &wanted), same);
+        assert_eq!(merge(None, 1, &wanted[..1])[0]["type"], "C");
+    }
+}
