@@ -20,6 +20,9 @@ pub const HTTP_PROXY_ROUTES: &str = "http_proxy";
 /// Cluster and internal listener that tunnel connections over HBONE.
 pub(crate) const CONNECT_ORIGINATE: &str = "connect_originate";
 
+/// Cluster of a backend that a route of the Gateway API may not refer to. It does not exist, so that requests fail.
+pub(crate) const UNKNOWN_SERVICE: &str = "UnknownService";
+
 /// Outbound cluster of a service port.
 #[must_use]
 pub fn outbound_cluster(port: u32, subset: &str, host: &str) -> String {

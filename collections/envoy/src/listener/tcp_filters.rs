@@ -110,6 +110,9 @@ impl TcpFilterInputs<'_> {
 
     /// The cluster of a destination, by its port, or the only port of its service, or the port of the listener.
     fn cluster(&self, destination: &Destination) -> String {
+        if destination.host.as_str().is_empty() {
+            return name::UNKNOWN_SERVICE.to_owned();
+        }
         let port = destination.port.unwrap_or_else(|| {
             match self.service(&destination.host).map(|service| service.ports.as_slice()) {
                 Some([only]) => u32::from(only.port),
@@ -192,4 +195,28 @@ fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
         format!("{host}:{}", tunnel.target_port)
     };
     Some(TunnelingConfig { hostname, use_post: tunnel.protocol == *"POST", ..TunnelingConfig::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destination_without_a_host_has_a_cluster_that_does_not_exist() {
+        let (destinations, port_name) = (Destinations::new(), Text::default());
+        let inputs = TcpFilterInputs {
+            class: ListenerClass::Gateway,
+            protocol: Protocol::Tcp,
+            port: 34001,
+            port_name: &port_name,
+            destinations: &destinations,
+            exchanges_metadata: false,
+            tunnels: false,
+            policies: None,
+            before_proxy: &[],
+        };
+        assert_eq!(inputs.cluster(&Destination::default()), "UnknownService");
+        let known = Destination { host: "a.example".into(), ..Destination::default() };
+        assert_eq!(inputs.cluster(&known), "outbound|34001||a.example");
+    }
 }

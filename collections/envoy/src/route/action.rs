@@ -81,7 +81,7 @@ pub(super) fn set_timeout(action: &mut RouteAction, timeout: Option<Duration>) {
 /// The cluster of a destination (N01).
 fn cluster(inputs: &RouteInputs<'_>, destination: &Destination) -> String {
     if destination.host.as_str().is_empty() {
-        return "UnknownService".into();
+        return name::UNKNOWN_SERVICE.into();
     }
     let service = (inputs.service)(&destination.host);
     let host = service.as_ref().and_then(|service| service.alias_of.as_ref()).unwrap_or(&destination.host);
