@@ -196,7 +196,9 @@ impl App {
             let write = move |term: Term| {
                 let statuses = PartWriter::new(client.clone(), engine.feed(), statuses.clone()).run(term.clone());
                 let classes = PartWriter::new(client.clone(), engine.feed(), classes.clone()).run(term);
-                async { drop(futures::join!(statuses, classes)) }
+                async {
+                    futures::join!(statuses, classes);
+                }
             };
             election.clone().lead(lock.clone(), stop.clone(), write)
         });

@@ -13,6 +13,7 @@ use sluice_xds_protocol::HEALTH_TYPE;
 
 use crate::fixture::{ALL, Proxy, SYSTEM, USER, node, render_templates, start_with_crds, until};
 use crate::identity::connect;
+use crate::kube_suite::gateway_objects::gateway_objects;
 use crate::webhooks::start_with_webhooks;
 
 /// Granted rights that a short run does not use, and why.
@@ -69,6 +70,11 @@ async fn no_request_is_refused_and_every_right_is_used() -> Result<()> {
             "spec": {"ports": [{"port": 80}], "externalIPs": ["192.0.2.7"]},
         }))
         .await?;
+    // Statuses of the Gateway API are written.
+    cluster.create_namespace("edge", json!({})).await?;
+    for object in gateway_objects() {
+        cluster.apply(&object).await?;
+    }
     // Webhook configurations are written.
     let control_plane = start_with_webhooks(&cluster).await?;
     // A proxy: its token is reviewed, it gets a certificate, and its right to read Secrets is reviewed.

@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::gateway_api::GROUP;
+use sluice_parse::KINDS;
 use sluice_sources::kube::PartWriter;
 use sluice_testkit::api_server::{ApiServer, ResourceKind};
 use sluice_testkit::wait::until;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::kube_suite::gateway_objects::{gateway_objects, route};
 use crate::kube_suite::source::{cluster, options, source, start_sink};
 
 /// Reads a cluster, and writes its GatewayClasses and statuses of the Gateway API until the guard is dropped.
@@ -34,6 +36,89 @@ pub(crate) async fn accepted_class(server: &ApiServer, name: &str) -> Value {
         (class["status"]["conditions"][0]["status"] == "True").then_some(class)
     })
     .await
+}
+
+/// Waits until the statuses of objects of all kinds are written.
+pub(crate) async fn write_all_statuses(server: &ApiServer) {
+    accepted_class(server, "istio").await;
+    for object in gateway_objects() {
+        server.apply(object);
+    }
+    for (resource, name) in [("gateways", "door"), ("listenersets", "more")] {
+        until(resource, || {
+            let object = server.get(GROUP, resource, "edge", name)?;
+            object["status"]["conditions"].is_array().then_some(())
+        })
+        .await;
+    }
+    until("the policy", || {
+        let object = server.get(GROUP, "backendtlspolicies", "edge", "tls")?;
+        object["status"]["ancestors"][0]["conditions"].is_array().then_some(())
+    })
+    .await;
+    for resource in ["grpcroutes", "httproutes", "tcproutes", "tlsroutes"] {
+        until(resource, || {
+            let object = server.get(GROUP, resource, "edge", "route")?;
+            object["status"]["parents"][0]["conditions"].is_array().then_some(())
+        })
+        .await;
+    }
+}
+
+fn define_all(server: &ApiServer) {
+    for info in KINDS.iter().filter(|info| info.group == GROUP) {
+        let (group, versions) = (info.group, info.versions.to_vec());
+        server.define(ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statuses_keep_the_entries_of_other_controllers_and_are_written_again_after_failures() {
+    let server = ApiServer::start().await.expect("a server");
+    define_all(&server);
+    let other = json!({
+        "parentRef": {"name": "theirs"}, "controllerName": "example.org/other",
+        "conditions": [{"type": "Accepted", "status": "True", "reason": "Theirs", "message": "m",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    let mut object = route("HTTPRoute", "http");
+    object["status"] = json!({"parents": [other]});
+    server.apply(object);
+    server.forbid("httproutes/status", true);
+    let client = || server.client().expect("a client");
+    let _writing = write_gateway_api(client(), client());
+    let parents = || server.get(GROUP, "httproutes", "edge", "route").map(|it| it["status"]["parents"].clone());
+    for object in gateway_objects().into_iter().filter(|object| object["kind"] != "HTTPRoute") {
+        server.apply(object);
+    }
+    let attached = |count: u32| {
+        let gateway = server.get(GROUP, "gateways", "edge", "door")?;
+        let listeners = gateway["status"]["listeners"].as_array()?;
+        (listeners[0]["attachedRoutes"] == count).then_some(gateway.clone())
+    };
+    let gateway = until("both routes are attached", || attached(2)).await;
+    assert_eq!(gateway["status"]["conditions"][1]["reason"], "AddressNotUsable", "{gateway}");
+    server.forbid("httproutes/status", false);
+    let written =
+        until("the status is written", || parents().filter(|it| it.as_array().is_some_and(|it| it.len() == 2)));
+    let written = written.await;
+    assert_eq!(written[0], other);
+    assert_eq!(written[1]["parentRef"]["sectionName"], "http");
+    let resolved = |parents: &Value| {
+        let conditions = parents[1]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|condition| condition["type"] == "ResolvedRefs").unwrap_or_default()
+    };
+    assert_eq!(resolved(&written)["message"], "backend(cart.edge.svc.cluster.local) not found");
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "edge", "name": "cart"},
+        "spec": {"ports": [{"port": 80}]},
+    }));
+    let found = until("the backend is found", || parents().filter(|it| resolved(it)["status"] == "True")).await;
+    assert_eq!(found[0], other);
+    assert_eq!(found[1]["conditions"][0], written[1]["conditions"][0], "a condition that stays keeps its time");
+    // A route that is deleted is no longer counted.
+    server.delete("grpcroutes", "edge", "route");
+    until("one route is attached", || attached(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,7 +21,7 @@ use sluice_testkit::wait::until;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::gateway_api::{accepted_class, write_gateway_api};
+use crate::gateway_api::{write_all_statuses, write_gateway_api};
 use crate::kube_suite::addresses::{allocate, service_entry};
 use crate::kube_suite::secret_access::SecretReviewFixture;
 use crate::kube_suite::source::{self, Record, RunningSource, options};
@@ -164,7 +164,7 @@ async fn the_chart_grants_exactly_the_rights_used() {
     kube_writes::register_workload(&running.server).await;
     kube_writes::write_ingress_status(&running.server).await;
     let writing = write_gateway_api(client_of(running.server.address()), running.server.client().expect("a client"));
-    accepted_class(&running.server, "istio").await;
+    write_all_statuses(&running.server).await;
     drop(writing);
     let reviewing = SecretReviewFixture::start([("c".into(), running.server.client().expect("a client"))].into());
     reviewing.connect("c", "edge", "gateway");

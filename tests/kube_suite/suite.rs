@@ -21,6 +21,7 @@ mod answers;
 mod authority;
 mod config_maps;
 mod definitions;
+pub(crate) mod gateway_objects;
 mod leader;
 mod lists;
 pub(crate) mod remote;

@@ -74,7 +74,7 @@ use proxies::{
 use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, network_gateways, services};
 use traffic::ambient::AmbientInputs;
-use traffic::gateway_api::classes;
+use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::secrets::Secrets;
@@ -144,7 +144,14 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
         let discovered_namespaces = discovery::discovered_namespaces(&raw.namespaces, &discovery);
         let bundles = discovery::discovered("root_bundles", &raw.root_bundles, &discovery);
-        let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, &bundles, options);
+        let of_gateway_api = GatewayApiInputs {
+            objects: &objects,
+            services: &services,
+            services_by_host: &services_by_host,
+            endpoints: &endpoints,
+            bundles: &bundles,
+        };
+        let gateway_api = gateway_api::derive_gateway_api(&of_gateway_api, options);
         let missing_gateway_classes = classes::derive_missing_classes(&raw.served_kinds, &objects, options);
         let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways, gateway_api.gateways]);
         let generated_routes = [ingresses.virtual_services, gateway_api.virtual_services];

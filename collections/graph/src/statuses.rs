@@ -10,11 +10,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sluice_model::{Kind, ObjectKey, StoredStatus, Text};
 
-pub(crate) use conditions::Condition;
-use conditions::merge;
-pub(crate) use revision::is_of_revision;
+pub(crate) use conditions::{StatusCondition, merge};
+pub(crate) use revision::{RevisionLookup, is_of_revision};
 
-/// An object whose status has to be written.
+/// An object with a status, by its kind.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct StatusKey {
     /// Its kind.
@@ -34,14 +33,40 @@ pub struct StatusUpdate {
     pub wanted: Text,
 }
 
+/// Why a condition is not met.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct StatusProblem {
+    /// As one word.
+    pub(crate) reason: &'static str,
+    /// As a sentence.
+    pub(crate) message: Text,
+}
+
+impl StatusProblem {
+    /// A problem.
+    pub(crate) fn new(reason: &'static str, message: impl Into<Text>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// The first of two problems, with the messages of both.
+    pub(crate) fn joined(first: Option<Self>, second: Option<Self>) -> Option<Self> {
+        match (first, second) {
+            (Some(first), Some(second)) => {
+                Some(Self { message: format!("{}; {}", first.message, second.message).into(), ..first })
+            }
+            (first, second) => first.or(second),
+        }
+    }
+}
+
 /// A stored status as JSON, which a derivation changes to the wanted one.
-pub(crate) struct Draft<'a> {
+pub(crate) struct StatusDraft<'a> {
     stored: &'a StoredStatus,
     present: Value,
     wanted: Map<String, Value>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> StatusDraft<'a> {
     /// The stored status.
     pub(crate) fn new(stored: &'a StoredStatus) -> Self {
         let present: Value = serde_json::from_str(&stored.json).unwrap_or_default();
@@ -49,10 +74,35 @@ impl<'a> Draft<'a> {
         Self { stored, present, wanted }
     }
 
+    /// The generation of the object, which conditions report.
+    pub(crate) fn generation(&self) -> i64 {
+        self.stored.generation
+    }
+
+    /// A field of the wanted status.
+    pub(crate) fn get(&self, field: &str) -> Option<&Value> {
+        self.wanted.get(field)
+    }
+
+    /// Sets a field, or removes it.
+    pub(crate) fn set(&mut self, field: &str, value: Option<Value>) {
+        match value {
+            Some(value) => drop(self.wanted.insert(field.to_owned(), value)),
+            None => drop(self.wanted.remove(field)),
+        }
+    }
+
     /// Sets conditions of the object.
-    pub(crate) fn set_conditions(&mut self, conditions: &[Condition]) {
+    pub(crate) fn set_conditions(&mut self, conditions: &[StatusCondition]) {
         let merged = merge(self.wanted.get("conditions"), self.stored.generation, conditions);
         self.wanted.insert("conditions".to_owned(), merged);
+    }
+
+    /// Removes a condition of the object.
+    pub(crate) fn remove_condition(&mut self, kind: &str) {
+        if let Some(conditions) = self.wanted.get_mut("conditions").and_then(Value::as_array_mut) {
+            conditions.retain(|condition| condition["type"] != kind);
+        }
     }
 
     /// The update; `None` if the stored status is the wanted one.

@@ -16,6 +16,7 @@ mod registry;
 mod routes;
 mod secrets;
 mod sidecars;
+mod statuses;
 mod trust_bundle;
 mod virtual_hosts;
 mod work;

@@ -324,6 +324,8 @@ pub(crate) fn difference(handles: &Handles, left: &Snapshot, right: &Snapshot) -
         .or_else(|| of(left, right, &handles.endpoint_chunks))
         .or_else(|| of(left, right, &handles.service_targets))
         .or_else(|| of(left, right, &handles.address_updates))
+        .or_else(|| of(left, right, &handles.status_updates))
+        .or_else(|| of(left, right, &handles.missing_gateway_classes))
         .or_else(|| of(left, right, &handles.gateway_names))
         .or_else(|| of(left, right, &handles.wanted_jwks))
         .or_else(|| of(left, right, &handles.wanted_secret_reviews))

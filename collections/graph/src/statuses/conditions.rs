@@ -4,9 +4,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sluice_model::Text;
 
+use super::StatusProblem;
+
 /// A wanted condition.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct Condition {
+pub(crate) struct StatusCondition {
     /// Its type.
     pub(crate) kind: &'static str,
     /// It is met.
@@ -17,21 +19,34 @@ pub(crate) struct Condition {
     pub(crate) message: Text,
 }
 
-impl Condition {
+impl StatusCondition {
     /// A condition that is met.
     pub(crate) fn met(kind: &'static str, reason: impl Into<Text>, message: impl Into<Text>) -> Self {
         Self { kind, is_met: true, reason: reason.into(), message: message.into() }
+    }
+
+    /// A condition that is not met.
+    pub(crate) fn not_met(kind: &'static str, reason: impl Into<Text>, message: impl Into<Text>) -> Self {
+        Self { is_met: false, ..Self::met(kind, reason, message) }
+    }
+
+    /// This condition, unless there is a problem.
+    pub(crate) fn unless(self, problem: Option<&StatusProblem>) -> Self {
+        match problem {
+            Some(problem) => Self::not_met(self.kind, problem.reason, problem.message.clone()),
+            None => self,
+        }
     }
 }
 
 /// The present list of conditions with wanted ones: each replaces the one of its type, or is added in order of the types. As in
 /// the reference, a condition whose status, message and generation stay is kept, whatever its reason. The time of transition
 /// stays with the status.
-pub(crate) fn merge(present: Option<&Value>, generation: i64, wanted: &[Condition]) -> Value {
+pub(crate) fn merge(present: Option<&Value>, generation: i64, wanted: &[StatusCondition]) -> Value {
     let mut list: Vec<Value> = present.and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut wanted: Vec<&Condition> = wanted.iter().collect();
+    let mut wanted: Vec<&StatusCondition> = wanted.iter().collect();
     wanted.sort_by_key(|condition| condition.kind);
-    for Condition { kind, is_met, reason, message } in wanted {
+    for StatusCondition { kind, is_met, reason, message } in wanted {
         let status = if *is_met { "True" } else { "False" };
         let mut condition = json!({
             "type": kind, "status": status, "reason": reason.as_str(), "message": message.as_str(),
@@ -63,7 +78,11 @@ mod tests {
                    "lastTransitionTime": "T"})
         };
         let present = json!([stored("Other", "True", 1), stored("A", "True", 1), stored("B", "False", 1)]);
-        let wanted = [Condition::met("C", "R", "m"), Condition::met("B", "R", "m"), Condition::met("A", "Else", "m")];
+        let wanted = [
+            StatusCondition::met("C", "R", "m"),
+            StatusCondition::met("B", "R", "m"),
+            StatusCondition::met("A", "Else", "m"),
+        ];
         let same = merge(Some(&present), 1, &wanted);
         assert_eq!(same[0], present[0], "of another writer");
         assert_eq!(same[1], present[1], "a reason alone is no change");

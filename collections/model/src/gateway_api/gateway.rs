@@ -33,6 +33,10 @@ pub struct Gateway {
     pub allowed_listeners: NamespaceSelection,
     /// Verification of client certificates, if configured.
     pub frontend_tls: Option<FrontendTls>,
+    /// The client certificate for backends. It is not used.
+    pub backend_certificate: Option<ObjectRef>,
+    /// Parameters of the deployed proxies. They are not used.
+    pub parameters: Option<ObjectRef>,
     /// Assigned addresses, from its status.
     pub assigned_addresses: Vec<GatewayAddress>,
     /// Its status.

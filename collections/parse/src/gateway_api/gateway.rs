@@ -14,6 +14,7 @@ use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
+    let tls = fields.object("tls");
     let gateway = Gateway {
         meta: item.meta(findings),
         class: fields.text("gatewayClassName"),
@@ -22,11 +23,16 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         allowed_listeners: fields
             .read("allowedListeners", |allowed| allowed.read("namespaces", namespaces).unwrap_or_default())
             .unwrap_or(NamespaceSelection::Unset),
-        frontend_tls: fields.object("tls").and_then(|tls| {
+        backend_certificate: tls.as_ref().and_then(|tls| {
             tls.read("backend", |backend| {
                 backend.read("clientCertificateRef", |reference| object_ref(reference, "", "Secret"))
-            });
-            tls.read("frontend", frontend_tls)
+            })
+            .flatten()
+        }),
+        frontend_tls: tls.as_ref().and_then(|tls| tls.read("frontend", frontend_tls)),
+        parameters: fields.object("infrastructure").and_then(|infrastructure| {
+            infrastructure.ignore_rest();
+            infrastructure.read("parametersRef", |reference| object_ref(reference, "", ""))
         }),
         assigned_addresses: assigned_addresses(item.object),
         status: item.status(),
@@ -34,10 +40,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     if gateway.class.is_empty() {
         fields.reject("gatewayClassName", "`gatewayClassName` is required");
     }
-    // Used by the controller that deploys Gateways.
-    fields.read("infrastructure", Fields::ignore_rest);
     fields.text("defaultScope");
-    drop(fields);
+    drop((tls, fields));
     (!findings.has_errors()).then(|| Object::KubernetesGateway(Box::new(gateway)))
 }
 

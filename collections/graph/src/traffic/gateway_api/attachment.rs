@@ -1,4 +1,4 @@
-//! Attachment: which listeners a route is attached to (G02).
+//! Attachment: which listeners a route is attached to (G02), and why it is not attached to others (G05).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,20 +6,36 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
-use sluice_model::{Host, MESH_GATEWAY, NETWORKING_GROUP, ObjectKey, ServiceEntry, Text};
+use sluice_model::{Host, Labels, MESH_GATEWAY, NETWORKING_GROUP, ObjectKey, ServiceEntry, Text, label};
 
 use super::listeners::{BoundListener, ListenerKey, ParentKey};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
+use crate::statuses::StatusProblem;
 
 /// The indexes of objects that routes can be attached to.
 pub(super) struct RouteParents<'s> {
     listeners: Index<'s, ParentKey, ListenerKey, BoundListener>,
-    /// Services of Kubernetes, by key only.
-    pub(super) services: Collection<'s, ObjectKey, ()>,
-    entries: Collection<'s, ObjectKey, Vec<Host>>,
+    /// Services of Kubernetes: whether they have a waypoint.
+    services: Collection<'s, ObjectKey, bool>,
+    entries: Collection<'s, ObjectKey, ParentEntry>,
+    /// Namespaces: whether they have a waypoint.
+    namespaces: Collection<'s, ObjectKey, bool>,
     domain: Text,
+}
+
+/// A ServiceEntry as a parent.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct ParentEntry {
+    hosts: Vec<Host>,
+    /// It has a waypoint.
+    has_waypoint: bool,
+}
+
+/// Whether labels name a waypoint.
+fn has_waypoint(labels: &Labels) -> bool {
+    labels.get(label::USE_WAYPOINT).is_some_and(|name| !name.is_empty() && !name.eq_ignore_ascii_case("none"))
 }
 
 impl<'s> RouteParents<'s> {
@@ -31,10 +47,15 @@ impl<'s> RouteParents<'s> {
     ) -> Self {
         Self {
             listeners: listeners.index("gateway_api/by-parent", |key, bound| [(key.parent.clone(), bound.clone())]),
-            services: objects.kubernetes_services.map("gateway_api/services", |_, _| ()),
-            entries: objects
-                .service_entries
-                .map("gateway_api/service_entries", |_, entry: &ServiceEntry| entry.hosts.clone()),
+            services: objects
+                .kubernetes_services
+                .map("gateway_api/services", |_, service| has_waypoint(&service.meta.labels)),
+            entries: objects.service_entries.map("gateway_api/service_entries", |_, entry: &ServiceEntry| {
+                ParentEntry { hosts: entry.hosts.clone(), has_waypoint: has_waypoint(&entry.meta.labels) }
+            }),
+            namespaces: objects
+                .namespaces
+                .map("gateway_api/waypoint_namespaces", |_, namespace| has_waypoint(&namespace.labels)),
             domain: options.domain.clone(),
         }
     }
@@ -44,14 +65,46 @@ impl<'s> RouteParents<'s> {
 #[derive(Clone)]
 pub(super) struct ParentLookup {
     listeners: IndexDep<ParentKey, ListenerKey, BoundListener>,
-    services: Dep<ObjectKey, ()>,
-    entries: Dep<ObjectKey, Vec<Host>>,
+    services: Dep<ObjectKey, bool>,
+    entries: Dep<ObjectKey, ParentEntry>,
+    namespaces: Dep<ObjectKey, bool>,
     domain: Text,
+}
+
+/// The result of a reference to a parent: one for each listener of a Gateway or ListenerSet, and one for a Service.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct ParentResult {
+    /// Index of the reference in the route.
+    pub(super) reference: usize,
+    /// The parent is a Service or ServiceEntry, and not a listener.
+    pub(super) is_mesh: bool,
+    /// Why the route is not attached.
+    pub(super) denied: Option<StatusProblem>,
+    /// What is said about the waypoint of a Service.
+    pub(super) waypoint: Option<&'static str>,
+}
+
+/// What a route is attached to.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct Attachments {
+    /// The listeners and Services, by gateway name.
+    pub(super) attached: Vec<AttachedListeners>,
+    /// The results of all references to parents of our controllers, in the order of the references as texts.
+    pub(super) results: Vec<ParentResult>,
+}
+
+impl Attachments {
+    /// Whether there is a result of a Service, or of a listener.
+    pub(super) fn concerns(&self, is_mesh: bool) -> bool {
+        self.results.iter().any(|result| result.is_mesh == is_mesh)
+    }
 }
 
 /// A listener or service that a route is attached to.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct AttachedListeners {
+    /// The listener; `None` for a Service.
+    pub(super) listener: Option<ListenerKey>,
     /// The Gateway as `namespace/name`, or [`MESH_GATEWAY`].
     pub(super) gateway: Text,
     /// Index of the reference in the route.
@@ -105,59 +158,91 @@ impl ParentLookup {
             listeners: deps.by(&parents.listeners),
             services: deps.on(&parents.services),
             entries: deps.on(&parents.entries),
+            namespaces: deps.on(&parents.namespaces),
             domain: parents.domain.clone(),
         }
     }
 
-    /// The listeners and services that a route is attached to, by gateway name. Findings in a reference go to
-    /// `problem`, with its index.
+    /// What a route is attached to. Findings in a reference go to `problem`, with its index.
     pub(super) fn attach(
         &self,
         cx: &Context,
         route: &AttachingRoute<'_>,
         mut problem: impl FnMut(usize, &str),
-    ) -> Vec<AttachedListeners> {
+    ) -> Attachments {
         let mut order: Vec<(usize, &ParentRef)> = route.parents.iter().enumerate().collect();
-        order.sort_by_key(|(_, parent)| {
-            let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace, .. } = parent;
-            format!("{group}/{kind}/{name}/{section}/{port}.{namespace}")
-        });
-        let mut attached = Vec::new();
+        order.sort_by_key(|(_, parent)| reference_text(parent));
+        let mut found = Attachments::default();
         for (place, parent) in order {
             let key = ObjectKey::new(route.key.cluster.clone(), parent.namespace.clone(), parent.name.clone());
-            let found = if parent.kind.is("", "Service") {
-                let host = service_host(&parent.name, &parent.namespace, &self.domain);
-                cx.get(&self.services, &key).map(|_| vec![host]).ok_or("there is no such Service")
-            } else if parent.kind.is(NETWORKING_GROUP, "ServiceEntry") {
-                let hosts = cx.get(&self.entries, &key);
-                hosts.map(|hosts| (*hosts).clone()).ok_or("there is no such ServiceEntry")
-            } else {
-                let is_set = parent.kind.is(GROUP, "ListenerSet");
-                if is_set || parent.kind.is(GROUP, "Gateway") {
-                    let parent_key = ParentKey { is_set, object: key };
-                    let before = attached.len();
-                    let reason = self.attach_to_listeners(cx, route, (place, parent), &parent_key, &mut attached);
-                    if let Some(reason) = reason.filter(|_| attached.len() == before) {
-                        problem(place, reason);
-                    }
+            let is_set = parent.kind.is(GROUP, "ListenerSet");
+            if is_set || parent.kind.is(GROUP, "Gateway") {
+                let parent_key = ParentKey { is_set, object: key };
+                let before = found.attached.len();
+                let reason = self.attach_to_listeners(cx, route, (place, parent), &parent_key, &mut found);
+                if let Some(reason) = reason.filter(|_| found.attached.len() == before) {
+                    problem(place, reason);
                 }
-                // A parent of another kind belongs to another controller.
                 continue;
-            };
-            match found {
-                Ok(hosts) => attached.push(AttachedListeners {
-                    gateway: MESH_GATEWAY.into(),
-                    reference: place,
-                    port: parent.port,
-                    hosts,
-                    hostname: Text::default(),
-                    banned: BTreeSet::new(),
-                }),
-                Err(reason) => problem(place, reason),
             }
+            // A parent of another kind belongs to another controller.
+            let Some(parent_found) = self.mesh_parent(cx, parent, &key) else { continue };
+            let mut result = ParentResult { reference: place, is_mesh: true, denied: None, waypoint: None };
+            match parent_found {
+                Ok((hosts, has_waypoint)) => {
+                    result.waypoint = self.waypoint_message(cx, &key, has_waypoint);
+                    found.attached.push(AttachedListeners {
+                        listener: None,
+                        gateway: MESH_GATEWAY.into(),
+                        reference: place,
+                        port: parent.port,
+                        hosts,
+                        hostname: Text::default(),
+                        banned: BTreeSet::new(),
+                    });
+                }
+                Err((reason, denied)) => {
+                    problem(place, reason);
+                    result.denied = Some(denied);
+                    result.waypoint = Some("parent not found");
+                }
+            }
+            found.results.push(result);
         }
-        attached.sort_by(|a, b| a.gateway.cmp(&b.gateway));
-        attached
+        found.attached.sort_by(|a, b| a.gateway.cmp(&b.gateway));
+        found
+    }
+
+    /// The hosts of a Service or ServiceEntry, and whether it has a waypoint; or the finding. `None` for another kind.
+    #[expect(clippy::type_complexity, reason = "it is used once")]
+    fn mesh_parent(
+        &self,
+        cx: &Context,
+        parent: &ParentRef,
+        key: &ObjectKey,
+    ) -> Option<Result<(Vec<Host>, bool), (&'static str, StatusProblem)>> {
+        let absent = |finding: &'static str, what: &str| {
+            (finding, StatusProblem::new(NO_MATCHING_PARENT, format!("parent {what}: \"{}\" not found", parent.name)))
+        };
+        if parent.kind.is("", "Service") {
+            let host = service_host(&parent.name, &parent.namespace, &self.domain);
+            let found = cx.get(&self.services, key).map(|has_waypoint| (vec![host], *has_waypoint));
+            Some(found.ok_or_else(|| absent("there is no such Service", "service")))
+        } else if parent.kind.is(NETWORKING_GROUP, "ServiceEntry") {
+            let found = cx.get(&self.entries, key).map(|entry| (entry.hosts.clone(), entry.has_waypoint));
+            Some(found.ok_or_else(|| absent("there is no such ServiceEntry", "service entry")))
+        } else {
+            None
+        }
+    }
+
+    /// What is said about the waypoint of a parent.
+    fn waypoint_message(&self, cx: &Context, parent: &ObjectKey, has_waypoint: bool) -> Option<&'static str> {
+        let namespace = ObjectKey::new(parent.cluster.clone(), "", parent.namespace.clone());
+        let of_namespace = || cx.get(&self.namespaces, &namespace).is_none_or(|has_waypoint| *has_waypoint);
+        (!has_waypoint && !of_namespace()).then_some(
+            "istio.io/use-waypoint label missing from parent and parent namespace; in ambient mode, route will not be respected",
+        )
     }
 
     /// Attaches a route to the listeners of an object that accept it; returns the reason if one of them does not.
@@ -167,21 +252,26 @@ impl ParentLookup {
         route: &AttachingRoute<'_>,
         (place, reference): (usize, &ParentRef),
         key: &ParentKey,
-        attached: &mut Vec<AttachedListeners>,
+        found: &mut Attachments,
     ) -> Option<&'static str> {
         let listeners: Vec<(ListenerKey, Arc<BoundListener>)> = cx.by(&self.listeners, key);
         let mut reason = None;
-        for (ListenerKey { section, .. }, bound) in &listeners {
-            if let Err(denied) = allowed(route, reference, section, bound) {
-                reason = Some(denied);
+        for (listener, bound) in &listeners {
+            let denied = allowed(route, reference, &listener.section, bound).err();
+            let result = ParentResult { reference: place, is_mesh: false, denied: None, waypoint: None };
+            if let Some((finding, denied)) = denied {
+                reason = Some(finding);
+                found.results.push(ParentResult { denied: Some(denied), ..result });
                 continue;
             }
+            found.results.push(result);
             let others = listeners.iter().filter(|(key, other)| {
-                key.section != *section && other.port == bound.port && other.protocol == bound.protocol
+                key.section != listener.section && other.port == bound.port && other.protocol == bound.protocol
             });
             let mut banned: BTreeSet<Text> = others.map(|(_, other)| other.hostname.clone()).collect();
             banned.remove(&bound.hostname);
-            attached.push(AttachedListeners {
+            found.attached.push(AttachedListeners {
+                listener: Some(listener.clone()),
                 gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),
                 reference: place,
                 port: reference.port,
@@ -194,18 +284,33 @@ impl ParentLookup {
     }
 }
 
-/// Whether a listener accepts a route; if not, the reason.
+/// A reference as text, by which references are sorted.
+pub(super) fn reference_text(parent: &ParentRef) -> String {
+    let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace, .. } = parent;
+    format!("{group}/{kind}/{name}/{section}/{port}.{namespace}")
+}
+
+/// Reason: no parent matches the reference.
+const NO_MATCHING_PARENT: &str = "NoMatchingParent";
+/// Reason: the listener does not allow the route.
+pub(super) const NOT_ALLOWED: &str = "NotAllowedByListeners";
+/// Reason: the listener and the route have no host in common.
+pub(super) const NO_HOSTNAME: &str = "NoMatchingListenerHostname";
+
+/// Whether a listener accepts a route; if not, the finding and the problem for its status.
 fn allowed(
     route: &AttachingRoute<'_>,
     reference: &ParentRef,
     section: &Text,
     bound: &BoundListener,
-) -> Result<(), &'static str> {
+) -> Result<(), (&'static str, StatusProblem)> {
+    let no_parent = |message: String| StatusProblem::new(NO_MATCHING_PARENT, message);
     if reference.port != 0 && reference.port != bound.port {
-        return Err("no listener has this port");
+        return Err(("no listener has this port", no_parent(format!("port {} not found", reference.port))));
     }
     if !reference.section.is_empty() && reference.section != *section {
-        return Err("no listener has this name");
+        let message = format!("sectionName \"{}\" not found", reference.section);
+        return Err(("no listener has this name", no_parent(message)));
     }
     let any = [Text::from("*")];
     let hostnames = if route.hostnames.is_empty() { &any } else { route.hostnames };
@@ -218,9 +323,23 @@ fn allowed(
         host_matched |= overlaps;
         matched |= overlaps && (namespace == "*" || namespace == route.key.namespace.as_str());
     }
-    if !matched {
-        let namespace = "the listener takes no routes of this namespace";
-        return Err(if host_matched { namespace } else { "the listener has no host in common with the route" });
+    let (hostname, namespace) = (&bound.hostname, &route.key.namespace);
+    if !matched && host_matched {
+        let message = format!(
+            "hostnames matched parent hostname \"{hostname}\", but namespace \"{namespace}\" is not allowed by the parent"
+        );
+        let finding = "the listener takes no routes of this namespace";
+        return Err((finding, StatusProblem::new(NOT_ALLOWED, message)));
     }
-    if bound.kinds.contains(route.kind) { Ok(()) } else { Err("the listener takes no routes of this kind") }
+    if !matched {
+        let message = format!("no hostnames matched parent hostname \"{hostname}\"");
+        let finding = "the listener has no host in common with the route";
+        return Err((finding, StatusProblem::new(NO_HOSTNAME, message)));
+    }
+    if !bound.kinds.contains(route.kind) {
+        let message = format!("kind {GROUP}/v1/{} is not allowed", route.kind.kind);
+        let finding = "the listener takes no routes of this kind";
+        return Err((finding, StatusProblem::new(NOT_ALLOWED, message)));
+    }
+    Ok(())
 }

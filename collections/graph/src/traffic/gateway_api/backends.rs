@@ -1,5 +1,7 @@
 //! Backends: the destination of a reference, and whether it is permitted (G02, G03).
 
+use std::fmt::Display;
+
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind};
 use sluice_model::{Destination, Host, ObjectKey, ServiceKey, Text};
@@ -8,6 +10,7 @@ use super::grants::{GrantIndex, GrantLookup};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
+use crate::statuses::StatusProblem;
 
 /// The indexes of backends.
 pub(super) struct BackendIndex<'a, 's> {
@@ -58,6 +61,22 @@ pub(super) struct Referrer<'a> {
     pub(super) is_mesh: bool,
 }
 
+/// A problem with a backend: the finding, and the problem for the status of the route.
+pub(super) type BackendProblem = (&'static str, StatusProblem);
+
+/// Reason: an object of that kind cannot be a backend.
+const INVALID_KIND: &str = "InvalidKind";
+/// Reason: the backend does not exist.
+const NOT_FOUND: &str = "BackendNotFound";
+
+fn problem(finding: &'static str, reason: &'static str, message: String) -> Option<BackendProblem> {
+    Some((finding, StatusProblem::new(reason, message)))
+}
+
+fn not_found(finding: &'static str, name: &impl Display) -> Option<BackendProblem> {
+    problem(finding, NOT_FOUND, format!("backend({name}) not found"))
+}
+
 impl BackendLookup {
     /// Declares the look-ups.
     pub(super) fn on<'s>(deps: &mut Deps<'s>, index: &BackendIndex<'_, 's>) -> Self {
@@ -71,19 +90,23 @@ impl BackendLookup {
         }
     }
 
-    /// The destination of a reference, and the finding if there is one. A backend that is absent or not permitted also
+    /// The destination of a reference, and the problem if there is one. A backend that is absent or not permitted also
     /// has a destination: its share of requests fails.
     pub(super) fn resolve(
         &self,
         cx: &Context,
         by: Referrer<'_>,
         backend: &BackendRef,
-    ) -> (Destination, Option<&'static str>) {
+    ) -> (Destination, Option<BackendProblem>) {
         let target = &backend.target;
         let namespace = target.namespace_in(&by.key.namespace);
         let from = (by.kind, &by.key.namespace);
         if !by.is_mesh && !self.grants.allow(cx, from, (&target.kind, &namespace, &target.name)) {
-            return (Destination::default(), Some("no ReferenceGrant allows it"));
+            let message = format!(
+                "backendRef {}/{namespace} not accessible to a {} in namespace \"{}\" (missing a ReferenceGrant?)",
+                target.name, by.kind.kind, by.key.namespace
+            );
+            return (Destination::default(), problem("no ReferenceGrant allows it", "RefNotPermitted", message));
         }
         let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
         let (host, exists) = if target.kind.is("", "Service") || target.kind.is_service_import() {
@@ -95,10 +118,20 @@ impl BackendLookup {
         } else if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") && self.experimental {
             return self.resolve_external(cx, &key, backend.port);
         } else {
-            return (Destination::default(), Some("this kind cannot be a backend"));
+            let message = match target.kind.is(EXPERIMENTAL_GROUP, "XBackend") {
+                true => "The Alpha Gateway API is not enabled, XBackend is invalid. To enable, set \
+                         PILOT_ENABLE_ALPHA_GATEWAY_API to true in istiod."
+                    .to_owned(),
+                false => {
+                    let GroupKind { group, kind } = &target.kind;
+                    format!("referencing unsupported backendRef: group \"{group}\" kind \"{kind}\"")
+                }
+            };
+            return (Destination::default(), problem("this kind cannot be a backend", INVALID_KIND, message));
         };
+        let absent = (!exists).then(|| not_found("there is no such backend", &host)).flatten();
         let destination = Destination { host, port: backend.port.map(u32::from), ..Destination::default() };
-        (destination, (!exists).then_some("there is no such backend"))
+        (destination, absent)
     }
 
     fn resolve_external(
@@ -106,16 +139,23 @@ impl BackendLookup {
         cx: &Context,
         key: &ObjectKey,
         port: Option<u16>,
-    ) -> (Destination, Option<&'static str>) {
-        let none = Destination::default();
-        let Some(found) = cx.get(&self.backends, key) else { return (none, Some("there is no such backend")) };
-        let Some(hostname) = &found.hostname else { return (none, Some("the backend has no host")) };
-        if port.is_some_and(|port| port != found.port) {
-            return (none, Some("the backend has another port"));
+    ) -> (Destination, Option<BackendProblem>) {
+        let (none, name) = (Destination::default(), &key.name);
+        let Some(found) = cx.get(&self.backends, key) else {
+            return (none, not_found("there is no such backend", name));
+        };
+        let Some(hostname) = &found.hostname else {
+            let message = format!("backend({name}) type: expected ExternalHostname");
+            return (none, problem("the backend has no host", INVALID_KIND, message));
+        };
+        if let Some(port) = port.filter(|port| *port != found.port) {
+            let message = format!("backend({name}) does not expose port {port}, expected {}", found.port);
+            return (none, problem("the backend has another port", NOT_FOUND, message));
         }
         let host = Host::new(hostname);
         let exists = !cx.by(&self.by_host, &host).is_empty();
+        let absent = (!exists).then(|| not_found("no ServiceEntry has the host of the backend", &host)).flatten();
         let destination = Destination { host, port: Some(found.port.into()), ..Destination::default() };
-        (destination, (!exists).then_some("no ServiceEntry has the host of the backend"))
+        (destination, absent)
     }
 }

@@ -2,23 +2,32 @@
 
 use sluice_model::gateway_api::Listener;
 
-/// Which of the listeners of a Gateway, in order of precedence, conflict with an earlier one.
-pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, u16)>) -> Vec<bool> {
+/// Which of the listeners of a Gateway, in order of precedence, conflict with an earlier one, with the reason of their condition.
+pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, u16)>) -> Vec<Option<&'static str>> {
     let mut accepted: Vec<(&Listener, u16)> = Vec::new();
     let mut lost = Vec::new();
     for (listener, port) in listeners {
-        let conflict = accepted.iter().any(|(prior, prior_port)| port == *prior_port && !are_distinct(listener, prior));
-        if !conflict {
+        let conflict = accepted.iter().find(|(prior, at)| port == *at && !are_distinct(listener, prior));
+        let reason = conflict.map(|(prior, _)| reason(listener, prior));
+        if reason.is_none() {
             accepted.push((listener, port));
         }
-        lost.push(conflict);
+        lost.push(reason);
     }
     lost
 }
 
+fn is_l4(listener: &Listener) -> bool {
+    matches!(listener.protocol.as_str(), "TCP" | "UDP")
+}
+
+/// Why two listeners of one port conflict.
+fn reason(a: &Listener, b: &Listener) -> &'static str {
+    if a.protocol != b.protocol || (is_l4(a) && is_l4(b)) { "ProtocolConflict" } else { "HostnameConflict" }
+}
+
 /// Whether two listeners of one port are distinguished by protocol or host.
 fn are_distinct(a: &Listener, b: &Listener) -> bool {
-    let is_l4 = |listener: &Listener| matches!(listener.protocol.as_str(), "TCP" | "UDP");
     let is_named = |listener: &Listener| matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS");
     let hostname = |listener: &Listener| match listener.hostname.as_str() {
         "" => "*".to_owned(),
@@ -53,6 +62,7 @@ mod tests {
             (listener("HTTP", "*"), 82),
         ];
         let lost = find_conflicts(all.iter().map(|(listener, port)| (listener, *port)));
-        assert_eq!(lost, [false, true, false, true, false, true, false, true]);
+        let (hostname, protocol) = (Some("HostnameConflict"), Some("ProtocolConflict"));
+        assert_eq!(lost, [None, protocol, None, protocol, None, protocol, None, hostname]);
     }
 }

@@ -7,7 +7,8 @@ use crate::inputs::ObjectCollections;
 
 /// Presence only: a renewed certificate changes no listener.
 pub(super) struct CredentialIndex<'s> {
-    certificates: Collection<'s, ObjectKey, ()>,
+    /// Whether Envoy can read the certificate and its key.
+    certificates: Collection<'s, ObjectKey, bool>,
     roots: Collection<'s, ObjectKey, ()>,
     bundles: Collection<'s, ObjectKey, ()>,
 }
@@ -18,7 +19,7 @@ impl<'s> CredentialIndex<'s> {
         let secrets = &objects.secrets;
         Self {
             certificates: secrets.filter_map("gateway_api/certificates", |_, secret| {
-                secret.certificate.as_ref().filter(|certificate| certificate.readable).map(|_| ())
+                secret.certificate.as_ref().map(|certificate| certificate.readable)
             }),
             roots: secrets.filter_map("gateway_api/roots", |_, secret| secret.roots.as_ref().map(|_| ())),
             bundles: bundles.map("gateway_api/bundles", |_, _| ()),
@@ -29,7 +30,7 @@ impl<'s> CredentialIndex<'s> {
 /// Looks up credentials.
 #[derive(Clone, Copy)]
 pub(super) struct CredentialLookup {
-    certificates: Dep<ObjectKey, ()>,
+    certificates: Dep<ObjectKey, bool>,
     roots: Dep<ObjectKey, ()>,
     bundles: Dep<ObjectKey, ()>,
 }
@@ -44,9 +45,9 @@ impl CredentialLookup {
         }
     }
 
-    /// Whether a Secret has a certificate that Envoy can read, and its key.
-    pub(super) fn has_certificate(self, cx: &Context, secret: &ObjectKey) -> bool {
-        cx.get(&self.certificates, secret).is_some()
+    /// Whether Envoy can read the certificate of a Secret and its key; `None` if there is no Secret with a certificate.
+    pub(super) fn certificate(self, cx: &Context, secret: &ObjectKey) -> Option<bool> {
+        cx.get(&self.certificates, secret).map(|readable| *readable)
     }
 
     /// Whether a Secret has root certificates.

@@ -13,7 +13,9 @@ use sluice_model::{
 
 use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
 use super::backends::{BackendIndex, BackendLookup, Referrer};
+use super::route_report::{RouteReport, RouteReports};
 use crate::inputs::{ObjectCollections, RejectKey};
+use crate::statuses::StatusProblem;
 
 /// A route for one host of one parent: routes with the same parent and host are merged into one VirtualService.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -40,6 +42,7 @@ struct BoundHttpRoute {
     placed: Vec<PlacedRoute>,
     /// Findings in its references: path and reason.
     problems: Vec<(Text, Text)>,
+    report: RouteReport,
 }
 
 /// The findings in the routes of each kind.
@@ -54,7 +57,7 @@ pub(super) fn derive_http_routes<'s>(
     objects: &ObjectCollections<'s>,
     parents: &RouteParents<'s>,
     backends: &BackendIndex<'_, 's>,
-) -> (Collection<'s, PlacedKey, PlacedRoute>, RouteRejects<'s>) {
+) -> (Collection<'s, PlacedKey, PlacedRoute>, RouteRejects<'s>, RouteReports<'s>) {
     let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, HttpRoute>| {
         let name = kind.name();
         let bound = routes.derive(&format!("gateway_api/{name}"), |deps| {
@@ -73,11 +76,12 @@ pub(super) fn derive_http_routes<'s>(
         });
         let rejects = bound
             .flat_map(&format!("gateway_api/{name}/rejects"), move |key, bound| rejects(kind, key, &bound.problems));
-        (placed, rejects)
+        (placed, rejects, bound.map(&format!("gateway_api/{name}/report"), |_, bound| bound.report.clone()))
     };
-    let (http, http_rejects) = bind(Kind::HTTPRoute, &objects.http_routes);
-    let (grpc, grpc_rejects) = bind(Kind::GRPCRoute, &objects.grpc_routes);
-    (http.union("gateway_api/http", &[grpc]), [http_rejects, grpc_rejects])
+    let (http, http_rejects, http_reports) = bind(Kind::HTTPRoute, &objects.http_routes);
+    let (grpc, grpc_rejects, grpc_reports) = bind(Kind::GRPCRoute, &objects.grpc_routes);
+    let reports = [(Kind::HTTPRoute, http_reports), (Kind::GRPCRoute, grpc_reports)];
+    (http.union("gateway_api/http", &[grpc]), [http_rejects, grpc_rejects], reports)
 }
 
 /// The findings of each object that has any.
@@ -105,38 +109,53 @@ impl HttpRouteBinder {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
         let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
-        let attached =
+        let attachments =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
         let convert = |is_mesh: bool| {
-            let wanted = attached.iter().any(|attached| attached.is_mesh() == is_mesh);
+            if !attachments.concerns(is_mesh) {
+                return (Vec::new(), None);
+            }
+            let is_attached = attachments.attached.iter().any(|attached| attached.is_mesh() == is_mesh);
             let by = Referrer { kind: &self.kind, key, is_mesh };
-            if wanted { self.convert(cx, by, route, &note) } else { Vec::new() }
+            self.convert(cx, by, route, &|path, reason| {
+                // Nothing is sent to the backends of a route that is not attached.
+                if is_attached {
+                    note(path, reason);
+                }
+            })
         };
-        let (of_mesh, of_gateways) = (convert(true), convert(false));
+        let ((of_mesh, mesh_problem), (of_gateways, gateway_problem)) = (convert(true), convert(false));
         let mut placed = Vec::new();
-        for attached in &attached {
+        for attached in &attachments.attached {
             let routes = if attached.is_mesh() { &of_mesh } else { &of_gateways };
             if !routes.is_empty() {
                 place(route, attached, routes, &mut placed);
             }
         }
+        let report = RouteReport::new(attachments, mesh_problem, gateway_problem);
         let mut problems = problems.into_inner();
         problems.sort();
         problems.dedup();
-        BoundHttpRoute { placed, problems }
+        BoundHttpRoute { placed, problems, report }
     }
 
-    /// The routes of all rules, each with one match at most.
+    /// The routes of all rules, each with one match at most, and the last problem.
     fn convert(
         &self,
         cx: &Context,
         by: Referrer<'_>,
         route: &HttpRoute,
         note: &dyn Fn(String, &str),
-    ) -> Vec<VirtualRoute> {
-        let mut routes = Vec::new();
+    ) -> (Vec<VirtualRoute>, Option<StatusProblem>) {
+        let (mut routes, mut problem) = (Vec::new(), None);
         for (n, rule) in route.rules.iter().enumerate() {
-            let Some(action) = self.action(cx, by, n, rule, note) else { return Vec::new() };
+            let action = match self.action(cx, by, n, rule, note) {
+                Ok((action, found)) => {
+                    problem = found.or(problem);
+                    action
+                }
+                Err(found) => return (Vec::new(), Some(found)),
+            };
             if rule.matches.is_empty() {
                 routes.push(action.clone());
             }
@@ -145,10 +164,13 @@ impl HttpRouteBinder {
             }
         }
         routes.sort_by_key(precedence);
-        routes
+        (routes, problem)
     }
 
-    /// The action of a rule; `None` if the route is omitted because of it.
+    /// The action of a rule, and the problem with its backends.
+    ///
+    /// # Errors
+    /// The route is omitted because of it.
     fn action(
         &self,
         cx: &Context,
@@ -156,37 +178,40 @@ impl HttpRouteBinder {
         n: usize,
         rule: &HttpRule,
         note: &dyn Fn(String, &str),
-    ) -> Option<VirtualRoute> {
+    ) -> Result<(VirtualRoute, Option<StatusProblem>), StatusProblem> {
         let mut action = rule.action.clone();
+        let mut of_mirrors = None;
         for mirror in &rule.mirrors {
-            let (destination, problem) = self.backends.resolve(cx, by, &mirror.backend);
-            match problem {
-                None => action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage }),
-                Some(problem) => {
-                    note(format!("spec.rules[{n}].filters"), problem);
+            match self.backends.resolve(cx, by, &mirror.backend) {
+                (destination, None) => action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage }),
+                (_, Some((finding, problem))) => {
+                    note(format!("spec.rules[{n}].filters"), finding);
                     // A request that cannot be mirrored is only routed, as in the reference.
                     if *self.kind.kind == *"GRPCRoute" {
-                        return None;
+                        return Err(problem);
                     }
+                    of_mirrors = Some(problem);
                 }
             }
         }
         let weights = rule.backends.iter().map(|backend| i64::from(backend.backend.weight)).sum::<i64>();
         if weights == 0 && action.redirect.is_none() {
             action.direct_response = Some(DirectResponse { status: 500, body: None });
-            return Some(action);
+            return Ok((action, of_mirrors));
         }
         let counted = rule.backends.iter().enumerate().filter(|(_, to)| to.backend.weight != 0);
         let only = counted.clone().count() == 1;
+        let mut of_backends = None;
         for (m, to) in counted {
             let (destination, problem) = self.backends.resolve(cx, by, &to.backend);
-            if let Some(problem) = problem {
-                note(format!("spec.rules[{n}].backendRefs[{m}]"), problem);
+            if let Some((finding, problem)) = problem {
+                note(format!("spec.rules[{n}].backendRefs[{m}]"), finding);
+                of_backends = Some(problem);
             }
             let weight = if only { 0 } else { to.backend.weight };
             action.route.push(HttpDestination { destination, weight, headers: to.headers.clone() });
         }
-        Some(action)
+        Ok((action, StatusProblem::joined(of_backends, of_mirrors)))
     }
 }
 

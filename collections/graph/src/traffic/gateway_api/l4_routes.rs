@@ -13,9 +13,11 @@ use sluice_model::{
 use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
 use super::backends::{BackendIndex, BackendLookup, Referrer};
 use super::http_routes::{RouteRejects, rejects};
+use super::route_report::{RouteReport, RouteReports};
 use super::{GENERATED, generated};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
+use crate::statuses::StatusProblem;
 
 /// The VirtualServices of a route, and its findings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -23,6 +25,7 @@ struct BoundL4Route {
     virtual_services: Vec<VirtualService>,
     /// Findings in its references: path and reason.
     problems: Vec<(Text, Text)>,
+    report: RouteReport,
 }
 
 /// VirtualServices of TCPRoutes and TLSRoutes, one for each parent and host, and findings in their references.
@@ -35,7 +38,7 @@ pub(super) fn derive_l4_routes<'s>(
     parents: &RouteParents<'s>,
     backends: &BackendIndex<'_, 's>,
     options: &GraphOptions,
-) -> (Collection<'s, ObjectKey, VirtualService>, RouteRejects<'s>) {
+) -> (Collection<'s, ObjectKey, VirtualService>, RouteRejects<'s>, RouteReports<'s>) {
     let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, L4Route>| {
         let name = kind.name();
         let cluster = options.cluster.clone();
@@ -55,11 +58,12 @@ pub(super) fn derive_l4_routes<'s>(
         });
         let rejects = bound
             .flat_map(&format!("gateway_api/{name}/rejects"), move |key, bound| rejects(kind, key, &bound.problems));
-        (services, rejects)
+        (services, rejects, bound.map(&format!("gateway_api/{name}/report"), |_, bound| bound.report.clone()))
     };
-    let (tls, tls_rejects) = bind(Kind::TLSRoute, &objects.tls_routes);
-    let (tcp, tcp_rejects) = bind(Kind::TCPRoute, &objects.tcp_routes);
-    (tls.union("gateway_api/l4", &[tcp]), [tls_rejects, tcp_rejects])
+    let (tls, tls_rejects, tls_reports) = bind(Kind::TLSRoute, &objects.tls_routes);
+    let (tcp, tcp_rejects, tcp_reports) = bind(Kind::TCPRoute, &objects.tcp_routes);
+    let reports = [(Kind::TLSRoute, tls_reports), (Kind::TCPRoute, tcp_reports)];
+    (tls.union("gateway_api/l4", &[tcp]), [tls_rejects, tcp_rejects], reports)
 }
 
 struct L4RouteBinder {
@@ -75,22 +79,32 @@ impl L4RouteBinder {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
         let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
-        let attached =
+        let attachments =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
+        let rules = |is_mesh: bool| {
+            if !attachments.concerns(is_mesh) {
+                return (Vec::new(), None);
+            }
+            let is_attached = attachments.attached.iter().any(|attached| attached.is_mesh() == is_mesh);
+            let by = Referrer { kind: &self.kind, key, is_mesh };
+            let mut last = None;
+            let rules = route.rules.iter().enumerate().map(|(n, backends)| {
+                let (destinations, problem) = self.destinations(cx, by, backends, |m, finding| {
+                    // Nothing is sent to the backends of a route that is not attached.
+                    if is_attached {
+                        note(format!("spec.rules[{n}].backendRefs[{m}]"), finding);
+                    }
+                });
+                last = problem.or(last.take());
+                destinations
+            });
+            (rules.collect::<Vec<_>>(), last)
+        };
+        let ((of_mesh, mesh_problem), (of_gateways, gateway_problem)) = (rules(true), rules(false));
         let mut virtual_services: Vec<VirtualService> = Vec::new();
-        for attached in &attached {
-            let by = Referrer { kind: &self.kind, key, is_mesh: attached.is_mesh() };
-            let rules: Vec<Vec<RouteDestination>> = route
-                .rules
-                .iter()
-                .enumerate()
-                .map(|(n, backends)| {
-                    self.destinations(cx, by, backends, |m, problem| {
-                        note(format!("spec.rules[{n}].backendRefs[{m}]"), problem);
-                    })
-                })
-                .collect();
-            let of_parent = if self.named { tls(route, attached, &rules) } else { tcp(attached, &rules) };
+        for attached in &attachments.attached {
+            let rules = if attached.is_mesh() { &of_mesh } else { &of_gateways };
+            let of_parent = if self.named { tls(route, attached, rules) } else { tcp(attached, rules) };
             for (host, routes) in of_parent {
                 let sort = if self.named { "tls" } else { "tcp" };
                 virtual_services.push(VirtualService {
@@ -107,32 +121,36 @@ impl L4RouteBinder {
         let mut problems = problems.into_inner();
         problems.sort();
         problems.dedup();
-        BoundL4Route { virtual_services, problems }
+        let report = RouteReport::new(attachments, mesh_problem, gateway_problem);
+        BoundL4Route { virtual_services, problems, report }
     }
 
-    /// The destinations of a rule; without any weight, a destination that fails.
+    /// The destinations of a rule; without any weight, a destination that fails. Also the last problem.
     fn destinations(
         &self,
         cx: &Context,
         by: Referrer<'_>,
         backends: &[BackendRef],
-        mut problem: impl FnMut(usize, &str),
-    ) -> Vec<RouteDestination> {
+        mut note: impl FnMut(usize, &str),
+    ) -> (Vec<RouteDestination>, Option<StatusProblem>) {
         let counted = backends.iter().enumerate().filter(|(_, backend)| backend.weight != 0);
         let count = counted.clone().count();
         if count == 0 {
             let nowhere =
                 Destination { host: "internal.cluster.local".into(), subset: "zero-weight".into(), port: Some(65535) };
-            return vec![RouteDestination { destination: nowhere, weight: 0 }];
+            return (vec![RouteDestination { destination: nowhere, weight: 0 }], None);
         }
+        let mut last = None;
         let resolve = |(m, backend): (usize, &BackendRef)| {
-            let (destination, wrong) = self.backends.resolve(cx, by, backend);
-            if let Some(wrong) = wrong {
-                problem(m, wrong);
+            let (destination, problem) = self.backends.resolve(cx, by, backend);
+            if let Some((finding, problem)) = problem {
+                note(m, finding);
+                last = Some(problem);
             }
             RouteDestination { destination, weight: if count == 1 { 0 } else { backend.weight } }
         };
-        counted.map(resolve).collect()
+        let destinations = counted.map(resolve).collect();
+        (destinations, last)
     }
 }
 

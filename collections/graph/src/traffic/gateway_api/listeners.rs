@@ -16,6 +16,7 @@ use super::classes::{GatewayController, find_controller};
 use super::conflicts::find_conflicts;
 use super::credentials::{CredentialIndex, CredentialLookup};
 use super::grants::{GrantIndex, GrantLookup};
+use super::listener_report::{ListenerChecks, ListenerReport};
 use super::tls::{TlsOwner, TlsReads, server_tls};
 use super::{GENERATED, generated};
 use crate::inputs::ObjectCollections;
@@ -62,25 +63,36 @@ pub(super) struct BoundListener {
     pub(super) protocol: Text,
 }
 
+/// A listener that a Gateway has or that a ListenerSet adds to it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct ListenerRow {
+    /// The Gateway.
+    pub(super) gateway: ObjectKey,
+    /// `None` if no routes can be bound to it.
+    pub(super) bound: Option<BoundListener>,
+    /// Its state, for its status.
+    pub(super) report: ListenerReport,
+}
+
 /// Listeners of the Gateways of our classes, and those that ListenerSets add to them.
 /// Key: `ListenerKey`. From: `kubernetes_gateways`, `listener_sets`, `gateway_classes`, `reference_grants`,
 /// `namespaces` (of listeners that select namespaces by label), `secrets` and `root_bundles` (their presence).
 /// Changes when: the Gateway does, a ListenerSet of it or its class; a grant in a namespace of its certificates, or the
-/// presence of these; a namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that conflicts
-/// with another is omitted.
+/// presence of these; a namespace, if it selects namespaces. Size: listeners. Rejects: none; no routes are bound to a listener
+/// that conflicts with another.
 pub(super) fn derive_listeners<'s>(
     objects: &ObjectCollections<'s>,
     grants: &GrantIndex<'s>,
     credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
-) -> Collection<'s, ListenerKey, BoundListener> {
+) -> Collection<'s, ListenerKey, ListenerRow> {
     let sets = objects.listener_sets.index("listener_sets/by-gateway", |key, set| {
         let ours = set.parent.kind.is(GROUP, "Gateway");
         let namespace = set.parent.namespace_in(&key.namespace);
         ours.then(|| (ObjectKey::new(key.cluster.clone(), namespace, set.parent.name.clone()), set.clone()))
     });
     let options = options.clone();
-    objects.kubernetes_gateways.derive_many("gateway_api/listeners", |deps| {
+    objects.kubernetes_gateways.derive_many("gateway_api/listener_rows", |deps| {
         let reads = ListenerReads {
             classes: deps.on(&objects.gateway_classes),
             namespaces: deps.on(&objects.namespaces),
@@ -92,6 +104,14 @@ pub(super) fn derive_listeners<'s>(
         };
         move |cx, key, gateway| reads.listeners(cx, key, gateway, &options)
     })
+}
+
+/// The listeners that routes can be bound to.
+/// Key: `ListenerKey`. From: `gateway_api/listener_rows`. Changes when: the listener does. Size: listeners. Rejects: none.
+pub(super) fn derive_bound_listeners<'s>(
+    rows: &Collection<'s, ListenerKey, ListenerRow>,
+) -> Collection<'s, ListenerKey, BoundListener> {
+    rows.filter_map("gateway_api/listeners", |_, row| row.bound.clone())
 }
 
 /// The generated Gateways of listeners.
@@ -132,7 +152,7 @@ impl ListenerReads {
         key: &ObjectKey,
         gateway: &Gateway,
         options: &GraphOptions,
-    ) -> Vec<(ListenerKey, BoundListener)> {
+    ) -> Vec<(ListenerKey, ListenerRow)> {
         let class = find_controller(cx, &self.classes, &key.cluster, &gateway.class, &options.gateway_api);
         let Some(controller) = class.filter(|controller| *controller != GatewayController::Remote) else {
             return Vec::new();
@@ -163,17 +183,21 @@ impl ListenerReads {
         let lost = if controller.takes_listener_sets() {
             find_conflicts(all.iter().map(|(parent, listener)| (*listener, port_of(parent, listener))))
         } else {
-            vec![false; all.len()]
+            vec![None; all.len()]
         };
-        let kept = all.into_iter().zip(lost).filter(|(_, lost)| !lost).map(|(kept, _)| kept);
-        let mut rows: Vec<(ListenerKey, BoundListener)> = Vec::new();
-        for (parent, listener) in kept {
-            let key = ListenerKey { parent: parent.key.clone(), section: listener.name.clone() };
+        let mut rows: Vec<(ListenerKey, ListenerRow)> = Vec::new();
+        for ((parent, listener), lost) in all.into_iter().zip(lost) {
+            let listener_key = ListenerKey { parent: parent.key.clone(), section: listener.name.clone() };
             // Of two listeners with one name the first counts.
-            if rows.iter().any(|(known, _)| *known == key) {
+            if rows.iter().any(|(known, _)| *known == listener_key) {
                 continue;
             }
-            rows.extend(self.bind(cx, parent, listener).map(|bound| (key, bound)));
+            let kinds = kinds(listener);
+            let (bound, report) = match lost {
+                Some(reason) => (None, ListenerReport::conflict(listener, kinds, reason)),
+                None => self.bind(cx, parent, listener, kinds),
+            };
+            rows.push((listener_key, ListenerRow { gateway: key.clone(), bound, report }));
         }
         rows
     }
@@ -181,33 +205,22 @@ impl ListenerReads {
     /// ListenerSets that may add listeners to a Gateway, the oldest first.
     fn eligible_sets(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway) -> Vec<(ObjectKey, Arc<ListenerSet>)> {
         let mut sets = cx.by(&self.sets, key);
-        sets.retain(|(set, _)| match &gateway.allowed_listeners {
-            NamespaceSelection::All => true,
-            NamespaceSelection::Same => set.namespace == key.namespace,
-            NamespaceSelection::Unset | NamespaceSelection::None => false,
-            NamespaceSelection::Selected(selector) => selector.as_ref().is_some_and(|selector| {
-                let name = ObjectKey::new(key.cluster.clone(), Text::default(), set.namespace.clone());
-                let namespace = cx.get(&self.namespaces, &name);
-                namespace.is_some_and(|namespace| selects(selector, &set.namespace, &namespace.labels))
-            }),
-        });
+        sets.retain(|(set, _)| allows_set(cx, &self.namespaces, (key, gateway), set));
         sets.sort_by(|(a, x), (b, y)| {
             (x.meta.created, &a.namespace, &a.name).cmp(&(y.meta.created, &b.namespace, &b.name))
         });
         sets
     }
 
-    /// The Gateway of a listener; `None` if no routes can be bound to it.
-    fn bind(&self, cx: &Context, parent: &ListenerOwner<'_>, listener: &Listener) -> Option<BoundListener> {
+    /// The Gateway of a listener, unless no routes can be bound to it; and the state of the listener.
+    fn bind(
+        &self,
+        cx: &Context,
+        parent: &ListenerOwner<'_>,
+        listener: &Listener,
+        kinds: Vec<GroupKind>,
+    ) -> (Option<BoundListener>, ListenerReport) {
         let port = port_of(parent, listener);
-        let routed = match parent.controller {
-            GatewayController::Router => true,
-            GatewayController::EastWest => port != HBONE_PORT,
-            GatewayController::Waypoint | GatewayController::Remote => false,
-        };
-        if !routed {
-            return None;
-        }
         let ObjectMeta { namespace, name, labels, created, .. } = parent.meta;
         let kind = if parent.key.is_set { "ListenerSet" } else { "Gateway" };
         let of = TlsOwner {
@@ -217,10 +230,26 @@ impl ListenerReads {
             labels,
             gateway: parent.gateway,
         };
-        let (tls, tls_valid) = server_tls(cx, self.tls, &of, listener);
+        let (tls, tls_problem) = server_tls(cx, self.tls, &of, listener);
         let protocol = protocol(parent.controller, &listener.protocol);
-        if tls.is_none() && matches!(listener.protocol.as_str(), "HTTPS" | "TLS") {
-            return None;
+        let has_server = tls.is_some() || !matches!(listener.protocol.as_str(), "HTTPS" | "TLS");
+        let checks = ListenerChecks {
+            listener,
+            controller: parent.controller,
+            is_set: parent.key.is_set,
+            port,
+            is_served: protocol.is_some(),
+            has_server,
+            tls_problem: tls_problem.as_ref(),
+        };
+        let report = ListenerReport::new(&checks, kinds);
+        let routed = match parent.controller {
+            GatewayController::Router => true,
+            GatewayController::EastWest => port != HBONE_PORT,
+            GatewayController::Waypoint | GatewayController::Remote => false,
+        };
+        if !routed || !has_server {
+            return (None, report);
         }
         let gateway = IstioGateway {
             namespace: namespace.clone(),
@@ -238,14 +267,15 @@ impl ListenerReads {
             }],
             owner: Some(parent.owner.clone()),
         };
-        Some(BoundListener {
+        let bound = BoundListener {
             gateway,
-            valid: tls_valid && protocol.is_some() && port != 0,
-            kinds: kinds(listener),
+            valid: tls_problem.is_none() && protocol.is_some() && port != 0,
+            kinds: report.kinds.clone(),
             hostname: listener.hostname.clone(),
             port,
             protocol: listener.protocol.clone(),
-        })
+        };
+        (Some(bound), report)
     }
 
     /// Hosts of the server: those of the listener, in the namespaces from which routes are accepted.
@@ -264,6 +294,25 @@ impl ListenerReads {
                 if hosts.is_empty() { vec![format!("~/{host}").into()] } else { hosts }
             }
         }
+    }
+}
+
+/// Whether a Gateway lets a ListenerSet add listeners.
+pub(super) fn allows_set(
+    cx: &Context,
+    namespaces: &Dep<ObjectKey, Namespace>,
+    (key, gateway): (&ObjectKey, &Gateway),
+    set: &ObjectKey,
+) -> bool {
+    match &gateway.allowed_listeners {
+        NamespaceSelection::All => true,
+        NamespaceSelection::Same => set.namespace == key.namespace,
+        NamespaceSelection::Unset | NamespaceSelection::None => false,
+        NamespaceSelection::Selected(selector) => selector.as_ref().is_some_and(|selector| {
+            let name = ObjectKey::new(key.cluster.clone(), Text::default(), set.namespace.clone());
+            let namespace = cx.get(namespaces, &name);
+            namespace.is_some_and(|namespace| selects(selector, &set.namespace, &namespace.labels))
+        }),
     }
 }
 
@@ -312,7 +361,7 @@ fn kinds(listener: &Listener) -> Vec<GroupKind> {
 }
 
 /// Whether routers are deployed for a Gateway, or it names the Service of routers that are deployed manually.
-fn is_managed(gateway: &Gateway, options: &GraphOptions) -> bool {
+pub(super) fn is_managed(gateway: &Gateway, options: &GraphOptions) -> bool {
     !options.gateway_api.manual_deployment
         || match gateway.addresses.as_slice() {
             [] => true,
@@ -328,7 +377,7 @@ fn default_name(gateway: &Gateway, controller: GatewayController) -> Text {
 }
 
 /// Hosts of the Services of the routers that serve a Gateway.
-fn services(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Vec<Host> {
+pub(super) fn services(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Vec<Host> {
     let host = |name: &str| service_host(name, &gateway.meta.namespace, &options.domain);
     if is_managed(gateway, options) {
         let name = gateway.meta.annotations.get(NAME_OVERRIDE).filter(|name| !name.is_empty()).cloned();

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Index};
+use sluice_engine::{Collection, Context, Index, IndexDep};
 use sluice_model::gateway_api::{
     Backend, BackendTlsMode, BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget,
 };
 use sluice_model::{
     ClientTls, ClientTlsMode, CredentialKind, Decimal, DestinationRule, Host, INVALID_CREDENTIAL, KubernetesService,
     LoadBalancer, NETWORKING_GROUP, ObjectKey, ObjectMeta, PortTrafficPolicy, RetryBudget, ServiceEntry, Text,
-    TrafficPolicy,
+    Timestamp, TrafficPolicy,
 };
 
 use super::{GENERATED, generated};
@@ -21,7 +21,7 @@ use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
 /// Annotation of policies that belong to another controller.
-const IGNORED: &str = "istio.io/ignore-policy-attachment";
+pub(super) const IGNORED: &str = "istio.io/ignore-policy-attachment";
 
 /// The target of a policy: an object and one of its hosts.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -32,9 +32,12 @@ struct TargetHost {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-enum TargetKind {
+pub(super) enum TargetKind {
+    /// A Service.
     Service,
+    /// A ServiceEntry.
     ServiceEntry,
+    /// An XBackend.
     Backend,
 }
 
@@ -57,12 +60,12 @@ struct TargetSetting {
 /// Size: targets of policies. Rejects: none; a policy whose target is absent has no effect.
 pub(super) fn derive_destination_rules<'s>(
     objects: &ObjectCollections<'s>,
+    targets: &TargetObjects<'s>,
+    tls_by_target: &TlsPolicyIndex<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, DestinationRule> {
-    let targets = derive_targets(objects, options);
-    let by_target =
-        [derive_tls(objects, &targets), derive_traffic(objects, &targets), derive_external(objects, options)];
-    let [tls, traffic, external] = by_target;
+    let tls = derive_tls(objects, targets, tls_by_target);
+    let (traffic, external) = (derive_traffic(objects, targets), derive_external(objects, options));
     let all = tls.union("gateway_api/policies", &[traffic, external]);
     let by_target: Index<'s, TargetHost, TargetSettingKey, TargetSetting> =
         all.index("gateway_api/policies-by-target", |key, setting| [(key.target.clone(), setting.clone())]);
@@ -88,14 +91,19 @@ struct TargetSettingKey {
 
 /// Hosts and named ports of the objects that can be targets.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct TargetObject {
+pub(super) struct TargetObject {
     hosts: Vec<Host>,
-    ports: BTreeMap<Text, u16>,
+    /// Ports by name.
+    pub(super) ports: BTreeMap<Text, u16>,
 }
 
-type TargetObjects<'s> = Collection<'s, (TargetKind, ObjectKey), TargetObject>;
+/// Objects that can be targets.
+pub(super) type TargetObjects<'s> = Collection<'s, (TargetKind, ObjectKey), TargetObject>;
 
-fn derive_targets<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -> TargetObjects<'s> {
+/// Objects that can be targets of policies.
+/// Key: kind and object. From: `kubernetes_services`, `service_entries`. Changes when: the ports or hosts of one do.
+/// Size: Services + ServiceEntries. Rejects: none.
+pub(super) fn derive_targets<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -> TargetObjects<'s> {
     let domain = options.domain.clone();
     let services =
         objects.kubernetes_services.flat_map("gateway_api/target-services", move |key, service: &KubernetesService| {
@@ -110,7 +118,8 @@ fn derive_targets<'s>(objects: &ObjectCollections<'s>, options: &GraphOptions) -
     services.union("gateway_api/targets", &[entries])
 }
 
-fn target_of(policy: &ObjectKey, target: &PolicyTarget) -> Option<(TargetKind, ObjectKey)> {
+/// The object that a policy names as target, if it can be one.
+pub(super) fn target_of(policy: &ObjectKey, target: &PolicyTarget) -> Option<(TargetKind, ObjectKey)> {
     let kind = if target.kind.is("", "Service") {
         TargetKind::Service
     } else if target.kind.is(NETWORKING_GROUP, "ServiceEntry") {
@@ -121,26 +130,50 @@ fn target_of(policy: &ObjectKey, target: &PolicyTarget) -> Option<(TargetKind, O
     Some((kind, ObjectKey { name: target.name.clone(), ..policy.clone() }))
 }
 
-fn is_ignored(meta: &ObjectMeta) -> bool {
+/// Whether a policy belongs to another controller.
+pub(super) fn is_ignored(meta: &ObjectMeta) -> bool {
     meta.annotations.get(IGNORED).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
+
+/// BackendTLSPolicies by namespace and target, with their creation times.
+pub(super) type TlsPolicyIndex<'s> = Index<'s, (Text, PolicyTarget), ObjectKey, Timestamp>;
+
+/// The BackendTLSPolicies of each target.
+pub(super) fn index_tls_policies<'s>(objects: &ObjectCollections<'s>) -> TlsPolicyIndex<'s> {
+    let counted =
+        objects.backend_tls_policies.filter("backend_tls_policies/counted", |_, policy| !is_ignored(&policy.meta));
+    counted.index("backend_tls_policies/by-target", |key, policy| {
+        let rows = policy.targets.iter().map(|target| ((key.namespace.clone(), target.clone()), policy.meta.created));
+        rows.collect::<std::collections::BTreeSet<_>>()
+    })
+}
+
+/// The name of a policy for the same target that has precedence: the older one, then the first by name.
+pub(super) fn preceding_policy(
+    cx: &Context,
+    by_target: &IndexDep<(Text, PolicyTarget), ObjectKey, Timestamp>,
+    (key, policy): (&ObjectKey, &BackendTlsPolicy),
+    target: &PolicyTarget,
+) -> Option<Text> {
+    let all = cx.by(by_target, &(key.namespace.clone(), target.clone())).into_iter();
+    let mut preceding = all.filter(|(other, created)| {
+        let order = (**created).cmp(&policy.meta.created).then_with(|| other.name.cmp(&key.name));
+        other != key && order == Ordering::Less
+    });
+    preceding.next().map(|(other, _)| other.name)
 }
 
 /// The settings of BackendTLSPolicies; of two for one port of a target the older is used.
 fn derive_tls<'s>(
     objects: &ObjectCollections<'s>,
     targets: &TargetObjects<'s>,
+    by_target: &TlsPolicyIndex<'s>,
 ) -> Collection<'s, TargetSettingKey, TargetSetting> {
-    let counted =
-        objects.backend_tls_policies.filter("backend_tls_policies/counted", |_, policy| !is_ignored(&policy.meta));
-    let by_target = counted.index("backend_tls_policies/by-target", |key, policy| {
-        let rows = policy.targets.iter().map(|target| ((key.namespace.clone(), target.clone()), policy.meta.created));
-        rows.collect::<std::collections::BTreeSet<_>>()
-    });
-    counted.derive_many("gateway_api/backend_tls_policies", |deps| {
-        let (targets, by_target) = (deps.on(targets), deps.by(&by_target));
+    objects.backend_tls_policies.derive_many("gateway_api/backend_tls_policies", |deps| {
+        let (targets, by_target) = (deps.on(targets), deps.by(by_target));
         move |cx, key, policy: &BackendTlsPolicy| {
             let mut rows = Vec::new();
-            for (place, target) in policy.targets.iter().enumerate() {
+            for (place, target) in policy.targets.iter().enumerate().filter(|_| !is_ignored(&policy.meta)) {
                 let Some(of) = target_of(key, target) else { continue };
                 let Some(object) = cx.get(&targets, &of) else { continue };
                 let port = if target.section.is_empty() {
@@ -149,13 +182,7 @@ fn derive_tls<'s>(
                     let Some(port) = object.ports.get(&target.section) else { continue };
                     *port
                 };
-                let older =
-                    cx.by(&by_target, &(key.namespace.clone(), target.clone())).into_iter().any(|(other, created)| {
-                        other != *key
-                            && created.cmp(&policy.meta.created.into()).then_with(|| other.name.cmp(&key.name))
-                                == Ordering::Less
-                    });
-                if older {
+                if preceding_policy(cx, &by_target, (key, policy), target).is_some() {
                     continue;
                 }
                 let setting = TargetSetting {

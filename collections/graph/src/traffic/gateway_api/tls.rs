@@ -12,6 +12,21 @@ use sluice_model::{
 use super::credentials::CredentialLookup;
 use super::grants::GrantLookup;
 use crate::registry::network_gateways::MTLS_PORT;
+use crate::statuses::StatusProblem;
+
+/// Reason: a certificate cannot be used.
+const INVALID_CERTIFICATE: &str = "InvalidCertificateRef";
+/// Reason: root certificates cannot be used.
+const INVALID_ROOTS: &str = "InvalidCACertificateRef";
+/// Reason: root certificates cannot be in an object of that kind.
+const INVALID_ROOTS_KIND: &str = "InvalidCACertificateKind";
+/// Reason: no ReferenceGrant allows the reference.
+const NOT_PERMITTED: &str = "RefNotPermitted";
+
+/// Whether a problem is one for which the listener is not accepted.
+pub(super) fn is_not_accepted(problem: &StatusProblem) -> bool {
+    [INVALID_ROOTS, INVALID_ROOTS_KIND, NOT_PERMITTED].contains(&problem.reason)
+}
 
 /// Option: how client certificates are requested.
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
@@ -43,16 +58,16 @@ pub(super) struct TlsOwner<'a> {
     pub(super) gateway: &'a Gateway,
 }
 
-/// TLS settings of a server, and whether it can be served: its certificates must exist and be permitted.
+/// TLS settings of a server, and why it cannot be served: its certificates must exist and be permitted.
 pub(super) fn server_tls(
     cx: &Context,
     reads: TlsReads,
     owner: &TlsOwner<'_>,
     listener: &Listener,
-) -> (Option<ServerTls>, bool) {
-    let Some(tls) = &listener.tls else { return (None, true) };
+) -> (Option<ServerTls>, Option<StatusProblem>) {
+    let Some(tls) = &listener.tls else { return (None, None) };
     let mut out = ServerTls::default();
-    let mut valid = true;
+    let mut problem = None;
     match tls.mode.unwrap_or(ListenerTlsMode::Terminate) {
         ListenerTlsMode::Passthrough => {
             let auto = is_auto_passthrough(owner.labels, tls, listener.port);
@@ -65,19 +80,19 @@ pub(super) fn server_tls(
                 "ISTIO_SIMPLE" => {
                     out.mode = ServerTlsMode::Simple;
                     out.credential_name = BUILTIN_CREDENTIAL.into();
-                    return (Some(out), true);
+                    return (Some(out), None);
                 }
                 "ISTIO_MUTUAL" => {
                     out.mode = ServerTlsMode::IstioMutual;
-                    return (Some(out), true);
+                    return (Some(out), None);
                 }
                 _ => ServerTlsMode::Simple,
             };
-            valid = terminate(cx, reads, owner, listener, tls, &mut out);
+            problem = terminate(cx, reads, owner, listener, tls, &mut out).err();
         }
     }
     out.cipher_suites = cipher_suites(option(tls, CIPHER_SUITES));
-    (Some(out), valid)
+    (Some(out), problem)
 }
 
 fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
@@ -101,7 +116,10 @@ fn cipher_suites(written: &str) -> Vec<Text> {
     known
 }
 
-/// Sets the names of the certificates, and returns whether one of them may be used.
+/// Sets the names of the certificates.
+///
+/// # Errors
+/// None of them can be used, or the root certificates cannot.
 fn terminate(
     cx: &Context,
     TlsReads { grants, credentials }: TlsReads,
@@ -109,9 +127,10 @@ fn terminate(
     listener: &Listener,
     tls: &ListenerTls,
     out: &mut ServerTls,
-) -> bool {
+) -> Result<(), StatusProblem> {
     if tls.certificates.len() > 2 {
-        return false;
+        let message = "TLS mode can only support up to 2 server certificates";
+        return Err(StatusProblem::new(INVALID_CERTIFICATE, message));
     }
     let secret = GroupKind { group: Text::default(), kind: "Secret".into() };
     let allowed = |reference: &ObjectRef| {
@@ -121,38 +140,62 @@ fn terminate(
     let object = |reference: &ObjectRef| {
         ObjectKey::new(owner.cluster.clone(), reference.namespace_in(owner.namespace), reference.name.clone())
     };
-    let usable = tls.certificates.iter().filter(|reference| {
-        reference.kind == secret && allowed(reference) && credentials.has_certificate(cx, &object(reference))
-    });
-    let mut names: Vec<Text> = usable
-        .map(|reference| {
-            let namespace = reference.namespace_in(owner.namespace);
-            format!("{}{namespace}/{}", CredentialKind::GatewaySecret.prefix(), reference.name).into()
-        })
-        .collect();
+    let (mut names, mut problem): (Vec<Text>, _) = (Vec::new(), None);
+    for reference in &tls.certificates {
+        let (namespace, name) = (reference.namespace_in(owner.namespace), &reference.name);
+        // Whether an object exists is told only to those that may refer to it.
+        let found = if !allowed(reference) {
+            let message = not_accessible("certificateRef", (name, &namespace), owner.namespace);
+            Err(StatusProblem::new(NOT_PERMITTED, message))
+        } else if reference.kind != secret {
+            let message = format!("invalid certificate reference {}, only secret is allowed", shown(reference));
+            Err(StatusProblem::new(INVALID_CERTIFICATE, message))
+        } else {
+            let of = |what: &str| {
+                let message = format!("invalid certificate reference {}, {what}", shown(reference));
+                Err(StatusProblem::new(INVALID_CERTIFICATE, message))
+            };
+            match credentials.certificate(cx, &object(reference)) {
+                Some(true) => Ok(format!("{}{namespace}/{name}", CredentialKind::GatewaySecret.prefix())),
+                Some(false) => of("the certificate is malformed"),
+                None => of(&format!("secret {namespace}/{name} not found")),
+            }
+        };
+        match found {
+            Ok(name) => names.push(name.into()),
+            Err(found) => problem = StatusProblem::joined(problem, Some(found)),
+        }
+    }
     match names.len() {
-        0 => return tls.certificates.is_empty(),
+        0 => return problem.map_or(Ok(()), Err),
         1 => out.credential_name = names.remove(0),
         _ => out.credential_names = names,
     }
     let validation = owner.gateway.frontend_tls.as_ref().map(|frontend| validation_of(frontend, listener.port));
-    let Some(validation) = validation.filter(|validation| !validation.roots.is_empty()) else { return true };
-    let [root] = validation.roots.as_slice() else { return false };
+    let Some(validation) = validation.filter(|validation| !validation.roots.is_empty()) else { return Ok(()) };
+    let [root] = validation.roots.as_slice() else {
+        return Err(StatusProblem::new(INVALID_ROOTS, "only one caCertificateRef is supported"));
+    };
+    let (namespace, name) = (root.namespace_in(owner.namespace), &root.name);
     if !allowed(root) {
-        return false;
+        let message = not_accessible("caCertificateRef", (&namespace, name), owner.namespace);
+        return Err(StatusProblem::new(NOT_PERMITTED, message));
     }
-    let (kind, exists) = if root.kind == secret {
-        (CredentialKind::GatewaySecret, credentials.has_roots(cx, &object(root)))
+    let (kind, exists, written) = if root.kind == secret {
+        (CredentialKind::GatewaySecret, credentials.has_roots(cx, &object(root)), "secret")
     } else if root.kind.is("", "ConfigMap") {
-        (CredentialKind::ConfigMap, credentials.has_bundle(cx, &object(root)))
+        (CredentialKind::ConfigMap, credentials.has_bundle(cx, &object(root)), "configmap")
     } else {
-        return false;
+        let message =
+            format!("invalid CA certificate reference {}, only secret and configmap are allowed", shown(root));
+        return Err(StatusProblem::new(INVALID_ROOTS_KIND, message));
     };
     if !exists {
-        return false;
+        let message =
+            format!("invalid CA certificate reference {}, {written} {namespace}/{name} not found", shown(root));
+        return Err(StatusProblem::new(INVALID_ROOTS, message));
     }
-    out.ca_cert_credential_name =
-        format!("{}{}/{}{ROOTS_SUFFIX}", kind.prefix(), root.namespace_in(owner.namespace), root.name).into();
+    out.ca_cert_credential_name = format!("{}{namespace}/{name}{ROOTS_SUFFIX}", kind.prefix()).into();
     let (mode, skip) = match (option(tls, TERMINATE_MODE), validation.allows_insecure) {
         ("MUTUAL", _) => (ServerTlsMode::Mutual, false),
         ("OPTIONAL_MUTUAL", _) => (ServerTlsMode::OptionalMutual, false),
@@ -160,7 +203,17 @@ fn terminate(
         (_, false) => (ServerTlsMode::Mutual, false),
     };
     (out.mode, out.insecure_skip_verify) = (mode, Some(skip));
-    true
+    Ok(())
+}
+
+/// A reference as conditions show it: `GROUP/KIND/NAME.NAMESPACE`, with the namespace that is written.
+fn shown(reference: &ObjectRef) -> String {
+    let ObjectRef { kind: GroupKind { group, kind }, name, namespace } = reference;
+    format!("{group}/{kind}/{name}.{}", namespace.as_ref().map_or("", Text::as_str))
+}
+
+fn not_accessible(field: &str, (first, second): (&Text, &Text), local: &Text) -> String {
+    format!("{field} {first}/{second} not accessible to a Gateway in namespace \"{local}\" (missing a ReferenceGrant?)")
 }
 
 fn validation_of(frontend: &FrontendTls, port: u16) -> &FrontendValidation {

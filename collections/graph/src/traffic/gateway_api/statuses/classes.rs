@@ -6,7 +6,7 @@ use sluice_model::label;
 
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::statuses::{Condition, Draft, StatusKey, StatusUpdate, is_of_revision};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate, is_of_revision};
 
 /// Statuses of the GatewayClasses of our controllers that have to be written.
 /// Key: `StatusKey`. From: `gateway_classes`. Changes when: the class or its status does. Size: classes that are not written
@@ -22,8 +22,8 @@ pub(super) fn derive_class_statuses<'s>(
             && options.gateway_api.controller_named(&class.controller).is_some()
             && class.meta.labels.get(label::REVISION).is_none_or(|label| is_of_revision(label, &options.revision));
         let update = is_ours.then(|| {
-            let mut draft = Draft::new(&class.status);
-            draft.set_conditions(&[Condition::met("Accepted", "Accepted", "Handled by Istio controller")]);
+            let mut draft = StatusDraft::new(&class.status);
+            draft.set_conditions(&[StatusCondition::met("Accepted", "Accepted", "Handled by Istio controller")]);
             draft.finish()
         });
         update.flatten().map(|update| (StatusKey { kind: Kind::GatewayClass, object: key.clone() }, update))

@@ -1,0 +1,182 @@
+//! The statuses of the cases in `tests/statuses` are those that the reference wrote (G05).
+
+#![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sluice_model::{Kind, ObjectKey};
+use sluice_parse::{identify, parse_object, yaml};
+
+use super::TestGraph;
+use crate::{AmbientOptions, GatewayApiOptions, GraphOptions, StatusKey};
+
+/// Kinds whose statuses are written.
+const COMPARED: [Kind; 8] = [
+    Kind::BackendTLSPolicy,
+    Kind::GRPCRoute,
+    Kind::GatewayClass,
+    Kind::HTTPRoute,
+    Kind::KubernetesGateway,
+    Kind::ListenerSet,
+    Kind::TCPRoute,
+    Kind::TLSRoute,
+];
+
+/// Objects whose status differs, each with the reason.
+const DIFFERENCES: [(&str, &str); 7] = [
+    (
+        "gateway-api/07-listenerset KubernetesGateway plat/shared",
+        "the reference wrote the address before its deployment controller changed the Service, and keeps it",
+    ),
+    ("gateway-api/10-inference-pool HTTPRoute ml/llm", "InferencePools are no backends"),
+    ("own/02-gateway-parameters KubernetesGateway app/no-params", "ConfigMaps with parameters are not read"),
+    (
+        "own/03-listener-problems KubernetesGateway app/certs",
+        "Secrets without certificates are not read; other wording",
+    ),
+    ("own/04-route-problems KubernetesGateway app/g", "the next two routes are not counted"),
+    ("own/04-route-problems HTTPRoute app/ext-ref", "a route that is rejected when it is parsed has no status"),
+    ("own/04-route-problems HTTPRoute app/no-port", "the same"),
+];
+
+struct StatusCase {
+    name: String,
+    input: Vec<Value>,
+    expected: BTreeMap<StatusKey, Value>,
+    env: BTreeMap<String, String>,
+}
+
+fn documents(path: &Path) -> Vec<Value> {
+    let Ok(text) = std::fs::read_to_string(path) else { return Vec::new() };
+    let parsed = yaml::parse_documents(&text, &yaml::Limits::default());
+    parsed.into_iter().map(|document| document.expect("YAML").value).collect()
+}
+
+fn directories(parent: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(parent).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let mut all: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    all.sort();
+    all
+}
+
+fn key(object: &Value) -> Option<StatusKey> {
+    let found = identify(&"Kubernetes".into(), object).ok()?;
+    Some(StatusKey { kind: found.info.kind, object: found.key })
+}
+
+impl StatusCase {
+    fn all() -> Vec<Self> {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+        let families = directories(&tests.join("statuses"));
+        families.iter().flat_map(|family| directories(family)).map(|directory| Self::read(&tests, &directory)).collect()
+    }
+
+    fn read(tests: &Path, directory: &Path) -> Self {
+        let name = directory.strip_prefix(tests.join("statuses")).expect("a case").to_owned();
+        let sources = [directory.to_owned(), tests.join("cluster/cases").join(&name), tests.join("cases").join(&name)];
+        let find = |file: &str| sources.iter().map(|of| of.join(file)).find(|path| path.exists());
+        let source = find("input.yaml").expect("an input");
+        let mut input = documents(&source);
+        for object in &mut input {
+            if key(object).is_some_and(|key| COMPARED.contains(&key.kind)) {
+                object.as_object_mut().map(|fields| fields.remove("status"));
+                object["metadata"]["generation"] = 1.into();
+            }
+        }
+        input.extend(documents(&directory.join("cluster.yaml")));
+        let env = find("env.json").map(|path| std::fs::read(path).expect("an environment"));
+        let env = env.map(|bytes| serde_json::from_slice(&bytes).expect("JSON")).unwrap_or_default();
+        let expected = documents(&directory.join("statuses.yaml"));
+        let expected = expected.iter().filter_map(|object| Some((key(object)?, object["status"].clone()))).collect();
+        Self { name: name.display().to_string(), input, expected, env }
+    }
+
+    fn options(&self) -> GraphOptions {
+        let flag = |name: &str, default: bool| self.env.get(name).map_or(default, |value| value == "true");
+        let ambient = flag("PILOT_ENABLE_AMBIENT", false);
+        let gateway_api = GatewayApiOptions {
+            waypoints: ambient,
+            east_west: ambient && flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
+            experimental: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
+            writes_statuses: flag("PILOT_ENABLE_GATEWAY_API_STATUS", true),
+            ..GatewayApiOptions::default()
+        };
+        let ambient = ambient.then(AmbientOptions::default);
+        GraphOptions { ambient, gateway_api, ..GraphOptions::default() }
+    }
+
+    /// The differences, and the number of compared objects.
+    fn compare(&self) -> (Vec<String>, usize) {
+        let mesh = TestGraph::with(self.options(), "");
+        let revision = |object: &Value| {
+            let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
+            label.is_none_or(|label| label == "default")
+        };
+        mesh.engine.transaction(|tx| {
+            for object in self.input.iter().filter(|object| revision(object)) {
+                if let Ok(parsed) = parse_object(&"Kubernetes".into(), "cluster.local", object) {
+                    mesh.handles.inputs.apply(tx, parsed, sluice_engine::Origin::default());
+                }
+            }
+        });
+        mesh.engine.flush();
+        let (mut differences, mut compared) = (Vec::new(), 0);
+        for key in self.input.iter().filter_map(key).filter(|key| COMPARED.contains(&key.kind)) {
+            compared += 1;
+            let update = mesh.get(&mesh.handles.status_updates, &key);
+            let actual = update.map_or(Value::Null, |update| serde_json::from_str(&update.wanted).expect("JSON"));
+            let expected = self.expected.get(&key).cloned().unwrap_or_default();
+            let (actual, expected) = (comparable(&actual), comparable(&expected));
+            if actual != expected {
+                let ObjectKey { namespace, name, .. } = &key.object;
+                let title = format!("{} {} {namespace}/{name}", self.name, key.kind);
+                differences.push(format!("{title}\n  ours:      {actual}\n  reference: {expected}"));
+            }
+        }
+        (differences, compared)
+    }
+}
+
+/// A status in a form in which the order of its parts that means nothing is always the same.
+fn comparable(status: &Value) -> Value {
+    match status {
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                let value = match (name.as_str(), value) {
+                    ("message", Value::String(text)) => {
+                        let mut parts: Vec<&str> = text.split("; ").collect();
+                        parts.sort_unstable();
+                        json!(parts)
+                    }
+                    ("addresses", value) => value.clone(),
+                    (_, value) => comparable(value),
+                };
+                (name.clone(), value)
+            };
+            Value::Object(fields.iter().map(field).collect())
+        }
+        Value::Array(items) => {
+            let mut items: Vec<Value> = items.iter().map(comparable).collect();
+            items.sort_by_key(Value::to_string);
+            Value::Array(items)
+        }
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn statuses_are_those_of_the_reference() {
+    let (mut differences, mut compared) = (Vec::new(), 0);
+    for case in StatusCase::all() {
+        let (of_case, count) = case.compare();
+        differences.extend(of_case);
+        compared += count;
+    }
+    let is_known = |difference: &str| DIFFERENCES.iter().any(|(title, _)| difference.lines().next() == Some(title));
+    let (known, unknown): (Vec<_>, Vec<_>) = differences.into_iter().partition(|difference| is_known(difference));
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+    assert_eq!(known.len(), DIFFERENCES.len(), "a known difference is gone");
+    assert_eq!((compared - known.len(), compared), (133, 140), "equal statuses");
+}

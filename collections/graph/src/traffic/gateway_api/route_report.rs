@@ -1,0 +1,39 @@
+//! The state of a route, as its status and those of its parents report it (G05).
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_model::{Kind, ObjectKey};
+
+use super::attachment::{Attachments, ParentResult};
+use super::listeners::ListenerKey;
+use crate::statuses::StatusProblem;
+
+/// The state of a route.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct RouteReport {
+    /// The results of its references to parents.
+    pub(super) results: Vec<ParentResult>,
+    /// The listeners that it is attached to.
+    pub(super) listeners: BTreeSet<ListenerKey>,
+    /// The problem with its backends for sidecars.
+    pub(super) mesh_problem: Option<StatusProblem>,
+    /// The problem with its backends for routers.
+    pub(super) gateway_problem: Option<StatusProblem>,
+}
+
+/// The states of the routes of each kind.
+pub(super) type RouteReports<'s> = [(Kind, Collection<'s, ObjectKey, RouteReport>); 2];
+
+impl RouteReport {
+    /// The state of a route with these attachments.
+    pub(super) fn new(
+        attachments: Attachments,
+        mesh_problem: Option<StatusProblem>,
+        gateway_problem: Option<StatusProblem>,
+    ) -> Self {
+        let listeners = attachments.attached.into_iter().filter_map(|attached| attached.listener).collect();
+        Self { results: attachments.results, listeners, mesh_problem, gateway_problem }
+    }
+}
