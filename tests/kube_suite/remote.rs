@@ -311,8 +311,12 @@ async fn new_credentials_keep_the_objects_read_with_the_old_ones(own: KubeApi, o
     mesh.finds("remote-2", &[(Severity::Error, "data[east]")]).await;
     clusters.delete_kubeconfig("remote").await;
     mesh.finds("remote-2", &[]).await;
-    let secret = mesh.states.all()[1].secret_name.clone();
-    assert_eq!((secret.to_string(), mesh.deletions().len()), (format!("{}/remote-2", clusters.system), 1));
+    let other = format!("{}/remote-2", clusters.system);
+    until("the other Secret declares the cluster", || {
+        (mesh.states.all()[1].secret_name.to_string() == other).then_some(())
+    })
+    .await;
+    assert_eq!(mesh.deletions().len(), 1);
     mesh.is_as_from_scratch().await;
 }
 
