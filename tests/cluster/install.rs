@@ -169,7 +169,7 @@ async fn an_installation_is_made_changed_undone_and_removed() -> Result<()> {
     node.during(async {
         sluicectl.with_file("precheck", &[]).await?.expect(0, &["0 errors, 0 warnings"]);
         sluicectl.with_file("upgrade", &["-y"]).await?.expect(1, &["there is no installation that could be upgraded"]);
-        sluicectl.with_file("install", &[]).await?.expect(2, &["use --skip-confirmation"]);
+        sluicectl.with_file("install", &[]).await?.expect(2, &["--skip-confirmation makes changes without asking"]);
         let planned = sluicectl.with_file("install", &["--dry-run"]).await?;
         planned
             .expect(0, &["+++ Deployment istio-system/istiod (new)", "+++ Namespace istio-system (new)", "0 deleted"]);

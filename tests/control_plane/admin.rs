@@ -34,7 +34,9 @@ async fn debug_pages_show_the_state() {
         let name = name.as_str().expect("text");
         assert!(index.contains(&format!("/debug/{name}")), "{name} is on the index page");
         let needed = [
+            "authorization",
             "config_dump",
+            "describe",
             "ecdsz",
             "edsz",
             "frontier",

@@ -10,6 +10,7 @@
 //! - `inputs`: the collections that sources write, and the mesh config; which namespaces are read.
 //! - `registry`: networks, clusters, services, workloads, endpoints, and the addresses that are allocated to ServiceEntries.
 //! - `proxies`: connected proxies and what selects them: Sidecars, policies, Telemetries, extensions, EnvoyFilters.
+//! - `policy_explanation`: the rules about the security policies of one workload, for explanations.
 //! - `traffic`: VirtualServices, DestinationRules, Sidecar scopes, Gateways, the Gateway API, Ingresses, ambient mode,
 //!   and access to Secrets.
 //! - `outputs`: encoded resources, one file for each resource type.

@@ -21,7 +21,7 @@ use crate::AdminState;
 use crate::sessions::Session;
 
 /// Name of the cookie with the secret of a session.
-pub(crate) const SESSION_COOKIE: &str = "sluice_session";
+pub(crate) const SESSION_COOKIE: &str = "sluice-session";
 
 /// A router that only callers with access reach; see [`check`].
 pub(crate) fn restrict(router: Router, state: Arc<AdminState>) -> Router {

@@ -40,7 +40,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", &[Proxy("proxyID"), OptionalText("types"), Flag("include_eds")], get(config_dump::serve)),
         page("/debug/configz", "Configuration objects, as they were written (?kind=, namespace=)", &[OptionalText("kind"), OptionalText("namespace")], get(configuration::configz)),
         page("/debug/connections", "Connected proxies: address and time", &[], get(proxies::connections)),
-        page("/debug/describe", "Everything that acts on a pod or a service (?pod=NAME.NAMESPACE or service=NAME.NAMESPACE)", &[OptionalText("pod"), OptionalText("service")], get(answers::describe_page)),
+        page("/debug/describe", "Everything that acts on a pod or a service (?pod=NAME.NAMESPACE or service=NAME.NAMESPACE)", &[Text("pod")], get(answers::describe_page)),
         page("/debug/ecdsz", "Extensions that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::extensions)),
         page("/debug/edsz", "Endpoints that a proxy was sent (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::endpoints)),
         page("/debug/endpointShardz", "Endpoints of all services", &[], get(endpoints::serve)),

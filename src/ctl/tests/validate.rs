@@ -198,7 +198,7 @@ fn help_and_version_are_printed() {
     assert_eq!(run(&["validate"], dir.path(), "").status.code(), Some(2));
     assert_eq!(run(&["validate", "--no-such-flag"], dir.path(), "").status.code(), Some(2));
     let help = run(&["validate", "--help"], dir.path(), "");
-    assert!(text(&help.stdout).contains("helm template") && text(&help.stdout).contains("[default: text]"));
+    assert!(text(&help.stdout).contains("helm template") && text(&help.stdout).contains("[default: table]"));
     assert!(text(&help.stdout).contains("2  invalid command line"), "{}", text(&help.stdout));
     assert_eq!(help.status.code(), Some(0));
     let version = format!("client version: {}\n", env!("CARGO_PKG_VERSION"));

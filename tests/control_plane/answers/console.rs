@@ -95,7 +95,9 @@ async fn mesh_dataflow_and_timeline_are_graphs_with_tables_of_the_same_content()
     }
     assert!(!graph.contains("raw_secrets"), "{graph}");
 
-    let (_, stages) = page("/console/timeline").await;
+    // Each row has a bar of its own.
+    let (first, rest) = page("/console/timeline").await;
+    let stages = first + &rest;
     let changed = stages.split("<tr>").find(|row| row.contains("VirtualService/shop/ratings")).expect("the change");
     assert!(changed.contains("1 of 1"), "one response, which is acknowledged: {changed}");
     let (status, findings) = mesh.server.get("/console/findings").await.expect("an answer");

@@ -32,10 +32,11 @@ impl ForwardingCluster {
 
     /// Creates a running pod.
     pub(super) fn run_pod(&self, namespace: &str, name: &str, app: &str) {
+        let container = if app == "istiod" { "discovery" } else { "istio-proxy" };
         self.api.apply(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": namespace, "name": name, "labels": {"app": app, "istio.io/rev": "default"}},
-            "spec": {"containers": [{"name": "istio-proxy"}]},
+            "spec": {"containers": [{"name": container}]},
             "status": {"phase": "Running"},
         }));
     }

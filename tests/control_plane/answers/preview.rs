@@ -159,22 +159,29 @@ async fn mesh_config_of_a_config_map_is_combined_as_the_control_plane_combines_i
         let text = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: istio-system}}\ndata:\n  mesh: '{data}'\n"
         );
-        (file(&directory, &text), text)
+        file(&directory, &text)
     };
-    let (path, _) = config_map("other", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    let path = config_map("other", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
     let other = mesh.answer(&["preview", "-f", &path]).await;
     let reason = other["objects"][0]["reason"].as_str().unwrap_or_default();
     assert_eq!((&other["objects"][0]["change"], &other["changes"]), (&"ignored".into(), &json!([])), "{other}");
     assert!(reason.contains("istio-system/istio"), "{reason}");
 
-    let (path, text) = config_map("istio", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    // The settings of the fixture, and another one.
+    let selectors = "discoverySelectors: [{matchLabels: {mesh: \"on\"}}]";
+    let path = config_map("istio", &format!("{{{selectors}, outboundTrafficPolicy: {{mode: REGISTRY_ONLY}}}}"));
     let answer = mesh.answer(&["preview", "-f", &path]).await;
-    assert_eq!(answer["objects"][0]["change"], "created", "{answer}");
+    assert_eq!(answer["objects"][0]["change"], "changed", "{answer}");
     let announced: Vec<(String, String)> = changes(&answer).into_keys().collect();
     assert!(announced.iter().any(|(kind, _)| kind == "rds" || kind == "lds"), "{announced:?}");
 
     let updates = cart.updates();
-    std::fs::write(mesh.directory.path().join("mesh.yaml"), text).expect("written");
+    let objects = include_str!("objects.yaml").replacen(
+        "  mesh: |\n",
+        "  mesh: |\n    outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n",
+        1,
+    );
+    std::fs::write(mesh.directory.path().join("objects.yaml"), objects).expect("written");
     cart.updated_after(updates).await;
     let applied = mesh.ctl(&["wait", "ConfigMap/istio-system/istio", "--for=applied"]).await;
     assert_eq!(applied.code, 0, "{}{}", applied.out, applied.errors);
@@ -182,9 +189,10 @@ async fn mesh_config_of_a_config_map_is_combined_as_the_control_plane_combines_i
     assert_eq!((&again["objects"][0]["change"], &again["changes"]), (&"unchanged".into(), &json!([])), "{again}");
     let deleted = mesh.answer(&["preview", "-f", &path, "--delete"]).await;
     assert_eq!(deleted["objects"][0]["change"], "deleted", "{deleted}");
-    assert_eq!(changes(&deleted).into_keys().collect::<Vec<_>>(), announced, "the change and its reversal");
+    let reversed: Vec<(String, String)> = changes(&deleted).into_keys().collect();
+    assert!(announced.iter().all(|change| reversed.contains(change)), "{announced:?} {reversed:?}");
     // An invalid mesh config is stored, and the last valid one stays.
-    let (path, _) = config_map("istio", "connectTimeout: soon");
+    let path = config_map("istio", "connectTimeout: soon");
     let invalid = mesh.ctl(&["preview", "-f", &path, "-o", "json"]).await;
     assert_eq!(invalid.code, 1, "{}{}", invalid.out, invalid.errors);
     assert_eq!(invalid.json()["changes"], json!([]), "{}", invalid.out);

@@ -16,18 +16,18 @@ fn install(cluster: &ForwardingCluster, revision: &str) {
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": SYSTEM, "name": name, "labels": labels},
         "spec": {},
     }));
-    let selects =
-        |key: &str, value: &str| json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
+    let is_in = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let is_absent = |key: &str| json!({"key": key, "operator": "DoesNotExist"});
     let client =
         json!({"service": {"namespace": SYSTEM, "name": name, "path": "/inject", "port": 443}, "caBundle": "cm9vdHM="});
     let mut webhooks = vec![json!({
         "name": "rev.namespace.sidecar-injector.istio.io", "clientConfig": client,
-        "namespaceSelector": selects("istio.io/rev", revision),
+        "namespaceSelector": {"matchExpressions": [is_in("istio.io/rev", revision), is_absent("istio-injection")]},
     })];
     if revision == "default" {
         webhooks.push(json!({
             "name": "namespace.sidecar-injector.istio.io", "clientConfig": client,
-            "namespaceSelector": selects("istio-injection", "enabled"),
+            "namespaceSelector": {"matchExpressions": [is_in("istio-injection", "enabled")]},
         }));
     }
     cluster.api.apply(json!({

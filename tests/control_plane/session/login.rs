@@ -69,7 +69,7 @@ async fn token_gives_a_browser_a_session_until_it_is_ended() {
 
     let ended = browser.send(Method::POST, "/console/logout", &[OWN_ORIGIN], "").await;
     assert_eq!(ended.status(), StatusCode::SEE_OTHER);
-    assert!(header(&ended, "set-cookie").contains("sluice_session=; "), "{:?}", ended.headers());
+    assert!(header(&ended, "set-cookie").contains("sluice-session=; "), "{:?}", ended.headers());
     // The browser still sends what it had.
     assert_eq!(browser.get("/debug/syncz").await.status(), StatusCode::UNAUTHORIZED);
 }
@@ -91,7 +91,7 @@ async fn session_is_only_for_callers_that_see_everything() {
     }
     assert_eq!(browser.pages.rejections("unauthenticated").await, Some(2));
     assert_eq!(browser.pages.rejections("forbidden").await, Some(2));
-    browser.cookie = "sluice_session=00".to_owned();
+    browser.cookie = "sluice-session=00".to_owned();
     assert_eq!(browser.get("/console").await.status(), StatusCode::UNAUTHORIZED);
 }
 

@@ -33,7 +33,7 @@ const NAMESPACE: &str = "shop";
 /// The cases of the analyzers cannot be read.
 pub fn run(run: &Run, seeds: &Seeds, root: &Path) -> Result<FuzzStatistics> {
     let mut cases = seeds.cases.clone();
-    let directory = root.join("src/analyze/tests/cases");
+    let directory = root.join("../../src/analyze/tests/cases");
     let analyzer_cases = analyzer_cases(&directory).with_context(|| format!("read {}", directory.display()))?;
     ensure!(!analyzer_cases.is_empty(), "{} has no cases", directory.display());
     // As many turns with each group.

@@ -13,7 +13,7 @@ const NODE_WIDTH: f64 = 216.0;
 /// Space around the graph, and for edges of a node to itself.
 const MARGIN: f64 = 24.0;
 /// Characters of a text that fit into a node.
-const MAX_NAME_CHARACTERS: usize = 30;
+const MAX_NAME_CHARACTERS: usize = 26;
 const MAX_DETAIL_CHARACTERS: usize = 36;
 
 /// A node.
@@ -115,10 +115,13 @@ fn line(from: (f64, f64), to: (f64, f64), waypoints: &[(f64, f64)]) -> String {
     path
 }
 
-/// Where the label of an edge is: before the left side of its target, towards its start.
+/// Where the label of an edge is: before the left side of its target, on the side from which the edge comes, so that the labels of
+/// edges with the same target are apart.
 fn label_place(from: (f64, f64), to: (f64, f64)) -> (f64, f64) {
-    let towards = ((from.1 - to.1) * 0.12).clamp(-MARGIN, MARGIN);
-    (to.0 - 12.0, to.1 + towards - 4.0)
+    let towards = ((from.1 - to.1) * 0.3).clamp(-MARGIN, MARGIN);
+    // The text stands on its place.
+    let below = if towards > 1.0 { 10.0 } else { -4.0 };
+    (to.0 - 12.0, to.1 + towards + below)
 }
 
 #[cfg(test)]

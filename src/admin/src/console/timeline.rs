@@ -22,16 +22,16 @@ const MAX_EPOCHS: usize = 100;
 /// Objects that are listed for each epoch.
 const MAX_OBJECTS: usize = 3;
 /// Size of the bar of an epoch in pixels.
-const BAR_WIDTH: f64 = 420.0;
+const BAR_WIDTH: f64 = 240.0;
 const BAR_HEIGHT: f64 = 14.0;
 
-/// The stages in their order: class of the style sheet, title.
-const STAGES: [(&str, &str); 5] = [
-    ("received", "received → parsed"),
-    ("dataflow", "parsed → committed"),
-    ("queued", "committed → first sent"),
-    ("sending", "first sent → last sent"),
-    ("waiting", "last sent → acknowledged"),
+/// The stages in their order: class of the style sheet, title, heading of the column.
+const STAGES: [(&str, &str, &str); 5] = [
+    ("received", "received → parsed", "Parsed"),
+    ("dataflow", "parsed → committed", "Committed"),
+    ("queued", "committed → first sent", "First sent"),
+    ("sending", "first sent → last sent", "Last sent"),
+    ("waiting", "last sent → acknowledged", "Acknowledged"),
 ];
 
 pub(super) async fn serve(State(state): State<Arc<AdminState>>) -> Response<Body> {
@@ -99,14 +99,13 @@ fn render(state: &AdminState) -> Html<String> {
         .collect();
     let longest = staged.iter().map(StagedEpoch::total).max().unwrap_or_default();
     let rows: Vec<Markup> = staged.iter().map(|staged| row(staged, longest)).collect();
-    let titles = STAGES.map(|(_, title)| title);
-    let mut columns = vec!["Epoch", "Committed", "Objects", "Stages"];
-    columns.extend(titles);
-    columns.push("Acknowledged responses");
+    let mut columns = vec!["Epoch", "At", "Objects", "Stages"];
+    columns.extend(STAGES.map(|(_, _, heading)| heading));
+    columns.push("Responses");
     let content = html! {
         p.soft {
-            "Times in ms. " @for (class, title) in STAGES { span class={ "key " (class) } {} " " (title) ". " }
-            "A response with the changes of several epochs counts for the first of them. Responses to new subscriptions do not count."
+            "Times in ms. " @for (class, title, _) in STAGES { span class={ "key " (class) } {} " " (title) ". " }
+            "Responses: those that are acknowledged, of those that were sent. A response with the changes of several epochs counts for the first of them. Responses to new subscriptions do not count."
         }
         (layout::table("Stages of recent changes", &columns, &rows))
     };
@@ -130,7 +129,7 @@ fn row(staged: &StagedEpoch, longest: Duration) -> Markup {
         tr {
             td.number { (staged.epoch) }
             td.short { (staged.at) }
-            td {
+            td.objects {
                 @for object in staged.objects.iter().take(MAX_OBJECTS) { div { (object.version.object) @if object.deleted { " (deleted)" } } }
                 @if staged.objects.len() > MAX_OBJECTS { div.soft { "and " (staged.objects.len() - MAX_OBJECTS) " more" } }
             }
@@ -152,7 +151,7 @@ fn bar(staged: &StagedEpoch, longest: Duration) -> Markup {
     let label = format!("{:.1} ms of {:.1} ms", milliseconds(staged.total()), milliseconds(longest));
     let mut left = 0.0;
     let mut parts = Vec::new();
-    for ((class, _), stage) in STAGES.iter().zip(staged.stages) {
+    for ((class, ..), stage) in STAGES.iter().zip(staged.stages) {
         let width = milliseconds(stage.unwrap_or_default()) * scale;
         if width > 0.0 {
             parts.push((class, left, width.max(1.0)));

@@ -173,7 +173,7 @@ mod tests {
         archive.note("pod", "not reached: Bearer 0123456789abcdef0");
         assert_eq!(archive.counts(), (2, 2));
         assert!(!path.exists(), "it is not complete");
-        let path = archive.finish("A report.").expect("written");
+        let path = archive.finish("A report.\n").expect("written");
         let files = files(&path);
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["bug-report/a.json", "bug-report/b.txt", "bug-report/summary.txt"]);

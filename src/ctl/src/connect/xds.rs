@@ -89,7 +89,7 @@ impl XdsCredentials {
         let name = ServerName::try_from(authority.clone());
         let name = name.map_err(|error| QueryError::Flags(format!("--authority {authority:?}: {error}")))?;
         let transport = Transport::Tls { config: Arc::new(config), name };
-        if let Some((chain, _)) = certificate.filter(|_| !args.insecure) {
+        if let Some((chain, _)) = certificate {
             let client = client_of_certificate(&chain).unwrap_or(anonymous);
             return Ok(Self { transport, client, token: None });
         }

@@ -16,10 +16,10 @@ pub(crate) struct XdsArgs {
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "15012", conflicts_with_all = ["xds_address", "address_flag"])]
     pub(crate) xds_port: Option<u16>,
     /// xDS without TLS and without credentials.
-    #[arg(long, conflicts_with_all = ["insecure", "cert_dir", "authority"])]
+    #[arg(long, conflicts_with_all = ["insecure", "cert_dir", "authority", "token_file", "ca_file"])]
     pub(crate) plaintext: bool,
-    /// Do not verify the certificate of the server. Whoever answers receives the token.
-    #[arg(long)]
+    /// Do not verify the certificate of the server. A server that is another one receives the token.
+    #[arg(long, conflicts_with_all = ["cert_dir", "ca_file"])]
     pub(crate) insecure: bool,
     /// Name in the certificate of the server. Without it: istiod.NAMESPACE.svc.
     #[arg(long, value_name = "NAME")]
@@ -37,7 +37,7 @@ impl XdsArgs {
 
     /// Whether a kubeconfig is read: to find pods, to request a token, or for the roots that verify the server.
     pub(crate) fn needs_cluster(&self, has_token: bool, has_roots: bool) -> bool {
-        let has_credentials = self.plaintext || (self.cert_dir.is_some() && !self.insecure) || has_token;
+        let has_credentials = self.plaintext || self.cert_dir.is_some() || has_token;
         let has_roots = has_roots || self.plaintext || self.insecure || self.cert_dir.is_some();
         self.xds_port.is_some() || !has_credentials || !has_roots
     }
@@ -45,7 +45,25 @@ impl XdsArgs {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::CommandLine;
+
+    #[test]
+    fn credentials_that_would_be_ignored_are_refused() {
+        let parse = |flags: &str| {
+            let line = ["sluicectl", "version", "--xds-address=istiod:15012"].into_iter().chain(flags.split(' '));
+            CommandLine::try_parse_from(line).map(drop)
+        };
+        for flags in ["--cert-dir=certs", "--insecure", "--plaintext", "--ca-file=root.pem --token-file=token"] {
+            assert!(parse(flags).is_ok(), "{flags}");
+        }
+        for flags in ["--cert-dir=certs --insecure", "--ca-file=root.pem --insecure", "--token-file=token --plaintext"]
+        {
+            assert!(parse(flags).is_err(), "{flags}");
+        }
+    }
 
     #[test]
     fn kubeconfig_is_read_for_pods_tokens_and_roots_only() {

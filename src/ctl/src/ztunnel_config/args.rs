@@ -53,7 +53,7 @@ pub(crate) enum ZtunnelConfigCommand {
     Connections(ConnectionArgs),
     /// Log levels of ztunnel, and changes of them.
     #[command(visible_alias = "o", after_help = EXAMPLES)]
-    Log(LogArgs),
+    Log(ZtunnelLogArgs),
 }
 
 /// The ztunnel.
@@ -171,7 +171,7 @@ pub(crate) enum ConnectionDirection {
 
 /// Flags of `log`.
 #[derive(Debug, Args)]
-pub(crate) struct LogArgs {
+pub(crate) struct ZtunnelLogArgs {
     #[command(flatten)]
     pub(crate) source: ZtunnelSource,
     /// New levels: LEVEL for all loggers, or LOGGER:LEVEL, separated by commas. Levels are trace, debug, info, warning, error,

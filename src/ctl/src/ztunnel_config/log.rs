@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use http::Method;
 
 use super::EXIT_NOT_FOUND;
-use super::args::LogArgs;
+use super::args::ZtunnelLogArgs;
 use crate::answer_output::fail;
 use crate::connect::{QueryError, connect_to_ztunnels};
 
@@ -22,7 +22,7 @@ const LEVELS: [(&str, &str); 8] = [
 ];
 
 /// Prints the levels of the ztunnel, or of all ztunnels, after changes.
-pub(super) fn run(args: &LogArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
+pub(super) fn run(args: &ZtunnelLogArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let levels = args.level.iter().map(|text| level(text)).collect::<Result<Vec<String>, _>>();
     let ztunnels = levels.and_then(|levels| Ok((levels, connect_to_ztunnels(&args.source.target())?)));
     let (levels, ztunnels) = match ztunnels {

@@ -189,11 +189,12 @@ fn selects(target: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
     let selector = target.query.get("fieldSelector").cloned().unwrap_or_default();
     let no_failed = selector == "status.phase%21%3DFailed";
     let name = selector.strip_prefix("metadata.name%3D").map(str::to_owned);
-    let label = target.query.get("labelSelector").map(|selector| selector.replace("%2F", "/").replace("%3D", "="));
+    let selector = target.query.get("labelSelector").map(|it| it.replace("%2F", "/").replace("%3D", "="));
+    let selector = selector.filter(|it| !it.is_empty()).map(|it| it.replace("%2C", ","));
     move |object| {
         let labels = &object["metadata"]["labels"];
-        let has = |label: &String| label.split_once('=').is_some_and(|(name, value)| labels[name] == value);
-        if !label.as_ref().is_none_or(has) {
+        let has = |label: &str| label.split_once('=').is_some_and(|(name, value)| labels[name] == value);
+        if !selector.iter().flat_map(|selector| selector.split(',')).all(has) {
             return false;
         }
         let is_failed = object.pointer("/status/phase").and_then(Value::as_str) == Some("Failed");
