@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Tasks that are restarted.
-const RESTARTED: [&str; 18] = [
+const RESTARTED: [&str; 19] = [
     "watch of Pod",
     "watch of CustomResourceDefinition",
     "watch of VirtualService",
@@ -24,6 +24,7 @@ const RESTARTED: [&str; 18] = [
     "root ConfigMap writer",
     "address writer",
     "ingress status writer",
+    "Gateway API writer",
     "condition writer",
     "taint writer",
     "workload cleaner",
