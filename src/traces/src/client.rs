@@ -1,15 +1,13 @@
 //! The HTTP client of the exporter.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use opentelemetry_http::HttpError as ClientError;
 use reqwest::Url;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use sluice_crypto::Roots;
 use sluice_http_client::{HttpClient, HttpClientOptions, HttpRequest, LongBody};
 
 use crate::error::ExportError;
@@ -37,22 +35,9 @@ impl OtlpClient {
 }
 
 fn tls(settings: &TraceSettings) -> Result<ClientConfig, ExportError> {
-    let failed = |reason: String| ExportError::Client(reason);
-    let mut roots = RootCertStore::empty();
-    match &settings.roots {
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-        Some(path) => {
-            let pem = std::fs::read(path).map_err(|error| {
-                failed(format!("OTEL_EXPORTER_OTLP_CERTIFICATE: cannot read {}: {error}", path.display()))
-            })?;
-            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
-        }
-    }
-    if roots.is_empty() {
-        return Err(failed("there are no root certificates: set OTEL_EXPORTER_OTLP_CERTIFICATE".to_owned()));
-    }
-    let builder = sluice_crypto::client(None).map_err(|error| failed(error.to_string()))?;
-    Ok(builder.with_root_certificates(Arc::new(roots)).with_no_client_auth())
+    let roots = settings.roots.clone().map_or(Roots::System, Roots::File);
+    sluice_crypto::verified_client(&roots, None, None)
+        .map_err(|error| ExportError::Client(format!("OTEL_EXPORTER_OTLP_CERTIFICATE: {error}")))
 }
 
 #[async_trait::async_trait]
