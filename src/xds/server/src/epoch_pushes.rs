@@ -34,12 +34,11 @@ impl EpochPushes {
     /// A response is sent with changes of the epoch.
     pub(crate) fn sent(&self, times: &ChangeTimes, now: Instant) {
         let mut pushes = self.lock();
-        match find(&pushes, times) {
+        match find(&pushes, times.source_epoch) {
             Ok(at) => {
-                if let Some(push) = pushes.get_mut(at) {
-                    push.sent += 1;
-                    push.last_sent = push.last_sent.max(now);
-                }
+                let push = &mut pushes[at];
+                push.sent += 1;
+                push.last_sent = push.last_sent.max(now);
             }
             // An epoch that is older than all that are remembered.
             Err(0) if pushes.len() >= MAX_EPOCHS => {}
@@ -61,11 +60,10 @@ impl EpochPushes {
     }
 
     /// A response with changes of the epoch is acknowledged.
-    pub(crate) fn acknowledged(&self, times: &ChangeTimes, now: Instant) {
+    pub(crate) fn acknowledged(&self, source_epoch: u64, now: Instant) {
         let mut pushes = self.lock();
-        if let Ok(at) = find(&pushes, times)
-            && let Some(push) = pushes.get_mut(at)
-        {
+        if let Ok(at) = find(&pushes, source_epoch) {
+            let push = &mut pushes[at];
             push.acknowledged += 1;
             push.last_acknowledged = push.last_acknowledged.max(Some(now));
         }
@@ -80,8 +78,8 @@ impl EpochPushes {
     }
 }
 
-fn find(pushes: &VecDeque<EpochPush>, times: &ChangeTimes) -> Result<usize, usize> {
-    pushes.binary_search_by_key(&times.source_epoch, |push| push.times.source_epoch)
+fn find(pushes: &VecDeque<EpochPush>, source_epoch: u64) -> Result<usize, usize> {
+    pushes.binary_search_by_key(&source_epoch, |push| push.times.source_epoch)
 }
 
 #[cfg(test)]
@@ -99,8 +97,8 @@ mod tests {
         pushes.sent(&times(9), at(4));
         pushes.sent(&times(8), at(5));
         pushes.sent(&times(7), at(6));
-        pushes.acknowledged(&times(7), at(8));
-        pushes.acknowledged(&times(5), at(9));
+        pushes.acknowledged(7, at(8));
+        pushes.acknowledged(5, at(9));
         let all: Vec<_> =
             pushes.all().iter().map(|push| (push.times.source_epoch, push.sent, push.acknowledged)).collect();
         assert_eq!(all, [(7, 2, 1), (8, 1, 0), (9, 1, 0)]);

@@ -43,8 +43,8 @@ pub struct AdsStream {
     snapshot: ScopeSnapshot,
     /// The dataflow has the proxy as a subscriber of secrets.
     subscribes_to_secrets: bool,
-    /// The types with an unacknowledged response that carries changes, and when it was sent.
-    unacked: BTreeMap<ResourceType, (ChangeTimes, Instant)>,
+    /// The types with an unacknowledged response that carries changes: the epoch of the engine, and when it was sent.
+    unacked: BTreeMap<ResourceType, (u64, Instant)>,
     /// Times of the changes that are being sent.
     sending: Option<ChangeTimes>,
     /// The pending changes contain many resources.
@@ -146,9 +146,9 @@ impl AdsStream {
         match outcome.inspect_err(|error| self.limit_exceeded(&connection, error))? {
             RequestOutcome::Subscribed => {}
             RequestOutcome::Acknowledged(kind) => {
-                if let Some((times, sent)) = self.unacked.remove(&kind) {
+                if let Some((source_epoch, sent)) = self.unacked.remove(&kind) {
                     self.server.metrics().acknowledged(sent, now);
-                    self.server.pushes().acknowledged(&times, now);
+                    self.server.pushes().acknowledged(source_epoch, now);
                 }
             }
             RequestOutcome::Rejected { kind, code, message } => {
@@ -281,7 +281,7 @@ impl AdsStream {
         {
             self.server.metrics().first_byte(&times, now);
             self.server.pushes().sent(&times, now);
-            self.unacked.insert(kind, (times, now));
+            self.unacked.insert(kind, (times.source_epoch, now));
             self.sending = Some(times);
         }
     }
