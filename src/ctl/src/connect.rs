@@ -2,6 +2,7 @@
 
 mod error;
 pub(crate) mod kubernetes;
+mod port_forward;
 mod request;
 mod server;
 mod tunnel;
