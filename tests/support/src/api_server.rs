@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::serve::ListenerExt as _;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -128,6 +129,11 @@ impl ApiServer {
             silenced: watch::channel(0).0,
             released: watch::channel(0).0,
             bookmark_interval: Duration::from_millis(20),
+        });
+        // As in an API server: what TCP holds back is lost when a connection with unread data is closed.
+        let listener = listener.tap_io(|stream| {
+            // It fails only for a connection that is gone.
+            let _ = stream.set_nodelay(true);
         });
         let router = answer::router(shared.clone());
         let task = tokio::spawn(async move {
