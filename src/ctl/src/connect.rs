@@ -2,7 +2,6 @@
 
 mod error;
 pub(crate) mod kubernetes;
-mod port_forward;
 mod request;
 mod server;
 mod tunnel;

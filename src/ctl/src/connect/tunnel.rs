@@ -1,14 +1,13 @@
-//! A port of a pod on the loopback.
+//! A port of a pod on the loopback, by the port-forward of the API server over WebSocket.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kube::Client;
-use tokio::net::TcpListener;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-
-use super::port_forward::forward;
 
 /// A forwarded port. It is closed when this is dropped.
 pub(crate) struct Tunnel {
@@ -33,8 +32,8 @@ impl Tunnel {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local_port)).await?;
         let address = listener.local_addr()?;
         let failure = Failure::default();
-        let pod = (namespace.to_owned(), pod.to_owned());
-        let task = tokio::spawn(accept(listener, client, pod, port, failure.clone()));
+        let pods: Api<Pod> = Api::namespaced(client, namespace);
+        let task = tokio::spawn(accept(listener, pods, pod.to_owned(), port, failure.clone()));
         Ok(Self { address, failure, task })
     }
 
@@ -50,17 +49,51 @@ impl Drop for Tunnel {
     }
 }
 
-async fn accept(listener: TcpListener, client: Client, pod: (String, String), port: u16, failure: Failure) {
+async fn accept(listener: TcpListener, pods: Api<Pod>, pod: String, port: u16, failure: Failure) {
     // The connections end with this task.
     let mut connections = JoinSet::new();
     while let Ok((mut connection, _)) = listener.accept().await {
-        let (client, (namespace, pod), failure) = (client.clone(), pod.clone(), failure.clone());
+        let (pods, pod, failure) = (pods.clone(), pod.clone(), failure.clone());
         connections.spawn(async move {
-            let result = forward(&mut connection, &client, (&namespace, &pod), port).await;
-            // The caller reads the reason once its connection ends, so this comes first.
+            let result = forward(&mut connection, &pods, &pod, port).await;
+            // The client reads the reason once its connection ends, so this comes first.
             *failure.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
             drop(connection);
         });
         while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn forward(connection: &mut TcpStream, pods: &Api<Pod>, pod: &str, port: u16) -> Result<(), String> {
+    let opened = pods.portforward(pod, &[port]).await;
+    let mut forwarder = opened.map_err(|error| {
+        let reason = sluice_kube::chain(&error);
+        match error {
+            // An API server before Kubernetes 1.30, or a proxy in front of it, may accept SPDY only.
+            kube::Error::UpgradeConnection(_) => format!("the API server opens no WebSocket: {reason}"),
+            _ => reason,
+        }
+    })?;
+    let refusal = forwarder.take_error(port);
+    let Some(mut stream) = forwarder.take_stream(port) else {
+        return Err(format!("port {port} has no stream"));
+    };
+    // The sender of the refusal is dropped at the end of the stream.
+    let refused = async {
+        match refusal {
+            Some(refusal) => match refusal.await {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // The refusal is sent before the end of the stream, and is the reason of it.
+        biased;
+        reason = refused => Err(reason),
+        copied = tokio::io::copy_bidirectional(connection, &mut stream) => {
+            copied.map(drop).map_err(|error| error.to_string())
+        }
     }
 }
