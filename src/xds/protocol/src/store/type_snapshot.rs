@@ -19,6 +19,8 @@ use crate::version::{Digest, Version};
 /// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a separate
 /// layer.
 const MAX_REMEMBERED_NAMES: usize = 1024;
+/// Maximum number of assembled resources whose versions are remembered.
+const MAX_REMEMBERED_VERSIONS: usize = 16;
 
 /// The resources of one type in one scope at one epoch. An old snapshot needs memory only for the changes since.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub(super) struct StackSnapshot {
     aliases: Box<[Arc<Aliases>]>,
     /// The latest result of [`Self::changed_since`]: most streams held the same snapshot before.
     changed: Mutex<Option<ChangedNames>>,
+    /// Versions of assembled resources by name, the oldest first: all streams with these layers need the same ones.
+    assembled: Mutex<Vec<(Text, Option<Version>)>>,
 }
 
 /// Names that differ from an earlier snapshot.
@@ -50,7 +54,7 @@ impl StackSnapshot {
         tables: Box<[Arc<LayerTable>]>,
         aliases: Box<[Arc<Aliases>]>,
     ) -> Self {
-        Self { kind, layers, tables, aliases, changed: Mutex::default() }
+        Self { kind, layers, tables, aliases, changed: Mutex::default(), assembled: Mutex::default() }
     }
 
     /// The snapshot of a scope without layers of the type.
@@ -60,6 +64,20 @@ impl StackSnapshot {
 
     fn is_same(&self, other: &Self) -> bool {
         self.tables.len() == other.tables.len() && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// The version of the resource of this name that these layers assemble.
+    fn assembled_version(&self, name: &Text, layers: &[&LayerSegments]) -> Option<Version> {
+        let mut known = lock(&self.assembled);
+        if let Some((_, version)) = known.iter().find(|(known, _)| known == name) {
+            return *version;
+        }
+        let version = Assembly::new(self.kind, layers).version();
+        if known.len() == MAX_REMEMBERED_VERSIONS {
+            known.remove(0);
+        }
+        known.push((name.clone(), version));
+        version
     }
 
     /// Names that differ from an earlier snapshot of the same layers, in order.
@@ -101,7 +119,7 @@ impl TypeSnapshot {
         match self.resolve(name) {
             NameResolution::Absent => None,
             NameResolution::Whole(_, whole) => whole.version_for(&self.scope),
-            NameResolution::Assembled(_, layers) => Assembly::new(self.stack.kind, &layers).version(),
+            NameResolution::Assembled(name, layers) => self.stack.assembled_version(name, &layers),
         }
     }
 
