@@ -23,8 +23,11 @@ use super::why_not::{WhyNotQuestion, why_not};
 use crate::AdminState;
 use crate::answer::{self, Parameters};
 
-/// Interval at which a wait looks at the proxies.
-const WAIT_INTERVAL: Duration = Duration::from_millis(100);
+/// A wait looks at the proxies again after this multiple of the time that the last look took, so that it takes a small share
+/// of a CPU in a large mesh, and after at least and at most these times.
+const WAIT_PAUSE_FACTOR: u32 = 10;
+const MIN_WAIT_PAUSE: Duration = Duration::from_millis(20);
+const MAX_WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// A wait writes a line at least this often, so that a client notices that the server is gone.
 const WAIT_LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit of a wait, by default and at most.
@@ -210,12 +213,16 @@ async fn follow(mut wait: Wait, sender: &mpsc::Sender<Bytes>) {
     loop {
         // The progress waits for the dataflow thread.
         let polled = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
             let progress = wait.poll();
-            (wait, progress)
+            (wait, progress, start.elapsed())
         });
-        let Ok((polled, progress)) = polled.await else { return };
+        let Ok((polled, mut progress, took)) = polled.await else { return };
         wait = polled;
         let is_final = progress.state.is_final();
+        if !is_final {
+            progress.omit_lagging();
+        }
         let is_due = last
             .as_ref()
             .is_none_or(|(last, at)| is_final || !last.is_like(&progress) || at.elapsed() >= WAIT_LINE_INTERVAL);
@@ -230,7 +237,7 @@ async fn follow(mut wait: Wait, sender: &mpsc::Sender<Bytes>) {
         if is_final || sender.is_closed() {
             return;
         }
-        tokio::time::sleep(WAIT_INTERVAL).await;
+        tokio::time::sleep((took * WAIT_PAUSE_FACTOR).clamp(MIN_WAIT_PAUSE, MAX_WAIT_PAUSE)).await;
     }
 }
 

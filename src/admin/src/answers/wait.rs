@@ -110,6 +110,13 @@ impl WaitProgress {
         let counts = |progress: &Self| progress.proxies.as_ref().map(|report| (report.concerned, report.acked));
         self.state == other.state && counts(self) == counts(other)
     }
+
+    /// Leaves out the proxies that lag, of which only the last line is about.
+    pub(crate) fn omit_lagging(&mut self) {
+        if let Some(report) = &mut self.proxies {
+            report.lagging.clear();
+        }
+    }
 }
 
 /// A wait in progress.
