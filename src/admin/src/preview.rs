@@ -5,6 +5,7 @@ mod comparison;
 mod concerned;
 mod fields;
 mod live_fields;
+mod merged_groups;
 mod objects;
 mod page;
 mod parts;

@@ -1,6 +1,7 @@
 //! What differs for connected proxies between two states of the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use sluice_xds::{StatusReader, Subscriptions, short_id, short_name};
 
 use super::concerned::{ConcernedProxy, ProxyGroup, groups};
 use super::fields::{FieldChange, changed_fields};
+use super::merged_groups::merge;
 use super::parts::{OutputsByType, Parts};
 use super::table_size::TableSizes;
 
@@ -75,6 +77,9 @@ pub(crate) struct ChangedResource {
 /// Names with their segments.
 type Names = BTreeMap<Text, BTreeSet<Text>>;
 
+/// Names and segments that the change writes, by type and layer.
+pub(super) type ChangedParts = BTreeMap<(ResourceType, Layer), Names>;
+
 /// One difference: a name in a group of proxies.
 struct Difference<'a> {
     kind: ResourceType,
@@ -83,9 +88,11 @@ struct Difference<'a> {
     after: Option<Parts>,
     sizes: (Option<usize>, Option<usize>),
     segments: BTreeSet<Text>,
-    /// The proxies of the group that would be sent it.
-    proxies: Vec<&'a ConcernedProxy>,
+    /// The proxies that would be sent it, by group. Resources of a group share the list if they can.
+    proxies: Vec<ProxyList<'a>>,
 }
+
+type ProxyList<'a> = Rc<[&'a ConcernedProxy]>;
 
 /// Compares both states for the connected proxies, until the deadline.
 pub(super) fn compare(
@@ -99,8 +106,9 @@ pub(super) fn compare(
     let subscriptions = status.subscriptions();
     let proxies: BTreeSet<ProxyKey> = subscriptions.proxies().cloned().collect();
     let is_changed = |kind, layer: &Layer| changed.contains_key(&(kind, layer.clone()));
-    let groups = groups(&proxies, handles, (before, after), is_changed);
     let outputs = OutputsByType::new(handles, &[before, after]);
+    let groups = groups(&proxies, handles, (before, after), is_changed);
+    let groups = merge(groups, &outputs, after, &changed);
     let mut comparison = Comparison {
         outputs: &outputs,
         before,
@@ -119,9 +127,8 @@ pub(super) fn compare(
     summarize(differences, is_complete)
 }
 
-/// Names and segments that the change writes, by type and layer.
-fn changed_parts(handles: &Handles, before: &Snapshot, after: &Snapshot) -> BTreeMap<(ResourceType, Layer), Names> {
-    let mut changed: BTreeMap<(ResourceType, Layer), Names> = BTreeMap::new();
+fn changed_parts(handles: &Handles, before: &Snapshot, after: &Snapshot) -> ChangedParts {
+    let mut changed = ChangedParts::new();
     for key in handles.resources.iter().flat_map(|of| after.changes_since(before, of)).map(|event| event.key) {
         changed.entry((key.resource_type, key.layer.clone())).or_default().entry(key.name.clone()).or_default();
     }
@@ -136,7 +143,7 @@ struct Comparison<'a> {
     outputs: &'a OutputsByType,
     before: &'a Snapshot,
     after: &'a Snapshot,
-    changed: &'a BTreeMap<(ResourceType, Layer), Names>,
+    changed: &'a ChangedParts,
     subscriptions: &'a Subscriptions,
     sizes: (TableSizes<'a>, TableSizes<'a>),
     deadline: Instant,
@@ -145,6 +152,7 @@ struct Comparison<'a> {
 
 impl Comparison<'_> {
     fn compare_group<'g>(&mut self, group: &'g ProxyGroup, found: &mut Vec<Difference<'g>>) {
+        let subscribers = Subscribers::of(group, self.subscriptions);
         for (name, segments) in self.candidates(group) {
             if Instant::now() > self.deadline {
                 self.is_complete = false;
@@ -157,11 +165,10 @@ impl Comparison<'_> {
                 continue;
             }
             // A proxy subscribes to new resources once others refer to them.
-            let is_wanted = |proxy: &&ConcernedProxy| match &before {
-                None => self.subscriptions.has_type(&proxy.key, kind),
-                Some(_) => self.subscriptions.wants(&proxy.key, kind, &name),
+            let proxies = match &before {
+                None => subscribers.to_type.clone(),
+                Some(_) => subscribers.to(&name),
             };
-            let proxies: Vec<_> = group.proxies.iter().filter(is_wanted).collect();
             let Some(first) = proxies.first() else { continue };
             let size = |parts: &Option<Parts>, sizes: &mut TableSizes<'_>, layers: &[Layer]| {
                 parts.as_ref().map(|parts| match parts.is_assembled() {
@@ -172,7 +179,7 @@ impl Comparison<'_> {
             let size_before = size(&before, &mut self.sizes.0, &group.before);
             let size_after = size(&after, &mut self.sizes.1, &group.after);
             let sizes = (size_before, size_after);
-            found.push(Difference { kind, name: name.clone(), before, after, sizes, segments, proxies });
+            found.push(Difference { kind, name: name.clone(), before, after, sizes, segments, proxies: vec![proxies] });
         }
     }
 
@@ -201,11 +208,39 @@ impl Comparison<'_> {
     }
 }
 
+/// The proxies of a group that subscribe to its type.
+struct Subscribers<'a, 'g> {
+    kind: ResourceType,
+    subscriptions: &'a Subscriptions,
+    to_type: ProxyList<'g>,
+    /// All of them subscribe to all resources of the type.
+    to_all: bool,
+}
+
+impl<'a, 'g> Subscribers<'a, 'g> {
+    fn of(group: &'g ProxyGroup, subscriptions: &'a Subscriptions) -> Self {
+        let kind = group.kind;
+        let subscribed = group.proxies.iter().filter(|proxy| subscriptions.has_type(&proxy.key, kind));
+        let to_type: ProxyList<'g> = subscribed.collect();
+        let to_all = to_type.iter().all(|proxy| subscriptions.wants_all(&proxy.key, kind));
+        Self { kind, subscriptions, to_type, to_all }
+    }
+
+    /// Those that subscribe to the resource of this name.
+    fn to(&self, name: &Text) -> ProxyList<'g> {
+        if self.to_all {
+            return self.to_type.clone();
+        }
+        let is_subscribed = |proxy: &&&ConcernedProxy| self.subscriptions.wants(&proxy.key, self.kind, name);
+        self.to_type.iter().filter(is_subscribed).copied().collect()
+    }
+}
+
 fn summarize(mut differences: Vec<Difference<'_>>, is_complete: bool) -> Compared {
     // The same content for the same name is one line, also if the proxies have different layers.
     differences.sort_by(|one, other| {
-        let key = |it: &Difference<'_>| (it.kind, it.name.clone(), it.after.clone(), it.before.clone());
-        key(one).cmp(&key(other))
+        let (one_key, other_key) = ((one.kind, &one.name), (other.kind, &other.name));
+        one_key.cmp(&other_key).then_with(|| (&one.after, &one.before).cmp(&(&other.after, &other.before)))
     });
     differences.dedup_by(|other, one| {
         let is_same =
@@ -216,10 +251,12 @@ fn summarize(mut differences: Vec<Difference<'_>>, is_complete: bool) -> Compare
         is_same
     });
     let mut types: BTreeMap<ResourceType, (TypeSummary, BTreeSet<&ProxyKey>, BTreeSet<&Text>)> = BTreeMap::new();
+    let mut counted: BTreeSet<(ResourceType, *const &ConcernedProxy)> = BTreeSet::new();
     for difference in &differences {
         let (summary, proxies, names) = types.entry(difference.kind).or_default();
-        proxies.extend(difference.proxies.iter().map(|proxy| &proxy.key));
-        summary.bytes += difference.sizes.1.unwrap_or_default() as u64 * difference.proxies.len() as u64;
+        let new = difference.proxies.iter().filter(|list| counted.insert((difference.kind, list.as_ptr())));
+        proxies.extend(new.flat_map(|list| list.iter()).map(|proxy| &proxy.key));
+        summary.bytes += difference.sizes.1.unwrap_or_default() as u64 * difference.proxies() as u64;
         if names.insert(&difference.name) {
             match difference.change() {
                 "added" => summary.added += 1,
@@ -249,6 +286,11 @@ fn summarize(mut differences: Vec<Difference<'_>>, is_complete: bool) -> Compare
 }
 
 impl Difference<'_> {
+    /// Number of proxies that would be sent it.
+    fn proxies(&self) -> usize {
+        self.proxies.iter().map(|list| list.len()).sum()
+    }
+
     fn change(&self) -> &'static str {
         match (&self.before, &self.after) {
             (None, _) => "added",
@@ -258,7 +300,7 @@ impl Difference<'_> {
     }
 
     fn to_resource(&self, with_fields: bool) -> ChangedResource {
-        let first = self.proxies.first();
+        let first = self.proxies.iter().find_map(|list| list.first());
         let (fields, fields_left_out) = match (&self.before, &self.after, first) {
             (Some(before), Some(after), Some(first)) if with_fields && self.segments.len() <= MAX_SEGMENTS => {
                 let json = |parts: &Parts| parts.json(self.kind, &first.scope.slots);
@@ -272,7 +314,7 @@ impl Difference<'_> {
             change: self.change(),
             bytes_before: self.sizes.0,
             bytes_after: self.sizes.1,
-            proxies: self.proxies.len(),
+            proxies: self.proxies(),
             example: first.map(|proxy| short_id(&proxy.key.0)).unwrap_or_default(),
             parts: self.segments.iter().filter(|name| !name.is_empty()).take(MAX_SEGMENTS).cloned().collect(),
             fields,

@@ -77,6 +77,28 @@ impl OutputsByType {
         names
     }
 
+    /// Whether a layer has a resource or segments of one of some names.
+    pub(super) fn has_any(
+        &self,
+        snapshot: &Snapshot,
+        kind: ResourceType,
+        layer: &Layer,
+        is_wanted: impl Fn(&Text) -> bool,
+    ) -> bool {
+        let (name, segment) = Default::default();
+        let first = ResourceKey { resource_type: kind, layer: layer.clone(), name };
+        let has_resource = self.resources.get(&kind).into_iter().flatten().any(|of| {
+            let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
+            keys.take_while(|key| key.resource_type == kind && key.layer == *layer).any(|key| is_wanted(&key.name))
+        });
+        let first = SegmentKey { resource_type: kind, layer: layer.clone(), name: Text::default(), segment };
+        has_resource
+            || self.segments_of(kind).iter().any(|of| {
+                let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
+                keys.take_while(|key| key.resource_type == kind && key.layer == *layer).any(|key| is_wanted(&key.name))
+            })
+    }
+
     /// What these layers have under a name, as the store resolves it: the first layer that has or hides it decides, for segments one
     /// by one. Of a resource of segments, only these and the unnamed one are read.
     pub(super) fn resolve(

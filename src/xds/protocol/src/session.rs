@@ -410,6 +410,12 @@ impl Session {
         self.subscriptions.get(kind).is_some_and(|subscription| subscription.wants(name))
     }
 
+    /// Whether the client subscribes to all resources of a type.
+    #[must_use]
+    pub fn subscribes_to_all(&self, kind: ResourceType) -> bool {
+        self.subscriptions.get(kind).is_some_and(|subscription| subscription.wildcard)
+    }
+
     /// The versions of one resource that the client was sent and acknowledged; `None` if it does not subscribe to it.
     #[must_use]
     pub fn progress(&self, kind: ResourceType, name: &str) -> Option<ResourceProgress> {

@@ -35,6 +35,12 @@ impl Subscriptions {
         self.connections.get(proxy).is_some_and(|connection| connection.session().subscribes_to(kind, name))
     }
 
+    /// Whether a proxy subscribes to all resources of a type.
+    #[must_use]
+    pub fn wants_all(&self, proxy: &ProxyKey, kind: ResourceType) -> bool {
+        self.connections.get(proxy).is_some_and(|connection| connection.session().subscribes_to_all(kind))
+    }
+
     /// Whether a proxy subscribes to resources of a type.
     #[must_use]
     pub fn has_type(&self, proxy: &ProxyKey, kind: ResourceType) -> bool {
