@@ -43,7 +43,7 @@ pub(crate) struct AdsBody {
     /// When the server began to build the response that is being sent.
     sending: Option<Instant>,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The task that `ending` wakes.
+    /// The task that `ending` and `expiry` wake.
     ending_waker: Option<Waker>,
     retry: Option<Pin<Box<Sleep>>>,
     permit: PushPermit,
@@ -174,8 +174,11 @@ impl AdsBody {
     fn end_reason(&mut self, cx: &mut Context<'_>) -> Option<&'static str> {
         if !self.ending_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.ending_waker = Some(cx.waker().clone());
-            // Pending registers the task. Whether it is ready is read from the mirrors below.
+            // Pending registers the task. Whether they are ready is read below without the cost of a registration.
             let _ = self.ending.as_mut().poll(cx);
+            if let Some(expiry) = &mut self.expiry {
+                let _ = expiry.as_mut().poll(cx);
+            }
         }
         if self.stream.server().is_draining() {
             return Some("the server is shutting down");
@@ -200,7 +203,7 @@ impl AdsBody {
                 self.stream.server().metrics().refused("first_request");
                 return Poll::Ready(Err(Status::deadline_exceeded("no request has identified the proxy in time")));
             }
-            if self.expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
+            if self.expiry.as_ref().is_some_and(|expiry| expiry.is_elapsed()) {
                 self.stream.server().metrics().refused("expired");
                 return Poll::Ready(Err(Status::unauthenticated("the credentials of the caller have expired")));
             }
