@@ -167,7 +167,7 @@ fn inbound_ports(settings: &ListenerSettings, mut targets: Vec<(&ServiceTarget, 
     targets.sort_by(|a, b| (a.1.created, &a.1.host).cmp(&(b.1.created, &b.1.host)));
     let addresses = wildcards(settings.profile.families);
     let wildcard = addresses.first().map_or("", Text::as_str);
-    let mut ports: Vec<InboundPort> = Vec::new();
+    let mut ports: Vec<InboundPort> = Vec::with_capacity(targets.len());
     for (target, service) in targets {
         let known = ports.iter().any(|port| port.target_port == target.target_port);
         let free = can_bind(settings, false, wildcard, target.target_port, target.port.protocol, true);

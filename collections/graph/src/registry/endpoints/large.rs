@@ -158,6 +158,8 @@ pub(crate) fn merge_slices<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) ->
         }
     }
     found.sort();
+    // The table of a small service is kept as it is.
+    found.shrink_to_fit();
     found
 }
 
