@@ -5,6 +5,7 @@ mod error;
 mod open_files;
 mod options;
 mod ports;
+mod recording;
 mod registration;
 mod security;
 mod serve;
@@ -20,10 +21,12 @@ use sluice_admin::{
     AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard, Sessions, UpdateRates,
 };
 use sluice_config::Config;
+use sluice_graph::GraphOptions;
 use sluice_kube::Clients;
 use sluice_listen::{BodyLimits, ListenMetrics, serve_http};
+use sluice_recording::ServedReplay;
 use sluice_sources::kube::RemoteStates;
-use sluice_sources::{MeshFiles, Originals, Reporter};
+use sluice_sources::{Originals, Reporter};
 use sluice_tasks::{DedicatedRuntime, Tasks};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
@@ -35,6 +38,7 @@ use tracing::{info, warn};
 
 use engine::GraphEngine;
 use ports::Listeners;
+use recording::OpenedSource;
 
 pub(crate) use error::AppError;
 
@@ -52,20 +56,21 @@ pub(crate) const BULK_NICE: i32 = 10;
 ///
 /// # Errors
 /// The process cannot start or continue; see [`AppError::exit_code`].
-pub(crate) async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
+pub(crate) async fn run(mut config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
     // Ports are bound first, so that a port in use is reported before all objects have been read.
     let listen_metrics = ListenMetrics::default();
     let mut listeners = Listeners::bind(&config, &listen_metrics).await?;
-    let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
+    let source = OpenedSource::open(&mut config)?;
+    let graph_options = source.graph_options(&config);
     let http_runtime = DedicatedRuntime::new("http", || {}).map_err(AppError::runtime("start the HTTP runtime"))?;
     // The dataflow and the sources inherit the priority of this thread.
     sluice_tasks::lower_thread_priority(BULK_NICE);
-    let mut app = App::new(config, log, stop, &listen_metrics, http_runtime);
+    let mut app = App::new(config, graph_options, log, stop, &listen_metrics, http_runtime);
     app.serve_admin(&mut listeners);
-    let result = app.start(mesh_files, listeners).await;
+    let result = app.start(source, listeners).await;
     app.shut_down(result.as_ref().err()).await;
     result
 }
@@ -91,6 +96,8 @@ struct App {
     injection: Option<Arc<InjectionConfiguration>>,
     /// Guards of the files and directories that are followed.
     followed: Vec<FollowGuard>,
+    /// The recording that is replayed, from its first step until proxies are served.
+    replay: Option<ServedReplay>,
     /// Components that are not ready yet.
     pending: Pending,
 }
@@ -126,13 +133,14 @@ impl App {
     /// Starts the engine, and builds the components that serve, without content.
     fn new(
         config: Config,
+        graph_options: GraphOptions,
         log: LogControl,
         stop: CancellationToken,
         listen_metrics: &ListenMetrics,
         http_runtime: DedicatedRuntime,
     ) -> Self {
         sluice_crypto::collect_entropy();
-        let mut graph = GraphEngine::start(&config);
+        let mut graph = GraphEngine::start(&config, graph_options.clone());
         listen_metrics.register(&mut graph.metrics.registry);
         let store = Arc::new(Store::default());
         let inputs = &graph.handles.inputs;
@@ -169,7 +177,7 @@ impl App {
             templates: OnceLock::new(),
             log,
             options: options::admin_options(&config),
-            graph: options::graph_options(&config),
+            graph: graph_options,
             preview_graph: PreviewGraph::default(),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
             watches: graph.metrics.watches.clone(),
@@ -206,6 +214,7 @@ impl App {
             webhooks,
             injection,
             followed: Vec::new(),
+            replay: None,
             pending,
         }
     }
@@ -237,11 +246,11 @@ impl App {
     }
 
     /// Reads all configuration, then serves proxies until the process stops.
-    async fn start(&mut self, mesh_files: MeshFiles, listeners: Listeners) -> Result<(), AppError> {
+    async fn start(&mut self, source: OpenedSource, listeners: Listeners) -> Result<(), AppError> {
         let token_keys = self.fetch_token_keys()?;
         let interrupted = self.tasks.interrupted();
         let remote_clusters = tokio::select! {
-            reading = self.read_sources(mesh_files) => Some(reading?),
+            reading = self.read_sources(source) => Some(reading?),
             // A large directory takes long to read.
             () = interrupted => self.tasks.wait_for(std::future::pending()).await?,
         };
@@ -255,6 +264,7 @@ impl App {
             return Ok(());
         }
         self.serve_proxies(security, listeners)?;
+        self.replay_changes();
         self.trace_changes()?;
         self.tasks.wait_for(std::future::pending::<()>()).await?;
         Ok(())

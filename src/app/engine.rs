@@ -6,15 +6,13 @@ use sluice_auth::ReviewMetrics;
 use sluice_authority::AuthorityMetrics;
 use sluice_config::Config;
 use sluice_engine::{Engine, EngineOptions, HistoryLimits};
-use sluice_graph::Handles;
+use sluice_graph::{GraphOptions, Handles};
 use sluice_jwks::JwksMetrics;
 use sluice_model::MeshConfig;
 use sluice_sources::SourceMetrics;
 use sluice_sources::kube::{ClusterMetrics, RegistrationMetrics, WatchStates};
 use sluice_webhook::WebhookMetrics;
 use tokio_util::sync::CancellationToken;
-
-use super::options;
 
 /// The running engine.
 pub(super) struct GraphEngine {
@@ -42,8 +40,7 @@ pub(super) struct Metrics {
 
 impl GraphEngine {
     /// Builds the graph and starts the dataflow thread.
-    pub(super) fn start(config: &Config) -> Self {
-        let options = options::graph_options(config);
+    pub(super) fn start(config: &Config, options: GraphOptions) -> Self {
         let history = HistoryLimits { age: config.limits.history_age, bytes: config.limits.history_bytes };
         let engine_options = EngineOptions { history, ..EngineOptions::default() };
         let (engine, handles) = Engine::start(engine_options, move |builder| sluice_graph::build(builder, &options));
@@ -128,7 +125,6 @@ mod tests {
     use std::time::Duration;
 
     use sluice_engine::{Clock, EngineOptions};
-    use sluice_graph::GraphOptions;
     use sluice_tasks::Tasks;
 
     use super::*;

@@ -1,11 +1,13 @@
 //! Failures that end the process, and their exit codes.
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use sluice_authority::AuthorityError;
 use sluice_config::ConfigError;
 use sluice_kube::ConnectError;
+use sluice_recording::RecordingFileError;
 use sluice_sources::MeshFileError;
 use sluice_sources::files::FilesError;
 use sluice_tasks::TaskFailure;
@@ -32,6 +34,14 @@ pub(crate) enum AppError {
     /// The Kubernetes API cannot be used. Exit code 4.
     #[error("cannot use the Kubernetes API: {0}")]
     Kubernetes(ConnectError),
+    /// A recording cannot be replayed. Exit code 4.
+    #[error("--replayFile {}: {error}", .path.display())]
+    Recording {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<RecordingFileError>,
+    },
     /// Mesh config or networks are invalid (exit code 5), or cannot be watched (exit code 1).
     #[error(transparent)]
     Mesh(#[from] MeshFileError),
@@ -60,7 +70,7 @@ impl AppError {
             Self::Config(_) => 2,
             Self::Listen { .. } => 3,
             Self::Files(FilesError::Syntax { .. }) => 6,
-            Self::Files(_) | Self::Kubernetes(_) => 4,
+            Self::Files(_) | Self::Kubernetes(_) | Self::Recording { .. } => 4,
             Self::Mesh(_) => 5,
             Self::Authority(_) => 7,
         })

@@ -161,6 +161,11 @@ fn reads_cluster(config: &Config) -> bool {
     matches!(config.sources.local, ClusterSource::Kubernetes(_))
 }
 
+/// Whether a recording takes the place of all sources.
+pub(super) fn replays(config: &Config) -> bool {
+    matches!(config.sources.local, ClusterSource::Recording(_))
+}
+
 /// The election of the replica that writes to the local cluster.
 pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
     let identity = &config.identity;

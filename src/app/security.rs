@@ -368,7 +368,7 @@ fn dns_names(config: &Config, mesh: &MeshConfig) -> DnsNames {
     let address = mesh.default_config.discovery_address.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     let mut others = config.security.custom_hosts.clone();
-    if matches!(config.sources.local, ClusterSource::Directory(_)) {
+    if !matches!(config.sources.local, ClusterSource::Kubernetes(_)) {
         // Without a cluster no Service name resolves to this process.
         others.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
     }

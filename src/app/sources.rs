@@ -12,11 +12,12 @@ use sluice_jwks::JwksFetcher;
 use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
 use sluice_sources::files::FileSource;
 use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
-use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshFiles, MeshLayers, MeshOverride, Reporter, Sink};
+use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshLayers, MeshOverride, Reporter, Sink};
 use sluice_watch::FollowGuard;
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::recording::OpenedSource;
 use super::{App, AppError, options};
 
 /// Time limit of the wait for keys of token issuers, before proxies are served.
@@ -25,6 +26,10 @@ const TOKEN_KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 impl App {
     /// Starts fetching keys of token issuers. The receiver is `true` after every wanted key set has been fetched or has failed.
     pub(super) fn fetch_token_keys(&mut self) -> Result<watch::Receiver<bool>, AppError> {
+        if options::replays(&self.config) {
+            // The recording has them.
+            return Ok(watch::channel(true).1);
+        }
         let handles = &self.graph.handles;
         let fetcher = JwksFetcher::new(
             self.graph.engine.clone(),
@@ -40,7 +45,11 @@ impl App {
     }
 
     /// Starts every source. Returns the condition that remote clusters have been read.
-    pub(super) async fn read_sources(&mut self, mesh_files: MeshFiles) -> Result<BoxFuture<'static, ()>, AppError> {
+    pub(super) async fn read_sources(&mut self, source: OpenedSource) -> Result<BoxFuture<'static, ()>, AppError> {
+        let mesh_files = match source {
+            OpenedSource::Clusters(mesh_files) => mesh_files,
+            OpenedSource::Recording { path, recording } => return self.read_recording(path, *recording).await,
+        };
         let (sink, mesh_layers) = self.start_sink()?;
         mesh_files.load(&*sink);
         for (cluster, source) in options::cluster_sources(&self.config) {
@@ -50,6 +59,8 @@ impl App {
                     let client = sluice_kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
                     self.read_cluster(cluster, client, &sink);
                 }
+                // It has been opened as the only source.
+                ClusterSource::Recording(_) => {}
             }
         }
         self.follow_injection(mesh_layers)?;

@@ -141,12 +141,13 @@ impl Mesh {
 
     /// Runs the control plane until `end` returns, or it fails. Returns the failure, and the reasons why it is not ready.
     async fn run(&self, end: impl AsyncFnOnce()) -> (Option<String>, Vec<String>) {
-        let (config, metrics) = (self.config(), ListenMetrics::default());
+        let (mut config, metrics) = (self.config(), ListenMetrics::default());
         let mut listeners = Listeners::bind(&config, &metrics).await.expect("free ports");
-        let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks).expect("mesh files");
+        let source = OpenedSource::open(&mut config).expect("mesh files");
+        let graph_options = source.graph_options(&config);
         let stop = CancellationToken::new();
         let http_runtime = DedicatedRuntime::new("http", || {}).expect("threads");
-        let mut app = App::new(config, self.log.clone(), stop.clone(), &metrics, http_runtime);
+        let mut app = App::new(config, graph_options, self.log.clone(), stop.clone(), &metrics, http_runtime);
         let admin = app.admin.clone();
         app.serve_admin(&mut listeners);
         let ending = async {
@@ -157,7 +158,7 @@ impl Mesh {
             std::future::pending::<()>().await;
         };
         let result = tokio::select! {
-            result = app.start(mesh_files, listeners) => result,
+            result = app.start(source, listeners) => result,
             () = ending => unreachable!("it waits"),
         };
         app.shut_down(result.as_ref().err()).await;

@@ -182,6 +182,18 @@ macro_rules! kinds {
             /// # Errors
             /// There is no such input, or the record is not one of it.
             pub fn write_json(&self, tx: &mut Transaction, record: JsonRecord) -> Result<(), JsonRecordError> {
+                self.read_json(record, Some(tx))
+            }
+
+            /// Checks that a record can be written, and does not write it.
+            ///
+            /// # Errors
+            /// As [`Self::write_json`].
+            pub fn check_json(&self, record: JsonRecord) -> Result<(), JsonRecordError> {
+                self.read_json(record, None)
+            }
+
+            fn read_json(&self, record: JsonRecord, tx: Option<&mut Transaction>) -> Result<(), JsonRecordError> {
                 match record.collection.as_str() {
                     $($name => record.write(tx, &self.$field),)*
                     "parse_rejects" => record.write(tx, &self.rejects),

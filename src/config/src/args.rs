@@ -17,6 +17,9 @@ pub(crate) const DEFAULT_MESH_CONFIG: &str = "./etc/istio/config/mesh";
 /// Default of `--networksConfig`.
 pub(crate) const DEFAULT_NETWORKS_CONFIG: &str = "./etc/istio/config/meshNetworks";
 
+/// Default of `--replaySpeed`.
+pub(crate) const DEFAULT_REPLAY_SPEED: &str = "max";
+
 /// The end of the help text.
 const AFTER_HELP: &str = "\
 Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free port (the log line
@@ -36,7 +39,7 @@ Exit codes:
   1  failed while running
   2  a flag or an environment variable is invalid
   3  an address cannot be listened on
-  4  the Kubernetes API or a configuration directory cannot be used
+  4  the Kubernetes API, a configuration directory or a recording cannot be used
   5  mesh config or networks are invalid
   6  the configuration directory contains text that is not YAML (only with --strictConfig)
   7  the certificate authority cannot be used";
@@ -134,6 +137,30 @@ pub struct DiscoveryArgs {
         help_heading = "Sources"
     )]
     pub networks_config: PathBuf,
+    /// Recording of `sluicectl record` that takes the place of all sources: proxies are served what the recorded control plane would
+    /// serve them, except Secrets. Flags and variables that change configuration have no effect: those of the recording apply.
+    #[arg(
+        long = "replayFile",
+        alias = "replay-file",
+        env = "SLUICE_REPLAY_FILE",
+        value_name = "FILE",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Sources"
+    )]
+    pub replay_file: String,
+    /// Speed of the changes in --replayFile: `max`, or how many times as fast as recorded, such as 1x or 10x.
+    #[arg(
+        long = "replaySpeed",
+        alias = "replay-speed",
+        env = "SLUICE_REPLAY_SPEED",
+        value_name = "SPEED",
+        default_value = DEFAULT_REPLAY_SPEED,
+        global = true,
+        help_heading = "Sources"
+    )]
+    pub replay_speed: String,
     /// The only namespace to watch; empty for all.
     #[arg(
         long = "watchNamespace",

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use sluice_model::Text;
 use sluice_parse::parse_duration;
+use sluice_recording::ReplaySpeed;
 use sluice_telemetry::{LogArgError, LogConfig};
 use sluice_tls::TlsOptionError;
 use sluice_traces::{TraceSettingError, TraceSettings};
@@ -72,6 +73,8 @@ pub enum ClusterSource {
     Directory(PathBuf),
     /// The Kubernetes API; `None` is the pod's service account.
     Kubernetes(Option<PathBuf>),
+    /// A recording, which has the objects of all clusters.
+    Recording(PathBuf),
 }
 
 /// The sources of objects.
@@ -81,6 +84,8 @@ pub struct SourcesConfig {
     pub local: ClusterSource,
     /// Other clusters by id.
     pub remotes: BTreeMap<Text, ClusterSource>,
+    /// Speed of the changes in a recording.
+    pub replay_speed: ReplaySpeed,
     /// Text that is not YAML is an error at start-up.
     pub strict: bool,
     /// File that overrides the mesh config of ConfigMap `istio`, if it exists.
@@ -282,11 +287,37 @@ impl Config {
     }
 }
 
+/// The recording in place of all sources, if there is one.
+fn recording(args: &DiscoveryArgs) -> Result<Option<ClusterSource>, ConfigError> {
+    if args.replay_file.is_empty() {
+        if args.replay_speed != args::DEFAULT_REPLAY_SPEED {
+            let reason = "has no effect without --replayFile".to_owned();
+            return Err(ConfigError { flag: "--replaySpeed", reason });
+        }
+        return Ok(None);
+    }
+    let others = [
+        ("--configDir", args.config_dir.is_some()),
+        ("--kubeconfig", args.kubeconfig.is_some()),
+        ("--remoteConfigDir", !args.remote_config_dir.is_empty()),
+        ("--meshConfig", args.mesh_config != Path::new(args::DEFAULT_MESH_CONFIG)),
+        ("--networksConfig", args.networks_config != Path::new(args::DEFAULT_NETWORKS_CONFIG)),
+    ];
+    match others.iter().find(|(_, is_set)| *is_set) {
+        Some((other, _)) => {
+            let reason = format!("conflicts with {other}: a recording takes the place of all sources");
+            Err(ConfigError { flag: "--replayFile", reason })
+        }
+        None => Ok(Some(ClusterSource::Recording(PathBuf::from(&args.replay_file)))),
+    }
+}
+
 fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
-    let local = match (&args.config_dir, &args.kubeconfig) {
-        (Some(directory), None) => ClusterSource::Directory(directory.clone()),
-        (None, kubeconfig) => ClusterSource::Kubernetes(kubeconfig.clone()),
-        (Some(_), Some(_)) => {
+    let local = match (recording(args)?, &args.config_dir, &args.kubeconfig) {
+        (Some(recording), _, _) => recording,
+        (None, Some(directory), None) => ClusterSource::Directory(directory.clone()),
+        (None, None, kubeconfig) => ClusterSource::Kubernetes(kubeconfig.clone()),
+        (None, Some(_), Some(_)) => {
             let reason = "conflicts with --configDir: objects come from files or from the Kubernetes API".to_owned();
             return Err(ConfigError { flag: "--kubeconfig", reason });
         }
@@ -306,6 +337,7 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
     Ok(SourcesConfig {
         local,
         remotes,
+        replay_speed: args.replay_speed.parse().map_err(fail("--replaySpeed"))?,
         strict: args.strict_config,
         mesh_config: args.mesh_config.clone(),
         networks: args.networks_config.clone(),

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_ca::{NewKey, RsaBits};
 use sluice_model::CompliancePolicy;
+use sluice_recording::ReplaySpeed;
 use sluice_variables::{CONTROL_PLANE, State};
 
 use super::{CertProvider, ClusterSource, Command, CommandLine, Config, ConfigError};
@@ -65,6 +66,26 @@ fn dashed_flags_are_aliases_and_the_subcommand_is_optional() {
     assert_eq!(config.sources.local, ClusterSource::Directory("/x".into()));
     assert_eq!(config.sources.remotes.get("east"), Some(&ClusterSource::Directory("/y".into())));
     assert!(config.ports.http.is_none());
+}
+
+#[test]
+fn recording_takes_the_place_of_all_sources() {
+    let (config, _) = parse(&["--replayFile=/x.sluice", "--replay-speed=10x"]).expect("valid");
+    assert_eq!(config.sources.local, ClusterSource::Recording("/x.sluice".into()));
+    assert_eq!(config.sources.replay_speed, ReplaySpeed::Times(10.0));
+    let (config, _) = parse(&["--replayFile=/x.sluice"]).expect("valid");
+    assert_eq!(config.sources.replay_speed, ReplaySpeed::Max);
+    for (arguments, expected) in [
+        (&["--replayFile=/x", "--configDir=/y"][..], "--replayFile: conflicts with --configDir: a recording takes"),
+        (&["--replayFile=/x", "--kubeconfig=/y"], "--replayFile: conflicts with --kubeconfig: "),
+        (&["--replayFile=/x", "--remoteConfigDir=a=/y"], "--replayFile: conflicts with --remoteConfigDir: "),
+        (&["--replayFile=/x", "--meshConfig=/y"], "--replayFile: conflicts with --meshConfig: "),
+        (&["--replayFile=/x", "--replaySpeed=fast"], "--replaySpeed: expected max, or a positive number with x"),
+        (&["--configDir=/y", "--replaySpeed=1x"], "--replaySpeed: has no effect without --replayFile"),
+    ] {
+        let error = parse(arguments).expect_err("invalid").to_string();
+        assert!(error.starts_with(expected), "{arguments:?}: {error}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use sluice_recording::ReplaySpeed;
 
 use crate::answer_args::duration;
 use crate::answer_output::AnswerOutput;
@@ -20,8 +21,8 @@ with its time: objects as the control plane has parsed them, connected proxies w
 identities, and its settings. It has no private keys, certificates and passwords of Secrets: a hash
 with a random key of the recording stands for each. Everything else of the configuration is in it,
 such as names and headers: look at it with `zcat` before you publish it. A recording that is interrupted
-can be replayed up to there. Without --address, the first replica of the control plane is recorded, or
-that of --replica.
+can be replayed up to there by `sluicectl replay`; `sluiced --replayFile` refuses it. Without
+--address, the first replica of the control plane is recorded, or that of --replica.
 
 Exit codes: 0 the recording is complete, 1 the file cannot be written, 2 invalid command line,
 3 the control plane cannot be reached, or ends the recording.";
@@ -33,8 +34,9 @@ Examples:
   sluicectl replay incident.sluice --speed 1x             with the times of the recording
   sluicectl replay incident.sluice --until 12.5s          the state 12.5 s after the beginning
 
-The inputs are written to a graph of this process. Versions of resources are those that the control
-plane sends, if it has the same version and there are no Secrets among its inputs.
+The inputs are written to a graph of this process; `sluiced --replayFile` serves them to proxies.
+Versions of resources are those that the control plane sends, if it has the same version and there are
+no Secrets among its inputs.
 
 Exit codes: 0 the outcome was printed, 1 no such proxy, 2 invalid command line, or a file that is no
 recording of this format.";
@@ -74,8 +76,8 @@ pub(crate) struct ReplayArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// `max`, or how many times as fast as recorded: 1x, 0.5x, 10x.
-    #[arg(long, default_value = "max", value_parser = speed)]
-    pub(crate) speed: Speed,
+    #[arg(long, default_value = "max")]
+    pub(crate) speed: ReplaySpeed,
     /// Stop this long after the beginning of the recording, such as 12.5s.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) until: Option<Duration>,
@@ -105,36 +107,4 @@ pub(crate) struct DiffArgs {
     /// Output format. The table has the lines of the messages that differ, JSON and YAML have both messages.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: AnswerOutput,
-}
-
-/// How fast a recording is replayed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Speed {
-    /// Without waiting.
-    Max,
-    /// So many times as fast as recorded.
-    Times(f64),
-}
-
-fn speed(text: &str) -> Result<Speed, String> {
-    if text == "max" {
-        return Ok(Speed::Max);
-    }
-    let times = text.strip_suffix('x').and_then(|times| times.parse::<f64>().ok());
-    let times = times.filter(|times| times.is_finite() && *times > 0.0);
-    times.map(Speed::Times).ok_or_else(|| "expected max, or a positive number with x such as 1x or 10x".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn speeds_are_max_or_multiples() {
-        assert_eq!(speed("max"), Ok(Speed::Max));
-        assert_eq!((speed("1x"), speed("0.5x")), (Ok(Speed::Times(1.0)), Ok(Speed::Times(0.5))));
-        for text in ["", "x", "1", "0x", "-1x", "infx", "fast"] {
-            assert!(speed(text).is_err(), "{text}");
-        }
-    }
 }

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use similar::TextDiff;
-use sluice_recording::{DifferentResource, differences};
+use sluice_recording::{DifferentResource, ReplaySpeed, differences};
 
 use crate::answer_output::{list, print, text};
-use crate::recording_args::{DiffArgs, Speed};
+use crate::recording_args::DiffArgs;
 use crate::replay::{EXIT_NO_RECORDING, replay};
 
 const EXIT_EQUAL: u8 = 0;
@@ -20,7 +20,7 @@ const CONTEXT_LINES: usize = 3;
 pub(crate) fn run(args: &DiffArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let mut outcomes = Vec::new();
     for path in [&args.first, &args.second] {
-        match replay(path, Speed::Max, None) {
+        match replay(path, ReplaySpeed::Max, None) {
             Ok(replayed) => outcomes.push(replayed.outcome),
             Err(error) => {
                 writeln!(errors, "sluicectl: {}: {error}", path.display())?;

@@ -7,29 +7,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use sluice_model::{ProxyKey, ResourceType};
-use sluice_recording::{Outcome, ReadError, RecordingReader, Replay, ReplayError, ReplayedStep, StepEnd};
+use sluice_recording::{Outcome, RecordingFileError, RecordingReader, Replay, ReplaySpeed, ReplayedStep, StepEnd};
 
 use crate::answer_output::{list, print};
 use crate::columns::{columns, table as titled};
 use crate::preview_args::PreviewResourceType;
-use crate::recording_args::{ReplayArgs, Speed};
+use crate::recording_args::ReplayArgs;
 
 const EXIT_OK: u8 = 0;
 /// There is no such proxy.
 const EXIT_NO_PROXY: u8 = 1;
 /// The file is no recording.
 pub(crate) const EXIT_NO_RECORDING: u8 = 2;
-
-/// The reason why a recording cannot be replayed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReplayFailure {
-    #[error("{0}")]
-    Open(io::Error),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-}
 
 /// A replayed recording.
 pub(crate) struct Replayed {
@@ -40,8 +29,8 @@ pub(crate) struct Replayed {
 }
 
 /// Replays a recording up to its end, or to `until`.
-pub(crate) fn replay(path: &Path, speed: Speed, until: Option<Duration>) -> Result<Replayed, ReplayFailure> {
-    let mut reader = RecordingReader::open(File::open(path).map_err(ReplayFailure::Open)?)?;
+pub(crate) fn replay(path: &Path, speed: ReplaySpeed, until: Option<Duration>) -> Result<Replayed, RecordingFileError> {
+    let mut reader = RecordingReader::open(File::open(path).map_err(RecordingFileError::Open)?)?;
     let mut replay = Replay::start(&reader.header().options);
     let (begin, mut steps) = (Instant::now(), Vec::new());
     while let Some(step) = reader.next_step()? {
@@ -49,11 +38,7 @@ pub(crate) fn replay(path: &Path, speed: Speed, until: Option<Duration>) -> Resu
         if !steps.is_empty() && until.is_some_and(|until| step.end.at > until.as_secs_f64()) {
             break;
         }
-        if let Speed::Times(times) = speed
-            && let Ok(due) = Duration::try_from_secs_f64(step.end.at / times)
-        {
-            std::thread::sleep(due.saturating_sub(begin.elapsed()));
-        }
+        std::thread::sleep(speed.time_of(step.end.at).saturating_sub(begin.elapsed()));
         let end = step.end;
         let applied = replay.apply(step)?;
         if applied.writes > 0 || steps.is_empty() {
@@ -76,7 +61,7 @@ pub(crate) fn run(args: &ReplayArgs, out: &mut dyn Write, errors: &mut dyn Write
     if replayed.is_cut {
         writeln!(
             errors,
-            "sluicectl: {}: the recording was interrupted; its last step is left out",
+            "sluicectl: {}: the recording was interrupted: it has no end, and a step that is not complete is left out",
             args.file.display()
         )?;
     }

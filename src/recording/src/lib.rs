@@ -12,9 +12,13 @@ mod outcome;
 mod reader;
 mod recorder;
 mod replay;
+mod served;
+mod speed;
 
 pub use format::{FORMAT_VERSION, Header, Line, RecordedWrite, StepEnd};
 pub use outcome::{DifferentResource, Outcome, OutcomeResource, differences};
 pub use reader::{ReadError, RecordedStep, RecordingReader};
 pub use recorder::{RecordError, Recorder};
 pub use replay::{Replay, ReplayError, ReplayedStep};
+pub use served::{RecordingFileError, RecordingLength, ServedRecording, ServedReplay};
+pub use speed::{InvalidSpeed, ReplaySpeed};

@@ -76,7 +76,7 @@ impl<R: Read> RecordingReader<R> {
         &self.header
     }
 
-    /// Whether the file ends in the middle of a step, because the recording was interrupted.
+    /// Whether the file has no end, because the recording was interrupted. It is known once all steps are read.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
@@ -92,7 +92,11 @@ impl<R: Read> RecordingReader<R> {
             let mut text = Vec::new();
             match self.lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut text) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => text.clear(),
+                // Without the end that gzip writes, the recording was interrupted, possibly after a whole step.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    self.is_cut = true;
+                    return Ok(None);
+                }
                 Err(error) => return Err(error.into()),
             }
             if text.last() != Some(&b'\n') {

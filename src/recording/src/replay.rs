@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_engine::{Engine, InputsSnapshot, Origin, Snapshot, Transaction};
-use sluice_graph::{GraphOptions, Handles, JsonRecord, JsonRecordError, start_without_history};
+use sluice_graph::{GraphOptions, Handles, Inputs, JsonRecord, JsonRecordError, start_without_history};
 
+use crate::format::RecordedWrite;
 use crate::outcome::Outcome;
 use crate::reader::RecordedStep;
 
@@ -15,6 +16,30 @@ pub enum ReplayError {
     /// The record has another form, because the recording is of another version.
     #[error("the recording does not fit this version: {0}")]
     Record(#[from] JsonRecordError),
+}
+
+impl RecordedWrite {
+    /// The record for the inputs of the graph.
+    pub(crate) fn into_record(self) -> JsonRecord {
+        let origin = Origin { generation: self.generation, ..Origin::version(self.source) };
+        let value = (!self.deleted).then_some(self.value);
+        JsonRecord { collection: self.input, key: self.key, value, origin }
+    }
+}
+
+/// Writes records as one epoch, and waits for it. All inputs are synced then.
+///
+/// # Errors
+/// A record does not fit. Those before it are written.
+pub(crate) fn write_epoch(engine: &Engine, inputs: &Inputs, writes: Vec<RecordedWrite>) -> Result<(), ReplayError> {
+    let mut result = Ok(());
+    engine.transaction(|tx: &mut Transaction| {
+        result = writes.into_iter().try_for_each(|write| inputs.write_json(tx, write.into_record()));
+        if result.is_ok() {
+            inputs.mark_all_synced(tx);
+        }
+    });
+    Ok(result?)
 }
 
 /// A graph with the records of the steps so far.
@@ -47,26 +72,11 @@ impl Replay {
     /// Writes the records of a step, as one epoch.
     ///
     /// # Errors
-    /// A record does not fit. Nothing of the step is written then.
+    /// A record does not fit. Those before it are written.
     pub fn apply(&mut self, step: RecordedStep) -> Result<ReplayedStep, ReplayError> {
         let writes = step.writes.len();
-        let mut result = Ok(());
         let begin = Instant::now();
-        let inputs = &self.handles.inputs;
-        let write = |tx: &mut Transaction| {
-            for write in step.writes {
-                let origin = Origin { generation: write.generation, ..Origin::version(write.source) };
-                let value = (!write.deleted).then_some(write.value);
-                let record = JsonRecord { collection: write.input, key: write.key, value, origin };
-                if let Err(error) = inputs.write_json(tx, record) {
-                    result = Err(error);
-                    return;
-                }
-            }
-            inputs.mark_all_synced(tx);
-        };
-        self.engine.transaction(write);
-        result?;
+        write_epoch(&self.engine, &self.handles.inputs, step.writes)?;
         let took = begin.elapsed();
         let now = self.engine.snapshot();
         let resources = self.handles.resources.iter().map(|of| now.changes_since(&self.last, of).len());

@@ -127,7 +127,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    async fn connect(server: &Sluiced, pod: &str, workload: &str) -> Self {
+    /// As [`AnswersFixture::connect`], to another server.
+    pub(super) async fn connect(server: &Sluiced, pod: &str, workload: &str) -> Self {
         let node = json!({
             "id": format!("sidecar~10.0.9.9~{pod}.shop~shop.svc.cluster.local"),
             "metadata": {"NAME": pod, "NAMESPACE": "shop", "LABELS": {"app": workload}, "WORKLOAD_NAME": workload, "CLUSTER_ID": "Kubernetes"},

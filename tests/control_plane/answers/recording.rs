@@ -1,16 +1,21 @@
-//! `record`, `replay` and `diff`: a replay has what the control plane has served.
+//! `record`, `replay` and `diff`: a replay has what the control plane has served. `sluiced --replayFile` serves it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::wait::until;
 
-use super::mesh::AnswersFixture;
+use super::mesh::{AnswersFixture, Client};
+
+/// Time between the beginning of a recording and the change in it.
+const CHANGE_AFTER: Duration = Duration::from_secs(1);
 
 /// Names and versions of the clusters and routes that the control plane has sent to the proxy.
-async fn served(mesh: &AnswersFixture, pod: &str) -> BTreeMap<String, String> {
-    let (_, dump) = mesh.server.get(&format!("/debug/config_dump?proxyID={pod}.shop")).await.expect("a response");
+async fn served(server: &Sluiced, pod: &str) -> BTreeMap<String, String> {
+    let (_, dump) = server.get(&format!("/debug/config_dump?proxyID={pod}.shop")).await.expect("a response");
     let dump: Value = serde_json::from_str(&dump).expect("JSON");
     let mut versions = BTreeMap::new();
     for section in dump["configs"].as_array().expect("sections") {
@@ -66,7 +71,7 @@ async fn replay_of_a_recording_has_the_versions_that_were_served() {
     let output = local(arguments).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let served = served(&mesh, "cart-7f").await;
+    let served = served(&mesh.server, "cart-7f").await;
     assert!(served.len() > 5, "{served:?}");
     assert_eq!(replayed(&answer, "cart-7f"), served);
     let steps = answer["steps"].as_array().expect("steps");
@@ -114,4 +119,82 @@ async fn recording_has_no_private_key_of_a_secret() {
     assert!(text.contains("\"raw_secrets\"") && text.contains("\"[redacted "), "the Secret is recorded");
     // In base64 too.
     assert!(!text.contains("SECRETSECRET") && !text.contains("U0VDUkVUU0VDUkVU"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_replays_a_recording_serves_what_was_recorded_and_its_changes() {
+    let mesh = AnswersFixture::start().await;
+    let mut cart = mesh.connect("cart-7f", "cart").await;
+    let _till = mesh.connect("till-1", "till").await;
+    let before = served(&mesh.server, "cart-7f").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let recording = path(directory.path(), "recording");
+    let record = ["record", "--out", &recording, "--duration", "4s"];
+    let is_begun = || std::fs::metadata(&recording).is_ok_and(|file| file.len() > 0).then_some(());
+    let change = async {
+        until("the recording has begun", is_begun).await;
+        // The time until the change is part of the recording.
+        tokio::time::sleep(CHANGE_AFTER).await;
+        let updates = cart.updates();
+        mesh.route_to(2, "v2");
+        cart.updated_after(updates).await;
+    };
+    let (recorded, ()) = tokio::join!(mesh.ctl(&record), change);
+    assert_eq!(recorded.code, 0, "{}{}", recorded.out, recorded.errors);
+    let after = served(&mesh.server, "cart-7f").await;
+    assert_ne!(before, after);
+    drop(mesh);
+
+    let log = directory.path().join("log");
+    let options = Options {
+        replay_file: Some(recording.into()),
+        // The change is due 10 s after the start, when the proxy has long been connected.
+        args: vec!["--replaySpeed=0.1x".to_owned()],
+        log: Some(log.clone()),
+        ..Options::new(directory.path())
+    };
+    let server = Sluiced::start(&options).await.expect("sluiced starts");
+    let mut replayed = Client::connect(&server, "cart-7f", "cart").await;
+    let updates = replayed.updates();
+    assert_eq!(served(&server, "cart-7f").await, before);
+    let (_, proxies) = server.get("/debug/collections/connected_proxies").await.expect("a response");
+    assert!(proxies.contains("cart-7f") && !proxies.contains("till-1"), "recorded proxies are not there: {proxies}");
+    replayed.updated_after(updates).await;
+    assert_eq!(served(&server, "cart-7f").await, after);
+
+    let text = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the end is logged", || text().contains("the recording has ended").then_some(())).await;
+    assert_eq!(served(&server, "cart-7f").await, after, "the last state stays");
+    let (status, _) = server.get("/ready").await.expect("a response");
+    assert_eq!(status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn truncated_or_other_file_is_no_recording_to_serve() {
+    let mesh = AnswersFixture::start().await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let whole = path(directory.path(), "recording");
+    let recorded = mesh.ctl(&["record", "--out", &whole, "--duration", "100ms"]).await;
+    assert_eq!(recorded.code, 0, "{}{}", recorded.out, recorded.errors);
+    let bytes = std::fs::read(&whole).expect("read");
+    let truncated = path(directory.path(), "truncated");
+    std::fs::write(&truncated, &bytes[..bytes.len() - 8]).expect("written");
+    let objects = path(mesh.directory.path(), "objects.yaml");
+    let nowhere = path(directory.path(), "nowhere");
+    for (file, reason) in [
+        (truncated, "the recording is truncated: "),
+        (objects, "the recording cannot be read: "),
+        (nowhere, "the file cannot be opened: "),
+    ] {
+        let binary = sluice_testkit::binary::workspace_binary("sluiced").expect("sluiced is built");
+        let mut command = tokio::process::Command::new(binary);
+        command.args(["--replayFile", &file, "--ctrlz_port=0"]).kill_on_drop(true);
+        for flag in ["grpcAddr", "httpAddr", "monitoringAddr", "secureGRPCAddr", "httpsAddr"] {
+            command.arg(format!("--{flag}=127.0.0.1:0"));
+        }
+        let output = command.output().await.expect("sluiced runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{file}: {errors}");
+        assert!(errors.contains(&format!("--replayFile {file}: {reason}")), "{errors}");
+    }
 }

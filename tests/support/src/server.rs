@@ -28,6 +28,8 @@ pub struct Options {
     pub config_dir: PathBuf,
     /// The kubeconfig of a cluster to read instead of the directory.
     pub kubeconfig: Option<PathBuf>,
+    /// The recording to replay instead of the directory.
+    pub replay_file: Option<PathBuf>,
     /// Address to serve proxies on. Debug pages and metrics are on the loopback.
     pub ip: IpAddr,
     /// Further arguments.
@@ -45,6 +47,7 @@ impl Options {
         Self {
             config_dir: config_dir.to_owned(),
             kubeconfig: None,
+            replay_file: None,
             ip: IpAddr::from([127, 0, 0, 1]),
             args: Vec::new(),
             env: Vec::new(),
@@ -201,9 +204,10 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Process, BTr
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut child = Command::new(binary)
         .arg("discovery")
-        .args(match &options.kubeconfig {
-            Some(kubeconfig) => [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()],
-            None => [OsStr::new("--configDir"), options.config_dir.as_os_str()],
+        .args(match (&options.replay_file, &options.kubeconfig) {
+            (Some(recording), _) => [OsStr::new("--replayFile"), recording.as_os_str()],
+            (None, Some(kubeconfig)) => [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()],
+            (None, None) => [OsStr::new("--configDir"), options.config_dir.as_os_str()],
         })
         .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr=", "--ctrlz_port=0"])
         .arg(format!("--grpcAddr={listen}"))

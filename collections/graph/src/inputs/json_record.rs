@@ -38,15 +38,18 @@ pub enum JsonRecordError {
 }
 
 impl JsonRecord {
-    pub(super) fn write<K, V>(self, tx: &mut Transaction, input: &Input<K, V>) -> Result<(), JsonRecordError>
+    /// Reads the record as one of an input, and writes it if there is a transaction.
+    pub(super) fn write<K, V>(self, tx: Option<&mut Transaction>, input: &Input<K, V>) -> Result<(), JsonRecordError>
     where
         K: Key + DeserializeOwned,
         V: Value + DeserializeOwned,
     {
         let key = self.read::<K>("key", &self.key)?;
-        match &self.value {
-            Some(value) => tx.set_from(input, key, self.read::<V>("value", value)?, self.origin.clone()),
-            None => tx.delete_from(input, key, self.origin.clone()),
+        let value = self.value.as_ref().map(|value| self.read::<V>("value", value)).transpose()?;
+        match (tx, value) {
+            (None, _) => {}
+            (Some(tx), Some(value)) => tx.set_from(input, key, value, self.origin),
+            (Some(tx), None) => tx.delete_from(input, key, self.origin),
         }
         Ok(())
     }

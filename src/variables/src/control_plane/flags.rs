@@ -6,6 +6,8 @@ use crate::{Variable, flag};
 /// Variables of flags.
 pub(super) const FLAGS: &[Variable] = &[
     flag("SLUICE_STRICT_CONFIG", Bool, "false", "Sets `--strictConfig`"),
+    flag("SLUICE_REPLAY_FILE", Text, "", "Sets `--replayFile`"),
+    flag("SLUICE_REPLAY_SPEED", Text, "max", "Sets `--replaySpeed`"),
     flag("ISTIO_WATCH_NAMESPACE", Text, "", "Sets `--watchNamespace`"),
     flag("POD_NAMESPACE", Text, "istio-system", "Sets `--namespace`"),
     flag("POD_NAME", Text, "", "Sets `--podName`"),
