@@ -25,7 +25,8 @@ Exit codes:
   0  the answer was printed
   1  there is no such proxy, resource or field; similar names are printed
   2  invalid command line or question
-  3  the server cannot be reached, or refuses the caller";
+  3  the server cannot be reached, or refuses the caller
+  5  the answer was printed, but a replica does not answer: its proxies are not counted";
 
 pub(crate) const WHY_NOT_EXAMPLES: &str = "\
 Examples:
@@ -53,14 +54,15 @@ Examples:
   sluicectl wait DestinationRule/shop/ratings --for applied -o json
 
 Without --version and --generation, the version that sluiced has read is meant: right after a change,
-this may be the one before. Proxies of other replicas of sluiced are not included.
+this may be the one before. Without --address, all replicas of sluiced are asked, one after the other.
 
 Exit codes:
   0  the goal is reached
   1  the object is invalid and does not apply
   2  invalid command line or question
   3  the server cannot be reached, refuses the caller, or ends the response early
-  4  the time limit has passed: the proxies that lag are printed with the reason";
+  4  the time limit has passed: the proxies that lag are printed with the reason
+  5  the goal is reached at the replicas that answer, but one does not answer";
 
 pub(crate) const HISTORY_EXAMPLES: &str = "\
 Examples:

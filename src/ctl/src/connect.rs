@@ -2,6 +2,7 @@
 
 mod error;
 pub(crate) mod kubernetes;
+mod partial;
 mod request;
 mod server;
 mod tunnel;
@@ -21,9 +22,10 @@ use sluice_http_client::{HttpError, Url};
 
 pub(crate) use error::QueryError;
 use kubernetes::{ClusterFlags, KubeconfigCluster, PodReference};
+pub(crate) use partial::{MissingReplicas, PartialAnswers, ReplicaAnswers};
 pub(crate) use request::Parameters;
 use request::{ANSWER_TIMEOUT, Question, Requester};
-pub(crate) use server::{ReplicaAnswers, Server};
+pub(crate) use server::Server;
 use tunnel::Tunnel;
 use xds::{XdsCredentials, XdsServer};
 use xds_args::XdsArgs;
@@ -33,6 +35,8 @@ pub(crate) use ztunnels::ZtunnelTarget;
 pub(crate) const EXIT_INVALID: u8 = 2;
 /// The server cannot be reached, or does not answer the caller.
 pub(crate) const EXIT_UNREACHABLE: u8 = 3;
+/// The answer is that of some replicas: others do not answer.
+pub(crate) const EXIT_INCOMPLETE: u8 = 5;
 
 /// HTTP port of the control plane in its pods.
 const HTTP_PORT: u16 = 8080;

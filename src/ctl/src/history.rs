@@ -25,7 +25,8 @@ pub(crate) fn run(args: &HistoryArgs, out: &mut dyn Write, errors: &mut dyn Writ
         ("namespace", &args.namespace),
     ];
     match connect(&args.server).and_then(|server| server.get_with_replica("history", &parameters)) {
-        Ok(answer) => {
+        Ok((answer, missing)) => {
+            missing.report(errors)?;
             print(args.output, &answer, out, table)?;
             Ok(if list(&answer, "changes").is_empty() { EXIT_NONE } else { 0 })
         }

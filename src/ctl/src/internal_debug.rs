@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use crate::answer_output::{elements, fail};
-use crate::connect::{QueryError, Server, connect};
+use crate::connect::{MissingReplicas, PartialAnswers, QueryError, ReplicaAnswers, Server, connect};
 use crate::operator_args::InternalDebugArgs;
 use crate::similar_name::similar;
 
@@ -16,7 +16,8 @@ const EXIT_NOT_FOUND: u8 = 1;
 /// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &InternalDebugArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     match pages(args) {
-        Ok(pages) => {
+        Ok((pages, missing)) => {
+            missing.report(errors)?;
             for (replica, page) in pages {
                 if args.all {
                     writeln!(out, "{replica}:")?;
@@ -26,13 +27,13 @@ pub(crate) fn run(args: &InternalDebugArgs, out: &mut dyn Write, errors: &mut dy
                     writeln!(out)?;
                 }
             }
-            Ok(0)
+            Ok(missing.exit_code(0))
         }
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),
     }
 }
 
-fn pages(args: &InternalDebugArgs) -> Result<Vec<(String, Vec<u8>)>, QueryError> {
+fn pages(args: &InternalDebugArgs) -> Result<(ReplicaAnswers<Vec<u8>>, MissingReplicas), QueryError> {
     let named = args.page.as_deref().filter(|_| !args.list).unwrap_or(LIST);
     let (page, query) = named.split_once('?').unwrap_or((named, ""));
     let parameters: Vec<(&str, &str)> =
@@ -40,10 +41,10 @@ fn pages(args: &InternalDebugArgs) -> Result<Vec<(String, Vec<u8>)>, QueryError>
     let path = format!("/debug/{page}");
     let server = connect(&args.server)?;
     let asked = if args.all {
-        let pages = server.replicas.iter();
-        pages.map(|it| Ok((it.name.clone(), server.bytes_of(it, &path, &parameters)?))).collect()
+        server.ask_all(|replica| server.bytes_of(replica, &path, &parameters)).map(PartialAnswers::named)
     } else {
-        server.bytes(&path, &parameters).map(|body| vec![(String::new(), body)])
+        let body = server.bytes(&path, &parameters);
+        body.map(|body| (vec![(String::new(), body)], MissingReplicas::default()))
     };
     asked.map_err(|error| match error {
         QueryError::NoPage { .. } => unknown(page, &server),

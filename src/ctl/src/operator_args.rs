@@ -27,7 +27,8 @@ Exit codes:
   0  the state was printed
   1  there is no such proxy
   2  invalid command line, or a file that cannot be read
-  3  the control plane, the API server or Envoy cannot be reached, or refuses the caller";
+  3  the control plane, the API server or Envoy cannot be reached, or refuses the caller
+  5  the state was printed, but a replica does not answer: its proxies are not listed";
 
 pub(crate) const VERSION_EXAMPLES: &str = "\
 Examples:
@@ -42,7 +43,8 @@ Examples:
   sluicectl remote-clusters
   sluicectl remote-clusters -i istio-system --revision canary -o json
 
-Exit codes: 0 printed, 2 invalid command line, 3 the control plane cannot be reached.";
+Exit codes: 0 printed, 2 invalid command line, 3 the control plane cannot be reached, 5 printed, but a
+replica does not answer.";
 
 pub(crate) const INTERNAL_DEBUG_EXAMPLES: &str = "\
 Examples:
@@ -53,7 +55,7 @@ Examples:
 Without --all, the first replica answers that has what the page is about.
 
 Exit codes: 0 printed, 1 there is no such proxy or page, 2 invalid command line or parameters, 3 the
-control plane cannot be reached.";
+control plane cannot be reached, 5 printed, but a replica does not answer (with --all).";
 
 pub(crate) const ADMIN_LOG_EXAMPLES: &str = "\
 Examples:

@@ -37,7 +37,8 @@ Exit codes:
   0  the change, or the configuration, was printed
   1  a finding is an error: admission would refuse an object; offline: there is no such resource
   2  invalid command line, or a file that cannot be read
-  3  the control plane cannot be reached, or does not answer";
+  3  the control plane cannot be reached, or does not answer
+  5  the change was printed, but a replica does not answer: its proxies are not included";
 
 /// Flags of `preview`.
 #[derive(Debug, Args)]

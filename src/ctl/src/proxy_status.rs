@@ -33,12 +33,11 @@ pub(crate) fn run(args: &ProxyStatusArgs, out: &mut dyn Write, errors: &mut dyn 
     if let Some(proxy) = &args.proxy {
         return difference::run(args, proxy, out, errors);
     }
-    let answers = connect(&args.server).and_then(Server::identified).and_then(|server| {
-        let answers = server.get_all("syncz", &[("namespace", &args.namespace)])?;
-        Ok(answers.into_iter().map(|(replica, answer)| (replica.name.clone(), answer)).collect::<Vec<_>>())
-    });
+    let answers = connect(&args.server).map(Server::identified);
+    let answers = answers.and_then(|server| Ok(server.get_all("syncz", &[("namespace", &args.namespace)])?.named()));
     match answers {
-        Ok(answers) => {
+        Ok((answers, missing)) => {
+            missing.report(errors)?;
             let all = with_replica(answers);
             print(args.output, &all, out, |all, out| {
                 let titles_and_rows = match args.verbosity {
@@ -46,8 +45,8 @@ pub(crate) fn run(args: &ProxyStatusArgs, out: &mut dyn Write, errors: &mut dyn 
                     _ => verbose(all, Timestamp::now()),
                 };
                 print_columns(&titles_and_rows, GAP, out)
-            })
-            .map(|()| 0)
+            })?;
+            Ok(missing.exit_code(0))
         }
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),
     }

@@ -15,8 +15,9 @@ const GAP: usize = 5;
 /// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &RemoteClustersArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let clusters = connect(&args.server).and_then(|server| {
+        let asked = server.get_all("clusterz", &[])?;
         let mut all = Vec::new();
-        for (replica, answer) in server.get_all("clusterz", &[])? {
+        for (replica, answer) in asked.answers {
             for cluster in elements(&answer) {
                 let mut cluster = cluster.clone();
                 cluster["istiod"] = json!(replica.name);
@@ -24,15 +25,18 @@ pub(crate) fn run(args: &RemoteClustersArgs, out: &mut dyn Write, errors: &mut d
                 all.push(cluster);
             }
         }
-        Ok(Value::from(all))
+        Ok((Value::from(all), asked.missing))
     });
     match clusters {
-        Ok(clusters) => print(args.output, &clusters, out, |clusters, out| {
-            let fields = ["id", "secretName", "syncStatus", "istiod", "revision"];
-            let rows = elements(clusters).iter().map(|it| fields.map(|field| text(it, field).to_owned()).to_vec());
-            print_columns(&table(&["NAME", "SECRET", "STATUS", "ISTIOD", "REVISION"], rows), GAP, out)
-        })
-        .map(|()| 0),
+        Ok((clusters, missing)) => {
+            missing.report(errors)?;
+            print(args.output, &clusters, out, |clusters, out| {
+                let fields = ["id", "secretName", "syncStatus", "istiod", "revision"];
+                let rows = elements(clusters).iter().map(|it| fields.map(|field| text(it, field).to_owned()).to_vec());
+                print_columns(&table(&["NAME", "SECRET", "STATUS", "ISTIOD", "REVISION"], rows), GAP, out)
+            })?;
+            Ok(missing.exit_code(0))
+        }
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::answer_output::{list, text};
-use crate::connect::ReplicaAnswers;
+use crate::connect::{MissingReplicas, ReplicaAnswers};
 
 /// Proxies of a preview that are named.
 const MAX_NAMES: usize = 20;
@@ -29,8 +29,8 @@ pub(crate) fn sum_frontiers(frontier: &mut Value, others: &[Value]) {
 }
 
 /// One preview of those of all replicas. Objects and findings are those of the first one, because all replicas read the same
-/// objects. `None` without a replica.
-pub(crate) fn sum_previews(answers: ReplicaAnswers) -> Option<Value> {
+/// objects. It is not complete if replicas are missing. `None` without a replica.
+pub(crate) fn sum_previews(answers: ReplicaAnswers, missing: &MissingReplicas) -> Option<Value> {
     let replicas: Vec<Value> = answers
         .iter()
         .map(|(name, answer)| {
@@ -61,6 +61,10 @@ pub(crate) fn sum_previews(answers: ReplicaAnswers) -> Option<Value> {
         count_names(&mut sum);
     }
     sum["replicas"] = replicas.into();
+    missing.add_to(&mut sum);
+    if !list(&sum, "unansweredReplicas").is_empty() {
+        sum["isComplete"] = false.into();
+    }
     Some(sum)
 }
 
@@ -171,7 +175,7 @@ mod tests {
             ("istiod-a".to_owned(), preview(3, &[("80", 20), ("90", 5)])),
             ("istiod-b".to_owned(), preview(4, &[("80", 20), ("80", 21), ("70", 1)])),
         ];
-        let sum = sum_previews(answers).expect("two answers");
+        let sum = sum_previews(answers, &MissingReplicas::default()).expect("two answers");
         assert_eq!(sum["proxies"], json!({"count": 7, "connected": 14, "names": ["p", "p"]}));
         assert_eq!((&sum["bytes"], &sum["isComplete"], &sum["notes"]), (&json!(20), &json!(true), &json!(["n"])));
         let summary = json!({"type": "rds", "added": 0, "changed": 3, "removed": 0, "proxies": 7, "bytes": 20});
@@ -181,14 +185,15 @@ mod tests {
         let expect = [("80", 7), ("90", 3), ("80", 4), ("70", 4)].map(|(name, count)| (json!(name), json!(count)));
         assert_eq!(proxies, expect.iter().map(|(name, count)| (name, count)).collect::<Vec<_>>());
         assert_eq!(sum["replicas"][1], json!({"name": "istiod-b", "epoch": 7, "connected": 8}));
-        assert_eq!(sum_previews(Vec::new()), None);
+        assert_eq!(sum_previews(Vec::new(), &MissingReplicas::default()), None);
     }
 
     #[test]
     fn numbers_are_lower_bounds_if_changes_are_left_out() {
         let mut cut = preview(1, &[("80", 1)]);
         cut["changesLeftOut"] = 5.into();
-        let sum = sum_previews(vec![("a".to_owned(), preview(1, &[])), ("b".to_owned(), cut)]).expect("two answers");
+        let answers = vec![("a".to_owned(), preview(1, &[])), ("b".to_owned(), cut)];
+        let sum = sum_previews(answers, &MissingReplicas::default()).expect("two answers");
         assert_eq!((&sum["isComplete"], &sum["resources"][0]["changed"]), (&json!(false), &json!(1)));
     }
 

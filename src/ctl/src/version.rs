@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::answer_output::{elements, print, proxies, text};
-use crate::connect::{QueryError, connect};
+use crate::connect::{MissingReplicas, QueryError, connect};
 use crate::operator_args::VersionArgs;
 
 const CLIENT_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -16,7 +16,8 @@ pub(crate) fn run(args: &VersionArgs, out: &mut dyn Write, errors: &mut dyn Writ
     let mut answer = json!({ "clientVersion": { "version": CLIENT_VERSION } });
     if args.remote {
         match remote(args) {
-            Ok((mesh, data_plane)) => {
+            Ok((mesh, data_plane, missing)) => {
+                missing.report(errors)?;
                 answer["meshVersion"] = mesh.into();
                 answer["dataPlaneVersion"] = data_plane.into();
             }
@@ -27,24 +28,23 @@ pub(crate) fn run(args: &VersionArgs, out: &mut dyn Write, errors: &mut dyn Writ
     Ok(0)
 }
 
-/// The versions of the replicas, and those of the proxies.
-fn remote(args: &VersionArgs) -> Result<(Vec<Value>, Vec<Value>), QueryError> {
-    let server = connect(&args.server)?.identified()?;
-    let mut mesh = Vec::new();
-    for replica in &server.replicas {
+/// The versions of the replicas, those of the proxies, and the replicas that do not answer.
+fn remote(args: &VersionArgs) -> Result<(Vec<Value>, Vec<Value>, MissingReplicas), QueryError> {
+    let server = connect(&args.server)?.identified();
+    let asked = server.ask_all(|replica| {
         let version = server.bytes_of(replica, "/version", &[])?;
-        let info = info(&String::from_utf8_lossy(&version));
+        Ok((info(&String::from_utf8_lossy(&version)), server.answer_of(replica, "syncz", &[])?))
+    })?;
+    let (mut mesh, mut data_plane) = (Vec::new(), Vec::new());
+    for (replica, (info, answer)) in asked.answers {
         mesh.push(json!({"Component": "istiod", "ID": replica.name, "Revision": replica.revision, "Info": info}));
-    }
-    let mut data_plane = Vec::new();
-    for (_, answer) in server.get_all("syncz", &[])? {
         data_plane.extend(elements(&answer).iter().map(|proxy| {
             let (id, version, kind) = (text(proxy, "proxy"), text(proxy, "istio_version"), text(proxy, "proxy_type"));
             json!({"ID": id, "IstioVersion": version, "Type": kind})
         }));
     }
     data_plane.sort_by(|a, b| text(a, "ID").cmp(text(b, "ID")));
-    Ok((mesh, data_plane))
+    Ok((mesh, data_plane, asked.missing))
 }
 
 /// Number of proxies by version.

@@ -32,10 +32,10 @@ fn parameters<'a>(args: &'a WaitArgs, generation: &'a str, timeout: &'a str) -> 
 /// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &WaitArgs, out: &mut dyn Write, errors: &mut (dyn Write + Send)) -> io::Result<u8> {
     let generation = args.generation.map(|generation| generation.to_string()).unwrap_or_default();
-    let (mut sum, mut written, start) = (None, Ok(()), Instant::now());
+    let (mut written, start) = (Ok(()), Instant::now());
     let followed = connect(&args.server).and_then(|server| {
-        // A replica that has no time left still answers how far its proxies are.
-        for replica in &server.replicas {
+        let asked = server.ask_all(|replica| {
+            // A replica that has no time left still answers how far its proxies are.
             let left = args.timeout.saturating_sub(start.elapsed()).max(LEAST_TIMEOUT);
             let timeout = seconds(left);
             let parameters = parameters(args, &generation, &timeout);
@@ -46,27 +46,34 @@ pub(crate) fn run(args: &WaitArgs, out: &mut dyn Write, errors: &mut (dyn Write 
                 }
                 last = progress;
             })?;
-            sum = Some(add_progress(sum.take(), last));
-        }
-        Ok(())
+            match exit_code(&last) {
+                Some(_) => Ok(last),
+                None => Err(QueryError::Response(format!("the progress ended in state {:?}", text(&last, "state")))),
+            }
+        })?;
+        Ok(asked.named())
     });
     written?;
-    if let Err(error) = followed {
-        return fail(&error, EXIT_REJECTED, errors);
-    }
-    let last = sum.unwrap_or_default();
-    let code = match text(&last, "state") {
-        "done" => 0,
-        "rejected" => EXIT_REJECTED,
-        "timed-out" => EXIT_TIMED_OUT,
-        state => {
-            let error = QueryError::Response(format!("the progress ended in state {state:?}"));
-            fail(&error, EXIT_REJECTED, errors)?;
-            return Ok(EXIT_UNREACHABLE);
-        }
+    let (answers, missing) = match followed {
+        Ok(followed) => followed,
+        Err(error) => return fail(&error, EXIT_REJECTED, errors),
     };
+    let sum = answers.into_iter().fold(None, |sum, (_, last)| Some(add_progress(sum, last)));
+    let mut last = sum.unwrap_or_default();
+    missing.add_to(&mut last);
+    missing.report(errors)?;
     print(args.output, &last, out, table)?;
-    Ok(code)
+    Ok(missing.exit_code(exit_code(&last).unwrap_or(EXIT_UNREACHABLE)))
+}
+
+/// The exit code of the end of a progress; `None` if it has not ended.
+fn exit_code(progress: &Value) -> Option<u8> {
+    match text(progress, "state") {
+        "done" => Some(0),
+        "rejected" => Some(EXIT_REJECTED),
+        "timed-out" => Some(EXIT_TIMED_OUT),
+        _ => None,
+    }
 }
 
 /// A line about the progress.

@@ -24,15 +24,20 @@ pub(crate) fn run(args: &WhyArgs, out: &mut dyn Write, errors: &mut dyn Write) -
         ("namespace", &args.namespace),
     ];
     let answer = connect(&args.server).and_then(|server| {
-        let mut answer = server.get_with_replica("why", &parameters)?;
+        let (mut answer, mut missing) = server.get_with_replica("why", &parameters)?;
         let of_resource = [("type", text(&answer, "type").to_owned()), ("name", text(&answer, "name").to_owned())];
         let of_resource = of_resource.each_ref().map(|(name, value)| (*name, value.as_str()));
-        let others = server.get_of_others(text(&answer, "replica"), "frontier", &of_resource)?;
+        let others = server.get_of_others(text(&answer, "replica"), &mut missing, "frontier", &of_resource)?;
         sum_frontiers(&mut answer["holders"], &others);
-        Ok(answer)
+        missing.add_to(&mut answer);
+        Ok((answer, missing))
     });
     match answer {
-        Ok(answer) => print(args.output, &answer, out, table).map(|()| 0),
+        Ok((answer, missing)) => {
+            missing.report(errors)?;
+            print(args.output, &answer, out, table)?;
+            Ok(missing.exit_code(0))
+        }
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),
     }
 }
@@ -115,9 +120,10 @@ fn progress(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "This proxy: {of_proxy}")?;
     let holders = &answer["holders"];
     let count = |field: &str| holders[field].as_u64().unwrap_or_default();
+    let replicas = if list(answer, "unansweredReplicas").is_empty() { "all replicas" } else { "replicas that answer" };
     writeln!(
         out,
-        "All proxies of all replicas: {} to a resource of this name, {} were sent theirs, {} acknowledged it",
+        "All proxies of {replicas}: {} to a resource of this name, {} were sent theirs, {} acknowledged it",
         match count("interested") {
             1 => "1 subscribes".to_owned(),
             interested => format!("{interested} subscribe"),

@@ -154,6 +154,54 @@ async fn refused_port_is_an_error_with_the_reason_of_the_kubelet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn replica_that_does_not_answer_is_named_and_the_others_answer() {
+    let mesh = AnswersFixture::start().await;
+    let mut cart = mesh.connect("cart-7f", "cart").await;
+    let updates = cart.updates();
+    mesh.route_to(2, "v2");
+    cart.updated_after(updates).await;
+    let cluster = ForwardingCluster::start().await;
+    // The first replica that is asked, and the last one.
+    cluster.run_pod(SYSTEM, "istiod-0", "istiod");
+    cluster.run_control_plane("istiod-1", &mesh);
+    cluster.run_pod(SYSTEM, "istiod-2", "istiod");
+    let directory = tempfile::tempdir().expect("a directory");
+    let change = directory.path().join("change.yaml");
+    let service =
+        "{apiVersion: v1, kind: Service, metadata: {name: extra, namespace: shop}, spec: {ports: [{port: 80}]}}";
+    std::fs::write(&change, service).expect("written");
+    let change = change.display().to_string();
+    for (arguments, field) in [
+        (&["proxy-status"][..], None),
+        (&["remote-clusters"], None),
+        (&["internal-debug", "syncz", "--all"], None),
+        (&["why", "cart-7f.shop", "cds", RATINGS_V1, "-o", "json"], Some("/holders/acked")),
+        (&["wait", "vs/shop/ratings", "--generation=2", "-o", "json"], Some("/proxies/acked")),
+        (&["preview", "-f", &change, "-o", "json"], Some("/proxies/connected")),
+    ] {
+        let answer = cluster.ctl(arguments).await;
+        assert_eq!(answer.code, 5, "{arguments:?}: {}{}", answer.out, answer.errors);
+        for missing in ["istiod-0", "istiod-2"] {
+            let expected = format!("sluicectl: {missing} does not answer: {missing}: port-forward: ");
+            assert_eq!(answer.errors.matches(&expected).count(), 1, "{arguments:?}: {}", answer.errors);
+        }
+        match field {
+            None => assert!(answer.out.contains("istiod-1"), "{arguments:?}: {}", answer.out),
+            Some(field) => {
+                let json = answer.json();
+                assert_eq!(json.pointer(field), Some(&json!(1)), "{arguments:?}: {json}");
+                assert_eq!(json["unansweredReplicas"].as_array().map(Vec::len), Some(2), "{arguments:?}: {json}");
+            }
+        }
+    }
+    // What a proxy has is the answer of its replica, whatever the others say.
+    let clusters = cluster.ctl(&["pc", "cluster", "cart-7f.shop", "--from", "control-plane"]).await;
+    assert_eq!(clusters.code, 0, "{}", clusters.errors);
+    let unknown = cluster.ctl(&["why", "other.shop", "cds", RATINGS_V1]).await;
+    assert_eq!(unknown.code, 3, "a replica that does not answer may have it: {}", unknown.errors);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pod_that_goes_away_ends_the_command() {
     let cluster = ForwardingCluster::start().await;
     cluster.run_pod(SYSTEM, "istiod-1", "istiod");

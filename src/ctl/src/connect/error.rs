@@ -69,6 +69,11 @@ pub(crate) enum QueryError {
 }
 
 impl QueryError {
+    /// Whether the replica does not answer. Otherwise, the error is one of the question, and other replicas have it as well.
+    pub(super) fn is_of_replica(&self) -> bool {
+        self.exit_code(EXIT_INVALID) == EXIT_UNREACHABLE
+    }
+
     /// The exit code: `not_found` if what the question names does not exist.
     pub(crate) fn exit_code(&self, not_found: u8) -> u8 {
         match self {

@@ -7,10 +7,8 @@ use serde_json::Value;
 
 use super::Endpoint;
 use super::error::QueryError;
+use super::partial::{MissingReplicas, PartialAnswers};
 use super::request::{ANSWER_TIMEOUT, Parameters, Question, Requester};
-
-/// The answers of a debug page, each with the name of its replica.
-pub(crate) type ReplicaAnswers = Vec<(String, Value)>;
 
 /// The replicas of a control plane.
 pub(crate) struct Server {
@@ -20,16 +18,18 @@ pub(crate) struct Server {
 
 impl Server {
     /// Replaces addresses of servers over xDS by the names of their pods, which the servers state.
-    pub(crate) fn identified(mut self) -> Result<Self, QueryError> {
+    pub(crate) fn identified(mut self) -> Self {
         for replica in &mut self.replicas {
             let Some(xds) = &replica.xds else { continue };
-            let identifier = self.requester.runtime.block_on(xds.identifier(ANSWER_TIMEOUT))?;
+            // A server that does not answer keeps its address. The next question reports it.
+            let identifier = self.requester.runtime.block_on(xds.identifier(ANSWER_TIMEOUT));
+            let Ok(identifier) = identifier else { continue };
             let identifier: Value = serde_json::from_str(&identifier).unwrap_or_default();
             if let Some(name) = identifier["ID"].as_str().filter(|name| !name.is_empty()) {
                 name.clone_into(&mut replica.name);
             }
         }
-        Ok(self)
+        self
     }
 
     /// The answer of a debug page: of the first replica that has what the question names.
@@ -37,11 +37,15 @@ impl Server {
         parsed(&self.bytes(&format!("/debug/{page}"), parameters)?)
     }
 
-    /// As [`Self::get`], with the replica as field `replica` of the answer, an object.
-    pub(crate) fn get_with_replica(&self, page: &str, parameters: &Parameters<'_>) -> Result<Value, QueryError> {
-        let path = format!("/debug/{page}");
+    /// As [`Self::get`], with the replica as field `replica` of the answer, an object. Also returns the replicas that did not
+    /// answer before it.
+    pub(crate) fn get_with_replica(
+        &self,
+        page: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<(Value, MissingReplicas), QueryError> {
         self.first_that_has(|replica| {
-            let mut answer = parsed(&self.bytes_of(replica, &path, parameters)?)?;
+            let mut answer = self.answer_of(replica, page, parameters)?;
             answer["replica"] = replica.name.as_str().into();
             Ok(answer)
         })
@@ -49,7 +53,7 @@ impl Server {
 
     /// The body of a page, as [`Self::get`].
     pub(crate) fn bytes(&self, path: &str, parameters: &Parameters<'_>) -> Result<Vec<u8>, QueryError> {
-        self.first_that_has(|replica| self.bytes_of(replica, path, parameters))
+        Ok(self.first_that_has(|replica| self.bytes_of(replica, path, parameters))?.0)
     }
 
     /// The body of a page of one replica.
@@ -62,16 +66,39 @@ impl Server {
         self.requester.body(replica, Question::get(path, parameters, ANSWER_TIMEOUT))
     }
 
-    /// The answer of the first replica that has what the question names.
-    fn first_that_has<T>(&self, ask: impl FnMut(&Endpoint) -> Result<T, QueryError>) -> Result<T, QueryError> {
-        let mut not_found = None;
-        for answer in self.replicas.iter().map(ask) {
-            match answer {
+    /// The answer of a debug page of one replica.
+    pub(crate) fn answer_of(
+        &self,
+        replica: &Endpoint,
+        page: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<Value, QueryError> {
+        parsed(&self.bytes_of(replica, &format!("/debug/{page}"), parameters)?)
+    }
+
+    /// The answer of the first replica that has what the question names, and the replicas that did not answer before it.
+    fn first_that_has<T>(
+        &self,
+        ask: impl Fn(&Endpoint) -> Result<T, QueryError>,
+    ) -> Result<(T, MissingReplicas), QueryError> {
+        let (mut not_found, mut missing) = (None, MissingReplicas::default());
+        for replica in &self.replicas {
+            match ask(replica) {
+                Ok(answer) => return Ok((answer, missing)),
                 Err(QueryError::NotFound(text)) => not_found = not_found.or(Some(text)),
-                answer => return answer,
+                Err(error) => missing.add(replica, error)?,
             }
         }
-        Err(QueryError::NotFound(not_found.unwrap_or_default()))
+        // A replica that does not answer may have it.
+        Err(missing.take_first().unwrap_or_else(|| QueryError::NotFound(not_found.unwrap_or_default())))
+    }
+
+    /// Asks all replicas, one after the other. At least one answers.
+    pub(crate) fn ask_all<T>(
+        &self,
+        ask: impl FnMut(&Endpoint) -> Result<T, QueryError>,
+    ) -> Result<PartialAnswers<'_, T>, QueryError> {
+        PartialAnswers::ask(self.replicas.iter(), ask)?.at_least_one()
     }
 
     /// The answers of a debug page of all replicas to a request with a body, one after the other.
@@ -80,14 +107,13 @@ impl Server {
         page: &str,
         parameters: &Parameters<'_>,
         body: &str,
-    ) -> Result<ReplicaAnswers, QueryError> {
+    ) -> Result<PartialAnswers<'_, Value>, QueryError> {
         let path = format!("/debug/{page}");
-        let ask = |replica: &Endpoint| {
+        self.ask_all(|replica| {
             let question = Question::get(&path, parameters, ANSWER_TIMEOUT);
             let question = Question { method: Method::POST, body: body.to_owned(), ..question };
-            Ok((replica.name.clone(), parsed(&self.requester.body(replica, question)?)?))
-        };
-        self.replicas.iter().map(ask).collect()
+            parsed(&self.requester.body(replica, question)?)
+        })
     }
 
     /// The replica of that name, or the first one without a name.
@@ -122,23 +148,23 @@ impl Server {
         &self,
         page: &str,
         parameters: &Parameters<'_>,
-    ) -> Result<Vec<(&Endpoint, Value)>, QueryError> {
-        let path = format!("/debug/{page}");
-        let answers = self.replicas.iter();
-        let answers = answers.map(|replica| Ok((replica, parsed(&self.bytes_of(replica, &path, parameters)?)?)));
-        answers.collect()
+    ) -> Result<PartialAnswers<'_, Value>, QueryError> {
+        self.ask_all(|replica| self.answer_of(replica, page, parameters))
     }
 
-    /// The answers of a debug page of all replicas but one.
+    /// The answers of a debug page of all replicas but one, and those that are known to be missing. Others that do not answer
+    /// are added to these.
     pub(crate) fn get_of_others(
         &self,
         left_out: &str,
+        missing: &mut MissingReplicas,
         page: &str,
         parameters: &Parameters<'_>,
     ) -> Result<Vec<Value>, QueryError> {
-        let path = format!("/debug/{page}");
-        let others = self.replicas.iter().filter(|replica| replica.name != left_out);
-        others.map(|replica| parsed(&self.bytes_of(replica, &path, parameters)?)).collect()
+        let others = self.replicas.iter().filter(|replica| replica.name != left_out && !missing.contains(replica));
+        let asked = PartialAnswers::ask(others, |replica| self.answer_of(replica, page, parameters))?;
+        missing.append(asked.missing);
+        Ok(asked.answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
     /// Reads a page of lines of one replica, each a JSON value, as they arrive.

@@ -24,17 +24,19 @@ pub(super) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     }
     let body = Body::of(sources.iter().map(|source| (source.name.as_str(), source.text.as_str())));
     let parameters = [("delete", if args.delete { "true" } else { "" })];
-    let answers = connect(&args.server).and_then(|server| server.post_all("preview", &parameters, &body.text));
-    let mut answer = match answers {
-        Ok(answers) => sum_previews(answers).unwrap_or_default(),
+    let answers =
+        connect(&args.server).and_then(|server| Ok(server.post_all("preview", &parameters, &body.text)?.named()));
+    let (mut answer, missing) = match answers {
+        Ok((answers, missing)) => (sum_previews(answers, &missing).unwrap_or_default(), missing),
         Err(error) => return fail(&error, EXIT_FINDINGS, errors),
     };
     body.locate(&mut answer);
     select(args, &mut answer);
+    missing.report(errors)?;
     print(args.output, &answer, out, table)?;
     let is_error = |finding: &Value| text(finding, "severity") == "error";
     let has_errors = list(&answer, "findings").iter().any(is_error);
-    Ok(if has_errors { EXIT_FINDINGS } else { EXIT_OK })
+    Ok(missing.exit_code(if has_errors { EXIT_FINDINGS } else { EXIT_OK }))
 }
 
 /// All files as one text, and where each begins.

@@ -26,7 +26,9 @@ pub(super) fn table(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     for note in list(answer, "notes") {
         writeln!(out, "\nNote: {}.", note.as_str().unwrap_or_default())?;
     }
-    if answer["isComplete"] == false {
+    if !list(answer, "unansweredReplicas").is_empty() {
+        writeln!(out, "\nNot all replicas answered: the numbers are lower bounds.")?;
+    } else if answer["isComplete"] == false {
         writeln!(out, "\nNot everything was compared in time: the numbers are lower bounds.")?;
     }
     Ok(())
