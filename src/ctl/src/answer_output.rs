@@ -10,7 +10,7 @@ use crate::connect::QueryError;
 /// An output format.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 pub(crate) enum AnswerOutput {
-    /// Lines and columns for people.
+    /// Lines and columns for people; `short`, as in istioctl, is the same.
     #[default]
     #[value(aliases = ["short", "text"])]
     Table,
@@ -83,6 +83,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn formats_of_istioctl_are_accepted() {
+        let formats = [("short", AnswerOutput::Table), ("json", AnswerOutput::Json), ("yaml", AnswerOutput::Yaml)];
+        for (name, format) in formats {
+            assert_eq!(AnswerOutput::from_str(name, false), Ok(format), "{name}");
+        }
+    }
 
     #[test]
     fn objects_have_their_source_and_deletion() {

@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         Command::Analyze(args) if args.color == Some(true) => terminal::stdout_with_colours(),
         _ => terminal::stdout(),
     };
+    terminal::fit_tables();
     let result = run(line.command, &mut out, &mut io::stderr());
     match result {
         Ok(code) => ExitCode::from(code),

@@ -1,6 +1,9 @@
-//! Colours of the terminal, for all subcommands: none if the standard output is no terminal, if NO_COLOR is set, or if TERM is dumb.
+//! The terminal, for all subcommands. Its colours: none if the standard output is no terminal, if NO_COLOR is set, or if TERM is dumb. The
+//! length of its lines: unlimited if the standard output is no terminal.
 
+use std::borrow::Cow;
 use std::io::{self, StdoutLock};
+use std::sync::OnceLock;
 
 use anstream::AutoStream;
 
@@ -11,6 +14,48 @@ pub(crate) enum Colour {
     Good,
     Warning,
     Bad,
+}
+
+/// What ends a text that is cut.
+const CUT_MARK: char = '…';
+/// The character that begins a colour. `m` ends it.
+const ESCAPE: char = '\x1b';
+
+/// The length of the lines of the standard output, if it is a terminal. It is set once, by `main`.
+static LINE_WIDTH: OnceLock<usize> = OnceLock::new();
+
+/// Fits tables into the lines of the terminal, if the standard output is one.
+pub(crate) fn fit_tables() {
+    if let Some((terminal_size::Width(columns), _)) = terminal_size::terminal_size_of(io::stdout()) {
+        let _ = LINE_WIDTH.set(columns.into());
+    }
+}
+
+/// Number of characters of a line; `None` for no limit.
+pub(crate) fn line_width() -> Option<usize> {
+    LINE_WIDTH.get().copied()
+}
+
+/// The beginning of a text that takes this number of characters at most, with a mark if it is cut. Colours stay.
+pub(crate) fn cut(text: &str, max: usize) -> Cow<'_, str> {
+    if width(text) <= max {
+        return Cow::Borrowed(text);
+    }
+    let (mut kept, mut room) = (String::with_capacity(text.len()), max.saturating_sub(1));
+    let (mut is_colour, mut is_marked) = (false, false);
+    for char in text.chars() {
+        if is_colour || char == ESCAPE {
+            kept.push(char);
+            is_colour = char != 'm';
+        } else if room > 0 {
+            kept.push(char);
+            room -= 1;
+        } else if !is_marked {
+            kept.push(CUT_MARK);
+            is_marked = true;
+        }
+    }
+    Cow::Owned(kept)
 }
 
 /// The standard output, without colours if the terminal has none.
@@ -48,6 +93,15 @@ pub(crate) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_cut_with_a_mark_and_keeps_its_colours() {
+        assert_eq!(cut("SYNCED", 6), "SYNCED");
+        assert_eq!(cut("SYNCED", 5), "SYNC…");
+        let painted = paint(Colour::Good, "SYNCED");
+        assert_eq!(cut(&painted, 6), painted);
+        assert_eq!(cut(&painted, 3), paint(Colour::Good, "SY…"));
+    }
 
     #[test]
     fn colours_take_no_space() {
