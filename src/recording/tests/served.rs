@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 use sluice_engine::Engine;
 use sluice_graph::{GraphOptions, Handles, start_without_history};
-use sluice_model::{CertificateKeyPair, Namespace, ObjectKey, ProxyKey, Redacted, Secret};
+use sluice_model::{
+    CertificateKeyPair, Identity, Namespace, ObjectKey, Proxy, ProxyKey, Redacted, ResourceType, Secret, SecretReader,
+};
 use sluice_recording::{
     FORMAT_VERSION, Header, Line, ReadError, RecordedWrite, RecordingFileError, RecordingLength, ServedRecording,
     StepEnd,
@@ -116,6 +118,34 @@ fn secret_is_there_without_credentials_to_pull_images() {
     recording.begin(&engine, &handles.inputs).expect("complete");
     let (value, _) = engine.inputs().expect("inputs").find("raw_secrets", &key).expect("the Secret");
     assert!(value["docker_config"].is_null() && value["certificate"]["readable"] == true, "{value}");
+}
+
+#[test]
+fn proxy_with_an_identity_gets_no_secret_whatever_was_reviewed() {
+    let (namespace, service_account) = ("shop".into(), "till".into());
+    let reader = SecretReader { cluster: "Kubernetes".into(), namespace, service_account };
+    let file = file(&recording(&[(0.0, vec![write("secret_reviews", &reader, Some(true.into()))])]));
+    let recording = ServedRecording::open(file.path()).expect("a recording");
+    let (engine, handles) = start_without_history(&recording.graph_options(), || {});
+    recording.begin(&engine, &handles.inputs).expect("complete");
+    let proxy = Proxy {
+        id: "router~10.0.0.1~till-1.shop~shop.svc.cluster.local".into(),
+        identity: Some(Identity::new("cluster.local", "shop", "till")),
+        ..Proxy::default()
+    };
+    let key = ProxyKey(proxy.id.clone());
+    engine.transaction(|tx| {
+        tx.set(&handles.inputs.proxies, key.clone(), proxy);
+        tx.set(&handles.inputs.secret_clients, key.clone(), ());
+    });
+    let has_layers = || {
+        let scope = engine.snapshot().get(&handles.scopes, &key).expect("a scope");
+        scope.layers.contains_key(&ResourceType::Secret)
+    };
+    assert!(!has_layers(), "its subscription waits");
+    // With a review by the server, which it never does, it would get them.
+    engine.transaction(|tx| tx.set(&handles.inputs.secret_reviews, reader, true));
+    assert!(has_layers());
 }
 
 #[test]
