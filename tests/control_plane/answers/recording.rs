@@ -145,15 +145,13 @@ async fn server_that_replays_a_recording_serves_what_was_recorded_and_its_change
     assert_ne!(before, after);
     drop(mesh);
 
-    let log = directory.path().join("log");
-    let options = Options {
-        replay_file: Some(recording.into()),
-        // The change is due 10 s after the start, when the proxy has long been connected.
-        args: vec!["--replaySpeed=0.1x".to_owned()],
-        log: Some(log.clone()),
+    let options = |speed: &str| Options {
+        replay_file: Some(recording.as_str().into()),
+        args: vec![format!("--replaySpeed={speed}")],
         ..Options::new(directory.path())
     };
-    let server = Sluiced::start(&options).await.expect("sluiced starts");
+    // The change is due 10 s after the start, when the proxy has long been connected.
+    let server = Sluiced::start(&options("0.1x")).await.expect("sluiced starts");
     let mut replayed = Client::connect(&server, "cart-7f", "cart").await;
     let updates = replayed.updates();
     assert_eq!(served(&server, "cart-7f").await, before);
@@ -161,9 +159,14 @@ async fn server_that_replays_a_recording_serves_what_was_recorded_and_its_change
     assert!(proxies.contains("cart-7f") && !proxies.contains("till-1"), "recorded proxies are not there: {proxies}");
     replayed.updated_after(updates).await;
     assert_eq!(served(&server, "cart-7f").await, after);
+    drop(server);
 
+    let log = directory.path().join("log");
+    let options = Options { log: Some(log.clone()), ..options("max") };
+    let server = Sluiced::start(&options).await.expect("sluiced starts");
     let text = || std::fs::read_to_string(&log).unwrap_or_default();
     until("the end is logged", || text().contains("the recording has ended").then_some(())).await;
+    let _replayed = Client::connect(&server, "cart-7f", "cart").await;
     assert_eq!(served(&server, "cart-7f").await, after, "the last state stays");
     let (status, _) = server.get("/ready").await.expect("a response");
     assert_eq!(status, 200);
