@@ -236,7 +236,7 @@ impl App {
         let remotes = RemoteClusters::new(
             options::remote_options(&self.config, self.graph.metrics.watches.clone()),
             sink.clone(),
-            self.graph.handles.inputs.cluster_rejects.clone(),
+            self.graph.handles.inputs.component_rejects.clone(),
             self.clients.clone(),
             self.admin.remotes.clone(),
             self.graph.metrics.clusters.clone(),

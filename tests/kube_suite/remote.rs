@@ -102,7 +102,7 @@ impl RemoteClustersFixture {
             kube: options(),
             watch_states: WatchStates::default(),
         };
-        let rejects = handles.inputs.cluster_rejects.clone();
+        let rejects = handles.inputs.component_rejects.clone();
         let remotes = RemoteClusters::new(options, recorder.clone(), rejects, clients.clone(), states.clone(), metrics);
         let settled = remotes.settled();
         tokio::spawn(remotes.run(KubeconfigSource::Secrets(client), stop.clone()));

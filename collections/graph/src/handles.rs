@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_engine::Published;
+use sluice_model::gateway_api::GatewayDeployment;
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod,
     Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment, SegmentKey,
@@ -44,6 +45,8 @@ pub struct Handles {
     pub status_updates: Published<StatusKey, StatusUpdate>,
     /// GatewayClasses to create.
     pub missing_gateway_classes: Published<ObjectKey, MissingGatewayClass>,
+    /// What is deployed for Gateways.
+    pub gateway_deployments: Published<ObjectKey, GatewayDeployment>,
     /// Taints of nodes to remove.
     pub taint_removals: Published<ObjectKey, TaintRemoval>,
     /// JWKS to fetch, with the timeout of each fetch.

@@ -8,8 +8,8 @@ pub(crate) mod rejects;
 use serde::{Deserialize, Serialize};
 use sluice_engine::{Collection, DataflowBuilder, Input, Origin, Transaction, Value};
 use sluice_model::gateway_api::{
-    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
-    ListenerSet, ReferenceGrant,
+    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, GatewayParameters,
+    HttpRoute, L4Route, ListenerSet, ReferenceGrant,
 };
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
@@ -47,8 +47,9 @@ macro_rules! kinds {
             $($(#[$doc])* pub $field: Input<ObjectKey, $value>,)*
             /// Findings, by object.
             pub rejects: Input<RejectKey, Vec<Reject>>,
-            /// Findings in Secrets with kubeconfigs of remote clusters.
-            pub cluster_rejects: Input<RejectKey, Vec<Reject>>,
+            /// Findings of components about objects that they use: Secrets with kubeconfigs of remote clusters, and Gateways that
+            /// the deployment controller cannot deploy.
+            pub component_rejects: Input<RejectKey, Vec<Reject>>,
             /// Connected proxies.
             pub proxies: Input<ProxyKey, Proxy>,
             /// Addresses of the host names to resolve.
@@ -57,6 +58,8 @@ macro_rules! kinds {
             pub jwks: Input<JwksKey, Jwks>,
             /// ConfigMaps with roots.
             pub root_bundles: Input<ObjectKey, RootCertificates>,
+            /// ConfigMaps with overlays of the objects that are deployed for Gateways.
+            pub gateway_parameters: Input<ObjectKey, GatewayParameters>,
             /// Proxies that subscribe to Secrets.
             pub secret_clients: Input<ProxyKey, ()>,
             /// Whether the cluster allows a service account to read Secrets.
@@ -79,11 +82,12 @@ macro_rules! kinds {
         pub(crate) struct RawInputs<'s> {
             $(pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
             pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
-            pub(crate) cluster_rejects: Collection<'s, RejectKey, Vec<Reject>>,
+            pub(crate) component_rejects: Collection<'s, RejectKey, Vec<Reject>>,
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
             pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
             pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
             pub(crate) root_bundles: Collection<'s, ObjectKey, RootCertificates>,
+            pub(crate) gateway_parameters: Collection<'s, ObjectKey, GatewayParameters>,
             pub(crate) secret_clients: Collection<'s, ProxyKey, ()>,
             pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
             pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
@@ -94,11 +98,12 @@ macro_rules! kinds {
         pub(crate) fn declare<'s>(graph: &DataflowBuilder<'s>) -> (Inputs, RawInputs<'s>) {
             $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
             let rejects = graph.input("parse_rejects");
-            let cluster_rejects = graph.input("cluster_rejects");
+            let component_rejects = graph.input("component_rejects");
             let proxies = graph.input("connected_proxies");
             let names = graph.input("resolved_names");
             let jwks = graph.input("jwks");
             let bundles = graph.input(Inputs::ROOT_BUNDLES);
+            let parameters = graph.input(Inputs::GATEWAY_PARAMETERS);
             let clients = graph.input("secret_clients");
             let reviews = graph.input("secret_reviews");
             let trust = graph.input("trust_bundle");
@@ -107,11 +112,12 @@ macro_rules! kinds {
                 Inputs {
                     $($field: $field.0,)*
                     rejects: rejects.0,
-                    cluster_rejects: cluster_rejects.0,
+                    component_rejects: component_rejects.0,
                     proxies: proxies.0,
                     resolved_names: names.0,
                     jwks: jwks.0,
                     root_bundles: bundles.0,
+                    gateway_parameters: parameters.0,
                     secret_clients: clients.0,
                     secret_reviews: reviews.0,
                     trust_bundle: trust.0,
@@ -120,11 +126,12 @@ macro_rules! kinds {
                 RawInputs {
                     $($field: $field.1,)*
                     rejects: rejects.1,
-                    cluster_rejects: cluster_rejects.1,
+                    component_rejects: component_rejects.1,
                     proxies: proxies.1,
                     resolved_names: names.1,
                     jwks: jwks.1,
                     root_bundles: bundles.1,
+                    gateway_parameters: parameters.1,
                     secret_clients: clients.1,
                     secret_reviews: reviews.1,
                     trust_bundle: trust.1,
@@ -136,10 +143,13 @@ macro_rules! kinds {
         impl Inputs {
             /// The name of the input with the ConfigMaps that have roots.
             pub const ROOT_BUNDLES: &str = "raw_root_bundles";
+            /// The name of the input with the ConfigMaps that have overlays of deployed gateways.
+            pub const GATEWAY_PARAMETERS: &str = "gateway_parameters";
 
             fn set(&self, tx: &mut Transaction, key: ObjectKey, object: Object, origin: Origin) {
                 match object {
                     Object::Roots(value) => tx.set_from(&self.root_bundles, key, value, origin),
+                    Object::GatewayParameters(value) => tx.set_from(&self.gateway_parameters, key, *value, origin),
                     $(Object::$kind(value) => tx.set_from(&self.$field, key, Unbox::<$value>::unboxed(value), origin),)*
                 }
             }
@@ -159,6 +169,7 @@ macro_rules! kinds {
                 }
                 if kind == Kind::ConfigMap {
                     tx.mark_synced(&self.root_bundles);
+                    tx.mark_synced(&self.gateway_parameters);
                 }
             }
 
@@ -166,11 +177,12 @@ macro_rules! kinds {
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
-                tx.mark_synced(&self.cluster_rejects);
+                tx.mark_synced(&self.component_rejects);
                 tx.mark_synced(&self.proxies);
                 tx.mark_synced(&self.resolved_names);
                 tx.mark_synced(&self.jwks);
                 tx.mark_synced(&self.root_bundles);
+                tx.mark_synced(&self.gateway_parameters);
                 tx.mark_synced(&self.secret_clients);
                 tx.mark_synced(&self.secret_reviews);
                 tx.mark_synced(&self.trust_bundle);
@@ -197,11 +209,12 @@ macro_rules! kinds {
                 match record.collection.as_str() {
                     $($name => record.write(tx, &self.$field),)*
                     "parse_rejects" => record.write(tx, &self.rejects),
-                    "cluster_rejects" => record.write(tx, &self.cluster_rejects),
+                    "component_rejects" => record.write(tx, &self.component_rejects),
                     "connected_proxies" => record.write(tx, &self.proxies),
                     "resolved_names" => record.write(tx, &self.resolved_names),
                     "jwks" => record.write(tx, &self.jwks),
                     Self::ROOT_BUNDLES => record.write(tx, &self.root_bundles),
+                    Self::GATEWAY_PARAMETERS => record.write(tx, &self.gateway_parameters),
                     "secret_clients" => record.write(tx, &self.secret_clients),
                     "secret_reviews" => record.write(tx, &self.secret_reviews),
                     "trust_bundle" => record.write(tx, &self.trust_bundle),
@@ -312,11 +325,8 @@ impl Inputs {
         let ParsedObject { kind, key, object, rejects } = parsed;
         let reject_key = RejectKey { kind, object: key.clone() };
         let keep_last = kind == Kind::ConfigMap && !rejects.is_empty();
-        // A ConfigMap is in one of the two inputs.
-        match &object {
-            Some(Object::Roots(_)) => tx.delete(&self.mesh_settings, key.clone()),
-            _ if kind == Kind::ConfigMap => tx.delete(&self.root_bundles, key.clone()),
-            _ => {}
+        if kind == Kind::ConfigMap {
+            self.remove_from_other_inputs(tx, &key, object.as_ref());
         }
         match object {
             Some(object) => self.set(tx, key, object, origin),
@@ -330,11 +340,27 @@ impl Inputs {
         }
     }
 
+    /// A ConfigMap is in one of three inputs.
+    fn remove_from_other_inputs(&self, tx: &mut Transaction, key: &ObjectKey, object: Option<&Object>) {
+        let (is_roots, is_parameters) =
+            (matches!(object, Some(Object::Roots(_))), matches!(object, Some(Object::GatewayParameters(_))));
+        if !is_roots {
+            tx.delete(&self.root_bundles, key.clone());
+        }
+        if !is_parameters {
+            tx.delete(&self.gateway_parameters, key.clone());
+        }
+        if is_roots || is_parameters {
+            tx.delete(&self.mesh_settings, key.clone());
+        }
+    }
+
     /// Removes an object and its findings.
     pub fn delete(&self, tx: &mut Transaction, kind: Kind, key: ObjectKey, origin: Origin) {
         tx.delete(&self.rejects, RejectKey { kind, object: key.clone() });
         if kind == Kind::ConfigMap {
             tx.delete_from(&self.root_bundles, key.clone(), origin.clone());
+            tx.delete_from(&self.gateway_parameters, key.clone(), origin.clone());
         }
         self.remove(tx, kind, key, origin);
     }

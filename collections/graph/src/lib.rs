@@ -151,6 +151,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             services_by_host: &services_by_host,
             endpoints: &endpoints,
             bundles: &bundles,
+            parameters: &raw.gateway_parameters,
         };
         let gateway_api = gateway_api::derive_gateway_api(&of_gateway_api, options);
         let missing_gateway_classes = classes::derive_missing_classes(&raw.served_kinds, &objects, options);
@@ -256,7 +257,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let outputs = context.derive_outputs();
         let scopes = context.derive_scopes();
         let mut found = gateway_api.rejects;
-        found.push(raw.cluster_rejects);
+        found.push(raw.component_rejects);
         found.extend([jwks_fetches.rejects, limited.rejects]);
         let rejects = inputs::rejects::derive_rejects(&raw.rejects, &found);
         Handles {
@@ -271,6 +272,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             ingress_status_updates: ingresses.status_updates.publish(),
             status_updates: gateway_api.status_updates.publish(),
             missing_gateway_classes: missing_gateway_classes.publish(),
+            gateway_deployments: gateway_api.deployments.publish(),
             taint_removals: taint_removals.publish(),
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),

@@ -204,6 +204,11 @@ pub struct GatewayApiOptions {
     pub creates_classes: bool,
     /// Statuses are written (`PILOT_ENABLE_GATEWAY_API_STATUS`).
     pub writes_statuses: bool,
+    /// Proxies are deployed for Gateways (`PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER`).
+    pub deploys: bool,
+    /// Deployed objects have the labels and annotations of their Gateway, unless `spec.infrastructure` has others
+    /// (`PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS`).
+    pub copies_labels: bool,
 }
 
 impl Default for GatewayApiOptions {
@@ -218,6 +223,8 @@ impl Default for GatewayApiOptions {
             experimental: false,
             creates_classes: true,
             writes_statuses: true,
+            deploys: true,
+            copies_labels: true,
         }
     }
 }

@@ -4,6 +4,7 @@ mod ambient;
 mod attached;
 mod cases;
 mod changes;
+mod deployments;
 mod destinations;
 mod envoy_filters;
 mod fail_closed;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gateway_api::{
-    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
-    ListenerSet, ReferenceGrant,
+    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, GatewayParameters,
+    HttpRoute, L4Route, ListenerSet, ReferenceGrant,
 };
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
@@ -39,6 +39,8 @@ pub enum Object {
     GRPCRoute(Box<HttpRoute>),
     Gateway(Gateway),
     GatewayClass(GatewayClass),
+    /// A ConfigMap with overlays of the objects that are deployed for Gateways.
+    GatewayParameters(Box<GatewayParameters>),
     HTTPRoute(Box<HttpRoute>),
     Ingress(Ingress),
     IngressClass(IngressClass),

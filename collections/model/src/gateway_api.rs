@@ -2,6 +2,7 @@
 //! [`crate::VirtualService`] and [`crate::DestinationRule`].
 
 mod backend;
+mod deployment;
 mod gateway;
 mod grant;
 mod policy;
@@ -9,9 +10,10 @@ mod reference;
 mod route;
 
 pub use backend::{Backend, BackendTls, BackendTlsMode};
+pub use deployment::{DeployedPort, GatewayDeployment, GatewayParameters, OVERLAY_KEYS};
 pub use gateway::{
-    AddressKind, AllowedRoutes, FrontendTls, FrontendValidation, Gateway, GatewayAddress, GatewayClass, Listener,
-    ListenerSet, ListenerTls, ListenerTlsMode, NamespaceSelection,
+    AddressKind, AllowedRoutes, FrontendTls, FrontendValidation, Gateway, GatewayAddress, GatewayClass, Infrastructure,
+    Listener, ListenerSet, ListenerTls, ListenerTlsMode, NamespaceSelection,
 };
 pub use grant::{GrantFrom, GrantTo, ReferenceGrant};
 pub use policy::{BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget, RetryConstraint};

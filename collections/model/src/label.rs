@@ -29,6 +29,16 @@ pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
 pub const MANAGED_BY_MESH_CONTROLLER: &str = "istio.io-mesh-controller";
 /// Annotation of a Gateway: the service account of its proxies.
 pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
+/// Annotation of a Gateway: name of the objects that are deployed for it.
+pub const GATEWAY_NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
+/// Annotation of a Gateway: version of the controller that deploys objects for it.
+pub const CONTROLLER_VERSION: &str = "gateway.istio.io/controller-version";
+/// Annotation of a Gateway: type of the Service that is deployed for it.
+pub const SERVICE_TYPE: &str = "networking.istio.io/service-type";
+/// Label of a ConfigMap: the class of Gateways whose defaults it contains.
+pub const DEFAULTS_FOR_CLASS: &str = "gateway.istio.io/defaults-for-class";
+/// Label: how the traffic of a workload is captured in ambient mode.
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 
 /// Label of a workload: its name in telemetry, instead of that of its controller.
 pub const WORKLOAD_NAME: &str = "service.istio.io/workload-name";

@@ -13,6 +13,7 @@ pub(crate) mod grpc_route;
 pub(crate) mod http_route;
 mod listener;
 pub(crate) mod listener_set;
+pub(crate) mod parameters;
 mod reference;
 pub(crate) mod reference_grant;
 mod route;

@@ -3,19 +3,22 @@
 use serde_json::Value;
 use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, Object};
 
+use crate::gateway_api;
 use crate::mesh_config::merge_mesh_config;
 use crate::mesh_networks::parse_mesh_networks;
 use crate::secret::parse_config_map;
 use crate::yaml::{Limits, parse_value};
 use crate::{Findings, Item};
 
-/// Parses a ConfigMap with the key `mesh` or `meshNetworks`, or one with root certificates; other ConfigMaps are ignored.
+/// Parses a ConfigMap with the key `mesh` or `meshNetworks`, one with root certificates, or one with overlays of deployed
+/// gateways; other ConfigMaps are ignored.
 /// An invalid `MeshConfig` does not apply in any part: the last valid one stays in effect.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let key = |name: &str| item.object.get("data").and_then(|data| data.get(name)).and_then(Value::as_str);
     let (mesh, networks) = (key("mesh"), key("meshNetworks"));
     if mesh.is_none() && networks.is_none() {
-        return parse_config_map(item, findings).map(Object::Roots);
+        let roots = parse_config_map(item, findings).map(Object::Roots);
+        return roots.or_else(|| gateway_api::parameters::parse(item, findings).map(Object::GatewayParameters));
     }
     let read = |name: &str, text: Option<&str>| {
         let text = text.filter(|text| !text.trim().is_empty())?;

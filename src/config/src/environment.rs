@@ -79,6 +79,10 @@ pub struct Features {
     pub gateway_classes: bool,
     /// `PILOT_ENABLE_GATEWAY_API_STATUS`: statuses of the Gateway API are written.
     pub gateway_statuses: bool,
+    /// `PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER`: proxies are deployed for Gateways.
+    pub deploys_gateways: bool,
+    /// `PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS`: deployed objects have the labels and annotations of their Gateway.
+    pub copies_gateway_labels: bool,
     /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may refer to the Service of a gateway that is deployed
     /// separately.
     pub manual_gateways: bool,
@@ -229,6 +233,8 @@ impl Features {
             experimental: self.alpha_gateway_api,
             creates_classes: self.gateway_classes,
             writes_statuses: self.gateway_statuses,
+            deploys: self.deploys_gateways,
+            copies_labels: self.copies_gateway_labels,
         }
     }
 
@@ -275,6 +281,8 @@ impl Features {
             gateway_class: variables.text_or("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio").into(),
             gateway_classes: variables.flag("PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER", true),
             gateway_statuses: variables.flag("PILOT_ENABLE_GATEWAY_API_STATUS", true),
+            deploys_gateways: variables.flag("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", true),
+            copies_gateway_labels: variables.flag("PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS", true),
             manual_gateways: variables.flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
             remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),

@@ -326,6 +326,7 @@ pub(crate) fn difference(handles: &Handles, left: &Snapshot, right: &Snapshot) -
         .or_else(|| of(left, right, &handles.address_updates))
         .or_else(|| of(left, right, &handles.status_updates))
         .or_else(|| of(left, right, &handles.missing_gateway_classes))
+        .or_else(|| of(left, right, &handles.gateway_deployments))
         .or_else(|| of(left, right, &handles.gateway_names))
         .or_else(|| of(left, right, &handles.wanted_jwks))
         .or_else(|| of(left, right, &handles.wanted_secret_reviews))

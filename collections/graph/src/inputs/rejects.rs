@@ -5,9 +5,9 @@ use sluice_model::Reject;
 
 use crate::inputs::RejectKey;
 
-/// Findings by object, for status, metrics and the dump: findings of parsing, references to absent objects, and remote
-/// clusters that cannot be reached.
-/// Key: `RejectKey`. From: `parse_rejects`, `cluster_rejects`, and those of references.
+/// Findings by object, for status, metrics and the dump: findings of parsing, references to absent objects, remote clusters
+/// that cannot be reached, and Gateways that cannot be deployed.
+/// Key: `RejectKey`. From: `parse_rejects`, `component_rejects`, and those of references.
 /// Changes when: an object is written with other findings than before, or an object that it refers to is added or
 /// removed.
 /// Size: objects something is wrong with. Rejects: all.

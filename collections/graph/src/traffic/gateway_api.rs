@@ -8,6 +8,7 @@
 //!   to them.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`, `route_report.rs`: routes become VirtualServices, one for each host.
 //! - `policies.rs`: policies for backends become DestinationRules.
+//! - `deployments.rs`, `parameters.rs`: what is deployed for Gateways.
 //! - `statuses.rs`: the statuses of all these objects.
 
 mod attachment;
@@ -15,18 +16,21 @@ mod backends;
 pub(crate) mod classes;
 mod conflicts;
 mod credentials;
+pub(crate) mod deployments;
 mod grants;
 mod http_routes;
 mod l4_routes;
 mod listener_report;
 mod listeners;
 mod merge;
+mod parameters;
 mod policies;
 mod route_report;
 mod statuses;
 mod tls;
 
 use sluice_engine::{Collection, Index};
+use sluice_model::gateway_api::{GatewayDeployment, GatewayParameters};
 use sluice_model::{
     DestinationRule, Gateway, Host, ObjectKey, Reject, RootCertificates, Service, ServiceKey, VirtualService,
 };
@@ -40,6 +44,7 @@ use attachment::RouteParents;
 use backends::BackendIndex;
 use credentials::CredentialIndex;
 use grants::GrantIndex;
+use parameters::ParameterIndex;
 use statuses::StatusInputs;
 
 /// Part of the names of generated objects.
@@ -57,6 +62,8 @@ pub(crate) struct GatewayApi<'s> {
     pub(crate) rejects: Vec<Collection<'s, RejectKey, Vec<Reject>>>,
     /// Statuses to write.
     pub(crate) status_updates: Collection<'s, StatusKey, StatusUpdate>,
+    /// What is deployed for Gateways.
+    pub(crate) deployments: Collection<'s, ObjectKey, GatewayDeployment>,
 }
 
 /// What the Gateway API refers to.
@@ -71,6 +78,8 @@ pub(crate) struct GatewayApiInputs<'a, 's> {
     pub(crate) endpoints: &'a ServiceEndpoints<'s>,
     /// ConfigMaps with root certificates.
     pub(crate) bundles: &'a Collection<'s, ObjectKey, RootCertificates>,
+    /// ConfigMaps with overlays of deployed objects.
+    pub(crate) parameters: &'a Collection<'s, ObjectKey, GatewayParameters>,
 }
 
 /// Converts the Gateway API.
@@ -78,7 +87,9 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
     let objects = inputs.objects;
     let grants = GrantIndex::new(objects);
     let credentials = CredentialIndex::new(objects, inputs.bundles);
-    let rows = listeners::derive_listeners(objects, &grants, &credentials, options);
+    let sets = listeners::index_sets(objects);
+    let parameters = ParameterIndex::new(inputs.parameters, options);
+    let rows = listeners::derive_listeners(objects, &sets, &grants, &credentials, options);
     let listeners = listeners::derive_bound_listeners(&rows);
     let parents = RouteParents::new(objects, &listeners, options);
     let backends = BackendIndex::new(objects, &grants, inputs.services_by_host, options);
@@ -95,16 +106,20 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
         endpoints: inputs.endpoints,
         grants: &grants,
         credentials: &credentials,
+        parameters: &parameters,
         targets: &targets,
         tls_by_target: &tls_by_target,
         options,
     };
+    let deployments = deployments::derive_deployments(objects, &sets, &parameters, options);
+    let deployment_rejects = deployments::derive_deployment_rejects(&deployments);
     GatewayApi {
         gateways: listeners::derive_gateways(&listeners),
         virtual_services: merge::derive_merged(&http, options).union("virtual_services/of-gateway-api", &[l4]),
         destination_rules: policies::derive_destination_rules(objects, &targets, &tls_by_target, options),
-        rejects: http_rejects.into_iter().chain(l4_rejects).collect(),
+        rejects: http_rejects.into_iter().chain(l4_rejects).chain([deployment_rejects]).collect(),
         status_updates: statuses::derive_status_updates(&of_statuses),
+        deployments,
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
-use crate::{LabelSelector, ObjectMeta, StoredStatus, Text};
+use crate::{LabelSelector, Labels, ObjectMeta, StoredStatus, Text};
 
 /// A GatewayClass.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -35,12 +35,25 @@ pub struct Gateway {
     pub frontend_tls: Option<FrontendTls>,
     /// The client certificate for backends. It is not used.
     pub backend_certificate: Option<ObjectRef>,
-    /// Parameters of the deployed proxies. They are not used.
-    pub parameters: Option<ObjectRef>,
+    /// What `spec.infrastructure` says about the deployed objects.
+    pub infrastructure: Infrastructure,
+    /// Its unique id, which its deployed objects refer to.
+    pub uid: Text,
     /// Assigned addresses, from its status.
     pub assigned_addresses: Vec<GatewayAddress>,
     /// Its status.
     pub status: StoredStatus,
+}
+
+/// What is set on the objects that are deployed for a Gateway.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct Infrastructure {
+    /// Labels; `None` if the field is absent, then they are those of the Gateway.
+    pub labels: Option<Labels>,
+    /// Annotations; `None` if the field is absent, then they are those of the Gateway.
+    pub annotations: Option<Labels>,
+    /// The ConfigMap with overlays of the deployed objects.
+    pub parameters: Option<ObjectRef>,
 }
 
 /// Type of an address of a Gateway.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use sluice_model::Object;
 use sluice_model::gateway_api::{
-    AddressKind, FrontendTls, FrontendValidation, Gateway, GatewayAddress, NamespaceSelection,
+    AddressKind, FrontendTls, FrontendValidation, Gateway, GatewayAddress, Infrastructure, NamespaceSelection,
 };
 
 use super::listener::{listeners, namespaces};
@@ -30,10 +30,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             .flatten()
         }),
         frontend_tls: tls.as_ref().and_then(|tls| tls.read("frontend", frontend_tls)),
-        parameters: fields.object("infrastructure").and_then(|infrastructure| {
-            infrastructure.ignore_rest();
-            infrastructure.read("parametersRef", |reference| object_ref(reference, "", ""))
-        }),
+        infrastructure: fields.read("infrastructure", infrastructure).unwrap_or_default(),
+        uid: item.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().into(),
         assigned_addresses: assigned_addresses(item.object),
         status: item.status(),
     };
@@ -43,6 +41,15 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     fields.text("defaultScope");
     drop((tls, fields));
     (!findings.has_errors()).then(|| Object::KubernetesGateway(Box::new(gateway)))
+}
+
+fn infrastructure(fields: &Fields<'_>) -> Infrastructure {
+    let labels = |name: &'static str| fields.has(name).then(|| fields.labels(name));
+    Infrastructure {
+        labels: labels("labels"),
+        annotations: labels("annotations"),
+        parameters: fields.read("parametersRef", |reference| object_ref(reference, "", "")),
+    }
 }
 
 fn address(fields: &Fields<'_>) -> GatewayAddress {

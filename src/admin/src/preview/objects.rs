@@ -252,9 +252,14 @@ impl<'a> ObjectReader<'a> {
             let combined = self.mesh.combine(parsed);
             return Some(((Inputs::collection(Kind::ConfigMap)?, combined.key.clone()), combined));
         }
-        let has_roots = matches!(parsed.object, Some(Object::Roots(_)));
-        let had_roots = self.live.find(Inputs::ROOT_BUNDLES, &parsed.key).is_some();
-        (has_roots || had_roots).then(|| ((Inputs::ROOT_BUNDLES, parsed.key.clone()), parsed))
+        let now = match parsed.object {
+            Some(Object::Roots(_)) => Some(Inputs::ROOT_BUNDLES),
+            Some(Object::GatewayParameters(_)) => Some(Inputs::GATEWAY_PARAMETERS),
+            _ => None,
+        };
+        let known = [Inputs::ROOT_BUNDLES, Inputs::GATEWAY_PARAMETERS];
+        let before = || known.into_iter().find(|input| self.live.find(input, &parsed.key).is_some());
+        now.or_else(before).map(|input| ((input, parsed.key.clone()), parsed))
     }
 
     fn unused_config_map(&self) -> String {

@@ -226,6 +226,18 @@ pub(super) const GATEWAYS: &[Variable] = &[
     ),
     followed("PILOT_ENABLE_GATEWAY_API_STATUS", Bool, "true", "Write the statuses of the kinds of the Gateway API"),
     followed(
+        "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER",
+        Bool,
+        "true",
+        "Deploy the proxies of Gateways of the Gateway API",
+    ),
+    followed(
+        "PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS",
+        Bool,
+        "true",
+        "Objects that are deployed for a Gateway have its labels and annotations, unless `spec.infrastructure` has others",
+    ),
+    followed(
         "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT",
         Bool,
         "true",

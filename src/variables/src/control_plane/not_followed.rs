@@ -147,8 +147,6 @@ pub(super) const FEATURES: &[Variable] = &[
     ),
     default_only("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", Bool, "false", "InferencePools have no effect"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
-    default_only("PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS", Bool, "false", "gateways are not deployed"),
-    default_only("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", Bool, "false", "gateways are not deployed"),
     default_only("ENABLE_MCS_AUTO_EXPORT", Bool, "false", "ServiceExports are not written"),
     default_only("ENABLE_MCS_CLUSTER_LOCAL", Bool, "false", "ServiceExports and ServiceImports are not read"),
     default_only("ENABLE_MCS_HOST", Bool, "false", "ServiceExports and ServiceImports are not read"),

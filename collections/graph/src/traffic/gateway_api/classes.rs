@@ -70,13 +70,28 @@ impl GatewayApiOptions {
     /// The classes that need no object.
     fn known(&self) -> impl Iterator<Item = KnownClass<'_>> {
         let all = [
-            (self.default_class.as_str(), self.controller.as_str(), GatewayController::Router, true),
-            (REMOTE_CLASS, "istio.io/unmanaged-gateway", GatewayController::Remote, self.remote),
-            ("istio-waypoint", MESH_CONTROLLER, GatewayController::Waypoint, self.waypoints),
-            ("istio-east-west", "istio.io/eastwest-controller", GatewayController::EastWest, self.east_west),
+            (self.default_class.as_str(), GatewayController::Router, true),
+            (REMOTE_CLASS, GatewayController::Remote, self.remote),
+            ("istio-waypoint", GatewayController::Waypoint, self.waypoints),
+            ("istio-east-west", GatewayController::EastWest, self.east_west),
         ];
         let enabled = all.into_iter().filter(|(.., enabled)| *enabled);
-        enabled.map(|(name, controller_name, controller, _)| KnownClass { name, controller_name, controller })
+        enabled.map(|(name, controller, _)| KnownClass {
+            name,
+            controller_name: self.controller_name(controller),
+            controller,
+        })
+    }
+
+    /// The name of a controller, as GatewayClasses have it.
+    #[must_use]
+    pub(super) fn controller_name(&self, controller: GatewayController) -> &str {
+        match controller {
+            GatewayController::Router => &self.controller,
+            GatewayController::Remote => "istio.io/unmanaged-gateway",
+            GatewayController::Waypoint => MESH_CONTROLLER,
+            GatewayController::EastWest => "istio.io/eastwest-controller",
+        }
     }
 
     /// The controller of that name, if it is one of ours.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, IndexDep};
+use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::gateway_api::{
     AddressKind, GROUP, Gateway, GatewayClass, GroupKind, Listener, ListenerSet, ListenerTlsMode, NamespaceSelection,
 };
@@ -23,8 +23,6 @@ use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
-/// Annotation: the name of the deployed objects.
-const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
 /// Label that every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -74,6 +72,18 @@ pub(super) struct ListenerRow {
     pub(super) report: ListenerReport,
 }
 
+/// ListenerSets by the Gateway that they name.
+pub(super) type ListenerSetIndex<'s> = Index<'s, ObjectKey, ObjectKey, ListenerSet>;
+
+/// ListenerSets by the Gateway that they name.
+pub(super) fn index_sets<'s>(objects: &ObjectCollections<'s>) -> ListenerSetIndex<'s> {
+    objects.listener_sets.index("listener_sets/by-gateway", |key, set| {
+        let ours = set.parent.kind.is(GROUP, "Gateway");
+        let namespace = set.parent.namespace_in(&key.namespace);
+        ours.then(|| (ObjectKey::new(key.cluster.clone(), namespace, set.parent.name.clone()), set.clone()))
+    })
+}
+
 /// Listeners of the Gateways of our classes, and those that ListenerSets add to them.
 /// Key: `ListenerKey`. From: `kubernetes_gateways`, `listener_sets`, `gateway_classes`, `reference_grants`,
 /// `namespaces` (of listeners that select namespaces by label), `secrets` and `root_bundles` (their presence).
@@ -82,21 +92,17 @@ pub(super) struct ListenerRow {
 /// that conflicts with another.
 pub(super) fn derive_listeners<'s>(
     objects: &ObjectCollections<'s>,
+    sets: &ListenerSetIndex<'s>,
     grants: &GrantIndex<'s>,
     credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ListenerKey, ListenerRow> {
-    let sets = objects.listener_sets.index("listener_sets/by-gateway", |key, set| {
-        let ours = set.parent.kind.is(GROUP, "Gateway");
-        let namespace = set.parent.namespace_in(&key.namespace);
-        ours.then(|| (ObjectKey::new(key.cluster.clone(), namespace, set.parent.name.clone()), set.clone()))
-    });
     let options = options.clone();
     objects.kubernetes_gateways.derive_many("gateway_api/listener_rows", |deps| {
         let reads = ListenerReads {
             classes: deps.on(&objects.gateway_classes),
             namespaces: deps.on(&objects.namespaces),
-            sets: deps.by(&sets),
+            sets: deps.by(sets),
             tls: TlsReads {
                 grants: GrantLookup::on(deps, grants),
                 credentials: CredentialLookup::on(deps, credentials),
@@ -168,7 +174,10 @@ impl ListenerReads {
             service_account: service_account(gateway, controller, options),
             is_set: false,
         };
-        let sets = if controller.takes_listener_sets() { self.eligible_sets(cx, key, gateway) } else { Vec::new() };
+        let sets = match controller.takes_listener_sets() {
+            true => eligible_sets(cx, &self.sets, &self.namespaces, (key, gateway)),
+            false => Vec::new(),
+        };
         let own = ParentKey { is_set: false, object: key.clone() };
         let mut parents =
             vec![(ListenerOwner { key: own, meta: &gateway.meta, gateway, controller, owner }, &gateway.listeners)];
@@ -200,16 +209,6 @@ impl ListenerReads {
             rows.push((listener_key, ListenerRow { gateway: key.clone(), bound, report }));
         }
         rows
-    }
-
-    /// ListenerSets that may add listeners to a Gateway, the oldest first.
-    fn eligible_sets(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway) -> Vec<(ObjectKey, Arc<ListenerSet>)> {
-        let mut sets = cx.by(&self.sets, key);
-        sets.retain(|(set, _)| allows_set(cx, &self.namespaces, (key, gateway), set));
-        sets.sort_by(|(a, x), (b, y)| {
-            (x.meta.created, &a.namespace, &a.name).cmp(&(y.meta.created, &b.namespace, &b.name))
-        });
-        sets
     }
 
     /// The Gateway of a listener, unless no routes can be bound to it; and the state of the listener.
@@ -297,6 +296,21 @@ impl ListenerReads {
     }
 }
 
+/// ListenerSets that may add listeners to a Gateway, the oldest first.
+pub(super) fn eligible_sets(
+    cx: &Context,
+    sets: &IndexDep<ObjectKey, ObjectKey, ListenerSet>,
+    namespaces: &Dep<ObjectKey, Namespace>,
+    (key, gateway): (&ObjectKey, &Gateway),
+) -> Vec<(ObjectKey, Arc<ListenerSet>)> {
+    let mut sets = cx.by(sets, key);
+    sets.retain(|(set, _)| allows_set(cx, namespaces, (key, gateway), set));
+    sets.sort_by(|(a, x), (b, y)| {
+        (x.meta.created, &a.namespace, &a.name).cmp(&(y.meta.created, &b.namespace, &b.name))
+    });
+    sets
+}
+
 /// Whether a Gateway lets a ListenerSet add listeners.
 pub(super) fn allows_set(
     cx: &Context,
@@ -376,12 +390,26 @@ fn default_name(gateway: &Gateway, controller: GatewayController) -> Text {
     if controller.has_name_suffix() { format!("{name}-{}", gateway.class).into() } else { name.clone() }
 }
 
+/// Name of the objects deployed for a Gateway, except its service account.
+pub(super) fn deployed_name(gateway: &Gateway, controller: GatewayController) -> Text {
+    annotated(gateway, label::GATEWAY_NAME_OVERRIDE).unwrap_or_else(|| default_name(gateway, controller))
+}
+
+/// Name of the service account deployed for a Gateway.
+pub(super) fn deployed_account(gateway: &Gateway, controller: GatewayController) -> Text {
+    annotated(gateway, label::GATEWAY_SERVICE_ACCOUNT).unwrap_or_else(|| default_name(gateway, controller))
+}
+
+/// The value of an annotation of a Gateway; an empty one counts as absent.
+fn annotated(gateway: &Gateway, name: &str) -> Option<Text> {
+    gateway.meta.annotations.get(name).filter(|value| !value.is_empty()).cloned()
+}
+
 /// Hosts of the Services of the routers that serve a Gateway.
 pub(super) fn services(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Vec<Host> {
     let host = |name: &str| service_host(name, &gateway.meta.namespace, &options.domain);
     if is_managed(gateway, options) {
-        let name = gateway.meta.annotations.get(NAME_OVERRIDE).filter(|name| !name.is_empty()).cloned();
-        return vec![host(&name.unwrap_or_else(|| default_name(gateway, controller)))];
+        return vec![host(&deployed_name(gateway, controller))];
     }
     let named = gateway.addresses.iter().filter(|it| matches!(it.kind, AddressKind::Unset | AddressKind::Hostname));
     named.map(|it| if it.value.contains('.') { Host::new(&it.value) } else { host(&it.value) }).collect()
@@ -392,7 +420,5 @@ fn service_account(gateway: &Gateway, controller: GatewayController, options: &G
     if !is_managed(gateway, options) {
         return Text::default();
     }
-    let annotated =
-        gateway.meta.annotations.get(label::GATEWAY_SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
-    annotated.unwrap_or_else(|| default_name(gateway, controller))
+    deployed_account(gateway, controller)
 }

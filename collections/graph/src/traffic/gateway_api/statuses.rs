@@ -23,6 +23,7 @@ use super::credentials::CredentialIndex;
 use super::grants::GrantIndex;
 use super::listener_report::ListenerReport;
 use super::listeners::{ListenerKey, ListenerRow, ParentKey};
+use super::parameters::ParameterIndex;
 use super::policies::{TargetObjects, TlsPolicyIndex};
 use super::route_report::RouteReports;
 use crate::inputs::ObjectCollections;
@@ -49,6 +50,8 @@ pub(super) struct StatusInputs<'a, 's> {
     pub(super) grants: &'a GrantIndex<'s>,
     /// Certificates.
     pub(super) credentials: &'a CredentialIndex<'s>,
+    /// ConfigMaps with parameters of Gateways.
+    pub(super) parameters: &'a ParameterIndex<'s>,
     /// Objects that can be targets of policies.
     pub(super) targets: &'a TargetObjects<'s>,
     /// BackendTLSPolicies by target.

@@ -13,6 +13,7 @@ use super::super::credentials::CredentialLookup;
 use super::super::grants::GrantLookup;
 use super::super::listener_report::ListenerReport;
 use super::super::listeners::{ListenerKey, ParentKey, services};
+use super::super::parameters::ParameterLookup;
 use super::instances::{InstanceLookup, ReportedAddresses, address_problem};
 use super::listeners::ReportedListeners;
 use super::{Reports, StatusInputs};
@@ -26,7 +27,8 @@ const INSECURE: &str = "InsecureFrontendValidationMode";
 
 /// Statuses of the Gateways of our controllers that have to be written.
 /// Key: `StatusKey`. From: `kubernetes_gateways`, `gateway_classes`, `gateway_api/listener_rows`, `services` (of the Gateway)
-/// and the ports of their endpoints, `gateway_api/attached-route-counts`, `namespaces`, `reference_grants`, `secrets`.
+/// and the ports of their endpoints, `gateway_api/attached-route-counts`, `namespaces`, `reference_grants`, `secrets`,
+/// `gateway_parameters`.
 /// Changes when: the Gateway, its status or one of these does. Size: Gateways that are not written yet. Rejects: none.
 pub(super) fn derive_gateway_statuses<'s>(
     inputs: &StatusInputs<'_, 's>,
@@ -42,6 +44,7 @@ pub(super) fn derive_gateway_statuses<'s>(
             revisions: RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options),
             grants: GrantLookup::on(deps, inputs.grants),
             credentials: CredentialLookup::on(deps, inputs.credentials),
+            parameters: ParameterLookup::on(deps, inputs.parameters),
         };
         move |cx, key, gateway| {
             let is_ours = options.gateway_api.writes_statuses && lookups.revisions.owns(cx, key, &gateway.meta.labels);
@@ -61,6 +64,7 @@ struct GatewayLookups {
     revisions: RevisionLookup,
     grants: GrantLookup,
     credentials: CredentialLookup,
+    parameters: ParameterLookup,
 }
 
 impl GatewayLookups {
@@ -87,7 +91,7 @@ impl GatewayLookups {
         let ports: BTreeSet<u16> = own.iter().chain(&of_sets).filter_map(|(_, report)| report.port).collect();
         let instances = self.instances.find(cx, &key.namespace, &hosts, &ports);
         let valid = own.iter().filter(|(_, report)| report.is_valid).count();
-        let problem = address_problem(gateway, options).or_else(|| parameters_problem(gateway));
+        let problem = address_problem(gateway, options).or_else(|| self.parameters.of_gateway(cx, key, gateway).err());
         let resolved = StatusCondition::met("ResolvedRefs", "ResolvedRefs", "All references resolved");
         let mut conditions = vec![
             accepted(problem.as_ref(), valid, gateway.listeners.len()),
@@ -162,16 +166,6 @@ fn accepted(problem: Option<&StatusProblem>, valid: usize, listeners: usize) -> 
         };
     }
     StatusCondition::met("Accepted", "Accepted", "Resource accepted").unless(problem)
-}
-
-/// Why the parameters of a Gateway cannot be used. Whether the ConfigMap exists is not checked.
-fn parameters_problem(gateway: &Gateway) -> Option<StatusProblem> {
-    let GroupKind { group, kind } = &gateway.parameters.as_ref()?.kind;
-    let is_config_map = group.is_empty() && *kind == *"ConfigMap";
-    (!is_config_map).then(|| {
-        let message = format!("Unsupported parametersRef group/kind {group}/{kind}, only ConfigMap is supported");
-        StatusProblem::new("InvalidParameters", message)
-    })
 }
 
 fn json_addresses(addresses: Vec<Value>) -> Option<Value> {

@@ -12,9 +12,6 @@ use crate::options::GraphOptions;
 use crate::registry::endpoints::{FactLookup, FactsOfEndpoints, ServiceEndpoints};
 use crate::statuses::{StatusCondition, StatusProblem};
 
-/// Annotation: the type of the Service that is deployed, which has been replaced.
-const SERVICE_TYPE: &str = "networking.istio.io/service-type";
-
 /// The ports of the endpoints of services: the name of the service's port, and the port of the endpoint.
 pub(super) type InstancePorts<'s> = FactsOfEndpoints<'s, BTreeSet<(Text, u32)>>;
 
@@ -232,8 +229,8 @@ pub(super) fn address_problem(gateway: &Gateway, options: &GraphOptions) -> Opti
         let message = format!("only Hostname is supported, ignoring [{}]", ignored.join(" "));
         return Some(StatusProblem::new("UnsupportedAddress", message));
     }
-    gateway.meta.annotations.contains_key(SERVICE_TYPE).then(|| {
-        let message = format!("annotation {SERVICE_TYPE} is deprecated, use Spec.Infrastructure.Routeability");
+    gateway.meta.annotations.contains_key(label::SERVICE_TYPE).then(|| {
+        let message = format!("annotation {} is deprecated, use Spec.Infrastructure.Routeability", label::SERVICE_TYPE);
         StatusProblem::new("DeprecatedField", message)
     })
 }
