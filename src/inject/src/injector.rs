@@ -56,10 +56,10 @@ pub struct InjectContext<'a> {
 /// The injector with one configuration. A changed configuration makes a new one.
 #[derive(Debug)]
 pub struct Injector {
-    config: InjectionConfig,
-    values: Values,
-    mesh: Mesh,
-    settings: InjectorSettings,
+    pub(crate) config: InjectionConfig,
+    pub(crate) values: Values,
+    pub(crate) mesh: Mesh,
+    pub(crate) settings: InjectorSettings,
 }
 
 impl Injector {

@@ -5,6 +5,7 @@
 //! its templates render (`rendering.rs`, `functions.rs`), how that is merged into the pod (`pod/merge.rs`),
 //! and what is changed afterwards (`overrides.rs`, `probes.rs`, `prometheus.rs`, `container_order.rs`).
 //! [`Injector::inject_object`] does the same with the pod template of a Deployment or another workload.
+//! [`Injector::render_gateway`] renders the objects that are deployed for a Gateway (`gateway.rs`).
 //!
 //! The crate does no I/O. The caller serves the webhook, reloads the configuration, and answers questions about clusters.
 //! No pod and no configuration makes it panic, and both are bounded in the work that they cause.
@@ -15,6 +16,7 @@ mod annotations;
 mod config;
 mod container_order;
 mod functions;
+mod gateway;
 mod injector;
 mod mesh;
 mod message;
@@ -35,6 +37,7 @@ mod workload_object;
 
 pub use annotations::check_annotation;
 pub use config::ConfigError;
+pub use gateway::{DeployedKind, DeployedObject, GatewayContext};
 pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
 pub use mesh::mesh_config;
 pub use native::supports_native_sidecars;

@@ -1,7 +1,8 @@
-//! Pods as JSON: the structure of their fields, strategic merge, and canonical values.
+//! Pods and the objects that contain them as JSON: the structure of their fields, strategic merge, and canonical values.
 //!
 //! Pods stay JSON, so a field that this version does not know passes through unchanged.
 
+mod deployed_schema;
 mod merge;
 mod normalize;
 mod quantity;
@@ -15,11 +16,13 @@ mod tests;
 
 use serde_json::{Map, Value as Json};
 
+pub(crate) use deployed_schema::{DEPLOYMENT, OTHER, SERVICE, SERVICE_ACCOUNT};
 pub(crate) use merge::{merge, without_directives};
 pub(crate) use normalize::normalize;
 pub(crate) use quantity::canonical;
 pub(crate) use record::record;
 pub(crate) use schema::{OBJECT_META, POD, POD_SPEC};
+pub(crate) use structure::Structure;
 
 /// Name of the proxy's container.
 pub(crate) const PROXY: &str = "istio-proxy";
