@@ -34,7 +34,7 @@
 {{- end }}
 {{- end }}
 {{- $platform := $values.platform | default (dig "platform" "" $values.global) }}
-{{- mergeOverwrite $values (dict "revision" $revision "platform" $platform "global" (dict "istioNamespace" $namespace)) | toYaml }}
+{{- mergeOverwrite $values (dict "revision" $revision "platform" $platform "global" (dict "istioNamespace" $namespace "platform" $platform)) | toYaml }}
 {{- end }}
 
 {{- /* Values of Istio's charts that have no effect here. */}}
@@ -45,9 +45,7 @@
 {{- $charts := "set them in Istio's chart of that component" }}
 {{- $refused := dict
   "telemetry.v2.stackdriver.enabled" (list (dig "stackdriver" "enabled" false $v2) "define the provider in meshConfig.extensionProviders")
-  "gatewayClasses" (list .gatewayClasses "gateways of the Gateway API are not deployed")
   "ztunnel" (list .ztunnel $charts)
-  "global.waypoint" (list $global.waypoint "waypoints are not served")
   "global.istiod.enableAnalysis" (list (dig "enableAnalysis" false ($global.istiod | default dict)) "configuration is not analysed")
   "global.mountMtlsCerts" (list $global.mountMtlsCerts "certificates of workloads are issued by the control plane or by a signer")
   "global.caName" (list $global.caName "set the signer in pilot.env: EXTERNAL_CA and K8S_SIGNER")
