@@ -129,6 +129,18 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-watch",
             ],
         ),
+        (
+            "sluice-deployments",
+            vec![
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-inject",
+                "sluice-kube",
+                "sluice-model",
+                "sluice-tasks",
+                "sluice-webhook",
+            ],
+        ),
         ("sluice-xds-protocol", vec!["sluice-model", "sluice-proto"]),
         ("sluice-recording", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-xds-protocol"]),
         (
@@ -205,6 +217,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-authority",
                 "sluice-config",
                 "sluice-crypto",
+                "sluice-deployments",
                 "sluice-engine",
                 "sluice-graph",
                 "sluice-http-client",

@@ -9,6 +9,7 @@ use sluice_admin::{AdminOptions, PreviewOptions};
 use sluice_auth::{Authenticators, ForwardedCertificates};
 use sluice_authority::WebhookKind;
 use sluice_config::{ClusterSource, Config, ControlPlaneIdentity, Features, NamespaceLimitArgs};
+use sluice_deployments::DeployerSettings;
 use sluice_graph::{
     AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, PatchLimits, SecurityOptions, UntaintOptions,
 };
@@ -149,6 +150,21 @@ pub(super) fn writes_conditions(config: &Config) -> bool {
 pub(super) fn writes_gateway_api(config: &Config) -> bool {
     let features = &config.features;
     features.gateway_api && (features.gateway_statuses || features.gateway_classes) && reads_cluster(config)
+}
+
+/// Whether proxies are deployed for Gateways.
+pub(super) fn deploys_gateways(config: &Config) -> bool {
+    config.features.gateway_api && config.features.deploys_gateways && reads_cluster(config)
+}
+
+pub(super) fn deployer_settings(config: &Config, states: WatchStates) -> DeployerSettings {
+    DeployerSettings {
+        cluster: config.identity.cluster.clone(),
+        field_manager: config.features.gateway_controller.to_string(),
+        native_sidecars: config.features.native_sidecars != Some(false),
+        options: KubeOptions::default(),
+        states,
+    }
 }
 
 /// Whether taints are removed from nodes.

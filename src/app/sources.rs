@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use kube::Client;
 use sluice_config::ClusterSource;
+use sluice_deployments::GatewayDeployer;
 use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
 use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
@@ -15,7 +16,7 @@ use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter,
 use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshLayers, MeshOverride, Reporter, Sink};
 use sluice_watch::FollowGuard;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::recording::OpenedSource;
 use super::{App, AppError, options};
@@ -156,6 +157,7 @@ impl App {
                 self.write_parts("condition writer", STATUS_LOCK, client.clone(), updates);
             }
             self.write_gateway_api(client.clone());
+            self.deploy_gateways(client.clone());
             if options::untaints_nodes(&self.config) {
                 let removals = self.graph.handles.taint_removals.clone();
                 self.write_parts("taint writer", UNTAINT_LOCK, client.clone(), removals);
@@ -212,6 +214,33 @@ impl App {
                 }
             };
             election.clone().lead(lock.clone(), stop.clone(), write)
+        });
+    }
+
+    /// Deploys the proxies of Gateways, on the replica of the revision that holds a lock. Their templates are part of the
+    /// configuration of the injector.
+    fn deploy_gateways(&mut self, client: Client) {
+        if !options::deploys_gateways(&self.config) {
+            return;
+        }
+        let Some(injection) = self.injection.clone() else {
+            info!(
+                "no proxies are deployed for Gateways: the injector is disabled, whose configuration has their templates"
+            );
+            return;
+        };
+        let election = options::election(&self.config, Some(client.clone()));
+        let lock = Lock::gateway_deployments(&self.config.identity.revision);
+        let settings = options::deployer_settings(&self.config, self.graph.metrics.watches.clone());
+        let (engine, handles, stop) = (self.graph.engine.clone(), self.graph.handles.clone(), self.tasks.stop());
+        self.tasks.spawn_restarted("deployment controller", move || {
+            let (client, engine, handles, injection, settings) =
+                (client.clone(), engine.clone(), handles.clone(), injection.clone(), settings.clone());
+            let deploy = move |term: Term| {
+                let (engine, handles) = (engine.clone(), handles.clone());
+                GatewayDeployer::new(client.clone(), engine, handles, injection.clone(), settings.clone()).run(term)
+            };
+            election.clone().lead(lock.clone(), stop.clone(), deploy)
         });
     }
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Tasks that are restarted.
-const RESTARTED: [&str; 19] = [
+const RESTARTED: [&str; 20] = [
     "watch of Pod",
     "watch of CustomResourceDefinition",
     "watch of VirtualService",
@@ -25,6 +25,7 @@ const RESTARTED: [&str; 19] = [
     "address writer",
     "ingress status writer",
     "Gateway API writer",
+    "deployment controller",
     "condition writer",
     "taint writer",
     "workload cleaner",

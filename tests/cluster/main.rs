@@ -4,6 +4,7 @@
 
 mod charts;
 mod definitions;
+mod deployments;
 mod faults;
 mod fixture;
 mod gateway;

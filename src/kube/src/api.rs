@@ -84,6 +84,16 @@ impl Resource {
         }
     }
 
+    /// Objects of a kind that have a label, in all namespaces.
+    #[must_use]
+    pub fn with_label(group: &str, version: &str, kind: &str, plural: &str, label: &str) -> Self {
+        Self {
+            labels: Some(label.to_owned()),
+            selection: Some(format!("?{label}")),
+            ..Self::all(group, version, kind, plural)
+        }
+    }
+
     /// Metadata of all CustomResourceDefinitions, without their specs, which are large.
     #[must_use]
     pub fn custom_resource_definitions() -> Self {

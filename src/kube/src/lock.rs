@@ -73,8 +73,19 @@ impl Lock {
     /// The lock of the replica of a revision that writes statuses of the Gateway API.
     #[must_use]
     pub fn gateway_statuses(revision: &str) -> Self {
+        Self::of_revision("istio-gateway-status-leader", revision)
+    }
+
+    /// The lock of the replica of a revision that deploys the proxies of Gateways.
+    #[must_use]
+    pub fn gateway_deployments(revision: &str) -> Self {
+        Self::of_revision("istio-gateway-deployment", revision)
+    }
+
+    /// A Lease for each revision, also for the default one.
+    fn of_revision(name: &str, revision: &str) -> Self {
         let revision = if revision.is_empty() { "default" } else { revision };
-        Self { name: format!("istio-gateway-status-leader-{revision}").into(), kind: LockKind::Lease }
+        Self { name: format!("{name}-{revision}").into(), kind: LockKind::Lease }
     }
 
     /// The lock of the replica that removes the WorkloadEntries of proxies that have gone. The reference has none.

@@ -29,6 +29,8 @@ pub struct InjectionConfiguration {
     injector: ArcSwapOption<Injector>,
     /// Its source has been read, and contains a configuration or not.
     is_read: watch::Sender<bool>,
+    /// Changes with each configuration that is loaded.
+    loaded: watch::Sender<u64>,
 }
 
 /// The parts of the configuration, as they were read last and as they are in use.
@@ -49,7 +51,7 @@ impl InjectionConfiguration {
     #[must_use]
     pub fn new(settings: InjectorSettings, metrics: WebhookMetrics) -> Arc<Self> {
         let (parts, injector, is_read) = (Mutex::default(), ArcSwapOption::empty(), watch::channel(false).0);
-        Arc::new(Self { settings, metrics, parts, injector, is_read })
+        Arc::new(Self { settings, metrics, parts, injector, is_read, loaded: watch::channel(0).0 })
     }
 
     /// Waits until the source of the configuration has been read, even if it contains none or an invalid one.
@@ -73,8 +75,20 @@ impl InjectionConfiguration {
         self.is_read.send_replace(true);
     }
 
+    /// A receiver that changes when another configuration is in use.
+    #[must_use]
+    pub fn loaded(&self) -> watch::Receiver<u64> {
+        self.loaded.subscribe()
+    }
+
+    fn load(&self, injector: Option<Arc<Injector>>) {
+        self.injector.store(injector);
+        self.loaded.send_modify(|count| *count += 1);
+    }
+
     /// The injector; `None` before the first valid configuration is read.
-    pub(crate) fn injector(&self) -> Option<Arc<Injector>> {
+    #[must_use]
+    pub fn injector(&self) -> Option<Arc<Injector>> {
         self.injector.load_full()
     }
 
@@ -112,7 +126,7 @@ impl InjectionConfiguration {
         let failure = match self.make(&parts.read) {
             Ok(injector) => {
                 parts.used = parts.read.clone();
-                self.injector.store(injector);
+                self.load(injector);
                 info!(target: "webhook", source, "the injection configuration is loaded");
                 return;
             }
@@ -128,7 +142,7 @@ impl InjectionConfiguration {
         for part in mixed.into_iter().filter(|part| part.texts.is_some() && part != used) {
             if let Ok(injector) = self.make(&part) {
                 parts.used = part;
-                self.injector.store(injector);
+                self.load(injector);
                 return;
             }
         }

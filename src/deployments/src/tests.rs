@@ -1,0 +1,148 @@
+//! The rendered objects of the cases in `tests/statuses` are those that the reference applied (G04).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sluice_engine::{Engine, EngineOptions, Origin};
+use sluice_graph::{GatewayApiOptions, GraphOptions, build};
+use sluice_inject::{GatewayContext, Injector, InjectorSettings};
+use sluice_model::{ObjectKey, label};
+use sluice_parse::{parse_object, yaml};
+
+/// Volumes that the reference declares for waypoints and mounts nowhere.
+const UNUSED_VOLUMES: [&str; 2] = ["go-proxy-envoy", "go-proxy-data"];
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+}
+
+fn documents(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a file");
+    let parsed = yaml::parse_documents(&text, &yaml::Limits::default());
+    parsed.into_iter().map(|document| document.expect("YAML").value).collect()
+}
+
+/// The injector with the default templates and values of the chart.
+fn injector() -> Injector {
+    let chart = tests().join("../manifests/charts/sluice");
+    let read = |name: &str| documents(&chart.join(name)).remove(0);
+    let mut values = read("values.yaml")["defaults"].take();
+    values["global"]["istioNamespace"] = "istio-system".into();
+    let config = read("files/injection.yaml").to_string();
+    Injector::new(&config, &values.to_string(), &[], InjectorSettings::default()).expect("a configuration")
+}
+
+/// What is deployed for the objects of a case: the objects by kind, namespace and name.
+fn deployed(case: &Path, name: &str) -> BTreeMap<String, Value> {
+    let sources = [case.to_owned(), tests().join("cluster/cases").join(name), tests().join("cases").join(name)];
+    let find = |file: &str| sources.iter().map(|of| of.join(file)).find(|path| path.exists());
+    let mut input = documents(&find("input.yaml").expect("an input"));
+    let env = find("env.json").map(|path| std::fs::read(path).expect("an environment"));
+    let env: BTreeMap<String, String> = env.map(|it| serde_json::from_slice(&it).expect("JSON")).unwrap_or_default();
+    let flag = |name: &str, default: bool| env.get(name).map_or(default, |value| value == "true");
+    let ambient = flag("PILOT_ENABLE_AMBIENT", false);
+    let gateway_api = GatewayApiOptions {
+        waypoints: ambient,
+        east_west: ambient && flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
+        deploys: flag("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", true),
+        ..GatewayApiOptions::default()
+    };
+    let options = GraphOptions { gateway_api, ..GraphOptions::default() };
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+    for object in &mut input {
+        let unique = format!("UID-OF-{}-{}", text(object, "/kind"), text(object, "/metadata/name"));
+        object["metadata"]["uid"] = unique.into();
+    }
+    engine.transaction(|tx| {
+        for object in &input {
+            if let Ok(parsed) = parse_object(&"Kubernetes".into(), "cluster.local", object) {
+                handles.inputs.apply(tx, parsed, Origin::default());
+            }
+        }
+    });
+    engine.flush();
+    let injector = injector();
+    let context =
+        GatewayContext { proxy_configs: &[], cluster: "Kubernetes", kubernetes_version: 134, native_sidecars: true };
+    let snapshot = engine.snapshot();
+    let all = snapshot.iter(&handles.gateway_deployments);
+    // Without valid parameters, nothing is deployed.
+    let rendered =
+        all.filter_map(|(_, deployment): (&ObjectKey, _)| injector.render_gateway(deployment, &context).ok());
+    let mut objects: BTreeMap<String, Value> =
+        rendered.flatten().map(|object| (title(&object.object), object.object)).collect();
+    // Objects that exist and are not managed stay as they are.
+    let is_unmanaged = |object: &&Value| object["metadata"]["labels"][label::GATEWAY_MANAGED].is_null();
+    let kept: BTreeSet<String> = input.iter().filter(is_unmanaged).map(title).collect();
+    objects.retain(|title_of, _| !kept.contains(title_of));
+    objects
+}
+
+fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn title(object: &Value) -> String {
+    let part = |pointer: &str| text(object, pointer).to_owned();
+    format!("{} {}/{}", part("/kind"), part("/metadata/namespace"), part("/metadata/name"))
+}
+
+/// An object in a form in which the order of named parts, and defaults that are left out, mean nothing.
+fn comparable(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: serde_json::Map<String, Value> =
+                fields.iter().map(|(name, value)| (name.clone(), comparable(value))).collect();
+            if fields.get("emptyDir").is_some_and(Value::is_null) {
+                fields.insert("emptyDir".to_owned(), json!({}));
+            }
+            if fields.get("name").is_some_and(|name| name == "PROXY_CONFIG")
+                && let Some(config) = fields.get("value").and_then(Value::as_str)
+            {
+                let config = serde_json::from_str(config).expect("JSON");
+                fields.insert("value".to_owned(), config);
+            }
+            Value::Object(fields)
+        }
+        Value::Array(items) => {
+            let is_unused = |item: &&Value| UNUSED_VOLUMES.contains(&text(item, "/name"));
+            let mut items: Vec<Value> = items.iter().filter(|item| !is_unused(item)).map(comparable).collect();
+            if items.iter().all(Value::is_object) {
+                items.sort_by_key(Value::to_string);
+            }
+            Value::Array(items)
+        }
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn objects_are_those_of_the_reference() {
+    let cases = tests().join("statuses");
+    let (mut compared, mut differences) = (0, Vec::new());
+    for family in std::fs::read_dir(&cases).expect("cases").map(|entry| entry.expect("an entry").path()) {
+        let Ok(entries) = std::fs::read_dir(&family) else { continue };
+        for case in entries.map(|entry| entry.expect("an entry").path()) {
+            let recorded = case.join("deployed.yaml");
+            if !recorded.exists() {
+                continue;
+            }
+            let name = case.strip_prefix(&cases).expect("a case").display().to_string();
+            let mut ours = deployed(&case, &name);
+            for object in documents(&recorded) {
+                compared += 1;
+                let title = title(&object);
+                let own = ours.remove(&title).as_ref().map(comparable);
+                let expected = comparable(&object);
+                if own.as_ref() != Some(&expected) {
+                    let own = own.unwrap_or_default();
+                    differences.push(format!("{name} {title}\n  ours:      {own}\n  reference: {expected}"));
+                }
+            }
+            differences.extend(ours.keys().map(|title| format!("{name} {title}: the reference has none")));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_eq!(compared, 67, "recorded objects");
+}
