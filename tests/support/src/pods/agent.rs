@@ -119,7 +119,11 @@ impl Container<'_> {
         // Envoy opens /dev/stdout for access logs.
         let output = std::fs::File::create(log).context("make the log")?;
         self.give_to_proxy(log)?;
-        let role = if matches!(self.workload.proxy, PodRole::Gateway(..)) { "router" } else { "sidecar" };
+        let role = match self.workload.proxy {
+            PodRole::Gateway(..) => "router",
+            PodRole::Waypoint(_) => "waypoint",
+            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) => "sidecar",
+        };
         let proxy_config = json!({
             "binaryPath": self.envoy,
             "discoveryAddress": self.discovery.to_string(),

@@ -41,6 +41,19 @@ pub struct Tls {
     pub alpn: Vec<String>,
 }
 
+/// A tunnel to a waypoint (HBONE).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HboneTunnel {
+    /// The waypoint.
+    pub waypoint: SocketAddr,
+    /// The identity that its certificate must have.
+    pub identity: String,
+    /// Roots of its certificate, PEM.
+    pub roots: String,
+    /// The client's certificate chain and key, PEM.
+    pub certificate: (String, String),
+}
+
 /// One request to send from inside the pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppRequest {
@@ -64,6 +77,8 @@ pub struct AppRequest {
     pub protocol: AppProtocol,
     /// Over TLS.
     pub tls: Option<Tls>,
+    /// Through a tunnel to the address.
+    pub tunnel: Option<HboneTunnel>,
     /// Reuses a connection of an earlier request, if there is one: HTTP/1.1 in plaintext only.
     pub reuse_connection: bool,
 }
@@ -83,6 +98,7 @@ impl AppRequest {
             timeout_ms: 5000,
             protocol: AppProtocol::Http1,
             tls: None,
+            tunnel: None,
             reuse_connection: false,
         }
     }
@@ -128,6 +144,13 @@ impl AppRequest {
         self
     }
 
+    /// Through a tunnel.
+    #[must_use]
+    pub fn through(mut self, tunnel: HboneTunnel) -> Self {
+        self.tunnel = Some(tunnel);
+        self
+    }
+
     /// With one more header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -139,8 +162,10 @@ impl AppRequest {
     #[must_use]
     pub fn describe(&self, from: &str) -> String {
         let tls = self.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
+        let tunnel =
+            self.tunnel.as_ref().map(|tunnel| format!(" through the waypoint {}", tunnel.waypoint)).unwrap_or_default();
         let Self { method, host, path, address, headers, protocol, .. } = self;
-        format!("{from} sent {method} {host}{path} to {address} by {protocol:?}{tls} with {headers:?}")
+        format!("{from} sent {method} {host}{path} to {address}{tunnel} by {protocol:?}{tls} with {headers:?}")
     }
 }
 

@@ -247,13 +247,13 @@ impl PodSet {
     async fn start_pod(&self, workload: &Workload, net: PodNet, access: &ControlPlaneAccess) -> Result<Pod> {
         let directory = self.directory.path().join(workload.name);
         std::fs::create_dir(&directory)?;
-        let app = match workload.proxy {
-            PodRole::Gateway(..) => None,
-            _ => Some(App::start(self.app_command(workload, &net)?).await?),
+        let app = match workload.has_app() {
+            false => None,
+            true => Some(App::start(self.app_command(workload, &net)?).await?),
         };
         let envoy = match workload.proxy {
             PodRole::NoProxy | PodRole::External(_) => None,
-            PodRole::Sidecar(protocol) | PodRole::Gateway(protocol, _) => {
+            PodRole::Sidecar(protocol) | PodRole::Gateway(protocol, _) | PodRole::Waypoint(protocol) => {
                 let container = Container {
                     workload,
                     net: &net,

@@ -35,6 +35,8 @@ pub enum PodRole {
     NoProxy,
     /// The pod is a gateway: an Envoy and no application. The text is the value of its `istio` label.
     Gateway(Protocol, &'static str),
+    /// The pod is the waypoint of the Gateway with the name of its `app`: an Envoy and no application.
+    Waypoint(Protocol),
     /// An external service: it has no objects in the cluster, and these names resolve to it.
     External(&'static [&'static str]),
 }
@@ -101,10 +103,15 @@ impl Workload {
     /// The ports it listens on.
     #[must_use]
     pub fn listening(&self) -> Vec<Port> {
-        if self.ports.is_empty() && !matches!(self.proxy, PodRole::Gateway(..)) {
+        if self.ports.is_empty() && self.has_app() {
             return vec![Port { name: "http", number: 8080, protocol: PortProtocol::Http }];
         }
         self.ports.clone()
+    }
+
+    /// Whether an application runs in it.
+    pub(super) fn has_app(&self) -> bool {
+        !matches!(self.proxy, PodRole::Gateway(..) | PodRole::Waypoint(_))
     }
 
     /// Host names in its certificate.
@@ -130,6 +137,7 @@ impl Workload {
         match self.proxy {
             PodRole::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
             PodRole::Gateway(_, name) => labels.insert("istio", name),
+            PodRole::Waypoint(_) => labels.insert("gateway.networking.k8s.io/gateway-name", self.app),
             PodRole::NoProxy | PodRole::External(_) => None,
         };
         labels

@@ -20,6 +20,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::tunnel;
+
 /// Largest body of a response.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
@@ -62,7 +64,19 @@ async fn connect(call: AppRequest) -> Result<AppResponse> {
     if call.reuse_connection {
         return send_on_idle_connection(call).await;
     }
-    let stream = TcpStream::connect(call.address).await.with_context(|| format!("connect to {}", call.address))?;
+    match &call.tunnel {
+        Some(tunnel) => exchange_over(tunnel::open(tunnel, call.address).await?, call).await,
+        None => {
+            let stream = TcpStream::connect(call.address).await;
+            exchange_over(stream.with_context(|| format!("connect to {}", call.address))?, call).await
+        }
+    }
+}
+
+async fn exchange_over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    call: AppRequest,
+) -> Result<AppResponse> {
     match &call.tls {
         None => exchange(stream, call).await,
         Some(tls) => {
@@ -74,11 +88,7 @@ async fn connect(call: AppRequest) -> Result<AppResponse> {
 }
 
 fn config(tls: &Tls) -> Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&tls.roots)? {
-        roots.add(certificate).context("add a root")?;
-    }
-    let builder = ClientConfig::builder().with_root_certificates(roots);
+    let builder = ClientConfig::builder().with_root_certificates(root_store(&tls.roots)?);
     let mut config = match &tls.identity {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => builder
@@ -87,6 +97,15 @@ fn config(tls: &Tls) -> Result<ClientConfig> {
     };
     config.alpn_protocols = tls.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
+}
+
+/// The roots of a PEM text.
+pub(crate) fn root_store(pem: &str) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        roots.add(certificate).context("add a root")?;
+    }
+    Ok(roots)
 }
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

@@ -7,6 +7,7 @@
 mod authorize;
 mod client;
 mod server;
+mod tunnel;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
