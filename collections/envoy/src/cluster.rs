@@ -14,6 +14,7 @@ mod sni_dnat;
 mod tls;
 mod traffic_policy;
 mod transport_socket;
+mod waypoint;
 
 use std::time::Duration;
 
@@ -26,13 +27,17 @@ use sluice_model::{
 pub use dynamic_dns::build_allow_any_dynamic_dns;
 pub(crate) use dynamic_dns::{allow_any_dns_cache, dns_cache};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
-pub(crate) use hbone::ORIGINAL_DST;
 pub use hbone::{HboneSettings, build_connect_originate};
+pub(crate) use hbone::{ORIGINAL_DST, mutual_tls};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub(crate) use load_balancer::{LocalityMode, locality_mode, near_first};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
+pub use waypoint::{
+    WaypointInputs, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, serves_port,
+    vip_cluster_names,
+};
 
 use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::proxy_metadata::{

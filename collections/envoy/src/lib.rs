@@ -6,6 +6,7 @@ mod alpn;
 mod compliance;
 mod filter;
 mod filter_config;
+mod filter_state;
 mod metadata_exchange;
 mod object_metadata;
 mod slots;

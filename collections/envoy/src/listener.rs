@@ -20,11 +20,14 @@ mod server_tls;
 mod service_address;
 mod tcp_filters;
 mod virtual_outbound;
+mod waypoint;
+mod waypoint_chains;
+mod waypoint_matcher;
 
 pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
-pub use connect_originate::build_connect_originate;
+pub use connect_originate::{build_connect_originate, build_double_tunnel};
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, build_inbound, operation, take_names};
@@ -34,6 +37,8 @@ pub use outbound_port::{ListenerClient, OutboundPort};
 pub use protocol_detection::{PortProtocol, port_protocol};
 pub use tcp_filters::{DestinationFacts, Destinations};
 pub use virtual_outbound::build_virtual_outbound;
+pub use waypoint::{DispatchInputs, build_connect_terminate, build_main_internal};
+pub use waypoint_chains::{WaypointChainInputs, WaypointChains, WaypointPort, build_waypoint_chains};
 
 #[cfg(test)]
 mod tests;

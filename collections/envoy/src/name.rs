@@ -19,6 +19,16 @@ pub const HTTP_PROXY_ROUTES: &str = "http_proxy";
 
 /// Cluster and internal listener that tunnel connections over HBONE.
 pub(crate) const CONNECT_ORIGINATE: &str = "connect_originate";
+/// Listener of a waypoint that terminates HBONE.
+pub(crate) const CONNECT_TERMINATE: &str = "connect_terminate";
+/// Cluster and internal listener of a waypoint that dispatch connections to services and workloads.
+pub(crate) const MAIN_INTERNAL: &str = "main_internal";
+/// Cluster of a waypoint for connections to workloads: it leads to [`CONNECT_ORIGINATE`].
+pub(crate) const ENCAP: &str = "encap";
+/// Cluster and internal listener that make the inner of two HBONE tunnels to another network.
+pub(crate) const INNER_CONNECT_ORIGINATE: &str = "inner_connect_originate";
+/// Cluster and internal listener that make the outer of two HBONE tunnels to another network.
+pub(crate) const OUTER_CONNECT_ORIGINATE: &str = "outer_connect_originate";
 
 /// Cluster of a backend that a route of the Gateway API may not refer to. It does not exist, so that requests fail.
 pub(crate) const UNKNOWN_SERVICE: &str = "UnknownService";
@@ -33,6 +43,19 @@ pub fn outbound_cluster(port: u32, subset: &str, host: &str) -> String {
 #[must_use]
 pub fn sni_cluster(port: u32, subset: &str, host: &str) -> String {
     format!("outbound_.{port}_.{subset}_.{host}")
+}
+
+/// Cluster of a service port at the waypoint of the service. The subset is `tcp` or `http`, and `/SUBSET` if it is that
+/// of a DestinationRule.
+#[must_use]
+pub fn inbound_vip_cluster(port: u32, subset: &str, host: &str) -> String {
+    format!("inbound-vip|{port}|{subset}|{host}")
+}
+
+/// The subset in the name of a cluster of a waypoint: the protocol, and the subset of the rule if there is one.
+#[must_use]
+pub(crate) fn vip_subset(kind: &str, subset: &str) -> String {
+    if subset.is_empty() { kind.to_owned() } else { format!("{kind}/{subset}") }
 }
 
 /// Inbound cluster of a workload port.

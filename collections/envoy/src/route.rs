@@ -14,7 +14,10 @@ mod mirror;
 mod redirect;
 mod retry;
 mod table;
+mod vip;
 mod virtual_host;
+
+use std::collections::BTreeMap;
 
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::ClusterSpecifier;
@@ -31,6 +34,8 @@ pub use headers::advertise_http3;
 pub(crate) use inbound::build_inbound_route;
 pub(crate) use retry::{build_inbound_retry_policy, build_retry_policy};
 pub use table::{TableKind, build_header, by_virtual_host, renamed};
+pub use vip::{WaypointDestination, vip_kinds};
+pub(crate) use virtual_host::build_route_to;
 pub use virtual_host::{
     CatchAll, VirtualHostInputs, build_catch_all, build_default_route, build_not_found, build_virtual_host,
     virtual_host_name,
@@ -52,6 +57,8 @@ pub struct DestinationService {
     pub alias_of: Option<Host>,
     /// Its persistent sessions.
     pub session: Option<PersistentSession>,
+    /// At a waypoint that serves it: how each port is proxied, as in the names of its clusters.
+    pub vip_kinds: Option<BTreeMap<u32, &'static str>>,
 }
 
 /// Inputs of the routes of a VirtualService.
@@ -69,6 +76,8 @@ pub struct RouteInputs<'a> {
     pub labels: &'a Labels,
     /// Whether the listener terminates TLS.
     pub is_tls: bool,
+    /// Whether the client is a waypoint, which does not know the labels of the source.
+    pub waypoint: bool,
     /// Whether `x-forwarded-host` is appended when the authority is rewritten.
     pub append_x_forwarded_host: bool,
     /// Default retry policy.
@@ -90,14 +99,14 @@ pub struct RouteClient<'a> {
     pub gateway: &'a str,
     /// Namespace of the client.
     pub namespace: &'a str,
-    /// Labels of the client.
-    pub labels: &'a Labels,
+    /// Labels of the client; `None` if they are unknown, so that no label matches.
+    pub labels: Option<&'a Labels>,
 }
 
 impl RouteInputs<'_> {
     fn client(&self) -> RouteClient<'_> {
-        let Self { port, gateway, namespace, labels, .. } = *self;
-        RouteClient { port, gateway, namespace, labels }
+        let Self { port, gateway, namespace, labels, waypoint, .. } = *self;
+        RouteClient { port, gateway, namespace, labels: (!waypoint).then_some(labels) }
     }
 }
 
@@ -134,10 +143,13 @@ fn applies(matched: &HttpMatch, client: &RouteClient<'_>) -> bool {
     if matched.port != 0 && matched.port != client.port {
         return false;
     }
+    if client.labels.is_none() && !matched.source_labels.is_empty() {
+        return false;
+    }
     if !matched.gateways.is_empty() {
         return matched.gateways.iter().any(|gateway| gateway.as_str() == client.gateway);
     }
-    match_labels(&matched.source_labels, client.labels)
+    client.labels.is_none_or(|labels| match_labels(&matched.source_labels, labels))
         && (matched.source_namespace.is_empty() || matched.source_namespace.as_str() == client.namespace)
 }
 

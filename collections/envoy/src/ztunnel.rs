@@ -30,14 +30,16 @@ pub struct WorkloadAddress {
     pub address: Bytes,
     /// The encoded `Workload`, which is part of the `Address`.
     pub workload: Bytes,
+    /// Its waypoint, and the addresses that the waypoint serves.
+    pub waypoint: Option<(HboneDestination, Vec<IpAddr>)>,
 }
 
-fn workload_address(workload: Workload) -> WorkloadAddress {
+fn workload_address(workload: Workload, waypoint: Option<(HboneDestination, Vec<IpAddr>)>) -> WorkloadAddress {
     let size = prost::Message::encoded_len(&workload);
     let address = crate::wire::encode(&Address { r#type: Some(Type::Workload(workload)) });
     // The message is the only field, so it is at the end.
     let workload = address.slice(address.len().saturating_sub(size)..);
-    WorkloadAddress { address, workload }
+    WorkloadAddress { address, workload, waypoint }
 }
 
 /// The bytes of an IP address, four or sixteen.

@@ -9,12 +9,15 @@ use sluice_model::{
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
+use crate::outputs::endpoints::waypoints::{
+    WaypointClients, WaypointOutputInputs, derive_clients, derive_waypoint_assignments,
+};
 use crate::outputs::endpoints::{self, EndpointInputs, EndpointLookupInputs};
 use crate::outputs::extension_configs::{self, ExtensionConfigInputs};
 use crate::outputs::layers::LayerInputs;
 use crate::outputs::listeners::{
     self, GatewayListenerInputs, InboundListenerInputs, ListenerInputs, OutboundListenerInputs, PassthroughInputs,
-    SettingInputs,
+    SettingInputs, WaypointListenerInputs,
 };
 use crate::outputs::name_tables::{self, NameTableInputs};
 use crate::outputs::patched::{self, PatchedInputs};
@@ -37,6 +40,7 @@ use crate::traffic::gateways::reach::Reach;
 use crate::traffic::gateways::routers::Routers;
 use crate::traffic::secrets::Secrets;
 use crate::traffic::sidecars::Sidecars;
+use crate::traffic::waypoints::WaypointProxies;
 
 /// The collections that outputs and scopes are derived from.
 ///
@@ -91,6 +95,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) routers: Routers<'s>,
     /// The hosts that routers send to, if they get only the clusters of those.
     pub(crate) reach: Option<Reach<'s>>,
+    /// The hosts that waypoints send to besides their services, in ambient mode.
+    pub(crate) waypoint_reach: Option<Reach<'s>>,
     /// AuthorizationPolicies and RequestAuthentications by namespace.
     pub(crate) policy_index: PolicyIndex<'s>,
     /// PeerAuthentications by namespace.
@@ -105,6 +111,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
     /// Workloads, services and policies of node proxies, in ambient mode.
     pub(crate) ambient: Option<Ambient<'s>>,
+    /// Connected waypoints, and what they serve, in ambient mode.
+    pub(crate) waypoints: Option<WaypointProxies<'s>>,
     /// The Secrets that each proxy may read.
     pub(crate) secrets: Secrets<'s>,
     /// The pull secrets of extension images that each proxy may use.
@@ -115,9 +123,16 @@ impl<'s> GraphContext<'s> {
     /// All outputs, in push order.
     pub(crate) fn derive_outputs(&self) -> Outputs<'s> {
         let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
-        clusters::derive_clusters(&self.cluster_inputs(), &mut outputs);
+        let waypoints = self.waypoint_output_inputs().map(|inputs| {
+            let clients = derive_clients(inputs.proxies, inputs.waypoints);
+            (inputs, clients)
+        });
+        clusters::derive_clusters(&self.cluster_inputs(waypoints.clone()), &mut outputs);
         let mut patchable = outputs.resources.clone();
         let assignments = endpoints::derive_endpoint_assignments(&self.endpoint_inputs(), &mut outputs);
+        if let Some((inputs, clients)) = &waypoints {
+            outputs.resources.push(derive_waypoint_assignments(inputs, clients));
+        }
         let before_listeners = outputs.resources.len();
         listeners::derive_listeners(&self.listener_inputs(), &mut outputs);
         patchable.extend(outputs.resources.iter().skip(before_listeners).cloned());
@@ -182,7 +197,7 @@ impl<'s> GraphContext<'s> {
             auto_passthrough: &self.routers.auto_passthrough,
             listener_facts: &self.attached.facts,
             rare_tiers: &self.rare_tiers.needed,
-            reach_views: self.reach.as_ref().map(|reach| &reach.views),
+            reach_views: [&self.reach, &self.waypoint_reach].map(|reach| reach.as_ref().map(|reach| &reach.views)),
         }
     }
 
@@ -195,20 +210,49 @@ impl<'s> GraphContext<'s> {
         }
     }
 
-    fn cluster_inputs(&self) -> ClusterInputs<'_, 's> {
+    fn cluster_inputs<'a>(
+        &'a self,
+        waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
+    ) -> ClusterInputs<'a, 's> {
         ClusterInputs {
             options: &self.options,
             mesh: &self.mesh,
             proxies: &self.proxies,
             rare_tiers: &self.rare_tiers,
             auto_passthrough: &self.routers.auto_passthrough,
-            reach: self.reach.as_ref(),
+            reach: [self.reach.as_ref(), self.waypoint_reach.as_ref()],
             hosts: &self.hosts,
             destinations: self.destination_inputs(),
             endpoints: self.endpoint_lookup_inputs(),
             identities: &self.identities,
             workloads: &self.workloads,
+            waypoints,
         }
+    }
+
+    fn waypoint_output_inputs(&self) -> Option<WaypointOutputInputs<'_, 's>> {
+        let waypoints = self.waypoints.as_ref()?;
+        Some(WaypointOutputInputs {
+            options: &self.options,
+            mesh: &self.mesh,
+            proxies: &self.proxies,
+            waypoints,
+            destinations: self.destination_inputs(),
+            endpoints: self.endpoint_lookup_inputs(),
+        })
+    }
+
+    fn waypoint_listener_inputs(&self) -> Option<WaypointListenerInputs<'_, 's>> {
+        let waypoints = self.waypoints.as_ref()?;
+        Some(WaypointListenerInputs {
+            options: &self.options,
+            waypoints,
+            attached: &self.attached,
+            destinations: self.destination_inputs(),
+            virtual_services: &self.virtual_services,
+            virtual_services_by_host: &self.virtual_services_by_host,
+            policies: self.policy_inputs(),
+        })
     }
 
     fn endpoint_inputs(&self) -> EndpointInputs<'_, 's> {
@@ -257,6 +301,7 @@ impl<'s> GraphContext<'s> {
                 virtual_services: &self.virtual_services,
                 policies: self.policy_inputs(),
             },
+            waypoints: self.waypoint_listener_inputs(),
         }
     }
 
@@ -291,6 +336,7 @@ impl<'s> GraphContext<'s> {
             pull_access: &self.pulls,
             secrets: &self.objects.secrets,
             programs: &self.patches.programs,
+            waypoints: self.waypoints.as_ref(),
         }
     }
 

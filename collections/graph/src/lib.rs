@@ -80,6 +80,9 @@ use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
+use traffic::unenforced_policies::derive_unenforced_policies;
+use traffic::waypoint_reach::{WaypointReachInputs, derive_waypoint_reach};
+use traffic::waypoints::{WaypointProxyInputs, derive_waypoint_proxies};
 use traffic::{ambient, destination_rules, gateway_api, ingresses, sidecars, virtual_services};
 
 /// Starts an engine of the graph that keeps no history, for computations beside the live one. Its thread calls `on_start` first.
@@ -204,6 +207,17 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             ambient::derive_ambient(&inputs, switches, options)
         });
 
+        let waypoints = ambient.as_ref().map(|ambient| {
+            derive_waypoint_proxies(&WaypointProxyInputs {
+                proxies: &proxies,
+                workload_names: &workload_names,
+                workloads: &workloads,
+                services: &services,
+                ambient,
+            })
+        });
+
+        let unenforced = derive_unenforced_policies(&objects, &mesh, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
@@ -219,6 +233,18 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             virtual_services: &virtual_services,
         };
         let reach = options.filter_gateway_clusters.then(|| derive_reach(&reach_inputs, options));
+        let waypoint_reach = waypoints.as_ref().map(|waypoints| {
+            let inputs = WaypointReachInputs {
+                objects: &objects,
+                mesh: &mesh,
+                waypoints,
+                services: &services,
+                services_by_host: &services_by_host,
+                virtual_services: &virtual_services,
+                virtual_services_by_host: &virtual_services_by_host,
+            };
+            derive_waypoint_reach(&inputs, options)
+        });
         let context = GraphContext {
             options: options.clone(),
             objects,
@@ -244,6 +270,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             rule_policy,
             routers,
             reach,
+            waypoint_reach,
             policy_index,
             peer_authentications_by_namespace,
             patches,
@@ -251,6 +278,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             jwks: raw.jwks,
             trust_bundle: raw.trust_bundle,
             ambient,
+            waypoints,
             secrets,
             pulls,
         };
@@ -259,6 +287,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let mut found = gateway_api.rejects;
         found.push(raw.component_rejects);
         found.extend([jwks_fetches.rejects, limited.rejects]);
+        found.extend(unenforced);
         let rejects = inputs::rejects::derive_rejects(&raw.rejects, &found);
         Handles {
             inputs,

@@ -20,6 +20,7 @@ mod sidecars;
 mod statuses;
 mod trust_bundle;
 mod virtual_hosts;
+mod waypoints;
 mod work;
 mod written;
 

@@ -8,4 +8,7 @@ pub(crate) mod gateways;
 pub(crate) mod ingresses;
 pub(crate) mod secrets;
 pub(crate) mod sidecars;
+pub(crate) mod unenforced_policies;
 pub(crate) mod virtual_services;
+pub(crate) mod waypoint_reach;
+pub(crate) mod waypoints;

@@ -104,6 +104,20 @@ pub struct ServiceWaypoints {
     pub weighted: Vec<(HboneAddress, u32)>,
 }
 
+impl ServiceWaypoints {
+    /// Where the waypoints of the service accept HBONE: the one, or all that a part of the traffic goes to.
+    pub fn destinations(&self) -> impl Iterator<Item = &HboneDestination> {
+        let only = self.address.iter().filter(|_| self.weighted.is_empty());
+        self.weighted.iter().map(|(address, _)| address).chain(only).map(|address| &address.destination)
+    }
+
+    /// Whether the service uses a waypoint.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        self.destinations().next().is_some()
+    }
+}
+
 /// How ztunnel picks an endpoint of a service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum AmbientLoadBalancing {

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gateway_api::GROUP;
+use crate::gateway_api::{GROUP, WAYPOINT_CLASS};
 use crate::label::GATEWAY_NAME;
-use crate::{Labels, ObjectKey, Text, match_labels};
+use crate::{Labels, NETWORKING_GROUP, ObjectKey, ServiceSource, Text, match_labels};
 
 /// A target reference of a policy, in the namespace of the policy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -27,6 +27,40 @@ impl TargetRef {
     pub fn is_kind(&self, group: &str, kind: &str) -> bool {
         let canonical = |group: &str| if group == "core" { String::new() } else { group.to_owned() };
         canonical(&self.group) == canonical(group) && self.kind == *kind
+    }
+}
+
+/// A waypoint, and the service whose traffic a policy is looked up for.
+#[derive(Clone, Copy, Debug)]
+pub struct WaypointTarget<'a> {
+    /// Namespace of the waypoint.
+    pub namespace: &'a str,
+    /// Its labels. That of its Gateway decides which targets are this waypoint.
+    pub labels: &'a Labels,
+    /// Namespace whose policies for a GatewayClass are for every waypoint.
+    pub root_namespace: &'a str,
+    /// The object that declares the service; `None` for connections to workloads.
+    pub service: Option<(ServiceSource, &'a ObjectKey)>,
+}
+
+impl WaypointTarget<'_> {
+    /// Whether a target of a policy in that namespace is the waypoint, its class, or the service.
+    fn is(&self, gateway: &str, policy_namespace: &str, target: &TargetRef) -> bool {
+        let declares = |kind: ServiceSource| {
+            self.service.is_some_and(|(source, object)| {
+                source == kind && target.name == object.name && *policy_namespace == *object.namespace
+            })
+        };
+        let is_service = (target.is_kind("", "Service") && declares(ServiceSource::Kubernetes))
+            || (target.is_kind(NETWORKING_GROUP, "ServiceEntry") && declares(ServiceSource::ServiceEntry));
+        let is_class = *policy_namespace == *self.root_namespace
+            && target.is_kind(GROUP, "GatewayClass")
+            && *target.name == *WAYPOINT_CLASS;
+        let is_gateway = *policy_namespace == *self.namespace
+            && (target.namespace.is_empty() || *target.namespace == *self.namespace)
+            && target.is_kind(GROUP, "Gateway")
+            && *target.name == *gateway;
+        is_service || is_class || is_gateway
     }
 }
 
@@ -60,6 +94,22 @@ impl Attachment {
                 near && target.is_kind(GROUP, "Gateway") && target.name == *gateway
             })
         })
+    }
+
+    /// Whether the policy at `policy` applies to the traffic of a waypoint. A policy without targets does not, except at a
+    /// waypoint without the label of its Gateway: there selectors apply, as in Istio. With a target that cannot be read
+    /// the policy may be meant for any waypoint or service of its namespace.
+    #[must_use]
+    pub fn is_for_waypoint(&self, policy: &ObjectKey, waypoint: &WaypointTarget<'_>) -> bool {
+        let Some(gateway) = waypoint.labels.get(GATEWAY_NAME) else {
+            return self.is_for(policy, waypoint.namespace, waypoint.labels);
+        };
+        let near = || {
+            let of_service = waypoint.service.is_some_and(|(_, object)| object.namespace == policy.namespace);
+            *policy.namespace == *waypoint.namespace || of_service
+        };
+        (self.any_gateway && near())
+            || self.targets.iter().any(|target| waypoint.is(gateway, &policy.namespace, target))
     }
 
     /// Whether it names its targets, so that the selector is ignored.
@@ -112,6 +162,48 @@ mod tests {
         assert!(attached.is_for(&policy, "edge", &door));
         assert!(!attached.is_for(&policy, "elsewhere", &door));
         assert!(!attached.is_for(&policy, "edge", &labels(&[("app", "door")])));
+    }
+
+    #[test]
+    fn policies_of_waypoints_name_them_or_their_services() {
+        let own = ObjectKey::new("c", "reef", "coral");
+        let named = labels(&[(GATEWAY_NAME, "wp")]);
+        let waypoint =
+            |service| WaypointTarget { namespace: "reef", labels: &named, root_namespace: "istio-system", service };
+        let served = waypoint(Some((ServiceSource::Kubernetes, &own)));
+        let target = |group: &str, kind: &str, name: &str| Attachment {
+            targets: vec![TargetRef {
+                group: group.into(),
+                kind: kind.into(),
+                name: name.into(),
+                namespace: Text::default(),
+            }],
+            ..Attachment::default()
+        };
+        let near = ObjectKey::new("c", "reef", "p");
+        let root = ObjectKey::new("c", "istio-system", "p");
+        let service = target("", "Service", "coral");
+        assert!(service.is_for_waypoint(&near, &served) && !service.is_for_waypoint(&root, &served));
+        assert!(!service.is_for_waypoint(&near, &waypoint(None)));
+        assert!(!target("", "Service", "crab").is_for_waypoint(&near, &served));
+        let entry = target(NETWORKING_GROUP, "ServiceEntry", "coral");
+        assert!(!entry.is_for_waypoint(&near, &served));
+        assert!(entry.is_for_waypoint(&near, &waypoint(Some((ServiceSource::ServiceEntry, &own)))));
+        let class = target(GROUP, "GatewayClass", WAYPOINT_CLASS);
+        assert!(class.is_for_waypoint(&root, &served) && !class.is_for_waypoint(&near, &served));
+        assert!(!target(GROUP, "GatewayClass", "istio").is_for_waypoint(&root, &served));
+        let gateway = target(GROUP, "Gateway", "wp");
+        assert!(gateway.is_for_waypoint(&near, &waypoint(None)) && !gateway.is_for_waypoint(&root, &served));
+        // Selectors do not hold for waypoints.
+        assert!(!Attachment::default().is_for_waypoint(&near, &served));
+        let unreadable = Attachment { any_gateway: true, ..Attachment::default() };
+        assert!(unreadable.is_for_waypoint(&near, &served) && !unreadable.is_for_waypoint(&root, &served));
+        // They do without the label of the Gateway.
+        let unnamed = labels(&[("app", "wp")]);
+        let unnamed = WaypointTarget { labels: &unnamed, ..served };
+        assert!(Attachment::default().is_for_waypoint(&near, &unnamed) && !gateway.is_for_waypoint(&near, &unnamed));
+        let selects = |app| Attachment { selector: labels(&[("app", app)]), ..Attachment::default() };
+        assert!(selects("wp").is_for_waypoint(&root, &unnamed) && !selects("crab").is_for_waypoint(&root, &unnamed));
     }
 
     #[test]

@@ -24,5 +24,7 @@ pub use route::{BackendRef, HttpBackend, HttpRoute, HttpRule, L4Route, Mirror, P
 pub const GROUP: &str = "gateway.networking.k8s.io";
 /// API group of the experimental kinds.
 pub const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
+/// Class of waypoints.
+pub const WAYPOINT_CLASS: &str = "istio-waypoint";
 /// Class of Gateways that lead into another network.
 pub const REMOTE_CLASS: &str = "istio-remote";

@@ -59,7 +59,7 @@ pub use ambient::{
     ServiceWaypoints, Waypoint, WaypointClients,
 };
 pub use any_object::{MeshSettings, Object, ParsedObject};
-pub use attachment::{Attachment, TargetRef};
+pub use attachment::{Attachment, TargetRef, WaypointTarget};
 pub use authorization_policy::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
     PolicyAction, PolicyValues,

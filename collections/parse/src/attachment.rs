@@ -11,9 +11,6 @@ use crate::fields::one_of;
 const TARGETS: [(&str, &str); 4] =
     [("", "Service"), (NETWORKING_GROUP, "ServiceEntry"), (GROUP, "Gateway"), (GROUP, "GatewayClass")];
 
-/// Kinds of targets whose policies waypoints enforce, which are not served.
-const WAYPOINT_TARGETS: [&str; 3] = ["Service", "ServiceEntry", "GatewayClass"];
-
 /// Reads the attachment of a policy from its `spec`.
 pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
     let selector = workload_selector(fields);
@@ -36,17 +33,6 @@ pub(crate) fn security_attachment(fields: &Fields<'_>) -> (Attachment, bool) {
     let before = fields.findings().unreadable_count();
     let attachment = attachment(fields);
     let readable = fields.findings().unreadable_count() == before;
-    let single = fields.has("targetRef");
-    for (n, target) in attachment.targets.iter().enumerate() {
-        if WAYPOINT_TARGETS.contains(&target.kind.as_str()) {
-            let name = if single { "targetRef.kind".to_owned() } else { format!("targetRefs[{n}].kind") };
-            let kind = &target.kind;
-            fields.warn(
-                &name,
-                format!("waypoints enforce policies for `{kind}` and are not served yet: no proxy enforces this policy; use `selector`"),
-            );
-        }
-    }
     (attachment, readable)
 }
 
@@ -144,19 +130,5 @@ mod tests {
             assert_eq!(read(spec.clone()), (Attachment::default(), false), "{spec}");
         }
         assert_eq!(read(json!({})), (Attachment::default(), true));
-    }
-
-    #[test]
-    fn target_that_only_waypoints_serve_is_a_finding() {
-        let findings = Findings::default();
-        let spec = json!({"targetRefs": [
-            {"kind": "Service", "name": "s"},
-            {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"},
-            {"group": "gateway.networking.k8s.io", "kind": "GatewayClass", "name": "istio-waypoint"},
-        ]});
-        let (_, readable) = security_attachment(&Fields::new(&spec, "spec", &findings).expect("an object"));
-        assert!(readable);
-        let paths: Vec<String> = findings.into_vec().iter().map(|finding| finding.field_path.to_string()).collect();
-        assert_eq!(paths, ["spec.targetRefs[0].kind", "spec.targetRefs[2].kind"]);
     }
 }

@@ -116,6 +116,9 @@ fn read_patch(fields: &Fields<'_>) -> Option<EnvoyPatch> {
     let target = fields.choice("applyTo", &TARGETS).unwrap_or(Target::Invalid);
     let patterns = fields.object("match");
     let context = patterns.as_ref().and_then(|m| m.choice("context", &CONTEXTS)).unwrap_or_default();
+    if context == PatchContext::Waypoint {
+        fields.warn("match.context", "no proxy has this context, as in Istio: waypoints have `SIDECAR_INBOUND`");
+    }
     let Some(patch) = fields.object("patch") else {
         fields.reject("patch", "`patch` is required");
         return None;

@@ -32,7 +32,8 @@ const MAX_KEPT_VALUE_BYTES: usize = 1024;
 /// Maximum size of other metadata. Further values are not kept.
 const MAX_KEPT_METADATA_BYTES: usize = 16 << 10;
 /// The annotations that builders read.
-const READ_ANNOTATIONS: [&str; 1] = ["resource.opentelemetry.io/service.name"];
+const READ_ANNOTATIONS: [&str; 2] =
+    ["resource.opentelemetry.io/service.name", "ambient.istio.io/xfcc-include-client-identity"];
 
 /// Why a node cannot be served; displayed as a lower-case fragment.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

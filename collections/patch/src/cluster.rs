@@ -1,19 +1,20 @@
 //! Patches of clusters.
 
 use prost_reflect::{DynamicMessage, Value};
-use sluice_model::{ApplyTo, ClusterMatch, EnvoyPatch, ObjectMatch, PatchContext, PatchOperation};
+use sluice_model::{ApplyTo, ClusterMatch, EnvoyPatch, ObjectMatch, PatchContext, PatchOperation, ProxyType};
 
 use crate::merge::{merge, merge_any};
 use crate::{PatchOutcome, dynamic, patched, patches_for, value};
 
-/// Applies patches to a cluster. `gateway`: whether the proxy is a gateway.
+/// Applies patches to a cluster of a proxy of this type. At waypoints, only outbound clusters are patched.
 #[must_use]
-pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
+pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], proxy_type: ProxyType) -> PatchOutcome {
     let inbound = name.starts_with("inbound|") || name == "InboundPassthroughCluster";
-    let context = match (gateway, inbound) {
-        (true, _) => PatchContext::Gateway,
-        (false, true) => PatchContext::SidecarInbound,
-        (false, false) => PatchContext::SidecarOutbound,
+    let context = match proxy_type {
+        ProxyType::Router => PatchContext::Gateway,
+        ProxyType::Waypoint if !name.starts_with("outbound|") => return PatchOutcome::Unchanged,
+        ProxyType::Sidecar if inbound => PatchContext::SidecarInbound,
+        ProxyType::Sidecar | ProxyType::Waypoint | ProxyType::Ztunnel => PatchContext::SidecarOutbound,
     };
     let key = ClusterName::parse(name);
     let changes = patches_for(patches, ApplyTo::Cluster, context)

@@ -23,7 +23,7 @@ mod sequence;
 use bytes::Bytes;
 use prost::Message;
 use prost_reflect::DynamicMessage;
-use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, Text};
+use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, ProxyType, Text};
 use sluice_proto::{pool, wire};
 
 pub use cluster::patch_cluster;
@@ -41,11 +41,17 @@ pub enum PatchOutcome {
     Removed,
 }
 
-/// Whole resources that patches add, with their names. If several have the same name, the first one is used.
+/// Whole resources that patches add to proxies of a type, with their names. If several have the same name, the first one
+/// is used. Waypoints get no clusters but those of inbound traffic.
 #[must_use]
-pub fn added_resources(patches: &[EnvoyPatch], apply_to: ApplyTo) -> Vec<(Text, Bytes)> {
+pub fn added_resources(patches: &[EnvoyPatch], apply_to: ApplyTo, proxy_type: ProxyType) -> Vec<(Text, Bytes)> {
     let mut added: Vec<(Text, Bytes)> = Vec::new();
-    let adds = patches.iter().filter(|patch| patch.apply_to == apply_to && patch.operation == PatchOperation::Add);
+    let inbound_only = proxy_type == ProxyType::Waypoint && apply_to == ApplyTo::Cluster;
+    let adds = patches.iter().filter(|patch| {
+        patch.apply_to == apply_to
+            && patch.operation == PatchOperation::Add
+            && (!inbound_only || patch.context == PatchContext::SidecarInbound)
+    });
     for patch in adds {
         let Some(value) = value(patch) else { continue };
         let name = Text::from(dynamic::text(&value, "name"));

@@ -1,7 +1,7 @@
 //! Patches of listeners, listener filters and filter chains.
 
 use prost_reflect::DynamicMessage;
-use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation};
+use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, ProxyType};
 
 use crate::cluster::merge_socket;
 use crate::listener_match::{ListenerAddress, listener_match};
@@ -11,14 +11,14 @@ use crate::{PatchOutcome, dynamic, http_filter, network_filter, patched, patches
 /// `TrafficDirection.INBOUND`.
 const INBOUND: i32 = 1;
 
-/// Applies patches to a listener. `gateway`: whether the proxy is a gateway.
+/// Applies patches to a listener of a proxy of this type. All listeners of waypoints are inbound ones.
 #[must_use]
-pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
+pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], proxy_type: ProxyType) -> PatchOutcome {
     patched(ApplyTo::Listener, encoded, |listener| {
-        let context = match (gateway, dynamic::enumeration(listener, "traffic_direction")) {
-            (true, _) => PatchContext::Gateway,
-            (false, INBOUND) => PatchContext::SidecarInbound,
-            (false, _) => PatchContext::SidecarOutbound,
+        let context = match (proxy_type, dynamic::enumeration(listener, "traffic_direction")) {
+            (ProxyType::Router, _) => PatchContext::Gateway,
+            (ProxyType::Waypoint, _) | (_, INBOUND) => PatchContext::SidecarInbound,
+            _ => PatchContext::SidecarOutbound,
         };
         let mut changed = context == PatchContext::SidecarInbound && http_filter::patch_routes(listener, patches);
         for patch in patches_for(patches, ApplyTo::Listener, context) {

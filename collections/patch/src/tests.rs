@@ -9,7 +9,7 @@ use prost_reflect::prost::Message;
 use serde_json::{Value, json};
 use sluice_model::{
     ApplyTo, ClusterMatch, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch, PatchContext,
-    PatchOperation, PatchValue, VersionMatch,
+    PatchOperation, PatchValue, ProxyType, VersionMatch,
 };
 use sluice_proto::{json, pool, wire};
 

@@ -22,7 +22,7 @@ const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 /// Environment variables that have an effect, with the names and the defaults of istiod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Features {
-    /// `PILOT_ENABLE_AMBIENT`: ztunnel is served. Waypoints are not configured yet.
+    /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
     pub ambient: bool,
     /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint accept traffic only from its
     /// instances, unless a policy says otherwise.

@@ -41,7 +41,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     while run.continues(turn) {
         let mut rng = FuzzRng::new(run.seed, u64::MAX - turn / EPOCHS_PER_MESH);
         let variant = GraphVariant::choose(&mut rng);
-        let Some(mut generator) = ChangeGenerator::new(seeds, &mut rng) else { break };
+        let Some(mut generator) = ChangeGenerator::new(seeds, variant, &mut rng) else { break };
         let mut history = MeshHistory::start(variant);
         let mut sequence = EpochSequence { variant, epochs: Vec::new() };
         let end = turn + EPOCHS_PER_MESH;

@@ -15,7 +15,7 @@ use super::tls::{TlsInputs, socket};
 use super::traffic_policy::apply_connection_pool;
 use super::{ClusterProfile, ClusterSettings, metadata};
 use crate::address::{address, dns_family};
-use crate::name::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, outbound_cluster, stat_prefix};
+use crate::name::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, stat_prefix};
 use crate::wire::{any, duration, uint32};
 
 /// Name of the DNS cache of unknown hosts.
@@ -25,6 +25,7 @@ const MAX_HOSTS: u32 = 1024;
 
 /// The cluster of a wildcard host's port, before its policy is applied; `None` for protocols without a host name.
 pub(super) fn start(
+    name: &str,
     service: &Service,
     port: &ServicePort,
     profile: &ClusterProfile,
@@ -33,13 +34,12 @@ pub(super) fn start(
     if !matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2) {
         return None;
     }
-    let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let cache = DnsCacheConfig {
         name: dns_cache(service.host.as_str()),
         dns_lookup_family: dns_family(profile.ip_families, settings.dual_stack) as i32,
         ..DnsCacheConfig::default()
     };
-    let mut draft = resolving(&name, cache, false);
+    let mut draft = resolving(name, cache, false);
     apply_protocol(&mut draft, port.protocol, profile, settings);
     Some(draft)
 }

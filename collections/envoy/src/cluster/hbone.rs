@@ -27,7 +27,7 @@ use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::path_segment::Se
 use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Cluster as OfCluster, Host as OfHost, Kind};
 use envoy_types::pb::envoy::r#type::metadata::v3::{MetadataKey, MetadataKind};
 use serde::Serialize;
-use sluice_model::{ClientTlsMode, HBONE_PORT, MeshConfig, Text};
+use sluice_model::{ClientTlsMode, CompliancePolicy, HBONE_PORT, MeshConfig, Text};
 
 use super::ClusterSettings;
 use super::draft::{Draft, explicit};
@@ -37,7 +37,7 @@ use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::socket_match::{MTLS_MATCH, by_hbone};
-use crate::string_match::in_trust_domain;
+use crate::string_match::{in_trust_domain, prefix};
 use crate::wire::{any, duration, uint32};
 
 /// Metadata key of the original destination.
@@ -73,10 +73,27 @@ impl HboneSettings {
 /// The cluster behind the internal listener: to the proxy of the destination, or to the waypoint in the metadata.
 #[must_use]
 pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings) -> Cluster {
+    let tls = mutual_tls(settings.compliance, &hbone.trust_domains, None);
+    tunnel_cluster(settings, hbone, CONNECT_ORIGINATE, tls, true).finish()
+}
+
+/// A cluster that makes a tunnel to the original destination. With `to_waypoint`, a waypoint in the metadata of the
+/// endpoint replaces it.
+pub(super) fn tunnel_cluster(
+    settings: &ClusterSettings,
+    hbone: &HboneSettings,
+    name: &str,
+    tls: CommonTlsContext,
+    to_waypoint: bool,
+) -> Draft {
+    let waypoint = || MetadataKey {
+        key: ORIGINAL_DST.to_owned(),
+        path: vec![PathSegment { segment: Some(Segment::Key("waypoint".to_owned())) }],
+    };
     let mut draft = Draft {
         cluster: Cluster {
-            name: CONNECT_ORIGINATE.to_owned(),
-            alt_stat_name: stat_prefix(CONNECT_ORIGINATE),
+            name: name.to_owned(),
+            alt_stat_name: stat_prefix(name),
             lb_policy: LbPolicy::ClusterProvided as i32,
             connect_timeout: Some(duration(settings.connect_timeout)),
             cleanup_interval: Some(duration(CLEANUP_INTERVAL)),
@@ -86,45 +103,53 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
             }),
             lb_config: Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
                 upstream_port_override: Some(uint32(u32::from(HBONE_PORT))),
-                metadata_key: Some(MetadataKey {
-                    key: ORIGINAL_DST.to_owned(),
-                    path: vec![PathSegment { segment: Some(Segment::Key("waypoint".to_owned())) }],
-                }),
+                metadata_key: to_waypoint.then(waypoint),
                 ..OriginalDstLbConfig::default()
             })),
-            transport_socket: Some(TransportSocket {
-                name: "tls".to_owned(),
-                config_type: Some(ConfigType::TypedConfig(any(&UpstreamTlsContext {
-                    common_tls_context: Some(mutual_tls(settings, &hbone.trust_domains)),
-                    ..UpstreamTlsContext::default()
-                }))),
-            }),
+            transport_socket: Some(tunnel_socket(tls)),
             ..Cluster::default()
         },
-        http: Some(HttpProtocolOptions {
-            common_http_protocol_options: Some(CommonOptions {
-                idle_timeout: Some(duration(hbone.idle_timeout.unwrap_or(DEFAULT_IDLE_TIMEOUT))),
-                ..CommonOptions::default()
-            }),
-            upstream_protocol_options: Some(explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions {
-                allow_connect: true,
-                ..Http2ProtocolOptions::default()
-            }))),
-            ..HttpProtocolOptions::default()
-        }),
+        http: Some(connect_options(hbone)),
         ..Draft::default()
     };
     draft.set_type(DiscoveryType::OriginalDst);
-    draft.finish()
+    draft
 }
 
-/// Mutual TLS with the mesh certificate, which accepts any identity of the trust domains.
-fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsContext {
-    let identity = |domain: &Text| SubjectAltNameMatcher {
+/// The transport socket of a tunnel.
+pub(super) fn tunnel_socket(tls: CommonTlsContext) -> TransportSocket {
+    let context = UpstreamTlsContext { common_tls_context: Some(tls), ..UpstreamTlsContext::default() };
+    TransportSocket { name: "tls".to_owned(), config_type: Some(ConfigType::TypedConfig(any(&context))) }
+}
+
+/// The HTTP options of a cluster that sends CONNECT requests.
+pub(super) fn connect_options(hbone: &HboneSettings) -> HttpProtocolOptions {
+    HttpProtocolOptions {
+        common_http_protocol_options: Some(CommonOptions {
+            idle_timeout: Some(duration(hbone.idle_timeout.unwrap_or(DEFAULT_IDLE_TIMEOUT))),
+            ..CommonOptions::default()
+        }),
+        upstream_protocol_options: Some(explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions {
+            allow_connect: true,
+            ..Http2ProtocolOptions::default()
+        }))),
+        ..HttpProtocolOptions::default()
+    }
+}
+
+/// Mutual TLS of HBONE with the mesh certificate, which accepts any identity of the trust domains, or with the prefix
+/// `peers`. Envoy accepts an identity that any of the matchers matches.
+pub(crate) fn mutual_tls(
+    compliance: Option<CompliancePolicy>,
+    trust_domains: &[Text],
+    peers: Option<&str>,
+) -> CommonTlsContext {
+    let identity = |matcher| SubjectAltNameMatcher {
         san_type: SanType::Uri as i32,
-        matcher: Some(in_trust_domain(domain)),
+        matcher: Some(matcher),
         ..SubjectAltNameMatcher::default()
     };
+    let identities = trust_domains.iter().map(|domain| in_trust_domain(domain)).chain(peers.map(prefix));
     let mut common = CommonTlsContext {
         tls_params: Some(TlsParameters {
             tls_minimum_protocol_version: TlsProtocol::TlSv13 as i32,
@@ -136,7 +161,7 @@ fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsCo
         validation_context_type: Some(ValidationContextType::CombinedValidationContext(
             CombinedCertificateValidationContext {
                 default_validation_context: Some(CertificateValidationContext {
-                    match_typed_subject_alt_names: trust_domains.iter().map(identity).collect(),
+                    match_typed_subject_alt_names: identities.map(identity).collect(),
                     ..CertificateValidationContext::default()
                 }),
                 validation_context_sds_secret_config: Some(agent_secret(MESH_ROOTS)),
@@ -145,7 +170,7 @@ fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsCo
         )),
         ..CommonTlsContext::default()
     };
-    enforce(settings.compliance, &mut common);
+    enforce(compliance, &mut common);
     common
 }
 
@@ -174,24 +199,33 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
 }
 
 fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
-    let source = |kind: Kind, name: &str| MetadataValueSource {
-        kind: Some(MetadataKind { kind: Some(kind) }),
-        name: name.to_owned(),
-    };
-    let transport = InternalUpstreamTransport {
-        passthrough_metadata: vec![
-            source(Kind::Host(OfHost {}), ORIGINAL_DST),
-            source(Kind::Cluster(OfCluster {}), "istio"),
-            source(Kind::Host(OfHost {}), "istio"),
-        ],
-        transport_socket: Some(inner),
-    };
+    let passed = vec![
+        passed_metadata(Kind::Host(OfHost {}), ORIGINAL_DST),
+        passed_metadata(Kind::Cluster(OfCluster {}), "istio"),
+        passed_metadata(Kind::Host(OfHost {}), "istio"),
+    ];
     TransportSocketMatch {
         name: "hbone".to_owned(),
         r#match: Some(by_hbone()),
-        transport_socket: Some(TransportSocket {
-            name: "envoy.transport_sockets.internal_upstream".to_owned(),
-            config_type: Some(ConfigType::TypedConfig(any(&transport))),
-        }),
+        transport_socket: Some(internal_socket("envoy.transport_sockets.internal_upstream", passed, inner)),
     }
+}
+
+/// The metadata of a waypoint's endpoints that its listener for tunnels reads.
+pub(super) fn endpoint_metadata() -> Vec<MetadataValueSource> {
+    [ORIGINAL_DST, "istio"].map(|name| passed_metadata(Kind::Host(OfHost {}), name)).into()
+}
+
+fn passed_metadata(kind: Kind, name: &str) -> MetadataValueSource {
+    MetadataValueSource { kind: Some(MetadataKind { kind: Some(kind) }), name: name.to_owned() }
+}
+
+/// The transport socket of a connection to an internal listener, which gets the metadata.
+pub(super) fn internal_socket(
+    name: &str,
+    passthrough_metadata: Vec<MetadataValueSource>,
+    inner: TransportSocket,
+) -> TransportSocket {
+    let transport = InternalUpstreamTransport { passthrough_metadata, transport_socket: Some(inner) };
+    TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&transport))) }
 }

@@ -92,12 +92,12 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     if service.resolution == Resolution::Alias || port.protocol == Protocol::Udp {
         return Vec::new();
     }
+    let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     if service.is_dynamic_dns() {
-        let draft = dynamic_dns::start(service, port, inputs.profile, inputs.settings);
+        let draft = dynamic_dns::start(&name, service, port, inputs.profile, inputs.settings);
         return draft.map(|draft| finish_whole(inputs, draft, String::new())).into_iter().collect();
     }
     let kind = discovery_type(service, inputs.profile.proxy_type);
-    let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
     if inputs.settings.sessions.enabled_for(&service.labels) {
         // Envoy uses draining endpoints only for existing persistent sessions.

@@ -61,6 +61,8 @@ pub struct EndpointClient {
     pub only_mtls: bool,
     /// Whether it does not send HBONE.
     pub no_hbone: bool,
+    /// Whether it is the waypoint of the service: it sends HBONE to all endpoints that accept it, and never mutual TLS.
+    pub waypoint: bool,
 }
 
 impl EndpointClient {
@@ -95,6 +97,12 @@ impl EndpointClient {
     #[must_use]
     pub fn passing_through(self) -> Self {
         Self { only_mtls: true, ..self }
+    }
+
+    /// The same client as the waypoint of services.
+    #[must_use]
+    pub fn as_waypoint(self) -> Self {
+        Self { waypoint: true, ..self }
     }
 
     /// The value of a label of the client: of its topology or of its own labels.

@@ -4,6 +4,7 @@ use envoy_types::pb::envoy::config::core::v3::HealthStatus;
 use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
+use envoy_types::pb::google::protobuf::Struct;
 use sluice_model::{Endpoint, Health, TlsMode};
 
 use super::client::EndpointClient;
@@ -67,13 +68,14 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
         Health::Draining | Health::Terminating => HealthStatus::Draining,
     };
     let settings = inputs.settings;
-    if settings.sends_hbone
+    let waypoint = inputs.client.waypoint;
+    if (settings.sends_hbone || waypoint)
         && endpoint.hbone
         && !inputs.client.no_hbone
-        // Mutual TLS has precedence if the endpoint accepts both.
-        && (endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
+        // Mutual TLS has precedence if the endpoint accepts both, except at a waypoint.
+        && (waypoint || endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
     {
-        return over_hbone(endpoint, status);
+        return over_hbone(endpoint, status, if waypoint { None } else { Some(by_hbone()) }, mtls && waypoint);
     }
     let mut addresses = endpoint.addresses.iter();
     let first = addresses.next().map_or("", |address| address.as_str());
@@ -93,15 +95,18 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
     }
 }
 
-/// An endpoint behind the internal listener for HBONE.
-fn over_hbone(endpoint: &Endpoint, status: HealthStatus) -> LbEndpoint {
+/// An endpoint behind the internal listener for HBONE. The transport socket is selected by `matched`, if the cluster
+/// has several.
+fn over_hbone(endpoint: &Endpoint, status: HealthStatus, matched: Option<Struct>, mtls: bool) -> LbEndpoint {
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
     let target =
         if first.contains(':') { format!("[{first}]:{}", endpoint.port) } else { format!("{first}:{}", endpoint.port) };
-    let mut metadata = metadata::metadata(endpoint, false);
+    let mut metadata = metadata::metadata(endpoint, mtls);
     let original_dst = structure([("local", string_value(&target))]);
     metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), original_dst);
-    metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), by_hbone());
+    if let Some(matched) = matched {
+        metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), matched);
+    }
     LbEndpoint {
         health_status: status as i32,
         load_balancing_weight: Some(uint32(endpoint.weight.max(1))),

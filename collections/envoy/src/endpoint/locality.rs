@@ -57,7 +57,8 @@ impl<'a> LocalityRules<'a> {
                     by_place: places.then_some(PlaceDistance { steps: 5, failover, of: distance }),
                 }
             }
-            LocalityMode::ZoneAware(setting) if fails_over => LocalityRule::FailOver {
+            // A waypoint has no zone-aware routing.
+            LocalityMode::ZoneAware(setting) if fails_over && !client.waypoint => LocalityRule::FailOver {
                 labels: wanted_labels(client, &setting.failover_priority),
                 by_place: Some(PlaceDistance { steps: 3, failover: setting.failover.clone(), of: region_distance }),
             },

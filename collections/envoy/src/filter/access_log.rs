@@ -1,12 +1,12 @@
 //! Access logs (T03).
 
 use envoy_types::pb::envoy::config::accesslog::v3::{
-    AccessLog, AccessLogFilter, AndFilter, ExtensionFilter, ResponseFlagFilter, access_log::ConfigType,
-    access_log_filter::FilterSpecifier, extension_filter,
+    AccessLog, AccessLogFilter, AndFilter, ComparisonFilter, ExtensionFilter, ResponseFlagFilter, StatusCodeFilter,
+    access_log::ConfigType, access_log_filter::FilterSpecifier, comparison_filter, extension_filter,
 };
 use envoy_types::pb::envoy::config::core::v3::{
-    ApiVersion, DataSource, JsonFormatOptions, SubstitutionFormatString, TypedExtensionConfig, data_source::Specifier,
-    substitution_format_string::Format,
+    ApiVersion, DataSource, JsonFormatOptions, RuntimeUInt32, SubstitutionFormatString, TypedExtensionConfig,
+    data_source::Specifier, substitution_format_string::Format,
 };
 use envoy_types::pb::envoy::extensions::access_loggers::{
     file::v3::{FileAccessLog, file_access_log::AccessLogFormat},
@@ -80,14 +80,36 @@ pub(crate) fn tcp_access_logs(settings: &ListenerSettings, class: ListenerClass)
     logs(settings, class, "tcp_envoy_accesslog", None)
 }
 
+/// Access logs of a listener that makes tunnels: only failures to connect, because the listener before it logs the
+/// rest.
+pub(crate) fn connection_failure_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
+    logs(settings, class, "tcp_envoy_accesslog", Some(&with_flags(&["UF"])))
+}
+
+/// Access logs of a listener that terminates tunnels: only refused ones, because the listener behind it logs the rest.
+pub(super) fn tunnel_access_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
+    let refused = StatusCodeFilter {
+        comparison: Some(ComparisonFilter {
+            op: comparison_filter::Op::Ge as i32,
+            // Envoy requires a runtime key. No runtime has this one.
+            value: Some(RuntimeUInt32 { default_value: 400, runtime_key: "istio.io/unset".to_owned() }),
+        }),
+    };
+    let filter = AccessLogFilter { filter_specifier: Some(FilterSpecifier::StatusCodeFilter(refused)) };
+    logs(settings, class, "http_envoy_accesslog", Some(&filter))
+}
+
+fn with_flags(flags: &[&str]) -> AccessLogFilter {
+    let flags = ResponseFlagFilter { flags: flags.iter().map(|flag| (*flag).to_owned()).collect() };
+    AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(flags)) }
+}
+
 /// Access logs of a listener: connections that match no filter chain appear only here.
 pub(crate) fn listener_access_log(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
     if settings.mesh.disable_envoy_listener_log {
         return Vec::new();
     }
-    let unmatched = ResponseFlagFilter { flags: vec!["NR".to_owned()] };
-    let filter = AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(unmatched)) };
-    logs(settings, class, "listener_envoy_accesslog", Some(&filter))
+    logs(settings, class, "listener_envoy_accesslog", Some(&with_flags(&["NR"])))
 }
 
 /// Access logs of the effective providers; if none is usable, by the settings of `MeshConfig`.

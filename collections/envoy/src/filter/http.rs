@@ -2,13 +2,14 @@
 
 use envoy_types::pb::envoy::config::core::v3::{
     AggregatedConfigSource, ApiVersion, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions, Http3ProtocolOptions,
-    HttpProtocolOptions, TypedExtensionConfig,
+    HttpProtocolOptions, KeepaliveSettings, TypedExtensionConfig,
     config_source::ConfigSourceSpecifier,
     http_protocol_options::HeadersWithUnderscoresAction,
     http1_protocol_options::{HeaderKeyFormat, header_key_format::HeaderFormat},
 };
+use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, Rds, RequestIdExtension,
+    HttpConnectionManager, HttpFilter, Rds, RequestIdExtension,
     http_connection_manager::{
         CodecType, ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
         SetCurrentClientCertDetails, UpgradeConfig,
@@ -22,7 +23,7 @@ use sluice_model::{
 };
 use std::time::Duration;
 
-use super::access_log::http_access_logs;
+use super::access_log::{http_access_logs, tunnel_access_logs};
 use super::http_chain::{HttpChain, RouteSource};
 use super::http_filters::http_filters;
 use super::tracing::tracing;
@@ -50,7 +51,13 @@ pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain)
         route_specifier: Some(routes(&chain.routes)),
         ..HttpConnectionManager::default()
     };
-    apply_headers(&mut manager, settings, chain.class);
+    // A waypoint terminates mutual TLS in another listener, so it knows no client certificate here.
+    let tls = settings.profile.proxy_type != ProxyType::Waypoint;
+    apply_headers(&mut manager, settings, chain.class, tls);
+    if settings.profile.states_client_identity {
+        // Otherwise the header would be removed.
+        manager.forward_client_cert_details = ForwardClientCertDetails::AlwaysForwardOnly as i32;
+    }
     apply_path_normalization(&mut manager, settings);
     if chain.class == ListenerClass::Inbound && chain.protocol.is_http2() {
         manager.http2_protocol_options = Some(Http2ProtocolOptions::default());
@@ -62,6 +69,46 @@ pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain)
     if let Some(connection) = connection_settings(settings) {
         apply_connection_settings(&mut manager, &connection);
     }
+    manager
+}
+
+/// Keepalive of tunnels, as of ztunnel: the interval of pings, and the time limit of the answer.
+const TUNNEL_KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+/// Tunnels of one connection. All of them are on one worker thread.
+const MAX_TUNNELS: u32 = 100;
+
+/// Builds the connection manager of a waypoint that terminates tunnels (HBONE) and sends them to `routes`.
+pub(crate) fn build_tunnel_manager(
+    settings: &ListenerSettings,
+    stat_prefix: &str,
+    routes: RouteConfiguration,
+    http_filters: Vec<HttpFilter>,
+) -> HttpConnectionManager {
+    let class = ListenerClass::Inbound;
+    let mut manager = HttpConnectionManager {
+        stat_prefix: stat_prefix.to_owned(),
+        route_specifier: Some(RouteSpecifier::RouteConfig(routes)),
+        http_filters,
+        use_remote_address: Some(boolean(false)),
+        access_log: tunnel_access_logs(settings, class),
+        stream_idle_timeout: Some(duration(Duration::ZERO)),
+        upgrade_configs: vec![UpgradeConfig { upgrade_type: "CONNECT".to_owned(), ..UpgradeConfig::default() }],
+        http2_protocol_options: Some(Http2ProtocolOptions {
+            allow_connect: true,
+            max_concurrent_streams: Some(uint32(MAX_TUNNELS)),
+            connection_keepalive: Some(KeepaliveSettings {
+                interval: Some(duration(TUNNEL_KEEPALIVE.0)),
+                timeout: Some(duration(TUNNEL_KEEPALIVE.1)),
+                ..KeepaliveSettings::default()
+            }),
+            ..Http2ProtocolOptions::default()
+        }),
+        ..HttpConnectionManager::default()
+    };
+    apply_headers(&mut manager, settings, class, true);
+    // Details of the certificate are always the same, and no port is appended: the tunnel is not the request.
+    manager.set_current_client_cert_details = Some(client_cert_details(None));
+    manager.append_x_forwarded_port = false;
     manager
 }
 
@@ -112,8 +159,8 @@ fn http1_options(settings: &ListenerSettings, chain: &HttpChain) -> Option<Http1
     })
 }
 
-/// Applies the settings of headers that the proxy adds or changes.
-fn apply_headers(manager: &mut HttpConnectionManager, settings: &ListenerSettings, class: ListenerClass) {
+/// Applies the settings of headers that the proxy adds or changes. Without `tls`, clients have no certificate.
+fn apply_headers(manager: &mut HttpConnectionManager, settings: &ListenerSettings, class: ListenerClass, tls: bool) {
     let configured = settings.config().proxy_headers.clone().unwrap_or_default();
     // On outbound traffic, the server name is Envoy's default.
     manager.server_name = if class == ListenerClass::Outbound { String::new() } else { "istio-envoy".to_owned() };
@@ -130,6 +177,7 @@ fn apply_headers(manager: &mut HttpConnectionManager, settings: &ListenerSetting
     let details = configured.set_current_client_cert_details.as_ref();
     match class {
         ListenerClass::Outbound => {}
+        ListenerClass::Inbound if !tls => {}
         ListenerClass::Inbound => {
             let forward = match configured.forwarded_client_cert {
                 ForwardClientCert::Undefined => ForwardClientCert::AppendForward,

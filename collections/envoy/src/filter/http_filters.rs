@@ -1,19 +1,24 @@
 //! HTTP filters and their order (N07).
 
+use envoy_types::pb::envoy::config::common::mutation_rules::v3::{HeaderMutation as RequestMutation, header_mutation};
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::extensions::filters::http::{
     cors::v3::Cors,
     fault::v3::HttpFault,
     grpc_stats::v3::{FilterConfig as GrpcStats, filter_config::PerMethodStatSpecifier},
     grpc_web::v3::GrpcWeb,
+    header_mutation::v3::{HeaderMutation, Mutations},
     router::v3::Router,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
-use sluice_model::{ExtensionPhase, Protocol};
+use sluice_model::{ExtensionPhase, Protocol, ProxyType};
 
 use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
 use crate::filter_config::{CORS, FAULT, http_filter};
+use crate::filter_state::{LOCAL_PRINCIPAL, PEER_PRINCIPAL};
 use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ListenerClass, ListenerSettings};
 use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::wire::{any, boolean};
@@ -21,13 +26,17 @@ use crate::wire::{any, boolean};
 /// Builds the filters of an HTTP connection manager. The router is the last one.
 pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Vec<HttpFilter> {
     let profile = &settings.profile;
+    let waypoint = profile.proxy_type == ProxyType::Waypoint;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
-    if profile.has(HTTP_METADATA_EXCHANGE) {
+    if profile.has(HTTP_METADATA_EXCHANGE) && !waypoint {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
         let config = istio::peer_metadata(chain.class == ListenerClass::Inbound, skip);
         filters.push(http_filter(METADATA_EXCHANGE, config));
+    }
+    if profile.states_client_identity {
+        filters.push(client_identity());
     }
     let extensions = Extensions::on(settings, chain.class, chain.port);
     filters.extend(chain.policies.custom.iter().cloned());
@@ -35,8 +44,10 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     filters.extend(chain.policies.authentication.iter().cloned());
     filters.extend(extensions.http(ExtensionPhase::Authz));
     filters.extend(chain.policies.authorization.iter().cloned());
-    filters.extend(extensions.http(ExtensionPhase::Stats));
-    filters.extend(extensions.http(ExtensionPhase::Unspecified));
+    let late = || extensions.http(ExtensionPhase::Stats).chain(extensions.http(ExtensionPhase::Unspecified));
+    if !waypoint {
+        filters.extend(late());
+    }
     if chain.protocol == Protocol::GrpcWeb {
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }
@@ -46,17 +57,50 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     }
     filters.push(http_filter(FAULT, any(&HttpFault::default())));
     filters.push(http_filter(CORS, any(&Cors::default())));
-    filters.extend(stats::http_stats(settings, chain.class));
+    if !waypoint {
+        filters.extend(stats::http_stats(settings, chain.class));
+    }
     if settings.switches.persistent_sessions && chain.class != ListenerClass::Inbound {
         filters.push(session::session_filter());
     }
     filters.extend(chain.forward_filters.iter().cloned());
+    if waypoint {
+        filters.extend(late());
+        if profile.has(HTTP_METADATA_EXCHANGE) {
+            filters.push(http_filter("waypoint_upstream_peer_metadata", istio::waypoint_peer_metadata(false)));
+        }
+        filters.extend(stats::http_stats(settings, chain.class));
+    }
+    filters.push(router(settings));
+    filters
+}
+
+/// The router, which is the last filter.
+pub(crate) fn router(settings: &ListenerSettings) -> HttpFilter {
+    let headers = settings.config().proxy_headers.as_ref();
     let router = Router {
         suppress_envoy_headers: headers.is_some_and(|headers| headers.envoy_debug_headers_disabled == Some(true)),
         ..Router::default()
     };
-    filters.push(http_filter("envoy.filters.http.router", any(&router)));
-    filters
+    http_filter("envoy.filters.http.router", any(&router))
+}
+
+/// The filter of a waypoint that replaces `x-forwarded-client-cert`: the certificate of the client belongs to another
+/// listener, and what the client has written is not verified.
+fn client_identity() -> HttpFilter {
+    let value = format!("By=%FILTER_STATE({LOCAL_PRINCIPAL}:PLAIN)%;URI=%FILTER_STATE({PEER_PRINCIPAL}:PLAIN)%");
+    let header = HeaderValue { key: "x-forwarded-client-cert".to_owned(), value, ..HeaderValue::default() };
+    let option = HeaderValueOption {
+        header: Some(header),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd as i32,
+        ..HeaderValueOption::default()
+    };
+    let mutation = RequestMutation { action: Some(header_mutation::Action::Append(option)) };
+    let config = HeaderMutation {
+        mutations: Some(Mutations { request_mutations: vec![mutation], ..Mutations::default() }),
+        ..HeaderMutation::default()
+    };
+    http_filter("istio.waypoint.xfcc_client_identity", any(&config))
 }
 
 fn grpc_stats() -> HttpFilter {
@@ -121,6 +165,34 @@ mod tests {
         assert!(!has(matching(WorkloadMode::ClientAndServer, &[81]), 80));
         let network = ListenerExtension { network: true, ..extension("x", ExtensionPhase::Authn) };
         assert!(!has(network, 80));
+    }
+
+    #[test]
+    fn waypoints_place_extensions_and_statistics_before_the_router() {
+        let mut settings = ListenerSettings::default();
+        settings.profile.proxy_type = ProxyType::Waypoint;
+        settings.profile.states_client_identity = true;
+        let extensions =
+            vec![extension("late", ExtensionPhase::Unspecified), extension("authn", ExtensionPhase::Authn)];
+        settings.attached = Arc::new(ListenerAttachments { extensions, ..ListenerAttachments::default() });
+        let mut chain =
+            HttpChain::new(ListenerClass::Inbound, Protocol::Http, 0, RouteSource::Named(String::new()), String::new());
+        chain.policies.authorization = vec![HttpFilter { name: "rbac".to_owned(), ..HttpFilter::default() }];
+        let names: Vec<String> = http_filters(&settings, &chain).into_iter().map(|filter| filter.name).collect();
+        assert_eq!(
+            names,
+            [
+                "istio.waypoint.xfcc_client_identity",
+                "authn",
+                "rbac",
+                "envoy.filters.http.grpc_stats",
+                FAULT,
+                CORS,
+                "late",
+                "waypoint_upstream_peer_metadata",
+                "envoy.filters.http.router",
+            ]
+        );
     }
 
     #[test]

@@ -37,3 +37,14 @@ pub(super) fn peer_metadata(inbound: bool, skip_external: bool) -> Any {
     });
     wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
 }
+
+/// The filter of a waypoint that looks up the metadata of its peers by address. That of the downstream is shared with
+/// the internal listener.
+pub(crate) fn waypoint_peer_metadata(downstream: bool) -> Any {
+    let discovery = serde_json::json!([{"workload_discovery": {}}]);
+    let value = match downstream {
+        true => serde_json::json!({"downstream_discovery": discovery, "shared_with_upstream": true}),
+        false => serde_json::json!({"upstream_discovery": discovery}),
+    };
+    wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
+}

@@ -42,6 +42,20 @@ const DRY_RUN_TAGS: [(&str, &str); 4] = [
     ("istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"),
 ];
 
+/// Tags of the peers of a waypoint: the tag after `istio.source_` or `istio.destination_`, and the field in the filter
+/// state.
+const PEER_TAGS: [(&str, &str); 9] = [
+    ("app", "app"),
+    ("app_version", "version"),
+    ("canonical_revision", "revision"),
+    ("canonical_service", "service"),
+    ("cluster_id", "cluster"),
+    ("instance_name", "name"),
+    ("namespace", "namespace"),
+    ("workload", "workload"),
+    ("workload_type", "type"),
+];
+
 /// Tracing of a chain, and whether request IDs determine the sampling decision.
 pub(super) fn tracing(settings: &ListenerSettings, class: ListenerClass) -> (Option<Tracing>, bool) {
     let Some(spec) = &settings.observed(class).tracing else {
@@ -110,6 +124,9 @@ fn tags(settings: &ListenerSettings, istio: bool, custom: Option<&BTreeMap<Text,
             tags.insert(name.to_owned(), dry_run_tag(name, key));
         }
     }
+    if settings.profile.proxy_type == ProxyType::Waypoint {
+        extra.extend(PEER_TAGS.into_iter().flat_map(peer_tags));
+    }
     let mut add = |name: &str, kind| {
         extra.push((name.to_owned(), CustomTag { tag: name.to_owned(), r#type: kind }));
     };
@@ -134,6 +151,15 @@ fn tags(settings: &ListenerSettings, istio: bool, custom: Option<&BTreeMap<Text,
     let mut all: Vec<(String, CustomTag)> = tags.into_iter().chain(extra).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all.into_iter().map(|(_, tag)| tag).collect()
+}
+
+/// The tags of both peers for a field.
+fn peer_tags((name, field): (&str, &str)) -> [(String, CustomTag); 2] {
+    [("source", "downstream_peer_obj"), ("destination", "upstream_peer_obj")].map(|(side, state)| {
+        let tag = format!("istio.{side}_{name}");
+        let value = custom_tag::Type::Value(format!("%FILTER_STATE({state}:FIELD:{field})%"));
+        (tag.clone(), CustomTag { tag, r#type: Some(value) })
+    })
 }
 
 fn tag_kind(tag: &ModelTag) -> custom_tag::Type {

@@ -1,45 +1,106 @@
-//! The internal listener that tunnels connections over HBONE (N25).
+//! Internal listeners that tunnel connections over HBONE (N23, N25).
 
-use envoy_types::pb::envoy::config::accesslog::v3::access_log_filter::FilterSpecifier;
-use envoy_types::pb::envoy::config::accesslog::v3::{AccessLogFilter, ResponseFlagFilter};
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::config::listener::v3::listener::{InternalListenerConfig, ListenerSpecifier};
-use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, ListenerFilter};
+use envoy_types::pb::envoy::extensions::filters::common::set_filter_state::v3::filter_state_value::SharedWithUpstream;
+use envoy_types::pb::envoy::extensions::filters::network::set_filter_state::v3::Config as SetFilterState;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::TunnelingConfig;
 use sluice_model::ProxyType;
 
 use super::inspector::original_dst;
 use super::virtual_outbound::to_cluster;
-use crate::filter::{tcp_access_logs, tcp_proxy_filter};
+use crate::filter::{connection_failure_logs, listener_access_log, tcp_proxy_filter};
+use crate::filter_config::network_filter;
+use crate::filter_state::{DOUBLE_HBONE_TARGET, ORIGINAL_DESTINATION, filter_state, text_factory};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
-use crate::name::CONNECT_ORIGINATE;
-use crate::wire::boolean;
+use crate::name::{CONNECT_ORIGINATE, INNER_CONNECT_ORIGINATE, OUTER_CONNECT_ORIGINATE};
+use crate::wire::{any, boolean};
+
+/// Header of a CONNECT request: the network that it comes from.
+const FORWARDED_NETWORK: &str = "x-forwarded-network";
+/// Header of a CONNECT request: the kind of proxy that it comes from. A gateway to another network sends requests of a
+/// waypoint to the service and not to its waypoint.
+const ISTIO_SOURCE: &str = "x-istio-source";
 
 /// The listener that accepts connections from clusters and tunnels each one to its original destination.
 #[must_use]
 pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
-    let class =
-        if settings.profile.proxy_type == ProxyType::Router { ListenerClass::Gateway } else { ListenerClass::Outbound };
-    let mut logs = tcp_access_logs(settings, class);
-    for log in &mut logs {
-        // Only connection failures are logged here. The originating listener logs the rest.
-        let unreached = ResponseFlagFilter { flags: vec!["UF".to_owned()] };
-        log.filter = Some(AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(unreached)) });
-    }
-    let proxy = TcpProxy {
-        access_log: logs,
-        tunneling_config: Some(TunnelingConfig {
-            hostname: "%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(),
-            ..TunnelingConfig::default()
-        }),
-        ..to_cluster(CONNECT_ORIGINATE)
+    let class = match settings.profile.proxy_type {
+        ProxyType::Router => ListenerClass::Gateway,
+        ProxyType::Waypoint => ListenerClass::Inbound,
+        ProxyType::Sidecar | ProxyType::Ztunnel => ListenerClass::Outbound,
     };
+    let tunnel = tunnel("%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(), None);
+    let filters = vec![tunnel_filter(settings, class, CONNECT_ORIGINATE, tunnel)];
+    let listener = internal_listener(CONNECT_ORIGINATE, vec![original_dst()], filters);
+    if settings.profile.proxy_type == ProxyType::Waypoint { logged(settings, listener) } else { listener }
+}
+
+/// The listeners of a waypoint that make two tunnels, one in the other, to a destination in another network. Endpoints
+/// there state the destination in their metadata.
+#[must_use]
+pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
+    let class = ListenerClass::Inbound;
+    let shared = SharedWithUpstream::Transitive;
+    let target = "%DYNAMIC_METADATA(istio:double_hbone:hbone_target_address)%";
+    let state = SetFilterState {
+        on_new_connection: vec![
+            filter_state(
+                ORIGINAL_DESTINATION,
+                "%DYNAMIC_METADATA(envoy.filters.listener.original_dst:local)%",
+                "",
+                shared,
+            ),
+            filter_state(DOUBLE_HBONE_TARGET, target, text_factory(settings), shared),
+        ],
+        ..SetFilterState::default()
+    };
+    let destination = || format!("%FILTER_STATE({DOUBLE_HBONE_TARGET}:PLAIN)%");
+    let inner = tunnel(destination(), Some((FORWARDED_NETWORK, settings.profile.network.as_str())));
+    let outer = tunnel(destination(), Some((ISTIO_SOURCE, "waypoint")));
+    let inner = vec![
+        network_filter("propagate_endpoint_metadata", any(&state)),
+        tunnel_filter(settings, class, INNER_CONNECT_ORIGINATE, inner),
+    ];
+    let outer = vec![tunnel_filter(settings, class, OUTER_CONNECT_ORIGINATE, outer)];
+    [
+        logged(settings, internal_listener(INNER_CONNECT_ORIGINATE, Vec::new(), inner)),
+        logged(settings, internal_listener(OUTER_CONNECT_ORIGINATE, vec![original_dst()], outer)),
+    ]
+}
+
+fn tunnel(hostname: String, header: Option<(&str, &str)>) -> TunnelingConfig {
+    let option = |(key, value): (&str, &str)| HeaderValueOption {
+        header: Some(HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd as i32,
+        ..HeaderValueOption::default()
+    };
+    TunnelingConfig { hostname, headers_to_add: header.map(option).into_iter().collect(), ..TunnelingConfig::default() }
+}
+
+fn tunnel_filter(settings: &ListenerSettings, class: ListenerClass, cluster: &str, tunnel: TunnelingConfig) -> Filter {
+    tcp_proxy_filter(&TcpProxy {
+        access_log: connection_failure_logs(settings, class),
+        tunneling_config: Some(tunnel),
+        ..to_cluster(cluster)
+    })
+}
+
+fn internal_listener(name: &str, listener_filters: Vec<ListenerFilter>, filters: Vec<Filter>) -> Listener {
     Listener {
-        name: CONNECT_ORIGINATE.to_owned(),
+        name: name.to_owned(),
         use_original_dst: Some(boolean(false)),
         listener_specifier: Some(ListenerSpecifier::InternalListener(InternalListenerConfig {})),
-        listener_filters: vec![original_dst()],
-        filter_chains: vec![FilterChain { filters: vec![tcp_proxy_filter(&proxy)], ..FilterChain::default() }],
+        listener_filters,
+        filter_chains: vec![FilterChain { filters, ..FilterChain::default() }],
         ..Listener::default()
     }
+}
+
+/// The listener with the access log of a waypoint's listeners.
+fn logged(settings: &ListenerSettings, listener: Listener) -> Listener {
+    Listener { access_log: listener_access_log(settings, ListenerClass::Inbound), ..listener }
 }

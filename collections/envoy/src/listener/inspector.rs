@@ -102,7 +102,8 @@ fn tls_disabled(needs: &BTreeMap<u32, InspectorNeeds>) -> Option<ListenerFilterC
     })
 }
 
-fn any_of(ports: &[u32]) -> ListenerFilterChainMatchPredicate {
+/// Matches connections to any of the ports, of which there is at least one.
+pub(super) fn any_of(ports: &[u32]) -> ListenerFilterChainMatchPredicate {
     let range = |port: &u32| {
         let start = i32::try_from(*port).unwrap_or(i32::MAX);
         let range = Int32Range { start, end: start.saturating_add(1) };

@@ -1,6 +1,6 @@
 //! Addresses of a service for a client.
 
-use sluice_model::{Service, Text};
+use sluice_model::{Service, ServiceSource, Text};
 
 use crate::listener_settings::ListenerSettings;
 
@@ -31,6 +31,24 @@ pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) ->
         addresses.retain(|address| address.contains(':') == first.contains(':'));
     }
     addresses.drain(..1.min(addresses.len()));
+    addresses
+}
+
+/// The addresses at which a waypoint serves a service, sorted; blocks of addresses too.
+pub(super) fn vip_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
+    let mut addresses = service.addresses.get(&settings.profile.cluster).cloned().unwrap_or_default();
+    if addresses.is_empty() {
+        addresses.clone_from(&service.auto_allocated_addresses);
+    }
+    addresses.retain(|address| has_family(settings, address));
+    if addresses.is_empty() {
+        let declared = service.addresses_for(&settings.profile.cluster);
+        let of_entry = service.source == ServiceSource::ServiceEntry;
+        let usable = declared.iter().filter(|address| of_entry || has_family(settings, address));
+        addresses.extend(usable.take(if of_entry { usize::MAX } else { 1 }).cloned());
+    }
+    addresses.sort();
+    addresses.dedup();
     addresses
 }
 

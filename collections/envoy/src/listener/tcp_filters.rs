@@ -81,11 +81,23 @@ impl TcpFilterInputs<'_> {
             return self.to_cluster(settings, stat_prefix, cluster, &first.subset, rule);
         }
         let stat_prefix = format!("{}.{}", virtual_service.name, virtual_service.namespace);
+        self.to_clusters(settings, stat_prefix, route, rule, &|destination| self.cluster(destination))
+    }
+
+    /// The filters for the clusters of several destinations, by their weights.
+    pub(super) fn to_clusters(
+        self,
+        settings: &ListenerSettings,
+        stat_prefix: String,
+        route: &[RouteDestination],
+        rule: Option<&DestinationRule>,
+        cluster: &dyn Fn(&Destination) -> String,
+    ) -> Vec<Filter> {
         let clusters: Vec<ClusterWeight> = route
             .iter()
             .filter_map(|route| {
                 let weight = u32::try_from(route.weight).ok().filter(|weight| *weight > 0)?;
-                Some(ClusterWeight { name: self.cluster(&route.destination), weight, ..ClusterWeight::default() })
+                Some(ClusterWeight { name: cluster(&route.destination), weight, ..ClusterWeight::default() })
             })
             .collect();
         let specifier = ClusterSpecifier::WeightedClusters(WeightedCluster { clusters });

@@ -28,6 +28,9 @@ const ISTIO_EXTENSIONS: [&[&str]; 4] = [
     &[NETWORK_METADATA_EXCHANGE, "envoy.filters.network.metadata_exchange", METADATA_EXCHANGE],
 ];
 
+/// Annotation of a waypoint: whether it states the identity of the client.
+const CLIENT_IDENTITY: &str = "ambient.istio.io/xfcc-include-client-identity";
+
 /// The versions of istio-proxy from which on listeners differ. Others are not distinguished.
 const VERSIONS: [(u32, u32); 4] = [(0, 0), (1, 28), (1, 29), (1, 30)];
 
@@ -76,6 +79,12 @@ pub struct ListenerProfile {
     pub config: Option<Arc<ProxyConfig>>,
     /// Outbound traffic policy of its Sidecar, if that overrides the mesh.
     pub outbound: Option<OutboundTraffic>,
+    /// Network of a waypoint, which it states to gateways of other networks. Empty for other proxies.
+    pub network: Text,
+    /// Whether it is a waypoint that states the identity of the client in `x-forwarded-client-cert`.
+    pub states_client_identity: bool,
+    /// Whether it is a waypoint before 1.29.2, which lacks texts in the filter state that can be hashed.
+    pub no_hashable_text: bool,
 }
 
 impl ListenerProfile {
@@ -96,6 +105,7 @@ impl ListenerProfile {
             .filter(|names| !names.iter().any(|name| proxy.extensions.has(name)))
             .filter_map(|names| names.first().map(|name| Text::from(*name)))
             .collect();
+        let waypoint = proxy.proxy_type == ProxyType::Waypoint;
         Self {
             proxy_type: proxy.proxy_type,
             families: proxy.ip_families,
@@ -118,6 +128,10 @@ impl ListenerProfile {
             attached: Text::default(),
             config: proxy.config.as_deref().and_then(|config| own_config(config, mesh, proxy.proxy_type)),
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
+            network: if waypoint { proxy.network.clone() } else { Text::default() },
+            states_client_identity: waypoint
+                && proxy.annotations.get(CLIENT_IDENTITY).is_some_and(|value| value.eq_ignore_ascii_case("true")),
+            no_hashable_text: waypoint && lacks_hashable_text(&proxy.istio_version),
         }
     }
 
@@ -148,6 +162,12 @@ fn own_config(config: &ProxyConfig, mesh: &ProxyConfig, proxy_type: ProxyType) -
     let mut own = config_of_listeners(config, proxy_type);
     own.connection_settings = own.connection_settings.or_else(|| mesh.connection_settings.clone());
     (own != mesh).then(|| Arc::new(own))
+}
+
+/// Whether a version is before 1.29.2. An unknown version is newer.
+fn lacks_hashable_text(version: &str) -> bool {
+    let parts: Vec<u32> = version.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
+    parts.len() >= 2 && parts.as_slice() < [1, 29, 2].as_slice()
 }
 
 fn version(text: &str) -> Option<(u32, u32)> {
@@ -185,6 +205,29 @@ mod tests {
         assert_eq!(["1.2.3", "1.27-dev", "0.1"].map(version), [Some((0, 0)); 3]);
         assert_eq!(["1.28.0", "1.28.7-x", "1.29.1"].map(version), [Some((1, 28)), Some((1, 28)), Some((1, 29))]);
         assert_eq!(["1.30", "1.31.0", "99.4", "", "made up", "1"].map(version), [None; 6]);
+    }
+
+    #[test]
+    fn waypoints_before_1_29_2_lack_hashable_texts() {
+        let lacks = |version: &str, proxy_type| {
+            profile(&Proxy { istio_version: version.into(), proxy_type, ..Proxy::default() }).no_hashable_text
+        };
+        for old in ["1.29.1", "1.29", "1.28.9-x", "0.1"] {
+            assert!(lacks(old, ProxyType::Waypoint) && !lacks(old, ProxyType::Sidecar), "{old}");
+        }
+        for new in ["1.29.2", "1.30.0", "2.0", "", "made up"] {
+            assert!(!lacks(new, ProxyType::Waypoint), "{new}");
+        }
+    }
+
+    #[test]
+    fn only_waypoints_state_the_identity_of_clients() {
+        let states = |value: &str, proxy_type| {
+            let annotations = [(CLIENT_IDENTITY.into(), value.into())].into();
+            profile(&Proxy { annotations, proxy_type, ..Proxy::default() }).states_client_identity
+        };
+        assert!(states("True", ProxyType::Waypoint));
+        assert!(!states("no", ProxyType::Waypoint) && !states("true", ProxyType::Sidecar));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatchAndSubstitute;
 use envoy_types::pb::google::protobuf;
 use sluice_model::{Destination, HttpDestination, HttpRoute, RouteSemantics, StringMatch};
 
-use super::{RouteInputs, build_hash_policy, build_retry_policy, headers, mirror};
+use super::vip::WaypointDestination;
+use super::{DestinationService, RouteInputs, build_hash_policy, build_retry_policy, headers, mirror};
 use crate::name;
 use crate::string_match::build_regex;
 use crate::wire::{duration, uint32};
@@ -84,10 +85,21 @@ fn cluster(inputs: &RouteInputs<'_>, destination: &Destination) -> String {
         return name::UNKNOWN_SERVICE.into();
     }
     let service = (inputs.service)(&destination.host);
+    if inputs.waypoint {
+        return waypoint_destination(service.as_ref()).cluster(destination, inputs.port);
+    }
     let host = service.as_ref().and_then(|service| service.alias_of.as_ref()).unwrap_or(&destination.host);
     let only_port = service.as_ref().and_then(|service| service.only_port);
     let port = destination.port.or(only_port).unwrap_or(inputs.port);
     name::outbound_cluster(port, &destination.subset, host.as_str())
+}
+
+fn waypoint_destination(service: Option<&DestinationService>) -> WaypointDestination<'_> {
+    let Some(DestinationService { only_port, vip_kinds, .. }) = service else { return WaypointDestination::Unknown };
+    match vip_kinds {
+        Some(kinds) => WaypointDestination::Served { only_port: *only_port, kinds },
+        None => WaypointDestination::Other { only_port: *only_port },
+    }
 }
 
 fn single(inputs: &RouteInputs<'_>, destination: &HttpDestination, out: &mut Route, action: &mut RouteAction) -> bool {

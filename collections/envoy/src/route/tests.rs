@@ -39,6 +39,7 @@ fn build_for(http: Vec<HttpRoute>, namespace: &str, labels: &Labels, hash: Optio
         namespace,
         labels,
         is_tls: false,
+        waypoint: false,
         append_x_forwarded_host: false,
         default_retry: None,
         shadow_suffix: false,

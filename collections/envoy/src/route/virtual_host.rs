@@ -64,8 +64,20 @@ fn everything() -> Option<RouteMatch> {
 /// The route to a service without a VirtualService.
 #[must_use]
 pub fn build_default_route(host: &str, port: u32, hash: Option<&ConsistentHash>, retry: Option<&HttpRetry>) -> Route {
+    let operation = format!("{}/*", join_port(host, port));
+    build_route_to(name::outbound_cluster(port, "", host), operation, hash, retry)
+}
+
+/// The route of all requests to a cluster, with the name `operation` in traces.
+#[must_use]
+pub(crate) fn build_route_to(
+    cluster: String,
+    operation: String,
+    hash: Option<&ConsistentHash>,
+    retry: Option<&HttpRetry>,
+) -> Route {
     let mut action = RouteAction {
-        cluster_specifier: Some(ClusterSpecifier::Cluster(name::outbound_cluster(port, "", host))),
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
         // Consistent hashing does not change the hosts of retries here. It does so only in a VirtualService route.
         retry_policy: build_retry_policy(retry, false),
         hash_policy: hash.and_then(build_hash_policy).into_iter().collect(),
@@ -75,7 +87,7 @@ pub fn build_default_route(host: &str, port: u32, hash: Option<&ConsistentHash>,
     Route {
         name: DEFAULT_ROUTE_NAME.into(),
         r#match: everything(),
-        decorator: Some(Decorator { operation: format!("{}/*", join_port(host, port)), propagate: None }),
+        decorator: Some(Decorator { operation, propagate: None }),
         action: Some(Action::Route(action)),
         ..Route::default()
     }

@@ -2,7 +2,9 @@
 
 use envoy_types::pb::envoy::config::rbac::v3::Principal;
 use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identifier, Set};
-use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher};
+use envoy_types::pb::envoy::r#type::matcher::v3::{
+    FilterStateMatcher, MetadataMatcher, StringMatcher, filter_state_matcher,
+};
 use sluice_model::{AuthorizationSource, PolicyValues, SPIFFE_SCHEME, StringMatch, Text};
 
 use super::Inexpressible;
@@ -10,6 +12,7 @@ use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
 use crate::address::cidr;
+use crate::filter_state::PEER_PRINCIPAL;
 use crate::string_match::{exact, in_trust_domain, prefix, regex, suffix};
 
 /// An attribute of a source.
@@ -110,19 +113,20 @@ fn of_values(
 fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<Principal, Inexpressible> {
     let block =
         || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is not an IP address or a CIDR block")));
+    let peer = |name| if purpose.peer_in_filter_state { in_filter_state(name) } else { authenticated(name) };
     Ok(match attribute {
-        Attribute::Principal => authenticated(text_after(SPIFFE_SCHEME, value)),
+        Attribute::Principal => peer(text_after(SPIFFE_SCHEME, value)),
         Attribute::Namespace => {
             let parts: Vec<String> = value.split('*').map(StringMatch::escape_regex).collect();
-            authenticated(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
+            peer(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
         }
         Attribute::ServiceAccount(own) => {
             let (namespace, name) = value.split_once('/').unwrap_or((own, value));
             // Other parts of an identity are before or after, separated by slashes.
             let (namespace, name) = (StringMatch::escape_regex(namespace), StringMatch::escape_regex(name));
-            authenticated(regex(&format!("{SPIFFE_SCHEME}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
+            peer(regex(&format!("{SPIFFE_SCHEME}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
         }
-        Attribute::TrustDomain => authenticated(match value.split_once('*') {
+        Attribute::TrustDomain => peer(match value.split_once('*') {
             _ if value == "*" => prefix(SPIFFE_SCHEME),
             None => in_trust_domain(value),
             Some((start, end)) => regex(&format!(
@@ -192,6 +196,14 @@ fn not(principal: Principal) -> Principal {
 
 fn authenticated(name: StringMatcher) -> Principal {
     id(Identifier::Authenticated(Authenticated { principal_name: Some(name) }))
+}
+
+/// The identity of the peer that the listener `connect_terminate` has authenticated.
+fn in_filter_state(name: StringMatcher) -> Principal {
+    id(Identifier::FilterState(FilterStateMatcher {
+        key: PEER_PRINCIPAL.to_owned(),
+        matcher: Some(filter_state_matcher::Matcher::StringMatch(name)),
+    }))
 }
 
 fn metadata(matcher: MetadataMatcher) -> Principal {

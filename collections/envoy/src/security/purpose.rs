@@ -1,8 +1,10 @@
 //! The filter that RBAC rules are built for, and how parts of rules are handled that it does not support.
 
 use envoy_types::pb::envoy::config::rbac::v3::rbac::Action;
+use sluice_model::ProxyType;
 
 use super::Inexpressible;
+use crate::listener_settings::ListenerSettings;
 
 /// The filter that rules are built for.
 #[derive(Clone, Copy, Debug)]
@@ -11,9 +13,16 @@ pub(super) struct Purpose {
     pub(super) action: Action,
     /// Whether it is a network filter.
     pub(super) tcp: bool,
+    /// Whether the identity of the peer is in the filter state: a waypoint terminates mutual TLS in another listener.
+    pub(super) peer_in_filter_state: bool,
 }
 
 impl Purpose {
+    /// A filter with this action for the proxies of these settings.
+    pub(super) fn of(settings: &ListenerSettings, action: Action, tcp: bool) -> Self {
+        Self { action, tcp, peer_in_filter_state: settings.profile.proxy_type == ProxyType::Waypoint }
+    }
+
     /// An error for a network filter, which has no HTTP attributes.
     pub(super) fn needs_http(self) -> Result<(), Inexpressible> {
         if self.tcp { Err("the attribute is supported only for HTTP".into()) } else { Ok(()) }

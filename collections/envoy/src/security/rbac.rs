@@ -45,7 +45,7 @@ pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<
         if policies.is_empty() {
             continue;
         }
-        let built = |tcp| build(inputs, &policies, Purpose { action, tcp });
+        let built = |tcp| build(inputs, &policies, Purpose::of(inputs.settings, action, tcp));
         let Built { rules, dry } = built(false);
         let shadow_rules_stat_prefix = dry_run_prefix(dry.as_ref()).to_owned();
         http.push(http_rbac(&HttpRbac { rules, shadow_rules: dry, shadow_rules_stat_prefix, ..HttpRbac::default() }));
@@ -66,7 +66,7 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
     let (mut http, mut tcp) = (Vec::new(), Vec::new());
     for (provider, policies) in by_provider {
         let built = |tcp| {
-            let built = build(inputs, &policies, Purpose { action: Action::Deny, tcp });
+            let built = build(inputs, &policies, Purpose::of(inputs.settings, Action::Deny, tcp));
             (built.rules.unwrap_or_else(|| rbac(Action::Deny, HashMap::new())), built.dry)
         };
         let ((http_rules, http_dry), (tcp_rules, tcp_dry)) = (built(false), built(true));

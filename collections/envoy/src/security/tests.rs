@@ -290,3 +290,24 @@ fn token_must_be_valid_or_missing() {
     let (http, _) = shown(&build(&[], &[(&a, KeySource::None)]));
     assert_eq!(http[0]["rules"][0]["requires"]["requiresAny"]["requirements"][1], json!({"allowMissing": {}}));
 }
+
+#[test]
+fn waypoints_compare_the_identity_in_the_filter_state() {
+    let source = AuthorizationSource { principals: any(&["td/ns/a/sa/b"]), ..AuthorizationSource::default() };
+    let policy = policy(PolicyAction::Allow, vec![from(source)]);
+    let identifiers = |proxy_type| {
+        let mut settings = settings();
+        settings.profile.proxy_type = proxy_type;
+        let filters = build_policies(&SecurityInputs {
+            settings: &settings,
+            authorization: &[&policy],
+            tokens: &[],
+            clear_route_cache: false,
+        });
+        let (http, tcp) = shown(&filters);
+        let text = format!("{http:?}{tcp:?}");
+        (text.matches("io.istio.peer_principal").count(), text.matches("authenticated").count())
+    };
+    assert_eq!(identifiers(sluice_model::ProxyType::Waypoint), (2, 0));
+    assert_eq!(identifiers(sluice_model::ProxyType::Sidecar), (0, 2));
+}

@@ -79,6 +79,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         let port = |(service_port, target_port)| Port { service_port, target_port, app_protocol: 0 };
         PortList { ports: pairs.into_iter().map(port).collect() }
     };
+    let waypoint = inputs.waypoint.map(|waypoint| (waypoint.destination.clone(), inputs.addresses.clone()));
     let mut workload = Workload {
         uid: inputs.uid.to_owned(),
         name: inputs.name.to_owned(),
@@ -117,7 +118,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
             workload.tunnel_protocol = TunnelProtocol::Hbone.into();
         }
     }
-    workload_address(workload)
+    workload_address(workload, waypoint)
 }
 
 fn tunnel(binding: InboundBinding) -> ApplicationTunnel {

@@ -1,6 +1,7 @@
 //! Clusters (N01, N04, N12 to N14).
 
 mod inbound;
+mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ use sluice_model::{
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
+use super::endpoints::waypoints::{WaypointClients, WaypointOutputInputs};
 use super::endpoints::{EndpointLookup, EndpointLookupInputs, tier_of};
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::content_names::profile_text;
@@ -75,6 +77,16 @@ impl FixedProfile {
 /// The clusters of the proxy's own ports, those that every proxy has, then those of services.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let proxy = client.proxy;
+    if proxy.proxy_type == ProxyType::Waypoint {
+        // The clusters that every other proxy has would be unused.
+        let mut layers = waypoints::layers(client);
+        if let Some(reach) = client.reach {
+            let profiles = client.tiers.iter().copied().map(Some).chain([None]);
+            let profiles = profiles.map(|tier| profile_text(&OutboundProfile::of(proxy, tier)));
+            layers.extend(profiles.map(|profile| Layer { view: reach.clone(), profile }));
+        }
+        return layers;
+    }
     let mut layers = Vec::new();
     // Without interception the sidecar would listen where the application does, unless a Sidecar declares other ports.
     let declares = proxy.sidecar.as_ref().is_some_and(|sidecar| sidecar.ingress);
@@ -112,8 +124,8 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) rare_tiers: &'a RareTiers<'s>,
     /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
-    /// The clusters that routers send to, if they get only those.
-    pub(crate) reach: Option<&'a Reach<'s>>,
+    /// The clusters that routers and waypoints send to, if they get only those.
+    pub(crate) reach: [Option<&'a Reach<'s>>; 2],
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
     /// The service and the DestinationRule of each host, for each client.
@@ -124,6 +136,8 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) identities: &'a Collection<'s, ServiceKey, Vec<Text>>,
     /// Distinct workloads of connected proxies.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
+    /// Inputs of the clusters of waypoints, and their clients, in ambient mode.
+    pub(crate) waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
 }
 
 /// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they select by server name.
@@ -143,6 +157,9 @@ pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut 
             ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
         settings.with_compliance(compliance).with_switches(clusters)
     });
+    if let Some((inputs, clients)) = &inputs.waypoints {
+        outputs.resources.extend(waypoints::derive_waypoints(inputs, clients));
+    }
     outputs.resources.extend([
         derive_fixed(inputs, &settings),
         derive_outbound(inputs, &settings),
@@ -218,7 +235,7 @@ fn derive_outbound<'s>(
             endpoints: EndpointLookup::on(deps, &inputs.endpoints),
         };
         let settings = deps.on(settings);
-        let reach = inputs.reach.map(|reach| deps.by(&reach.by_host));
+        let reach: Vec<_> = inputs.reach.into_iter().flatten().map(|reach| deps.by(&reach.by_host)).collect();
         let plain = deps.on(&plain);
         let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
         move |cx, host, ()| {
@@ -240,9 +257,16 @@ fn derive_outbound<'s>(
                     let clusters = facts.clusters(cx, &settings, profile, service);
                     clusters.iter().map(|cluster| (cluster.name.clone(), encoded(cluster))).collect()
                 };
-                let mut seen = Overlay::rows(destinations.special_views(), |view| write(view, &|_| true));
-                let reach = reach.filter(|_| profile.cluster.proxy_type == ProxyType::Router && !profile.passing);
-                for ((client, _), namespaces) in reach.map(|reach| cx.by(&reach, host)).unwrap_or_default() {
+                let kind = profile.cluster.proxy_type;
+                // Waypoints get only the clusters they send to.
+                let mut seen = match kind {
+                    ProxyType::Waypoint => Vec::new(),
+                    _ => Overlay::rows(destinations.special_views(), |view| write(view, &|_| true)),
+                };
+                let limited = matches!(kind, ProxyType::Router | ProxyType::Waypoint) && !profile.passing;
+                let clients = reach.iter().filter(|_| limited).flat_map(|reach| cx.by(reach, host));
+                let clients = clients.filter(|((client, _), _)| client.is_waypoint == (kind == ProxyType::Waypoint));
+                for ((client, _), namespaces) in clients.collect::<Vec<_>>() {
                     let is_selected = |namespace: &Text| namespaces.is_empty() || namespaces.contains(namespace);
                     let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &is_selected);
                     seen.extend(clusters.into_iter().map(|(name, cluster)| (client.view(), name, cluster)));

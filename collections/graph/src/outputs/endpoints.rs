@@ -3,6 +3,7 @@
 mod client_service;
 mod large;
 mod lookup;
+pub(crate) mod waypoints;
 
 use std::collections::BTreeMap;
 
@@ -20,13 +21,25 @@ use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::tiers::RareTiers;
 use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
+use crate::traffic::gateways::routers::Router;
 use crate::views::Overlay;
 use client_service::ClientService;
 pub(crate) use lookup::EndpointLookupInputs;
-pub(super) use lookup::{EndpointList, EndpointLookup};
+pub(in crate::outputs) use lookup::{EndpointList, EndpointLookup};
 
 /// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
+    if client.proxy.proxy_type == ProxyType::Waypoint {
+        let view = Router::of(client.proxy, client.workload).view();
+        let of_tier = |tier: &Tier| profile_text(&EndpointClient::of(client.proxy, *tier).as_waypoint());
+        let own = client.tiers.iter().map(|tier| Layer { view: view.clone(), profile: of_tier(tier) });
+        return own.chain(outbound_layers(client)).collect();
+    }
+    outbound_layers(client)
+}
+
+/// The layers of the assignments of outbound clusters.
+fn outbound_layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
     let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
     let profiles: Vec<Text> = plain().chain(passing).map(|profile| profile_text(&profile)).collect();

@@ -7,8 +7,8 @@ use sluice_engine::{Collection, Index};
 use sluice_envoy::extension::build_extension;
 use sluice_envoy::wire;
 use sluice_model::{
-    ApplyTo, ExtensionCode, Layer, ObjectKey, PatchOperation, ProxyKey, Redacted, Resource, ResourceKey, ResourceType,
-    Secret, Text, TrafficExtension, View,
+    ApplyTo, ExtensionCode, Layer, ObjectKey, PatchOperation, ProxyKey, ProxyType, Redacted, Resource, ResourceKey,
+    ResourceType, Secret, Text, TrafficExtension, View,
 };
 use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
@@ -17,12 +17,17 @@ use super::secrets::clusters;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
 use crate::proxies::pull_secrets::PullAccess;
+use crate::traffic::gateways::routers::Router;
+use crate::traffic::waypoints::{ServedKey, WaypointProxies};
 
-/// The layer of its namespace, then that of the root namespace. The layer with pull credentials comes before them, and
-/// the layers of patch sets come first.
+/// The layer of its namespace, then that of the root namespace; of a waypoint first that of the namespaces of its
+/// services. The layer with pull credentials comes before them, and the layers of patch sets come first.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
-    vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
+    let waypoint = client.proxy.proxy_type == ProxyType::Waypoint;
+    let served = waypoint.then(|| Router::of(client.proxy, client.workload).view());
+    let own = [View::Namespace(client.proxy.namespace.clone()), View::Base];
+    served.into_iter().chain(own).map(layer).collect()
 }
 
 /// Inputs of the derivation of extension configs.
@@ -39,6 +44,8 @@ pub(crate) struct ExtensionConfigInputs<'a, 's> {
     pub(crate) secrets: &'a Collection<'s, ObjectKey, Secret>,
     /// The patches of each set that apply to a resource type.
     pub(crate) programs: &'a Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
+    /// Connected waypoints, and what they serve, in ambient mode.
+    pub(crate) waypoints: Option<&'a WaypointProxies<'s>>,
 }
 
 /// Extension configs.
@@ -46,6 +53,42 @@ pub(crate) fn derive_extension_configs<'s>(inputs: &ExtensionConfigInputs<'_, 's
     outputs.resources.push(derive_patched(inputs));
     outputs.resources.push(derive_modules(inputs));
     outputs.resources.push(derive_pulled(inputs));
+    if let Some(waypoints) = inputs.waypoints {
+        outputs.resources.push(derive_of_waypoints(inputs, waypoints));
+    }
+}
+
+/// Modules of extensions in the namespaces of the services of waypoints, other than the waypoint's own.
+/// Key: layer and name. From: `waypoints/served`, `extensions`. Changes when: such an extension does, or a waypoint
+/// gets its first service of a namespace. Size: extensions in namespaces of such services × waypoints. Rejects: none.
+fn derive_of_waypoints<'s>(
+    inputs: &ExtensionConfigInputs<'_, 's>,
+    waypoints: &WaypointProxies<'s>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let by_namespace: Index<'s, Text, ObjectKey, TrafficExtension> = inputs
+        .extensions
+        .index("extension_configs/by-namespace", |_, extension| [(extension.namespace.clone(), extension.clone())]);
+    let namespaces: Index<'s, (Router, Text), ServedKey, ()> =
+        waypoints.served.index("waypoints/namespaces-of-services", |(waypoint, service): &ServedKey, ()| {
+            [((waypoint.clone(), service.namespace.clone()), ())]
+        });
+    let namespaces = namespaces.distinct("waypoints/service-namespaces");
+    namespaces.derive_many("extension_configs/waypoints", |deps| {
+        let (extensions, own) = (deps.by(&by_namespace), deps.on(&waypoints.namespaces));
+        move |cx, (waypoint, namespace): &(Router, Text), ()| {
+            if cx.get(&own, waypoint).is_none_or(|own| *own == *namespace) {
+                return Vec::new();
+            }
+            let layer = Layer { view: waypoint.view(), profile: Text::default() };
+            let row = |config: TypedExtensionConfig| {
+                let name = config.name.as_str().into();
+                let key = ResourceKey { resource_type: ResourceType::ExtensionConfig, layer: layer.clone(), name };
+                (key, Resource::Encoded(wire::encode(&config)))
+            };
+            let found = cx.by(&extensions, namespace).into_iter();
+            found.filter_map(|(_, extension)| build_extension(&extension, None)).map(row).collect()
+        }
+    })
 }
 
 /// Modules of extensions: an extension of the root namespace is for all proxies, another one for the proxies of its

@@ -27,7 +27,7 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) tiers: &'a [Tier],
     /// It is a router with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: bool,
-    /// The view of its clusters, if it is a router that gets only the clusters it sends to.
+    /// The view of its outbound clusters, if it is a waypoint, or a router that gets only the clusters it sends to.
     pub(crate) reach: Option<&'a View>,
 }
 
@@ -69,8 +69,8 @@ pub(crate) struct LayerInputs<'a, 's> {
     pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
     /// Rare tiers that some service needs.
     pub(crate) rare_tiers: &'a Collection<'s, Tier, ()>,
-    /// Views of routers that get only the clusters they send to.
-    pub(crate) reach_views: Option<&'a Collection<'s, ProxyKey, View>>,
+    /// Views of routers and of waypoints that get only the clusters they send to.
+    pub(crate) reach_views: [Option<&'a Collection<'s, ProxyKey, View>>; 2],
 }
 
 /// Reads the [`LayerFacts`] of a proxy, inside a `derive`.
@@ -80,7 +80,7 @@ pub(crate) struct LayerReader {
     passing: Dep<ProxyKey, ()>,
     facts: Dep<ProxyKey, ListenerProfile>,
     tiers: Dep<Tier, ()>,
-    reach: Option<Dep<ProxyKey, View>>,
+    reach: Vec<Dep<ProxyKey, View>>,
 }
 
 impl LayerReader {
@@ -91,7 +91,7 @@ impl LayerReader {
             passing: deps.on(inputs.auto_passthrough),
             facts: deps.on(inputs.listener_facts),
             tiers: deps.on(inputs.rare_tiers),
-            reach: inputs.reach_views.map(|views| deps.on(views)),
+            reach: inputs.reach_views.into_iter().flatten().map(|views| deps.on(views)).collect(),
         }
     }
 
@@ -106,7 +106,7 @@ impl LayerReader {
         let profile = cx.get(&self.facts, key)?;
         let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
         let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
-        let reach = self.reach.as_ref().and_then(|reach| cx.get(reach, key));
+        let reach = self.reach.iter().find_map(|reach| cx.get(reach, key));
         let reach = reach.as_deref();
         let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
         let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();

@@ -8,6 +8,7 @@ mod outbound;
 mod profiled_routers;
 mod rules;
 mod slots;
+mod waypoints;
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,7 @@ pub(crate) use auto_passthrough::PassthroughInputs;
 pub(crate) use gateways::GatewayListenerInputs;
 pub(crate) use inbound::InboundListenerInputs;
 pub(crate) use outbound::OutboundListenerInputs;
+pub(crate) use waypoints::WaypointListenerInputs;
 
 use super::Outputs;
 use crate::content_names::profile_text;
@@ -46,7 +48,11 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
             let own = Router::of(client.proxy, client.workload).view();
             return [own, hbone()].map(|view| Layer { view, profile: profile.clone() }).into();
         }
-        ProxyType::Waypoint | ProxyType::Ztunnel => return Vec::new(),
+        ProxyType::Waypoint => {
+            let own = Router::of(client.proxy, client.workload).view();
+            return [own, waypoints::fixed_view()].map(|view| Layer { view, profile: profile.clone() }).into();
+        }
+        ProxyType::Ztunnel => return Vec::new(),
     }
     let own = client.proxy.ips.first();
     let mut layers: Vec<Layer> =
@@ -74,6 +80,8 @@ pub(crate) struct ListenerInputs<'a, 's> {
     pub(crate) outbound: OutboundListenerInputs<'a, 's>,
     pub(crate) inbound: InboundListenerInputs<'a, 's>,
     pub(crate) gateways: GatewayListenerInputs<'a, 's>,
+    /// In ambient mode.
+    pub(crate) waypoints: Option<WaypointListenerInputs<'a, 's>>,
 }
 
 /// Inputs of the derivation of the settings of listeners.
@@ -101,6 +109,10 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
     outbound::derive_outbound(&inputs.outbound, &settings, outputs);
     outputs.resources.push(inbound::derive_inbound(&inputs.inbound, &settings));
     outputs.resources.push(gateways::derive_gateways(&inputs.gateways, &settings));
+    if let Some(inputs) = &inputs.waypoints {
+        outputs.resources.push(settings.flat_map("listeners/waypoint-fixed", waypoints::fixed_rows));
+        outputs.resources.push(waypoints::derive_waypoints(inputs, &settings));
+    }
 }
 
 /// ListenerSettings of the profiles in use.

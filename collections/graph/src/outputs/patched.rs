@@ -91,10 +91,10 @@ fn patch_resource(
     markers: &SlotValues,
 ) -> Option<Resource> {
     let encoded = resource.bytes(markers)?;
-    let gateway = program.proxy_type != ProxyType::Sidecar;
+    let proxy_type = program.proxy_type;
     let outcome = match key.resource_type {
-        ResourceType::Cluster => patch_cluster(&key.name, &encoded, &program.patches, gateway),
-        ResourceType::Listener => patch_listener(&encoded, &program.patches, gateway),
+        ResourceType::Cluster => patch_cluster(&key.name, &encoded, &program.patches, proxy_type),
+        ResourceType::Listener => patch_listener(&encoded, &program.patches, proxy_type),
         _ => PatchOutcome::Unchanged,
     };
     match outcome {
@@ -111,8 +111,8 @@ fn patch_resource(
 /// Whole resources that a program adds, with their names.
 fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, Bytes)> {
     match resource_type {
-        ResourceType::Cluster => added_resources(&program.patches, ApplyTo::Cluster),
-        ResourceType::Listener => added_resources(&program.patches, ApplyTo::Listener),
+        ResourceType::Cluster => added_resources(&program.patches, ApplyTo::Cluster, program.proxy_type),
+        ResourceType::Listener => added_resources(&program.patches, ApplyTo::Listener, program.proxy_type),
         _ => Vec::new(),
     }
 }
@@ -175,7 +175,7 @@ fn derive_patched_segments<'s>(
             let patched = |set: &PatchSetName| {
                 let program = cx.get(&programs, &(set.clone(), key.resource_type))?;
                 let context = match program.proxy_type {
-                    ProxyType::Sidecar => PatchContext::SidecarOutbound,
+                    ProxyType::Sidecar | ProxyType::Waypoint => PatchContext::SidecarOutbound,
                     _ => PatchContext::Gateway,
                 };
                 let facts = RouteTableContext { name: &key.name, context, service_ports };

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener_settings::{
     ListenerAttachments, ListenerExtension, ListenerProfile, Observation, config_of_listeners,
 };
 use sluice_model::{
     Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyConfig, ProxyKey, ProxyType, Telemetry,
-    Text, TrafficExtension,
+    Text, TrafficExtension, WaypointTarget, label,
 };
 
 use crate::content_names::content_hash;
@@ -30,6 +30,21 @@ pub(crate) struct Subject {
     namespace: Text,
     /// Its labels that a Telemetry or an extension of its namespace or the root namespace selects.
     labels: Labels,
+    /// It is a waypoint with the label of its Gateway: only objects with target references apply, or Telemetries of a whole
+    /// namespace.
+    waypoint: bool,
+}
+
+impl Subject {
+    /// Whether an object at `key` is attached to it.
+    fn has(&self, attachment: &Attachment, key: &ObjectKey, root: &Text) -> bool {
+        if !self.waypoint {
+            return attachment.is_for(key, &self.namespace, &self.labels);
+        }
+        let target =
+            WaypointTarget { namespace: &self.namespace, labels: &self.labels, root_namespace: root, service: None };
+        attachment.is_for_waypoint(key, &target)
+    }
 }
 
 /// Telemetry and extensions of proxies.
@@ -45,9 +60,12 @@ pub(crate) struct Attachments<'s> {
     pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
     /// Namespace whose Telemetries and extensions are for the whole mesh: one record.
     pub(crate) root: Collection<'s, (), Text>,
+    defaults: Collection<'s, (), AttachDefaults>,
+    index: AttachmentIndex<'s>,
 }
 
 /// Telemetries and extensions by namespace.
+#[derive(Clone)]
 struct AttachmentIndex<'s> {
     telemetries: Index<'s, Text, ObjectKey, Telemetry>,
     extensions: Index<'s, Text, ObjectKey, TrafficExtension>,
@@ -91,7 +109,7 @@ pub(crate) fn derive_attached<'s>(
     let config = mesh
         .map("listener_facts/default-config", |(), mesh| config_of_listeners(&mesh.default_config, ProxyType::Router));
     let facts = derive_facts(proxies, &subjects, &contents, &config);
-    Attachments { default, by_name, facts, extensions, root }
+    Attachments { default, by_name, facts, extensions, root, defaults, index: attachments }
 }
 
 /// TrafficExtensions, and WasmPlugins converted to extensions.
@@ -138,9 +156,12 @@ fn derive_subjects<'s>(
             let namespaces = BTreeSet::from([&proxy.namespace, &defaults.root]);
             let selected = namespaces.iter().flat_map(|namespace| cx.by(&labels, namespace));
             let selected: BTreeSet<Label> = selected.map(|((_, label), _)| label).collect();
-            let labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
-            let labels = labels.filter(|label| selected.contains(label)).collect();
-            Some(Subject { namespace: proxy.namespace.clone(), labels })
+            let waypoint = proxy.proxy_type == ProxyType::Waypoint && proxy.labels.contains_key(label::GATEWAY_NAME);
+            let mut labels: Labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            labels.retain(|key, value| {
+                (waypoint && *key == label::GATEWAY_NAME) || selected.contains(&(key.clone(), value.clone()))
+            });
+            Some(Subject { namespace: proxy.namespace.clone(), labels, waypoint })
         }
     })
 }
@@ -207,25 +228,30 @@ impl SubjectLookup {
         Self { telemetries: deps.by(&attachments.telemetries), extensions: deps.by(&attachments.extensions) }
     }
 
+    /// Those of a namespace, older ones first.
+    fn telemetries_of(self, cx: &Context, namespace: &str) -> Vec<(ObjectKey, Arc<Telemetry>)> {
+        let mut rows = cx.by(&self.telemetries, &Text::from(namespace));
+        rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        rows
+    }
+
     /// The oldest for the whole mesh, the oldest for the whole namespace, then those that select the subject, older
     /// ones first.
     fn telemetries(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<Arc<Telemetry>> {
-        let of = |namespace: &Text| {
-            let mut rows = cx.by(&self.telemetries, namespace);
-            rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
-            rows
-        };
-        let wide =
-            |telemetry: &Telemetry| telemetry.attachment.selector.is_empty() && !telemetry.attachment.has_targets();
-        let own = of(&subject.namespace);
+        let own = self.telemetries_of(cx, &subject.namespace);
         let mut found = Vec::new();
         if subject.namespace != *root {
-            found.extend(of(root).into_iter().map(|(_, telemetry)| telemetry).find(|telemetry| wide(telemetry)));
+            found.extend(
+                self.telemetries_of(cx, root)
+                    .into_iter()
+                    .map(|(_, telemetry)| telemetry)
+                    .find(|telemetry| is_wide(telemetry)),
+            );
         }
-        found.extend(own.iter().map(|(_, telemetry)| telemetry.clone()).find(|telemetry| wide(telemetry)));
-        let selected = own.into_iter().filter(|(key, telemetry)| {
-            !wide(telemetry) && telemetry.attachment.is_for(key, &subject.namespace, &subject.labels)
-        });
+        found.extend(own.iter().map(|(_, telemetry)| telemetry.clone()).find(|telemetry| is_wide(telemetry)));
+        let selected = own
+            .into_iter()
+            .filter(|(key, telemetry)| !is_wide(telemetry) && subject.has(&telemetry.attachment, key, root));
         found.extend(selected.map(|(_, telemetry)| telemetry));
         found
     }
@@ -237,11 +263,72 @@ impl SubjectLookup {
         let mut found: Vec<Arc<TrafficExtension>> = Vec::new();
         for namespace in own.chain((subject.namespace != *root).then_some(root)) {
             let mut rows = cx.by(&self.extensions, namespace);
-            rows.retain(|(key, extension)| extension.attachment.is_for(key, &subject.namespace, &subject.labels));
+            rows.retain(|(key, extension)| subject.has(&extension.attachment, key, root));
             rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
             found.extend(rows.into_iter().map(|(_, extension)| extension));
         }
-        found.sort_by_key(|extension| std::cmp::Reverse(extension.priority.unwrap_or(i32::MIN)));
-        found.iter().map(|extension| ListenerExtension::of(extension)).collect()
+        by_priority(found)
     }
+}
+
+/// Looks up what is attached to the traffic of a service at its waypoint, inside a `derive`.
+#[derive(Clone, Copy)]
+pub(crate) struct WaypointAttachments {
+    lookup: SubjectLookup,
+    defaults: Dep<(), AttachDefaults>,
+}
+
+impl WaypointAttachments {
+    /// Declares the look-ups.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, attachments: &Attachments<'s>) -> Self {
+        Self { lookup: SubjectLookup::on(deps, &attachments.index), defaults: deps.on(&attachments.defaults) }
+    }
+
+    /// The attachments of a service of a waypoint. Telemetries of the service's namespace follow those of the
+    /// waypoint's.
+    pub(crate) fn get(&self, cx: &Context, waypoint: &WaypointTarget<'_>) -> Option<Arc<ListenerAttachments>> {
+        let defaults = cx.get(&self.defaults, &())?;
+        let of_service = waypoint.service.map_or(waypoint.namespace, |(_, object)| object.namespace.as_str());
+        let mut namespaces: Vec<&str> = vec![waypoint.root_namespace];
+        for namespace in [waypoint.namespace, of_service] {
+            if !namespaces.contains(&namespace) {
+                namespaces.push(namespace);
+            }
+        }
+        let mut telemetries: Vec<Arc<Telemetry>> = Vec::new();
+        for namespace in &namespaces {
+            let rows = self.lookup.telemetries_of(cx, namespace);
+            telemetries.extend(rows.into_iter().map(|(_, telemetry)| telemetry).find(|found| is_wide(found)));
+        }
+        let own = self.lookup.telemetries_of(cx, of_service).into_iter();
+        let attached = own.filter(|(key, found)| !is_wide(found) && found.attachment.is_for_waypoint(key, waypoint));
+        telemetries.extend(attached.map(|(_, telemetry)| telemetry));
+        // Extensions of the waypoint's namespace come first.
+        if namespaces.len() > 1 {
+            namespaces.swap(0, 1);
+        }
+        let mut extensions: Vec<Arc<TrafficExtension>> = Vec::new();
+        for namespace in namespaces {
+            let mut rows = cx.by(&self.lookup.extensions, &Text::from(namespace));
+            rows.retain(|(key, extension)| extension.attachment.is_for_waypoint(key, waypoint));
+            rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+            extensions.extend(rows.into_iter().map(|(_, extension)| extension));
+        }
+        let telemetries: Vec<&Telemetry> = telemetries.iter().map(AsRef::as_ref).collect();
+        Some(Arc::new(ListenerAttachments {
+            observation: Observation::merge(&defaults.providers, &telemetries),
+            extensions: by_priority(extensions),
+        }))
+    }
+}
+
+/// Whether a Telemetry is for its whole namespace.
+fn is_wide(telemetry: &Telemetry) -> bool {
+    telemetry.attachment.selector.is_empty() && !telemetry.attachment.has_targets()
+}
+
+/// Extensions in a listener, higher priorities first.
+fn by_priority(mut found: Vec<Arc<TrafficExtension>>) -> Vec<ListenerExtension> {
+    found.sort_by_key(|extension| std::cmp::Reverse(extension.priority.unwrap_or(i32::MIN)));
+    found.iter().map(|extension| ListenerExtension::of(extension)).collect()
 }

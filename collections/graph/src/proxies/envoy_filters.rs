@@ -11,7 +11,7 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::{
     ApplyTo, Attachment, EnvoyFilter, EnvoyPatch, Labels, Layer, MeshConfig, ObjectKey, PatchContext, Proxy, ProxyKey,
-    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View,
+    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View, WaypointTarget,
 };
 
 use crate::content_names::content_hash;
@@ -152,9 +152,10 @@ impl EnvoyFilterHead {
 impl PatchHead {
     fn applies(&self, proxy: &Proxy, matches: impl Fn(&Text) -> bool) -> bool {
         let contexts: &[PatchContext] = match proxy.proxy_type {
-            ProxyType::Sidecar => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
+            // As in Istio, waypoints have the contexts of sidecars.
+            ProxyType::Sidecar | ProxyType::Waypoint => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
             ProxyType::Router => &[PatchContext::Gateway],
-            ProxyType::Waypoint | ProxyType::Ztunnel => &[],
+            ProxyType::Ztunnel => &[],
         };
         // Extension configs are subscribed by name, for both directions of traffic.
         let in_context =
@@ -211,7 +212,12 @@ impl Selection {
         if root != proxy.namespace {
             filters.extend(cx.by(&self.filters, &root));
         }
-        filters.retain(|(key, head)| head.attachment.is_for(key, &proxy.namespace, &proxy.labels));
+        let (namespace, labels) = (&proxy.namespace, &proxy.labels);
+        let waypoint = WaypointTarget { namespace, labels, root_namespace: &root, service: None };
+        filters.retain(|(key, head)| match proxy.proxy_type {
+            ProxyType::Waypoint => head.attachment.is_for_waypoint(key, &waypoint),
+            _ => head.attachment.is_for(key, namespace, labels),
+        });
         filters.sort_by(|a, b| order(&root, a, b));
         let matches = |pattern: &Text| {
             cx.get(&self.versions, pattern).is_some_and(|versions| versions.contains(&proxy.istio_version))

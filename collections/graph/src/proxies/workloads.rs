@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_model::{Labels, Proxy, ProxyKey, SidecarScope, Text, View};
+use sluice_model::{Labels, Proxy, ProxyKey, ProxyType, SidecarScope, Text, View};
 
 use super::selected_labels::SelectedLabels;
 use super::targets::ServiceTarget;
@@ -73,7 +73,9 @@ pub(crate) fn derive_proxy_workloads<'s>(
         let (targets, labels) = (deps.on(targets), deps.on(labels));
         move |cx, key, proxy| {
             let targets = cx.get(&targets, key).map(|targets| (*targets).clone()).unwrap_or_default();
-            let labels = cx.get(&labels, &()).map(|labels| labels.inbound(proxy)).unwrap_or_default();
+            // A waypoint is named by all of its labels, so that the first policy for it does not rename it.
+            let selected = (proxy.proxy_type != ProxyType::Waypoint).then(|| cx.get(&labels, &())).flatten();
+            let labels = selected.map(|labels| labels.inbound(proxy)).unwrap_or_default();
             Some(Workload { namespace: proxy.namespace.clone(), labels, targets, sidecar: WorkloadSidecar::of(proxy) })
         }
     })

@@ -13,13 +13,15 @@ mod slices;
 mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::WorkloadAddress;
 use sluice_model::{
-    AmbientService, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text, match_labels,
+    AmbientService, HboneDestination, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text,
+    match_labels,
 };
 
 use crate::inputs::ObjectCollections;
@@ -51,6 +53,8 @@ pub(crate) struct Ambient<'s> {
     pub(crate) workloads: Vec<Collection<'s, Text, AmbientWorkload>>,
     /// Policies by name (`NAMESPACE/NAME`).
     pub(crate) policies: Collection<'s, Text, Resource>,
+    /// The network of the cluster, empty if there is only one: one record.
+    pub(crate) network: Collection<'s, (), Text>,
 }
 
 /// A workload in the form that node proxies get.
@@ -60,11 +64,17 @@ pub(crate) struct AmbientWorkload {
     pub(crate) address: Resource,
     /// The encoded `Workload`: a part of the same bytes.
     pub(crate) workload: Resource,
+    /// Its waypoint, and the addresses that the waypoint serves.
+    pub(crate) waypoint: Option<(HboneDestination, Vec<IpAddr>)>,
 }
 
 impl From<WorkloadAddress> for AmbientWorkload {
     fn from(made: WorkloadAddress) -> Self {
-        Self { address: Resource::Encoded(made.address), workload: Resource::Encoded(made.workload) }
+        Self {
+            address: Resource::Encoded(made.address),
+            workload: Resource::Encoded(made.workload),
+            waypoint: made.waypoint,
+        }
     }
 }
 
@@ -98,7 +108,7 @@ pub(crate) fn derive_ambient<'s>(
         slices::derive_slices(inputs, &context, options),
         context.gateways.workloads.clone(),
     ];
-    Ambient { services, workloads, policies: context.policies.all }
+    Ambient { services, workloads, policies: context.policies.all, network }
 }
 
 /// The fields of the mesh config that every workload depends on.

@@ -83,6 +83,21 @@ impl Destinations {
     }
 }
 
+impl Destinations {
+    /// The service that clients in a namespace reach at a host.
+    pub(crate) fn service(&self, cx: &Context, host: &Host, namespace: &str) -> Option<Arc<Service>> {
+        self.hosts.get(cx, host).visible_to(namespace).cloned()
+    }
+
+    /// The rule that clients of a view follow for a service.
+    pub(crate) fn rule(&self, cx: &Context, service: &Service, view: &View) -> Option<DestinationRule> {
+        let policy = cx.get(&self.policy, &())?;
+        let nothing = Labels::new();
+        let client = RuleClient { namespace: view.namespace(), labels: view.labels().or(Some(&nothing)) };
+        select_rule(&rules_covering(cx, self.rules, &service.host), &policy, &service.host, &service.namespace, client)
+    }
+}
+
 /// The services, rules and views of a host.
 pub(crate) struct HostDestinations {
     host: Host,

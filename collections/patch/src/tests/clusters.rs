@@ -6,9 +6,9 @@ fn named(fields: ClusterMatch, operation: PatchOperation, context: PatchContext)
     EnvoyPatch { object: ObjectMatch::Cluster(fields), context, ..patch(ApplyTo::Cluster, operation, &value) }
 }
 
-fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchContext, gateway: bool) -> bool {
+fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchContext, proxy_type: ProxyType) -> bool {
     let patch = named(fields, PatchOperation::Merge, context);
-    match patch_cluster(name, &encoded(ApplyTo::Cluster, cluster), &[patch], gateway) {
+    match patch_cluster(name, &encoded(ApplyTo::Cluster, cluster), &[patch], proxy_type) {
         PatchOutcome::Unchanged => false,
         PatchOutcome::Changed(_) => true,
         PatchOutcome::Removed => panic!("removed"),
@@ -19,7 +19,7 @@ fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchConte
 fn clusters_match_by_the_parts_of_their_name() {
     let outbound = "outbound|80|v1|a.forge.svc.cluster.local";
     let cluster = json!({"name": outbound});
-    let finds = |fields: ClusterMatch| merges(outbound, &cluster, fields, PatchContext::Any, false);
+    let finds = |fields: ClusterMatch| merges(outbound, &cluster, fields, PatchContext::Any, ProxyType::Sidecar);
     let by = ClusterMatch::default;
     assert!(finds(by()));
     assert!(finds(ClusterMatch { name: outbound.into(), port: 1, ..by() }));
@@ -31,7 +31,7 @@ fn clusters_match_by_the_parts_of_their_name() {
     assert!(!finds(ClusterMatch { service: "b.forge.svc.cluster.local".into(), ..by() }));
     let sni = "outbound_.443_.v1_.a.forge.svc.cluster.local";
     let fields = ClusterMatch { port: 443, service: "a.forge.svc.cluster.local".into(), ..by() };
-    assert!(merges(sni, &json!({"name": sni}), fields, PatchContext::Gateway, true));
+    assert!(merges(sni, &json!({"name": sni}), fields, PatchContext::Gateway, ProxyType::Router));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn inbound_cluster_matches_by_its_services() {
     let cluster = json!({"name": "inbound|8080||", "metadata": metadata});
     let finds = |service: &str| {
         let fields = ClusterMatch { service: service.into(), ..ClusterMatch::default() };
-        merges("inbound|8080||", &cluster, fields, PatchContext::SidecarInbound, false)
+        merges("inbound|8080||", &cluster, fields, PatchContext::SidecarInbound, ProxyType::Sidecar)
     };
     assert!(finds("b.forge"));
     assert!(!finds("c.forge"));
@@ -48,14 +48,14 @@ fn inbound_cluster_matches_by_its_services() {
 
 #[test]
 fn patches_apply_in_their_context_only() {
-    for (name, gateway, side) in [
-        ("outbound|80||a", false, PatchContext::SidecarOutbound),
-        ("BlackHoleCluster", false, PatchContext::SidecarOutbound),
-        ("inbound|80||", false, PatchContext::SidecarInbound),
-        ("InboundPassthroughCluster", false, PatchContext::SidecarInbound),
-        ("outbound|80||a", true, PatchContext::Gateway),
+    for (name, proxy_type, side) in [
+        ("outbound|80||a", ProxyType::Sidecar, PatchContext::SidecarOutbound),
+        ("BlackHoleCluster", ProxyType::Sidecar, PatchContext::SidecarOutbound),
+        ("inbound|80||", ProxyType::Sidecar, PatchContext::SidecarInbound),
+        ("InboundPassthroughCluster", ProxyType::Sidecar, PatchContext::SidecarInbound),
+        ("outbound|80||a", ProxyType::Router, PatchContext::Gateway),
     ] {
-        let finds = |context| merges(name, &json!({"name": name}), ClusterMatch::default(), context, gateway);
+        let finds = |context| merges(name, &json!({"name": name}), ClusterMatch::default(), context, proxy_type);
         for context in [PatchContext::SidecarInbound, PatchContext::SidecarOutbound, PatchContext::Gateway] {
             assert_eq!(finds(context), context == side, "{name} {context:?}");
         }
@@ -67,12 +67,15 @@ fn patches_apply_in_their_context_only() {
 fn clusters_are_removed_and_added() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "outbound|80||a"}));
     let remove = named(ClusterMatch::default(), PatchOperation::Remove, PatchContext::Any);
-    assert_eq!(patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), false), PatchOutcome::Removed);
+    assert_eq!(
+        patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), ProxyType::Sidecar),
+        PatchOutcome::Removed
+    );
     let add = |name: &str| patch(ApplyTo::Cluster, PatchOperation::Add, &json!({"name": name, "altStatName": name}));
-    let added = added_resources(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster);
+    let added = added_resources(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster, ProxyType::Sidecar);
     assert_eq!(added.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
     // An added cluster changes no other cluster.
-    assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], false), PatchOutcome::Unchanged);
+    assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], ProxyType::Sidecar), PatchOutcome::Unchanged);
 }
 
 const TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
@@ -93,7 +96,7 @@ fn transport_socket_is_merged_by_name_and_nothing_else_is() {
         cluster["name"] = json!("c");
         changed(
             ApplyTo::Cluster,
-            patch_cluster("c", &encoded(ApplyTo::Cluster, &cluster), std::slice::from_ref(&over), false),
+            patch_cluster("c", &encoded(ApplyTo::Cluster, &cluster), std::slice::from_ref(&over), ProxyType::Sidecar),
         )
     };
     let own = || socket("tls", json!({"sni": "old", "maxSessionKeys": 3}));
@@ -107,4 +110,23 @@ fn transport_socket_is_merged_by_name_and_nothing_else_is() {
     assert_eq!(result["transportSocketMatches"][1]["transportSocket"], merged);
     assert_eq!(result["transportSocketMatches"][0]["transportSocket"], other);
     assert_eq!(result.get("transportSocket"), None);
+}
+
+#[test]
+fn waypoints_have_patches_of_outbound_clusters_and_add_inbound_ones() {
+    let merges = |name: &str, context| {
+        merges(name, &json!({"name": name}), ClusterMatch::default(), context, ProxyType::Waypoint)
+    };
+    assert!(merges("outbound|80||a", PatchContext::SidecarOutbound));
+    assert!(merges("outbound|80||a", PatchContext::Any));
+    for name in ["inbound-vip|80|http|a", "main_internal", "connect_originate"] {
+        assert!(!merges(name, PatchContext::Any), "{name}");
+    }
+    let add = |context| EnvoyPatch {
+        value: PatchValue(encoded(ApplyTo::Cluster, &json!({"name": "x"})).into()),
+        ..named(ClusterMatch::default(), PatchOperation::Add, context)
+    };
+    let added = |context| added_resources(&[add(context)], ApplyTo::Cluster, ProxyType::Waypoint).len();
+    assert_eq!(added(PatchContext::SidecarInbound), 1);
+    assert_eq!([PatchContext::Any, PatchContext::SidecarOutbound].map(added), [0, 0]);
 }

@@ -52,11 +52,11 @@ fn by_filter(name: &str, sub_filter: Option<&str>) -> ListenerMatch {
 }
 
 fn result(patches: &[EnvoyPatch]) -> Value {
-    changed(ApplyTo::Listener, patch_listener(&encoded(ApplyTo::Listener, &listener()), patches, false))
+    changed(ApplyTo::Listener, patch_listener(&encoded(ApplyTo::Listener, &listener()), patches, ProxyType::Sidecar))
 }
 
 fn outcome(patch: EnvoyPatch) -> PatchOutcome {
-    patch_listener(&encoded(ApplyTo::Listener, &listener()), &[patch], false)
+    patch_listener(&encoded(ApplyTo::Listener, &listener()), &[patch], ProxyType::Sidecar)
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -123,7 +123,10 @@ fn port_of_a_virtual_listener_matches_its_filter_chains() {
     listener["trafficDirection"] = json!("INBOUND");
     let fields = ListenerMatch { port: 443, ..ListenerMatch::default() };
     let patch = with(ApplyTo::NetworkFilter, PatchOperation::Add, fields, &echo("new"));
-    let result = changed(ApplyTo::Listener, patch_listener(&encoded(ApplyTo::Listener, &listener), &[patch], false));
+    let result = changed(
+        ApplyTo::Listener,
+        patch_listener(&encoded(ApplyTo::Listener, &listener), &[patch], ProxyType::Sidecar),
+    );
     assert_eq!(names(&result["filterChains"][0]["filters"]), ["first", MANAGER]);
     assert_eq!(names(&result["filterChains"][1]["filters"]), ["only", "new"]);
 }
@@ -230,7 +233,10 @@ fn transport_socket_of_the_same_name_is_merged_alone() {
     listener["filterChains"][0]["transportSocket"] = socket(json!({"requireSni": true}));
     let over = json!({"name": "n", "transportSocket": socket(json!({"sessionTimeout": "600s"}))});
     let merge = patch(ApplyTo::FilterChain, PatchOperation::Merge, &over);
-    let result = changed(ApplyTo::Listener, patch_listener(&encoded(ApplyTo::Listener, &listener), &[merge], false));
+    let result = changed(
+        ApplyTo::Listener,
+        patch_listener(&encoded(ApplyTo::Listener, &listener), &[merge], ProxyType::Sidecar),
+    );
     let chain = &result["filterChains"][0];
     assert_eq!(chain["transportSocket"], socket(json!({"requireSni": true, "sessionTimeout": "600s"})));
     assert_eq!(chain["name"], "http");
@@ -247,7 +253,8 @@ fn inline_routes_of_an_inbound_listener_are_patched() {
     listener["trafficDirection"] = json!("INBOUND");
     listener["filterChains"][0]["filters"][1]["typedConfig"]["routeConfig"] = table;
     let merge = patch(ApplyTo::HttpRoute, PatchOperation::Merge, &json!({"decorator": {"operation": "o"}}));
-    let patched = |patch: EnvoyPatch| patch_listener(&encoded(ApplyTo::Listener, &listener), &[patch], false);
+    let patched =
+        |patch: EnvoyPatch| patch_listener(&encoded(ApplyTo::Listener, &listener), &[patch], ProxyType::Sidecar);
     let result = changed(ApplyTo::Listener, patched(merge.clone()));
     let table = &result["filterChains"][0]["filters"][1]["typedConfig"]["routeConfig"];
     assert_eq!(table["virtualHosts"][0]["routes"][0]["decorator"]["operation"], "o");

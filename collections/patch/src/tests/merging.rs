@@ -2,8 +2,12 @@ use super::*;
 use crate::patch_cluster;
 
 fn merged(operation: PatchOperation, cluster: &Value, over: &Value) -> Value {
-    let outcome =
-        patch_cluster("c", &encoded(ApplyTo::Cluster, cluster), &[patch(ApplyTo::Cluster, operation, over)], false);
+    let outcome = patch_cluster(
+        "c",
+        &encoded(ApplyTo::Cluster, cluster),
+        &[patch(ApplyTo::Cluster, operation, over)],
+        ProxyType::Sidecar,
+    );
     changed(ApplyTo::Cluster, outcome)
 }
 
@@ -48,5 +52,5 @@ fn wrapped_default_value_is_merged_as_unset() {
 fn merging_an_equal_value_is_no_change() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "c", "altStatName": "x"}));
     let same = patch(ApplyTo::Cluster, PatchOperation::Merge, &json!({"altStatName": "x"}));
-    assert_eq!(patch_cluster("c", &cluster, &[same], false), PatchOutcome::Unchanged);
+    assert_eq!(patch_cluster("c", &cluster, &[same], ProxyType::Sidecar), PatchOutcome::Unchanged);
 }

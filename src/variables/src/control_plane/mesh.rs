@@ -259,7 +259,7 @@ pub(super) const AMBIENT: &[Variable] = &[
         "true",
         "Write the condition istio.io/VisibilityApplied into the statuses of ServiceEntries. Conditions about waypoints and policies are not written",
     ),
-    followed("PILOT_ENABLE_AMBIENT", Bool, "false", "Ambient mode: serve ztunnel. Waypoints are not configured yet"),
+    followed("PILOT_ENABLE_AMBIENT", Bool, "false", "Ambient mode: serve ztunnel and waypoints"),
     followed(
         "PILOT_ENABLE_SENDING_HBONE",
         Bool,

@@ -121,29 +121,39 @@ pub(super) const PROXIES: &[Variable] = &[
 
 /// Switches of features that do not exist here.
 pub(super) const FEATURES: &[Variable] = &[
-    default_only("AMBIENT_ENABLE_BAGGAGE", Bool, "false", "waypoints are not configured"),
+    default_only("AMBIENT_ENABLE_BAGGAGE", Bool, "false", "peer metadata is not sent as baggage"),
     default_only(
         "AMBIENT_ENABLE_MULTI_NETWORK_INGRESS",
         Bool,
         "false",
         "gateways keep ambient traffic in their network",
     ),
-    default_only("AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT", Bool, "false", "waypoints are not configured"),
-    default_only("ENABLE_INGRESS_WAYPOINT_ROUTING", Bool, "false", "waypoints are not configured"),
-    default_only("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", Bool, "false", "waypoints are not configured"),
-    default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "false", "waypoints are not configured"),
+    default_only(
+        "AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT",
+        Bool,
+        "false",
+        "waypoints always have the listeners of tunnels to other networks, and send to no other network",
+    ),
+    default_only("ENABLE_INGRESS_WAYPOINT_ROUTING", Bool, "false", "gateways do not send through waypoints"),
+    default_only(
+        "ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES",
+        Bool,
+        "false",
+        "policies with a selector do not apply to waypoints",
+    ),
+    default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "false", "waypoints are served with PILOT_ENABLE_AMBIENT"),
     default_only("PILOT_ENABLE_SIDECAR_LISTENING_HBONE", Bool, "false", "sidecars do not receive HBONE"),
     default_only(
         "PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE",
         Number,
         "0",
-        "waypoints and east-west gateways are not configured",
+        "the windows of HBONE connections have the default of Envoy",
     ),
     default_only(
         "PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE",
         Number,
         "0",
-        "waypoints and east-west gateways are not configured",
+        "the windows of HBONE connections have the default of Envoy",
     ),
     default_only("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", Bool, "false", "InferencePools have no effect"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::history::GraphVariant;
 use super::input_change::InputChange;
 use crate::mutate::mutate;
 use crate::objects::{foreign_object, mutate_object};
@@ -29,15 +30,22 @@ pub(super) struct ChangeGenerator<'s> {
     pool: Vec<Seed>,
     nodes: Vec<Value>,
     namespaces: Vec<String>,
+    /// Names of Gateways of waypoints.
+    waypoints: Vec<String>,
     /// The objects that exist, by their position in the pool.
     present: BTreeSet<usize>,
     connected: BTreeSet<String>,
 }
 
 impl<'s> ChangeGenerator<'s> {
-    /// A generator for a random case; `None` if there is no case.
-    pub(super) fn new(seeds: &'s Seeds, rng: &mut FuzzRng) -> Option<Self> {
-        let case = rng.choose(&seeds.cases)?;
+    /// A generator for a random case; `None` if there is no case. In ambient mode, half of the cases have a waypoint.
+    pub(super) fn new(seeds: &'s Seeds, variant: GraphVariant, rng: &mut FuzzRng) -> Option<Self> {
+        let with_waypoints: Vec<&CaseMesh> =
+            seeds.cases.iter().filter(|case| case.nodes.iter().any(is_waypoint)).collect();
+        let case = match rng.choose(&with_waypoints) {
+            Some(case) if variant == GraphVariant::Ambient && rng.once_in(2) => case,
+            _ => rng.choose(&seeds.cases)?,
+        };
         let mut pool: Vec<Seed> = case.objects.iter().take(MAX_CASE_OBJECTS).cloned().collect();
         let hosts = hosts(case);
         let labels = labels(case);
@@ -55,7 +63,9 @@ impl<'s> ChangeGenerator<'s> {
         let others: Vec<&Value> = seeds.cases.iter().flat_map(|case| &case.nodes).collect();
         nodes.extend((0..2).filter_map(|_| rng.choose(&others)).map(|node| (*node).clone()));
         let namespaces = namespaces.into_iter().collect();
-        Some(Self { seeds, case, pool, nodes, namespaces, present: BTreeSet::new(), connected: BTreeSet::new() })
+        let waypoints = waypoint_names(&pool);
+        let (present, connected) = (BTreeSet::new(), BTreeSet::new());
+        Some(Self { seeds, case, pool, nodes, namespaces, waypoints, present, connected })
     }
 
     /// Name of the case.
@@ -161,12 +171,13 @@ impl<'s> ChangeGenerator<'s> {
     fn namespace(&self, rng: &mut FuzzRng) -> InputChange {
         let name = rng.choose(&self.namespaces).map_or("default", String::as_str);
         let mut labels = Map::new();
+        let waypoint = rng.choose(&self.waypoints).map_or("waypoint", String::as_str);
         for (label, values) in [
             ("team", &["a", "b"][..]),
             ("topology.istio.io/network", &["network-1", "network-2"]),
             ("istio.io/dataplane-mode", &["ambient", "none"]),
             ("istio.io/rev", &["default", "canary"]),
-            ("istio.io/use-waypoint", &["waypoint", "none"]),
+            ("istio.io/use-waypoint", &[waypoint, waypoint, "none"]),
         ] {
             if rng.once_in(3)
                 && let Some(value) = rng.choose(values)
@@ -178,6 +189,20 @@ impl<'s> ChangeGenerator<'s> {
         let seed = Seed { cluster: "Kubernetes".into(), object };
         if rng.once_in(6) { InputChange::Delete(seed) } else { InputChange::Set(seed) }
     }
+}
+
+/// Whether a node is a waypoint.
+fn is_waypoint(node: &Value) -> bool {
+    node.get("id").and_then(Value::as_str).is_some_and(|id| id.starts_with("waypoint~"))
+}
+
+/// Names of the Gateways of waypoints.
+fn waypoint_names(pool: &[Seed]) -> Vec<String> {
+    let text = |seed: &Seed, path: &str| seed.object.pointer(path).and_then(Value::as_str).map(ToOwned::to_owned);
+    let is_waypoint = |seed: &&Seed| {
+        seed.kind() == "Gateway" && text(seed, "/spec/gatewayClassName").as_deref() == Some("istio-waypoint")
+    };
+    pool.iter().filter(is_waypoint).filter_map(|seed| text(seed, "/metadata/name")).collect()
 }
 
 /// A mesh config with a few fields, or no mesh config.

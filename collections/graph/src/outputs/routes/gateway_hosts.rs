@@ -113,7 +113,7 @@ pub(crate) fn plan_virtual_hosts(
                     port: server.port,
                     gateway: &bound.gateway,
                     namespace: &client.namespace,
-                    labels: &client.labels,
+                    labels: Some(&client.labels),
                 };
                 has_routes(&virtual_service, &of).then(|| {
                     sources.push(RouteSource {
@@ -277,6 +277,7 @@ fn routes_of(
             },
             alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
             session: mesh.sessions().session(&service.labels),
+            vip_kinds: None,
         })
     };
     let hash = |destination: &Destination| {
@@ -290,6 +291,7 @@ fn routes_of(
         namespace: &client.namespace,
         labels: &client.labels,
         is_tls: source.is_tls,
+        waypoint: false,
         append_x_forwarded_host: headers.append_x_forwarded_host,
         default_retry: mesh.default_retry(),
         shadow_suffix: mesh.shadow_suffix(),

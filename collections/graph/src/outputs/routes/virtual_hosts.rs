@@ -184,6 +184,7 @@ impl VirtualHostBuilder<'_> {
                 },
                 alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
                 session: self.mesh.sessions().session(&service.labels),
+                vip_kinds: None,
             })
         };
         build_routes(&RouteInputs {
@@ -193,6 +194,7 @@ impl VirtualHostBuilder<'_> {
             namespace: &self.client.namespace,
             labels: &self.client.labels,
             is_tls: false,
+            waypoint: false,
             append_x_forwarded_host: self.headers.append_x_forwarded_host,
             default_retry: self.mesh.default_retry(),
             shadow_suffix: self.mesh.shadow_suffix(),

@@ -32,9 +32,17 @@ pub(crate) struct ReachClient {
     labels: Labels,
     /// Hosts that EnvoyFilters for it refer to.
     patched: BTreeSet<Text>,
+    /// It is a waypoint.
+    pub(crate) is_waypoint: bool,
 }
 
 impl ReachClient {
+    /// A waypoint of this namespace.
+    pub(crate) fn waypoint(waypoint: &Router, namespace: &Text) -> Self {
+        let (router, labels) = (waypoint.clone(), waypoint.labels.clone());
+        Self { router, namespace: namespace.clone(), labels, patched: BTreeSet::new(), is_waypoint: true }
+    }
+
     /// The view of the clusters it gets.
     pub(crate) fn view(&self) -> View {
         View::Workload(format!("reach#{}", content_hash(self)).into())
@@ -97,7 +105,13 @@ fn derive_clients<'s>(inputs: &ReachInputs<'_, 's>) -> Collection<'s, ProxyKey, 
             let filters = patches.iter().flat_map(|patches| patches.filters()).collect::<BTreeSet<_>>();
             let patched = filters.into_iter().filter_map(|filter| cx.get(&named, filter));
             let patched = patched.flat_map(|names| (*names).clone()).collect();
-            Some(ReachClient { router: router.clone(), namespace: proxy.namespace.clone(), labels, patched })
+            Some(ReachClient {
+                router: router.clone(),
+                namespace: proxy.namespace.clone(),
+                labels,
+                patched,
+                is_waypoint: false,
+            })
         }
     })
 }
@@ -123,25 +137,13 @@ fn derive_reached<'s>(
         };
         gateways.map(row).collect::<Vec<_>>()
     });
-    let providers = inputs.mesh.map("reach/providers", |(), mesh| {
-        let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
-        services.map(|service| service.service.clone()).collect::<BTreeSet<Text>>()
-    });
-    let fetched = options.jwks_fetch != JwksFetch::ControlPlane;
-    let servers = inputs.objects.request_authentications.index("reach/key-servers", move |_, policy| {
-        let server = |keys: &JwtKeys| match keys {
-            JwtKeys::Uri { server, .. } => Some(Host::new(&server.service)),
-            _ => None,
-        };
-        let hosts: BTreeSet<Host> = policy.rules.iter().filter_map(|rule| server(&rule.keys)).collect();
-        let row = (policy.namespace.clone(), (policy.attachment.clone(), hosts));
-        (fetched && !row.1.1.is_empty()).then_some(row)
-    });
+    let providers = inputs.mesh.map("reach/providers", |(), mesh| provider_services(mesh));
+    let servers = index_key_servers("reach/key-servers", inputs.objects, options);
     let root = inputs.mesh.map("reach/root", |(), mesh| mesh.root_namespace.clone());
     distinct.derive_many("reach/hosts", |deps| {
         let (merged, providers, root) = (deps.on(&inputs.routers.merged), deps.on(&providers), deps.on(&root));
         let destinations = deps.by::<Text, ObjectKey, BTreeSet<Host>>(&destinations);
-        let servers = deps.by::<Text, ObjectKey, (Attachment, BTreeSet<Host>)>(&servers);
+        let servers = deps.by(&servers);
         move |cx, client: &ReachClient, ()| {
             let mut reached = ReachedHosts::new();
             let gateways = cx.get(&merged, &client.router).map(|merged| merged.gateways()).unwrap_or_default();
@@ -157,15 +159,48 @@ fn derive_reached<'s>(
             }
             let providers = cx.get(&providers, &()).map(|providers| (*providers).clone()).unwrap_or_default();
             for name in providers.iter().chain(&client.patched) {
-                match name.split_once('/') {
-                    Some((namespace, host)) => {
-                        reached.entry(Host::new(host)).or_default().insert(namespace.into());
-                    }
-                    None => drop(hosts.insert(Host::new(name))),
+                match named_service(name) {
+                    (host, Some(namespace)) => drop(reached.entry(host).or_default().insert(namespace)),
+                    (host, None) => drop(hosts.insert(host)),
                 }
             }
             reached.extend(hosts.into_iter().map(|host| (host, BTreeSet::new())));
             reached.into_iter().map(|(host, namespaces)| ((client.clone(), host), namespaces)).collect()
         }
     })
+}
+
+/// The JWKS servers of RequestAuthentications, with their attachment, by namespace.
+pub(crate) type KeyServers<'s> = Index<'s, Text, ObjectKey, (Attachment, BTreeSet<Host>)>;
+
+/// The JWKS servers that proxies fetch from.
+pub(crate) fn index_key_servers<'s>(
+    name: &str,
+    objects: &ObjectCollections<'s>,
+    options: &GraphOptions,
+) -> KeyServers<'s> {
+    let fetched = options.jwks_fetch != JwksFetch::ControlPlane;
+    objects.request_authentications.index(name, move |_, policy| {
+        let server = |keys: &JwtKeys| match keys {
+            JwtKeys::Uri { server, .. } => Some(Host::new(&server.service)),
+            _ => None,
+        };
+        let hosts: BTreeSet<Host> = policy.rules.iter().filter_map(|rule| server(&rule.keys)).collect();
+        let row = (policy.namespace.clone(), (policy.attachment.clone(), hosts));
+        (fetched && !row.1.1.is_empty()).then_some(row)
+    })
+}
+
+/// The services of the mesh's extension providers: `HOST`, or `NAMESPACE/HOST`.
+pub(crate) fn provider_services(mesh: &MeshConfig) -> BTreeSet<Text> {
+    let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
+    services.map(|service| service.service.clone()).collect()
+}
+
+/// Host and namespace of `HOST` or `NAMESPACE/HOST`.
+pub(crate) fn named_service(name: &str) -> (Host, Option<Text>) {
+    match name.split_once('/') {
+        Some((namespace, host)) => (Host::new(host), Some(namespace.into())),
+        None => (Host::new(name), None),
+    }
 }

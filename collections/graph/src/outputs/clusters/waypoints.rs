@@ -1,0 +1,148 @@
+//! Clusters of waypoints: those between their listeners, and those of the services that each serves (N23).
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Index};
+use sluice_envoy::cluster::{
+    ClusterProfile, HboneSettings, WaypointInputs, build_sds_external, build_waypoint,
+    build_waypoint_connect_originate, build_waypoint_fixed, uses_dns,
+};
+use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
+use sluice_model::{Layer, Proxy, Resource, ResourceKey, Text};
+
+use super::row;
+use crate::content_names::profile_text;
+use crate::outputs::endpoints::waypoints::{ServedServices, WaypointClients, WaypointOutputInputs, waypoint_settings};
+use crate::outputs::endpoints::{EndpointList, EndpointLookup};
+use crate::outputs::layers::LayerFacts;
+use crate::traffic::gateways::routers::Router;
+use crate::traffic::waypoints::ServedKey;
+
+/// The facts of a waypoint that its clusters depend on; for clusters with their endpoints, also those of the client.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct WaypointProfile {
+    cluster: ClusterProfile,
+    client: Option<EndpointClient>,
+}
+
+impl WaypointProfile {
+    fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
+        let client = tier.map(|tier| EndpointClient::of(proxy, tier).as_waypoint());
+        Self { cluster: ClusterProfile { dns_proxy: None, no_hbone: false, ..ClusterProfile::of(proxy) }, client }
+    }
+}
+
+/// The layers of a waypoint's own clusters: one for each tier, and one for all.
+pub(super) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
+    let view = Router::of(client.proxy, client.workload).view();
+    let tiers = client.tiers.iter().copied().map(Some).chain([None]);
+    let profile = |tier| profile_text(&WaypointProfile::of(client.proxy, tier));
+    tiers.map(|tier| Layer { view: view.clone(), profile: profile(tier) }).collect()
+}
+
+/// Clusters of waypoints.
+/// Key: layer and name. From: `waypoints/namespaces`, `waypoints/served`, `services`, `destination_rules`,
+/// `mesh_config`, the profiles of waypoints; `endpoints` of DNS services only.
+/// Changes when: the service does, or the rule for it. Size: (4 + ports of services × (1 + subsets)) × profiles, for
+/// each connected waypoint. Rejects: none.
+pub(super) fn derive_waypoints<'s>(
+    inputs: &WaypointOutputInputs<'_, 's>,
+    clients: &WaypointClients<'s>,
+) -> [Collection<'s, ResourceKey, Resource>; 2] {
+    let options = inputs.options.clone();
+    let settings = inputs.mesh.map("waypoints/cluster-settings", move |(), mesh| waypoint_settings(mesh, &options));
+    let hbone = inputs.mesh.map("waypoints/hbone-settings", |(), mesh| HboneSettings::new(mesh));
+    let root = inputs.mesh.map("waypoints/cluster-root-namespace", |(), mesh| mesh.root_namespace.clone());
+    let profiles = inputs.waypoints.proxies.derive("waypoints/cluster-profiles-of-proxies", |deps| {
+        let proxies = deps.on(inputs.proxies);
+        move |cx, key, waypoint: &Router| {
+            Some((waypoint.clone(), WaypointProfile::of(&*cx.get(&proxies, key)?, None).cluster))
+        }
+    });
+    let profiles = profiles.index("waypoints/cluster-profiles-by-content", |_, profile| [(profile.clone(), ())]);
+    let distinct: Collection<'s, (Router, ClusterProfile), ()> = profiles.distinct("waypoints/cluster-profiles");
+    let by_waypoint: Index<'s, Router, (Router, ClusterProfile), ()> =
+        distinct.index("waypoints/cluster-profiles-by-waypoint", |(waypoint, _), ()| [(waypoint.clone(), ())]);
+    let fixed = distinct.derive_many("waypoints/fixed-clusters", |deps| {
+        let (settings, hbone, namespaces) =
+            (deps.on(&settings), deps.on(&hbone), deps.on(&inputs.waypoints.namespaces));
+        move |cx, (waypoint, profile): &(Router, ClusterProfile), ()| {
+            let (Some(settings), Some(hbone)) = (cx.get(&settings, &()), cx.get(&hbone, &())) else {
+                return Vec::new();
+            };
+            let Some(namespace) = cx.get(&namespaces, waypoint) else { return Vec::new() };
+            let mut clusters = build_waypoint_fixed(&settings, profile, &hbone);
+            clusters.push(build_waypoint_connect_originate(&settings, &hbone, &namespace));
+            if profile.credential_socket {
+                clusters.push(build_sds_external(&settings));
+            }
+            let layer = layer(waypoint, profile, None);
+            clusters.iter().map(|cluster| row(&layer, cluster)).collect()
+        }
+    });
+    let of_services = inputs.waypoints.served.derive_many("waypoints/clusters", |deps| {
+        let served = ServedServices::on(deps, inputs);
+        let (settings, root) = (deps.on(&settings), deps.on(&root));
+        let (profiles, clients) = (deps.by(&by_waypoint), deps.by(clients));
+        let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
+        move |cx, key: &ServedKey, ()| {
+            let (Some(settings), Some(root)) = (cx.get(&settings, &()), cx.get(&root, &())) else { return Vec::new() };
+            let Some(found) = served.get(cx, key) else { return Vec::new() };
+            let service = &*found.service;
+            let (waypoint, _) = key;
+            // Only the clusters of services that Envoy resolves by DNS contain endpoints, and depend on the client.
+            let clients: Vec<Option<EndpointClient>> = if uses_dns(service) {
+                let rows = cx.by(&clients, &(waypoint.clone(), found.tier(&settings))).into_iter();
+                let distinct: BTreeSet<EndpointClient> = rows.map(|((_, client), _)| client).collect();
+                distinct.into_iter().map(Some).collect()
+            } else {
+                vec![None]
+            };
+            let listed = match clients.iter().any(Option::is_some) {
+                true => endpoints.of_service(cx, &service.key(), &root).unwrap_or_default(),
+                false => EndpointList::default(),
+            };
+            let (backends, gateways) = (listed.backends(), endpoints.gateways(cx, true));
+            let mut rows = Vec::new();
+            for ((_, profile), _) in cx.by(&profiles, waypoint) {
+                for client in &clients {
+                    let layer = layer(waypoint, &profile, client.clone());
+                    let assigned = client.clone().unwrap_or_default();
+                    for port in &service.ports {
+                        let load = |subset: &str| {
+                            let inputs = AssignmentInputs {
+                                settings: &settings,
+                                client: &assigned,
+                                service,
+                                port,
+                                subset,
+                                rule: found.rule.as_ref(),
+                                backends: &backends,
+                                gateways: &gateways,
+                                by_name: true,
+                            };
+                            Some(build_assignment(&inputs, ""))
+                        };
+                        let clusters = build_waypoint(&WaypointInputs {
+                            settings: &settings,
+                            profile: &profile,
+                            service,
+                            port,
+                            rule: found.rule.as_ref(),
+                            dns_load: &load,
+                        });
+                        rows.extend(clusters.iter().map(|cluster| row(&layer, cluster)));
+                    }
+                }
+            }
+            rows
+        }
+    });
+    [fixed, of_services]
+}
+
+fn layer(waypoint: &Router, cluster: &ClusterProfile, client: Option<EndpointClient>) -> Layer {
+    let profile: Text = profile_text(&WaypointProfile { cluster: cluster.clone(), client });
+    Layer { view: waypoint.view(), profile }
+}
