@@ -24,3 +24,4 @@ mod tea_shop;
 mod tokens;
 mod traffic_policy;
 mod virtual_hosts;
+mod waypoint;
