@@ -8,8 +8,11 @@ use crate::seeds::Seeds;
 /// Largest nesting of a mutated value, which sources accept.
 const MAX_DEPTH: usize = 90;
 
+/// A value with more values than that in it is not mutated again: each mutation can multiply them.
+const MAX_VALUES: usize = 20_000;
+
 /// A step of a path: a field or an element.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Field(String),
     Item(usize),
@@ -17,6 +20,42 @@ pub(crate) enum Step {
 
 /// The path from the root to a value.
 pub(crate) type Path = Vec<Step>;
+
+/// The number of values in a value, itself included.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// The path of the value at `index` of [`paths`], without a list of the others.
+fn path_at(mut value: &Value, mut index: usize) -> Path {
+    let mut path = Path::new();
+    while index > 0 {
+        index -= 1;
+        let mut skip = |inner: &Value| {
+            let values = count(inner);
+            let is_here = index < values;
+            index -= if is_here { 0 } else { values };
+            is_here
+        };
+        let next = match value {
+            Value::Object(fields) => {
+                fields.iter().find(|(_, inner)| skip(inner)).map(|(name, inner)| (Step::Field(name.clone()), inner))
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().find(|(_, inner)| skip(inner)).map(|(at, inner)| (Step::Item(at), inner))
+            }
+            _ => None,
+        };
+        let Some((step, inner)) = next else { break };
+        path.push(step);
+        value = inner;
+    }
+    path
+}
 
 /// The paths of all values in a value, the root first.
 pub(crate) fn paths(value: &Value) -> Vec<Path> {
@@ -67,11 +106,11 @@ pub(crate) fn remove(value: &mut Value, path: &[Step]) -> Option<Value> {
 pub fn mutate(value: &mut Value, root: &str, seeds: &Seeds, rng: &mut FuzzRng, times: usize) {
     for _ in 0..times {
         let Some(target) = value.pointer_mut(root) else { return };
-        let mut all = paths(target);
-        if all.len() > 1 {
-            all.remove(0);
+        let values = count(target);
+        if values > MAX_VALUES {
+            return;
         }
-        let Some(path) = rng.choose(&all).cloned() else { return };
+        let path = if values > 1 { path_at(target, 1 + rng.below(values - 1)) } else { Path::new() };
         change(target, &path, seeds, rng);
     }
 }
@@ -315,9 +354,8 @@ fn depth(value: &Value) -> usize {
 
 /// Replaces the value by another value of the same object.
 fn replace_by_copy(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
-    let all = paths(root);
-    let Some(other) = rng.choose(&all) else { return };
-    let copied = at(root, other).map(|value| value.clone());
+    let other = path_at(root, rng.below(count(root)));
+    let copied = at(root, &other).map(|value| value.clone());
     if let Some(copied) = copied
         && depth(&copied) + path.len() < MAX_DEPTH
         && copied.to_string().len() < 20_000
@@ -329,6 +367,29 @@ fn replace_by_copy(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_found_by_its_index() {
+        let value = json!({ "a": [1, { "b": {} }, []], "c": "x", "d": { "e": [[], [2]] } });
+        let all = paths(&value);
+        assert_eq!(all.len(), count(&value));
+        for (index, path) in all.iter().enumerate() {
+            assert_eq!(path_at(&value, index), *path);
+        }
+    }
+
+    #[test]
+    fn mutations_do_not_multiply_values_without_end() {
+        let mut value = json!({ "items": [] });
+        for turn in 0..20_000 {
+            let mut rng = FuzzRng::new(1, turn);
+            if let Some(items) = value["items"].as_array_mut() {
+                items.push(json!([turn]));
+            }
+            mutate(&mut value, "", &Seeds::default(), &mut rng, 1);
+        }
+        assert!(count(&value) <= MAX_VALUES * 201, "{} values", count(&value));
+    }
 
     #[test]
     fn a_turn_is_reproducible_and_turns_differ() {
