@@ -156,7 +156,10 @@ impl RunningControlPlane {
 
     /// The text of a page.
     pub(crate) async fn page(&self, path: &str) -> Result<String> {
-        let (status, text) = self.server.get(path).await?;
+        let (status, text) = self.server.get(path).await.with_context(|| {
+            let log = self.log().unwrap_or_default();
+            format!("log of sluiced:\n{}", &log[log.ceil_char_boundary(log.len().saturating_sub(4000))..])
+        })?;
         ensure!(status == 200, "{path}: {status} {text}");
         Ok(text)
     }

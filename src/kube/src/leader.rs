@@ -81,7 +81,7 @@ impl Election {
         stop: CancellationToken,
         mut work: impl FnMut(Term) -> W,
     ) {
-        let Some(client) = self.client.clone() else { return work(stop.into()).await };
+        let Some(client) = self.client.clone() else { return Box::pin(work(stop.into())).await };
         let name = lock.name().to_owned();
         let mut candidate = Candidate {
             lock: LockApi { client, namespace: self.namespace.clone(), lock },
@@ -98,7 +98,7 @@ impl Election {
                 if begins.is_some() {
                     sleep_until_due(begins).await;
                 }
-                work(own_term).await;
+                Box::pin(work(own_term)).await;
             }));
             let finished = tokio::select! {
                 finished = &mut working => Some(finished),

@@ -27,7 +27,8 @@ pub async fn catch_panic<T>(task: impl Future<Output = T>) -> Result<T, Panicked
 }
 
 /// Runs the task that `make` makes, and makes another one each time that it panics or fails, after a wait. Returns the
-/// result of the first one that succeeds.
+/// result of the first one that succeeds. The task is on the heap: it can be large, and each future around it would move and hold a
+/// copy, which exceeds the stack of a thread in builds without optimisation.
 pub async fn restart<T, F>(name: &str, make: impl FnMut() -> F) -> T
 where
     F: Future<Output = anyhow::Result<T>> + Send,
@@ -36,7 +37,8 @@ where
     let mut failures = 0;
     loop {
         let started = Instant::now();
-        let cause = match catch_panic(faults::run(name, Reaction::TaskRestarts, async { make().await })).await {
+        let cause = match catch_panic(faults::run(name, Reaction::TaskRestarts, async { Box::pin(make()).await })).await
+        {
             Ok(Ok(result)) => return result,
             Ok(Err(error)) => error,
             Err(panic) => panic.into(),

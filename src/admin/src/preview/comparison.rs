@@ -13,7 +13,7 @@ use sluice_xds::{StatusReader, Subscriptions, short_id, short_name};
 use super::concerned::{ConcernedProxy, ProxyGroup, groups};
 use super::fields::{FieldChange, changed_fields};
 use super::merged_groups::merge;
-use super::parts::{OutputsByType, Parts};
+use super::parts::{ChangedParts, Names, OutputsByType, Parts};
 use super::table_size::TableSizes;
 
 /// Changed resources that are listed.
@@ -73,12 +73,6 @@ pub(crate) struct ChangedResource {
     /// Number of fields that are not listed.
     fields_left_out: usize,
 }
-
-/// Names with their segments.
-type Names = BTreeMap<Text, BTreeSet<Text>>;
-
-/// Names and segments that the change writes, by type and layer.
-pub(super) type ChangedParts = BTreeMap<(ResourceType, Layer), Names>;
 
 /// One difference: a name in a group of proxies.
 struct Difference<'a> {

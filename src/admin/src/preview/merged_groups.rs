@@ -7,9 +7,8 @@ use std::sync::Arc;
 use sluice_engine::Snapshot;
 use sluice_model::{Layer, ResourceType};
 
-use super::comparison::ChangedParts;
 use super::concerned::ProxyGroup;
-use super::parts::OutputsByType;
+use super::parts::{ChangedParts, OutputsByType};
 
 /// A type, with the layers of a group that the change writes.
 type WrittenLayers = (ResourceType, Vec<Layer>);

@@ -13,6 +13,12 @@ use sluice_xds_protocol::wire::put_field;
 
 use crate::config_dump::message_json;
 
+/// Names with their segments.
+pub(super) type Names = BTreeMap<Text, BTreeSet<Text>>;
+
+/// Names and segments that a change writes, by type and layer.
+pub(super) type ChangedParts = BTreeMap<(ResourceType, Layer), Names>;
+
 /// The outputs that can have keys of each type, so that a look-up does not try all of them.
 pub(super) struct OutputsByType {
     resources: BTreeMap<ResourceType, Vec<Published<ResourceKey, Resource>>>,
