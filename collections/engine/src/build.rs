@@ -52,11 +52,22 @@ impl BuildState {
 
 /// One dataflow while it is built.
 pub(crate) struct DataflowContext {
-    pub(crate) number: usize,
+    number: usize,
     pub(crate) build: Rc<BuildState>,
+    /// What the names of its nodes begin with.
+    prefix: String,
 }
 
 impl DataflowContext {
+    pub(crate) fn new(number: usize, build: Rc<BuildState>) -> Self {
+        Self { number, build, prefix: String::new() }
+    }
+
+    /// The same dataflow, with one more prefix of names.
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Self {
+        Self { number: self.number, build: self.build.clone(), prefix: format!("{}{prefix}/", self.prefix) }
+    }
+
     /// Adds a node. Names are unique: a second `x` is named `x#2`.
     pub(crate) fn add_node(
         &self,
@@ -67,7 +78,8 @@ impl DataflowContext {
     ) -> (NodeId, Arc<CollectionGauges>) {
         let build = &self.build;
         let mut names = build.names.borrow_mut();
-        let mut unique = name.to_owned();
+        let name = format!("{}{name}", self.prefix);
+        let mut unique = name.clone();
         let mut copy = 1;
         while !names.insert(unique.clone()) {
             copy += 1;

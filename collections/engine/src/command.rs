@@ -200,6 +200,7 @@ impl WaitingCommands {
                     }
                     self.writes_of(*input).synced = Some(number);
                 }
+                WriteOp::DeleteWhere(_) => {}
             },
             // A later write must not take a place before the transaction.
             EngineCommand::Transaction(writes, _) => writes.iter().for_each(|(input, op)| {
@@ -208,7 +209,7 @@ impl WaitingCommands {
                     WriteOp::Set(key, ..) | WriteOp::Delete(key, _) => {
                         waiting.keys.remove(key);
                     }
-                    WriteOp::Replace(_) => {
+                    WriteOp::Replace(_) | WriteOp::DeleteWhere(_) => {
                         *waiting = ReplaceableWrites { synced: waiting.synced, ..Default::default() }
                     }
                     WriteOp::Synced => {}
@@ -250,7 +251,7 @@ impl WaitingCommands {
                 let keys = std::mem::take(&mut waiting.keys).into_values();
                 keys.chain(waiting.replace_all.take()).collect()
             }
-            WriteOp::Synced => Vec::new(),
+            WriteOp::DeleteWhere(_) | WriteOp::Synced => Vec::new(),
         };
         for number in obsolete {
             let at = self.position(number);
@@ -269,7 +270,7 @@ impl WaitingCommands {
                 }
             }
             WriteOp::Replace(_) if waiting.replace_all == Some(number) => waiting.replace_all = None,
-            WriteOp::Replace(_) => {}
+            WriteOp::Replace(_) | WriteOp::DeleteWhere(_) => {}
             WriteOp::Synced => waiting.synced = None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::dump::CollectionInfo;
 use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
-use crate::input_state::{InputRecord, WriteOp};
+use crate::input_state::{DeleteCondition, InputRecord, WriteOp};
 use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport, panic_message};
 use crate::options::EngineOptions;
-use crate::output::Snapshot;
+use crate::output::{Published, Snapshot};
 use crate::value::{Erased, Key, Value};
 use crate::worker::{DataflowThread, EpochCounters};
 
@@ -28,6 +28,23 @@ use crate::worker::{DataflowThread, EpochCounters};
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,
+}
+
+/// An engine that may have stopped. It does not keep the engine alive.
+pub(crate) struct WeakEngine(Weak<EngineInner>);
+
+impl WeakEngine {
+    pub(crate) fn upgrade(&self) -> Option<Engine> {
+        Some(Engine { inner: self.0.upgrade()? })
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
 }
 
 struct EngineInner {
@@ -171,6 +188,21 @@ impl Engine {
         self.inner.publisher.wait(&self.inner.clock, limit, Snapshot::all_synced)
     }
 
+    /// Waits until every input that a collection reads is synced. False when the time limit passes or the engine stops
+    /// first.
+    #[must_use]
+    pub fn wait_synced_of<K: Key, V: Value>(&self, of: &Published<K, V>, limit: Duration) -> bool {
+        self.inner.publisher.wait(&self.inner.clock, limit, |snapshot| snapshot.is_synced(of))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakEngine {
+        WeakEngine(Arc::downgrade(&self.inner))
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
     /// Waits until the dataflow thread has ended, and returns the panic that ended it, if one did. It ends by itself only
     /// after a panic.
     pub async fn stopped(&self) -> Option<String> {
@@ -249,6 +281,16 @@ impl Transaction {
     /// As [`Input::delete_from`].
     pub fn delete_from<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K, origin: Origin) {
         self.writes.push((input.number, WriteOp::Delete(Erased::new(key), Some(origin))));
+    }
+
+    /// Deletes all records of an input for which `condition` is true, with those that the transaction has set so far.
+    pub fn delete_where<K: Key, V: Value>(
+        &mut self,
+        input: &Input<K, V>,
+        condition: impl Fn(&K, &V) -> bool + Send + 'static,
+    ) {
+        let condition = move |key: &Erased, value: &Erased| condition(key.get(), value.get());
+        self.writes.push((input.number, WriteOp::DeleteWhere(DeleteCondition(Box::new(condition)))));
     }
 
     /// As [`Input::replace_all`].

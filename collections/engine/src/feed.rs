@@ -97,6 +97,28 @@ impl SnapshotPublisher {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Blocks until `ready` holds for the current snapshot, or the engine stops. Returns whether `ready` holds. Call
+    /// [`Self::interrupt`] when it depends on more than the snapshot.
+    fn wait_while_open(&self, ready: impl Fn(&Snapshot) -> bool) -> bool {
+        let mut subscribers = self.lock();
+        loop {
+            if ready(&self.current.load()) {
+                return true;
+            }
+            if subscribers.closed {
+                return false;
+            }
+            subscribers = self.changed.wait(subscribers).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Makes the threads that block test again what they wait for.
+    pub(crate) fn interrupt(&self) {
+        // With the lock: a thread has not tested yet, or waits already.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
     /// Blocks until `ready` holds for the current snapshot, the engine stops, or the time limit passes. Returns whether
     /// `ready` holds.
     pub(crate) fn wait(&self, clock: &Clock, limit: Duration, ready: impl Fn(&Snapshot) -> bool) -> bool {
@@ -178,6 +200,23 @@ impl Feed {
                 return None;
             }
         }
+    }
+
+    /// Blocks until there is a later snapshot, or `is_stopped` holds. False when the engine has stopped, and the last
+    /// snapshot was read.
+    pub(crate) fn wait_for_change(&self, is_stopped: impl Fn() -> bool) -> bool {
+        let seen = self.seen.revision;
+        self.publisher.wait_while_open(|now| now.revision != seen || is_stopped())
+    }
+
+    /// The snapshot of the last batch.
+    pub(crate) fn seen(&self) -> &Snapshot {
+        &self.seen
+    }
+
+    /// The publisher that it reads.
+    pub(crate) fn publisher(&self) -> &Arc<SnapshotPublisher> {
+        &self.publisher
     }
 
     /// The next batch; ready with `None` once the engine has stopped and every batch was returned.
@@ -309,6 +348,17 @@ impl Batch {
     }
 }
 
+/// What an [`Event`] does to a record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EventKind {
+    /// There was no such record.
+    Added,
+    /// The record has another value.
+    Updated,
+    /// There is no such record any more.
+    Removed,
+}
+
 /// A change of one record. `old` and `new` differ, and at least one of them is present.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event<K, V> {
@@ -321,6 +371,22 @@ pub struct Event<K, V> {
 }
 
 impl<K: Key, V: Value> Event<K, V> {
+    /// The value after the change or, if the record is removed, before it.
+    #[must_use]
+    pub fn latest(&self) -> Option<&Arc<V>> {
+        self.new.as_ref().or(self.old.as_ref())
+    }
+
+    /// Whether the record is added, updated or removed.
+    #[must_use]
+    pub fn kind(&self) -> EventKind {
+        match (&self.old, &self.new) {
+            (None, _) => EventKind::Added,
+            (Some(_), Some(_)) => EventKind::Updated,
+            (Some(_), None) => EventKind::Removed,
+        }
+    }
+
     fn of(event: &ErasedEvent) -> Self {
         Self {
             key: event.key.arc(),

@@ -89,6 +89,12 @@ impl<K: Key, V: Value> Input<K, V> {
         self.send(WriteOp::Replace(rows.collect()));
     }
 
+    /// As [`Self::replace_all`], with the origin of each record.
+    pub fn replace_all_from(&self, rows: impl IntoIterator<Item = (K, V, Origin)>) {
+        let rows = rows.into_iter().map(|(key, value, origin)| (Erased::new(key), Erased::new(value), Some(origin)));
+        self.send(WriteOp::Replace(rows.collect()));
+    }
+
     /// Marks the initial state as written. A collection that derives from synced inputs only is synced itself.
     pub fn mark_synced(&self) {
         self.send(WriteOp::Synced);

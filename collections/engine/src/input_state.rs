@@ -6,6 +6,7 @@ use std::sync::Arc;
 use differential_dataflow::consolidation::consolidate_updates;
 
 use crate::epoch::Origin;
+use crate::metrics::CollectionGauges;
 use crate::network::{NetworkInput, OperatorNetwork};
 use crate::node::NodeId;
 use crate::rows::ShardedRows;
@@ -18,7 +19,20 @@ pub(crate) enum WriteOp {
     Set(Erased, Erased, Option<Origin>),
     Delete(Erased, Option<Origin>),
     Replace(Vec<(Erased, Erased, Option<Origin>)>),
+    /// Only transactions have it: their sender waits, so that no queue grows.
+    DeleteWhere(DeleteCondition),
     Synced,
+}
+
+/// Whether a record is deleted, by its key and value.
+pub(crate) struct DeleteCondition(pub(crate) ErasedCondition);
+
+type ErasedCondition = Box<dyn Fn(&Erased, &Erased) -> bool + Send>;
+
+impl std::fmt::Debug for DeleteCondition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DeleteCondition")
+    }
 }
 
 impl WriteOp {
@@ -26,7 +40,7 @@ impl WriteOp {
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Replace(rows) => rows.len().max(1),
-            Self::Set(..) | Self::Delete(..) | Self::Synced => 1,
+            Self::Set(..) | Self::Delete(..) | Self::DeleteWhere(_) | Self::Synced => 1,
         }
     }
 }
@@ -134,7 +148,7 @@ impl InputState {
     }
 
     /// Adds a write to the open epoch; the last write of a key wins. Returns whether the synced state changed.
-    pub(crate) fn write(&mut self, op: WriteOp) -> bool {
+    pub(crate) fn write(&mut self, op: WriteOp, gauges: &CollectionGauges) -> bool {
         match op {
             WriteOp::Set(key, value, origin) => drop(self.pending.insert(key, Some((value, origin)))),
             WriteOp::Delete(key, origin) => {
@@ -152,9 +166,26 @@ impl InputState {
                     self.pending.insert(key, Some((value, origin)));
                 }
             }
+            WriteOp::DeleteWhere(condition) => self.delete_where(&condition, gauges),
             WriteOp::Synced => return !std::mem::replace(&mut self.synced, true),
         }
         false
+    }
+
+    /// Deletes the records that meet a condition, with the writes of the open epoch so far.
+    fn delete_where(&mut self, DeleteCondition(condition): &DeleteCondition, gauges: &CollectionGauges) {
+        // A record for which the condition panics stays.
+        let is_deleted = |key: &Erased, value: &Erased| gauges.catch_panic(key, || condition(key, value)) == Some(true);
+        self.pending.iter_mut().for_each(|(key, write)| {
+            if write.as_ref().is_some_and(|(value, _)| is_deleted(key, value)) {
+                *write = None;
+            }
+        });
+        for (key, row) in self.rows.iter() {
+            if !self.pending.contains_key(key) && is_deleted(key, &row.value) {
+                self.pending.insert(key.clone(), None);
+            }
+        }
     }
 
     /// Sends the effective changes of the open epoch to the network, and appends them to `changes` in the order of

@@ -70,11 +70,12 @@
 //! | [`Index::group`] | differential's `reduce_core` over an arrangement | the arrangements of rows and of values |
 //! | [`Collection::map`], [`filter`](Collection::filter), [`filter_map`](Collection::filter_map), [`flat_map`](Collection::flat_map), [`index`](Collection::index) | the engine's, one record at a time (`operators/record.rs`) | none, except owners of renamed keys |
 //! | [`Collection::union`], [`union_merge`](Collection::union_merge) | the engine's (`operators/merge.rs`) | the rows of the parents |
+//! | [`Collection::union_disjoint`] | the engine's (`operators/disjoint.rs`) | none |
 //! | [`Index::distinct`] | the engine's (`operators/distinct.rs`) | a count per key |
 //! | [`Collection::group_chunks`] | the engine's (`operators/chunk.rs`) | the keys in order, the last outputs, the rows of its parent |
 //! | [`Collection::restrict`] | the engine's (`operators/restrict.rs`) | the rows, their keys by group while not all pass |
 //! | [`Collection::incremental`] | the user's, an [`Incremental`] | that of the user, the last outputs, the rows of its parent |
-//! | [`Collection::derive`], [`derive_many`](Collection::derive_many) | the engine's (`operators/lookup.rs`) | hashes of look-ups, the last outputs, one store per collection or index looked up |
+//! | [`Collection::derive`], [`derive_many`](Collection::derive_many) | the engine's (`operators/lookup.rs`) | hashes of look-ups, the filters of fetches, the last outputs, one store per collection or index looked up |
 //!
 //! The engine also uses differential's update triples `(record, time, diff)` and their consolidation everywhere, its
 //! input sessions, and the traces of its arrangements for dumps and explanations.
@@ -94,25 +95,59 @@
 //! Use relations (`join`, `group`, `union`, …) where the relation itself is wanted, and `derive` for "for this object,
 //! look up those objects". Both return a [`Collection`].
 //!
+//! # A controller
+//! A controller needs sources, a graph, and handlers:
+//! - A *source* is code outside the engine that writes an [`Input`]. A source replaces everything when it has read everything
+//!   again ([`Input::replace_all`]), which causes changes only where something differs, and then calls
+//!   [`Input::mark_synced`].
+//! - The *graph* is built once. What comes and goes, such as clusters, are records, not collections: [`Members`] is a set of
+//!   collections that changes while the engine runs.
+//! - A *handler* ([`Engine::register`]) is called with the changes of a published collection, on a thread of its own. Code on
+//!   an async runtime awaits [`Feed::next`] instead.
+//!
+//! # Fetches
+//! A closure of [`derive`](Collection::derive) reads other collections with [`Context::get`] (a key), [`Context::by`] (an
+//! index key), [`Context::fetch`] and [`Context::fetch_by`] (a [`RecordFilter`]: keys, labels, selectors, any condition). It
+//! runs again when a change concerns what it read: for a filter, when a record passes it before or after the change.
+//! [`Context::fetch_part`] limits that to changes of a part of each record, and [`Context::exists`] to its presence.
+//!
 //! # Coming from krt
 //! Istio's `krt` has the same purpose. Its operations and their counterparts here; `tests/conformance.rs` covers them:
 //!
 //! | krt | here |
 //! |---|---|
 //! | `NewCollection`, `NewManyCollection`, `MapCollection` | [`Collection::derive`] or `filter_map`, `derive_many` or `flat_map`, `map` |
-//! | `NewSingleton`, `NewManyFromNothing` | `derive`, `derive_many` of a [`DataflowBuilder::fixed`] collection with key `()` |
-//! | `NewStatusCollection` | a `derive` that returns (status, output), and a `map` or `filter_map` of each part |
-//! | `Fetch`, `FetchOne`, `ResourceExists`, `Index.Fetch` | [`Context::all`], [`Context::get`], [`Context::by`] |
-//! | `FilterKey`, `FilterIndex`, `FilterLabel`, `FilterGeneric` | the key; an index by what is filtered on; conditions in the closure |
-//! | `PartialFetch` | `map` to the part that matters, then look that up: an equal part is no change |
+//! | `NewSingleton`, `NewManyFromNothing` | [`DataflowBuilder::singleton`], [`DataflowBuilder::derive_all`] |
+//! | `NewStatusCollection`, `NewStatusManyCollection`, `ObjectWithStatus` | [`Collection::derive_with_status`], [`Collection::derive_many_with_status`], [`ObjectWithStatus`] |
+//! | `Fetch`, `FetchOne`, `ResourceExists`, `Index.Fetch` | [`Context::fetch`], [`Context::fetch_one`] or `get`, [`Context::exists`], [`Context::fetch_by`] or `by` |
+//! | `FetchOrList` without a context | [`Snapshot::fetch`] |
+//! | `FilterObjectName`, `FilterKey`, `FilterKeys` | [`RecordFilter::key`] with a [`NamespacedName`], [`RecordFilter::keys`] |
+//! | `FilterLabel`, `FilterSelects`, `FilterSelectsNonEmpty`, `FilterGeneric` | [`RecordFilter::labels`], [`RecordFilter::selects`], [`RecordFilter::selects_non_empty`], [`RecordFilter::matching`] |
+//! | `FilterIndex` | [`Context::fetch_by`] |
+//! | `PartialFetch`, `PartialFetchComparable` | [`Context::fetch_part`]; or `map` to the part that matters, and look that up |
 //! | `DiscardResult` | [`Context::discard_result`] |
-//! | `NewIndex`, `Index.AsCollection` | [`Collection::index`], [`Index::group`] |
-//! | `JoinCollection`, `JoinWithMergeCollection` | [`Collection::union`], [`Collection::union_merge`] |
-//! | `NestedJoinWithMergeCollection` | records of all members in one collection keyed by (member, key), `index` by key, [`Index::group`] |
-//! | `NewStaticCollection`, `Reset`, `ConditionalUpdateObject` | [`Input::set`], [`Input::replace_all`]; an equal value is no change |
-//! | `RecomputeTrigger`, `RecomputeProtected` | an input with key `()` that the closure looks up; the protected value is its value |
-//! | `WithName`, `WithMetadata` | the name argument of each operation, [`Collection::with_metadata`] |
-//! | `Register`, `RegisterBatch`, `HasSynced`, `WaitUntilSynced` | [`Feed`], [`Batch::all_synced`], [`Snapshot::is_synced`], [`Engine::wait_synced`] |
+//! | `NewIndex`, `NewNamespaceIndex`, `Index.AsCollection`, `FetchIndexObjects` | [`Collection::index`], [`Collection::by_namespace`], [`Index::collect`] or [`Index::group`], `get` of that |
+//! | `JoinCollection`, also with `WithJoinUnchecked` | [`Collection::union`], [`Collection::union_disjoint`] |
+//! | `JoinWithMergeCollection`, `NestedJoinWithMergeCollection` | [`Collection::union_merge`], [`Collection::merge_members`] of [`DataflowBuilder::members`] |
+//! | `NewStatic`, `NewStaticCollection`: `UpdateObject`, `DeleteObject`, `DeleteObjects`, `Reset` | [`DataflowBuilder::input_with`]: [`Input::set`], [`Input::delete`], [`Transaction::delete_where`], [`Input::replace_all`] |
+//! | `ConditionalUpdateObject` | [`Input::set`]: an equal value is never a change |
+//! | `NewInformer`, `FileCollection`, `FileSingleton` | a source outside the engine that writes an [`Input`] |
+//! | `RecomputeTrigger`, `RecomputeProtected` | [`Trigger`] with [`Context::depend_on`], [`Protected`] |
+//! | `WithName`, `WithMetadata`, `OptionsBuilder` | the name argument of each operation, [`Collection::with_metadata`], [`DataflowBuilder::with_prefix`] |
+//! | `WithObjectAugmentation` | [`Labeled`], [`LabelSelecting`], [`Namespaced`] for the value or the key |
+//! | `Register`, `RegisterBatch`, `UnregisterHandler` | [`Engine::register`], [`Engine::register_batch`], [`HandlerRegistration`], [`Feed`] |
+//! | `HasSynced`, `WaitUntilSynced` of collections and handlers | [`Snapshot::is_synced`], [`Engine::wait_synced_of`], [`HandlerRegistration::wait_synced`] |
+//! | `GetKey`, `List`, `Metadata` | [`Snapshot::get`], [`Snapshot::iter`], [`Engine::graph`] |
+//! | `DebugHandler`, `WithDebugging` | [`DebugHandler`] |
+//! | `WithStop` | the engine stops when its last handle is dropped |
+//!
+//! What differs, because all collections change together in epochs:
+//! - A closure that reads several collections never sees one of them at an earlier time than another, and runs once for all
+//!   changes of an epoch.
+//! - A handler that does not keep up gets the net change since its last call, so that no queue grows without limit. An object
+//!   that is added and removed between two calls is not reported.
+//! - If two records make the same output key, the smaller value wins, in any order of arrival; in krt that is undefined.
+//! - A status is discarded together with the output of a run, and a singleton has the key `()`: another value is an update.
 //!
 //! # Rules for closures
 //! - A closure is pure: its result depends only on its arguments and on what [`Context`] returns. It also runs for
@@ -134,33 +169,39 @@
 //! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records
 //! that a record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
 //! [`Engine::derivations`] reports the same for all records of a collection, one step back.
-//! [`Engine::inputs`] returns all inputs at one epoch, for a second engine of the same graph.
+//! [`Engine::inputs`] returns all inputs at one epoch, for a second engine of the same graph. [`DebugDump`] serialises all
+//! collections in the form of krt's debug page, and a [`DebugHandler`] those of all engines of a program.
 //!
 //! # Modules
 //! A module uses only modules of the lines above it:
-//! - values: `value`, `update`, `epoch`, `clock`, `metrics`, `options`
+//! - values: `value`, `update`, `epoch`, `clock`, `metrics`, `options`, `filter`
 //! - state: `rows`, `store`, `spines` (differential dataflow)
 //! - operators: `operators`, `network`
 //! - the graph: `node`, `input_state`, `input_snapshot`, `output`, `explanation`, `feed`, `command`, `build`
-//! - typed handles: `collection`, `operations`, `input`, `builder`
-//! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`, `derivations`
+//! - typed handles: `collection`, `operations`, `input`, `builder`, `names`, `trigger`, `members`
+//! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`, `derivations`, `handlers`, `debug`
 
 mod build;
 mod builder;
 mod clock;
 mod collection;
 mod command;
+mod debug;
 mod derivations;
 mod dump;
 mod engine;
 mod epoch;
 mod explanation;
 mod feed;
+mod filter;
+mod handlers;
 mod input;
 mod input_snapshot;
 mod input_state;
 mod inspect;
+mod members;
 mod metrics;
+mod names;
 mod network;
 mod node;
 mod operations;
@@ -170,6 +211,7 @@ mod output;
 mod rows;
 mod spines;
 mod store;
+mod trigger;
 mod update;
 mod value;
 mod worker;
@@ -177,19 +219,26 @@ mod worker;
 pub use builder::{DataflowBuilder, GraphBuilder};
 pub use clock::Clock;
 pub use collection::{Collection, Index};
+pub use debug::{DebugDump, DebugHandler};
 pub use derivations::{Derivation, Derivations, KeysRead};
 pub use dump::{CollectionInfo, Dump};
 pub use engine::{Engine, Transaction};
 pub use epoch::{Epoch, EpochTiming, Origin};
 pub use explanation::{Cause, ChangedKeys, EpochSummary, Explanation, HistoryQuery, Reason, Write};
-pub use feed::{Batch, Event, Feed};
+pub use feed::{Batch, Event, EventKind, Feed};
+pub use filter::{LabelSelecting, Labeled, RecordFilter};
+pub use handlers::{ExistingState, HandlerRegistration};
 pub use input::Input;
 pub use input_snapshot::InputsSnapshot;
 pub use input_state::InputRecord;
+pub use members::{Member, MemberCollections, Members};
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
+pub use names::{InvalidName, Namespaced, NamespacedName};
 pub use operations::derive::Deps;
+pub use operations::status::{ObjectWithStatus, StatusAndOutput};
 pub use operators::incremental::Incremental;
 pub use operators::lookup::{Context, Dep, IndexDep};
 pub use options::{EngineOptions, HistoryLimits};
 pub use output::{Published, Snapshot};
+pub use trigger::{Protected, Trigger};
 pub use value::{Key, Value};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::epoch::{Epoch, EpochTiming};
+use crate::filter::RecordFilter;
 use crate::node::NodeId;
 use crate::store::ValueConflicts;
 use crate::update::{Update, by_key};
@@ -172,6 +173,21 @@ impl Snapshot {
         let first = ContentOrdered(Erased::new(first));
         let rows = self.map(of.slot).into_iter().flat_map(move |map| map.range(first.clone()..));
         rows.map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
+    }
+
+    /// The records that pass a filter, sorted by key.
+    #[must_use]
+    pub fn fetch<K: Key, V: Value>(&self, of: &Published<K, V>, filter: &RecordFilter<K, V>) -> Vec<(Arc<K>, Arc<V>)> {
+        let Some(map) = self.map(of.slot) else { return Vec::new() };
+        let shared = |key: &ContentOrdered, record: &PublishedRecord| (key.0.arc::<K>(), record.value.arc::<V>());
+        let found: Vec<(Arc<K>, Arc<V>)> = match filter.only_keys() {
+            Some(keys) => {
+                let keys = keys.iter().map(|key| ContentOrdered(Erased::new(key.clone())));
+                keys.filter_map(|key| map.get(&key).map(|record| shared(&key, record))).collect()
+            }
+            None => map.iter().map(|(key, record)| shared(key, record)).collect(),
+        };
+        found.into_iter().filter(|(key, value)| filter.meets_conditions(key, value)).collect()
     }
 
     /// Number of records.

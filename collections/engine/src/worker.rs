@@ -220,8 +220,9 @@ impl DataflowThread {
 
     fn write(&mut self, input: usize, op: WriteOp) -> usize {
         let weight = op.weight();
-        self.nodes[self.inputs[input].node].gauges.record_input(weight);
-        self.sync_changed |= self.inputs[input].write(op);
+        let gauges = &self.nodes[self.inputs[input].node].gauges;
+        gauges.record_input(weight);
+        self.sync_changed |= self.inputs[input].write(op, gauges);
         self.written.push(input);
         weight
     }

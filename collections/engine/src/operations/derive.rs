@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::build::{CollectionCore, DataflowContext};
 use crate::collection::{Collection, Index};
@@ -57,6 +58,23 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
             let f = setup(deps);
             Box::new(move |cx, key, value, out| {
                 out.extend(f(cx, key.get(), value.get()).map(|made| (key.clone(), Erased::new(made))));
+            })
+        }))
+    }
+
+    /// As [`Self::derive`], with values that the closure may share.
+    pub(crate) fn derive_shared<V2: Value, F>(
+        &self,
+        name: &str,
+        setup: impl FnOnce(&mut Deps<'s>) -> F,
+    ) -> Collection<'s, K, V2>
+    where
+        F: Fn(&Context, &K, &Arc<V>) -> Option<V2> + 'static,
+    {
+        Collection::of(derived(&self.core, name, false, |deps| {
+            let f = setup(deps);
+            Box::new(move |cx, key, value, out| {
+                out.extend(f(cx, key.get(), &value.arc()).map(|made| (key.clone(), Erased::new(made))));
             })
         }))
     }

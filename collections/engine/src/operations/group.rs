@@ -32,6 +32,12 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         Collection::of(core)
     }
 
+    /// The rows of each index key, sorted by source key, as one value. Each change of a row copies all rows of its key, so
+    /// it is not for keys with very many rows.
+    pub fn collect(&self, name: &str) -> Collection<'s, I, Vec<(K, R)>> {
+        self.group(name, |_, rows| Some(rows.iter().map(|(key, row)| ((*key).clone(), (*row).clone())).collect()))
+    }
+
     /// The index keys that have a row. A change costs the same however many rows a key has.
     pub fn distinct(&self, name: &str) -> Collection<'s, I, ()> {
         let dataflow = &self.core.dataflow;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::CollectionGauges;
+use crate::operators::filtered::{FilteredLookup, FilteredReaders};
 use crate::operators::record::{KeyOwners, update_owners};
 use crate::rows::ShardedRows;
 use crate::store::{IndexStoreRef, KeyedStoreRef};
@@ -16,13 +17,13 @@ use crate::value::{Erased, Key, PrecomputedHash, TypeMarker, Value};
 
 /// A collection that a `derive` closure may look up.
 pub struct Dep<K, V> {
-    number: u32,
+    pub(super) number: u32,
     types: TypeMarker<(K, V)>,
 }
 
 /// An index that a `derive` closure may look up.
 pub struct IndexDep<I, K, R> {
-    number: u32,
+    pub(super) number: u32,
     types: TypeMarker<(I, K, R)>,
 }
 
@@ -62,6 +63,7 @@ pub(crate) enum LookupTable {
 pub struct Context {
     tables: Vec<LookupTable>,
     lookups: RefCell<Vec<LookupHash>>,
+    filtered: RefCell<Vec<FilteredLookup>>,
     /// The look-ups with their keys, while an explanation needs them.
     trail: RefCell<Option<Vec<Lookup>>>,
     discard: Cell<bool>,
@@ -69,7 +71,8 @@ pub struct Context {
 
 impl Context {
     pub(crate) fn new(tables: Vec<LookupTable>) -> Self {
-        Self { tables, lookups: RefCell::default(), trail: RefCell::default(), discard: Cell::new(false) }
+        let (lookups, filtered, trail) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { tables, lookups, filtered, trail, discard: Cell::new(false) }
     }
 
     /// The value of `key`, if the collection has the key.
@@ -113,14 +116,31 @@ impl Context {
         self.discard.set(true);
     }
 
-    fn record(&self, dep: u32, key: Option<Erased>) {
+    pub(super) fn record(&self, dep: u32, key: Option<Erased>) {
         self.lookups.borrow_mut().push(lookup_hash(dep, key.as_ref()));
         if let Some(trail) = &mut *self.trail.borrow_mut() {
             trail.push(Lookup { dep, key });
         }
     }
 
-    fn table(&self, number: u32) -> &LookupTable {
+    /// Records a look-up with a filter. A look-up without a key also calls [`Self::trail_passed`].
+    pub(super) fn record_filtered(&self, lookup: FilteredLookup) {
+        if let (Some(key), Some(trail)) = (&lookup.key, &mut *self.trail.borrow_mut()) {
+            trail.push(Lookup { dep: lookup.dep, key: Some(key.clone()) });
+        }
+        self.filtered.borrow_mut().push(lookup);
+    }
+
+    /// Tells an explanation which records passed the filter of a look-up without a key.
+    pub(super) fn trail_passed(&self, dep: u32, mut passed: impl Iterator<Item = Erased>) {
+        if let Some(trail) = &mut *self.trail.borrow_mut() {
+            // That no record passed is a reason too.
+            trail.push(Lookup { dep, key: passed.next() });
+            trail.extend(passed.map(|key| Lookup { dep, key: Some(key) }));
+        }
+    }
+
+    pub(super) fn table(&self, number: u32) -> &LookupTable {
         &self.tables[number as usize]
     }
 }
@@ -208,6 +228,7 @@ enum Readers {
 pub(crate) struct DeriveState {
     pub(crate) entries: ShardedRows<DeriveEntry>,
     readers: HashMap<LookupHash, Readers, PrecomputedHash>,
+    filtered: FilteredReaders,
 }
 
 pub(crate) type DeriveStateRef = Rc<RefCell<DeriveState>>;
@@ -229,6 +250,7 @@ impl DeriveRule {
     fn run(&self, gauges: &CollectionGauges, (key, value): (&Erased, &Erased), rows: &mut Vec<Row>) -> Option<()> {
         self.cx.discard.set(false);
         self.cx.lookups.borrow_mut().clear();
+        self.cx.filtered.borrow_mut().clear();
         gauges.catch_panic(key, || (self.derive)(&self.cx, key, value, rows))
     }
 
@@ -298,7 +320,7 @@ impl DeriveState {
     }
 
     /// Keys of the records that must run again, sorted.
-    fn dirty(&self, updates: &[Vec<Update>]) -> Vec<Erased> {
+    fn dirty(&self, updates: &[Vec<Update>], gauges: &CollectionGauges) -> Vec<Erased> {
         let mut dirty: Vec<Erased> = by_key(&updates[0]).map(|changes| changes[0].0.0.clone()).collect();
         for (dep, changes) in updates[1..].iter().enumerate() {
             let dep = dep as u32;
@@ -307,6 +329,9 @@ impl DeriveState {
             }
             if !changes.is_empty() {
                 self.collect_readers(lookup_hash(dep, None), &mut dirty);
+            }
+            if !self.filtered.is_empty() {
+                self.filtered.collect(dep, changes, gauges, &mut dirty);
             }
         }
         dirty.sort_unstable();
@@ -317,6 +342,9 @@ impl DeriveState {
     fn remove(&mut self, key: &Erased, time: Time, out: &mut Vec<Update>) {
         if let Some(entry) = self.entries.remove(key) {
             self.remove_readers(key, &entry.lookups);
+            if !self.filtered.is_empty() {
+                self.filtered.remove(key);
+            }
             entry.each_row(key, |row| out.push((row, time, -1)));
         }
     }
@@ -336,6 +364,10 @@ impl DeriveState {
                 self.add_readers(key, lookups);
                 entry.lookups = lookups.as_slice().into();
             }
+        }
+        let filtered = std::mem::take(&mut *rule.cx.filtered.borrow_mut());
+        if !filtered.is_empty() || !self.filtered.is_empty() {
+            self.filtered.set(key, filtered);
         }
         let discard = rule.cx.discard.get();
         if done && !(discard && (entry.out.is_some() || rows.is_empty())) {
@@ -368,7 +400,7 @@ pub(crate) fn derive_logic(
     let mut stored = 0;
     Box::new(move |time, updates, out| {
         let mut state = state.borrow_mut();
-        let dirty = state.dirty(updates);
+        let dirty = state.dirty(updates, &gauges);
         gauges.timed(dirty.len(), || {
             let primary = primary.borrow();
             for key in &dirty {
@@ -383,7 +415,7 @@ pub(crate) fn derive_logic(
             }
         });
         let owned = owners.as_ref().map_or(0, |owners| owners.borrow().len());
-        gauges.count_stored(&mut stored, state.entries.len() + state.readers.len() + owned);
+        gauges.count_stored(&mut stored, state.entries.len() + state.readers.len() + state.filtered.len() + owned);
         differential_dataflow::consolidation::consolidate_updates(out);
         gauges.record_output(size_change(out), out.len());
     })

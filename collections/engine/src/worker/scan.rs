@@ -26,8 +26,17 @@ const ROWS_PER_SLICE: usize = 2_000;
 pub(super) enum Scan {
     Frozen(VecDeque<FrozenShard>),
     Trace(TraceCursor),
-    Pairs { left: TraceCursor, right: TraceCursor, pair: fn(&Erased, &Erased, &Erased) -> Row },
-    Expand { input: Box<Scan>, transform: Rc<RecordTransform> },
+    Pairs {
+        left: TraceCursor,
+        right: TraceCursor,
+        pair: fn(&Erased, &Erased, &Erased) -> Row,
+    },
+    Expand {
+        input: Box<Scan>,
+        transform: Rc<RecordTransform>,
+    },
+    /// The rows of several collections.
+    Several(VecDeque<Scan>),
     Empty,
 }
 
@@ -87,6 +96,10 @@ impl Scan {
                 let input = Box::new(Self::Pairs { left, right, pair: *pair });
                 Self::Expand { input, transform: transform.clone() }
             }
+            // A union that keeps no rows.
+            None if matches!(it.provenance, Provenance::SameKey) => {
+                Self::Several(it.parents.iter().map(|parent| Self::of(*parent, nodes, inputs)).collect())
+            }
             // Every other node has one of the above.
             None => Self::Empty,
         }
@@ -119,6 +132,15 @@ impl Scan {
                     transform.outputs(key, value, out);
                 }
                 more
+            }
+            Self::Several(scans) => {
+                while out.len() < limit {
+                    let Some(scan) = scans.front_mut() else { return false };
+                    if !scan.next(limit, out) {
+                        scans.pop_front();
+                    }
+                }
+                true
             }
             Self::Empty => false,
         }
