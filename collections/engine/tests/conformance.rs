@@ -1,9 +1,16 @@
-//! One suite over every fixture to make a collection, and the operations of krt (`conformance/krt.rs`).
+//! One suite over every way to make a collection, with handlers (`conformance/handlers.rs`), and the operations of krt
+//! (`conformance/krt.rs`), with filters (`conformance/filters.rs`) and sources (`conformance/sources.rs`).
 
+#[path = "conformance/filters.rs"]
+mod filters;
 #[path = "conformance/fixtures.rs"]
 mod fixtures;
+#[path = "conformance/handlers.rs"]
+mod handlers;
 #[path = "conformance/krt.rs"]
 mod krt;
+#[path = "conformance/sources.rs"]
+mod sources;
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -268,7 +275,7 @@ fn explanations_reach_the_inputs() {
         assert!(written.contains(&("source", &serde_json::json!("a"))), "{}: {written:?}", fixture.name);
         if fixture.name != "file" {
             // `distinct` keeps no rows, and a look-up of all records names none of them.
-            let exact = !["distinct", "derive_all"].contains(&fixture.name);
+            let exact = !["distinct", "derive_all", "singleton", "with_prefix"].contains(&fixture.name);
             let inputs = why.why.inputs();
             let named = |key: &str, version: &str| {
                 inputs.iter().any(|reason| {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_engine::{Collection, Engine, EngineOptions, Epoch, Feed, Incremental, Input, Published};
+use sluice_engine::{Collection, Engine, EngineOptions, Epoch, Feed, Incremental, Input, Published, RecordFilter};
 
 type Pods = BTreeMap<u32, (u32, bool)>;
 type Services = BTreeMap<u32, u32>;
@@ -120,6 +120,27 @@ fn start() -> (Engine, Handles) {
             let restricted = halves.restrict("restricted-halves", &groups, |half| half % 4);
             outputs.push(published_copy(&restricted.map("restricted-halves-text", |_, pod| text(pod))));
             outputs.push(published_copy(&pods.incremental("ranks", Ranks::default)));
+            outputs.push(published_copy(&services.derive("filtered", |d| {
+                let (pods, by, other) = (d.on(&pods), d.by(&by_service), d.on(&other));
+                move |cx, key: &u32, port: &u32| {
+                    let (service, parity) = (*key, port % 2);
+                    let ready = RecordFilter::all().matching(move |_, pod: &(u32, bool)| *pod == (service, true));
+                    let first = cx.fetch(&pods, &ready);
+                    // These fetches depend on the first one.
+                    let near = RecordFilter::all().keys(first.iter().map(|(pod, _)| pod % 9));
+                    let even = near.clone().matching(move |_, value| value % 2 == parity);
+                    let some = RecordFilter::all().matching(move |pod: &u32, ready: &bool| *ready || pod % 2 == parity);
+                    let halves = cx.fetch_part(&other, &RecordFilter::all().keys(0..4), |value: &u32| value / 2);
+                    let exist: Vec<bool> = first.iter().map(|(pod, _)| cx.exists(&other, &(pod % 5))).collect();
+                    let parts = cx.fetch_part_by(&by, &parity, &RecordFilter::all(), |ready: &bool| *ready);
+                    let looked_up = (cx.fetch(&other, &near), cx.fetch(&other, &even), cx.fetch_by(&by, key, &some));
+                    Some(text((&first, looked_up, halves, exist, parts)))
+                }
+            })));
+            let others = other.filter("other-odd", |key, _| key % 2 == 1);
+            let even = services.filter("services-even", |key, _| key % 2 == 0);
+            outputs
+                .push(published_copy(&even.union_disjoint("disjoint", &[others]).map("disjoint-text", |_, v| text(v))));
             Handles { pods: pods_in, services: services_in, other: other_in, outputs }
         })
     })
@@ -177,7 +198,29 @@ fn naive(pods: &Pods, services: &Services, other: &Services) -> Vec<TextByKey> {
         // In descending order: the smallest value is inserted last.
         by_value.iter().rev().filter(|(_, half)| passes(*half)).map(|(value, half)| (*half, text(value))).collect(),
         pods.keys().enumerate().map(|(rank, pod)| (*pod, text(rank))).collect(),
+        services.iter().map(|(key, port)| (*key, filtered(pods, other, *key, *port))).collect(),
+        services
+            .iter()
+            .filter(|(key, _)| **key % 2 == 0)
+            .chain(other.iter().filter(|(key, _)| **key % 2 == 1))
+            .map(|(key, value)| (*key, text(value)))
+            .collect(),
     ]
+}
+
+/// What the fetches with filters find for a service.
+fn filtered(pods: &Pods, other: &Services, key: u32, port: u32) -> String {
+    let parity = port % 2;
+    let first: Vec<_> = pods.iter().filter(|(_, pod)| **pod == (key, true)).collect();
+    let near: BTreeSet<u32> = first.iter().map(|(pod, _)| *pod % 9).collect();
+    let near: Vec<_> = other.iter().filter(|(key, _)| near.contains(key)).collect();
+    let even: Vec<_> = near.iter().copied().filter(|(_, value)| **value % 2 == parity).collect();
+    let of =
+        |service: u32| pods.iter().filter(move |(_, pod)| pod.0 == service).map(|(pod, (_, ready))| (*pod, *ready));
+    let some: Vec<_> = of(key).filter(|(pod, ready)| *ready || pod % 2 == parity).collect();
+    let halves: Vec<_> = other.iter().filter(|(key, _)| **key < 4).map(|(key, value)| (*key, value / 2)).collect();
+    let exist: Vec<bool> = first.iter().map(|(pod, _)| other.contains_key(&(*pod % 5))).collect();
+    text((&first, (near, even, some), halves, exist, of(parity).collect::<Vec<_>>()))
 }
 
 /// The pods of each remainder of 3, in chunks that start where half of the number is a multiple of 5.

@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Index, Input, Origin, Published, Transaction};
+use sluice_engine::{
+    Collection, Context, DataflowBuilder, Engine, EngineOptions, Index, Input, Origin, Published, RecordFilter,
+    Transaction,
+};
 
 /// A change that a test makes to a collection.
 #[derive(Clone, Debug)]
@@ -94,12 +97,15 @@ fn two_inputs_with_same_keys(name: &'static str, make: for<'s> fn(Rows<'s>, Rows
 }
 
 /// A collection made from two inputs, each with some of the keys.
-fn two_inputs_with_own_keys(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -> Fixture {
+fn two_inputs_with_own_keys(
+    name: &'static str,
+    make: for<'s> fn(&DataflowBuilder<'s>, Rows<'s>, Rows<'s>) -> Rows<'s>,
+) -> Fixture {
     let (engine, (left, right, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (left_in, left) = g.input::<String, String>("source");
             let (right_in, right) = g.input::<String, String>("right");
-            (left_in, right_in, make(left, right).with_metadata("made-by", name).publish())
+            (left_in, right_in, make(g, left, right).with_metadata("made-by", name).publish())
         })
     });
     let is_left = |key: &str| key < "c";
@@ -204,17 +210,17 @@ pub(crate) fn all() -> Vec<Fixture> {
         two_inputs_with_same_keys("index_join", |left, right| {
             by_key(&left).join("index_join", &right, |_, key, value, _| Some((key.clone(), value.clone())))
         }),
-        two_inputs_with_own_keys("union", |left, right| left.union("union", &[right])),
-        two_inputs_with_own_keys("union_merge", |left, right| {
+        two_inputs_with_own_keys("union", |_, left, right| left.union("union", &[right])),
+        two_inputs_with_own_keys("union_disjoint", |_, left, right| left.union_disjoint("union_disjoint", &[right])),
+        two_inputs_with_own_keys("union_merge", |_, left, right| {
             left.union_merge("union_merge", &[right], |_, values| Some(values[0].clone()))
         }),
-        two_inputs_with_own_keys("nested_join", |left, right| {
-            // The records of all members in one collection, merged by key.
+        two_inputs_with_own_keys("merge_members", |g, left, right| {
+            let members = g.fixed("members", [(0u8, ()), (1, ())]);
             let left = left.flat_map("left/member", |key, value| [((0u8, key.clone()), value.clone())]);
             let right = right.flat_map("right/member", |key, value| [((1u8, key.clone()), value.clone())]);
-            let by_key =
-                left.union("members", &[right]).index("by-key", |(_, key), value| [(key.clone(), value.clone())]);
-            by_key.group("nested_join", |_, rows| Some(rows[0].1.clone()))
+            let records = left.union_disjoint("records", &[right]);
+            records.merge_members("merge_members", &members, |_, values| Some(values[0].1.clone()))
         }),
         one_input("derive", |_, rows| {
             let copy = rows.map("copy", |_, value| value.clone());
@@ -231,11 +237,83 @@ pub(crate) fn all() -> Vec<Fixture> {
             })
         }),
         one_input("derive_all", |g, rows| {
-            let one = g.fixed("one", [((), ())]);
-            one.derive_many("derive_all", |d| {
+            g.derive_all("derive_all", |d| {
                 let rows = d.on(&rows);
-                move |cx, (), ()| cx.all(&rows).into_iter().map(|(key, value)| (key, (*value).clone())).collect()
+                move |cx| cx.all(&rows).into_iter().map(|(key, value)| (key, (*value).clone())).collect()
             })
+        }),
+        one_input("singleton", |g, rows| {
+            let all = g.singleton("all", |d| {
+                let rows = d.on(&rows);
+                move |cx| {
+                    Some(cx.all(&rows).into_iter().map(|(key, value)| (key, (*value).clone())).collect::<Vec<_>>())
+                }
+            });
+            all.flat_map("singleton", |(), rows| rows.clone())
+        }),
+        one_input("with_prefix", |g, rows| {
+            g.with_prefix("part", |g| {
+                let one = g.fixed("one", [((), ())]);
+                one.derive_many("with_prefix", |d| {
+                    let rows = d.on(&rows);
+                    move |cx, (), ()| cx.all(&rows).into_iter().map(|(key, value)| (key, (*value).clone())).collect()
+                })
+            })
+        }),
+        one_input("fetch", |_, rows| {
+            let copy = rows.map("copy", |_, value| value.clone());
+            rows.derive("fetch", |d| {
+                let copy = d.on(&copy);
+                move |cx, key, _| {
+                    let same = RecordFilter::key(key.clone()).matching(|_, value| value != "hidden");
+                    cx.fetch_one(&copy, &same).map(|(_, value)| (*value).clone())
+                }
+            })
+        }),
+        one_input("fetch_matching", |_, rows| {
+            rows.derive("fetch_matching", |d| {
+                let all = d.on(&rows);
+                move |cx, key: &String, _| {
+                    let wanted = key.clone();
+                    let same = RecordFilter::all().matching(move |other: &String, _| *other == wanted);
+                    cx.fetch(&all, &same).first().map(|(_, value)| (**value).clone())
+                }
+            })
+        }),
+        one_input("fetch_part", |_, rows| {
+            rows.derive("fetch_part", |d| {
+                let all = d.on(&rows);
+                move |cx, key, _| {
+                    let parts = cx.fetch_part(&all, &RecordFilter::key(key.clone()), |value: &String| value.clone());
+                    cx.exists(&all, key).then(|| parts[0].1.clone())
+                }
+            })
+        }),
+        one_input("fetch_by", |_, rows| {
+            let index = by_key(&rows);
+            rows.derive("fetch_by", |d| {
+                let index = d.by(&index);
+                move |cx, key, _| {
+                    let rows = cx.fetch_by(&index, key, &RecordFilter::all().matching(|_, value| value != "hidden"));
+                    let parts = cx.fetch_part_by(&index, key, &RecordFilter::all(), |value: &String| value.clone());
+                    rows.first().filter(|(_, value)| parts[0].1 == **value).map(|(_, value)| (**value).clone())
+                }
+            })
+        }),
+        one_input("index_as_collection", |_, rows| {
+            by_key(&rows).collect("rows").filter_map("index_as_collection", |_, rows| Some(rows.first()?.1.clone()))
+        }),
+        one_input("derive_with_status", |_, rows| {
+            rows.derive_with_status("derive_with_status", |_| |_, _, value: &String| (Some(0u8), Some(value.clone()))).1
+        }),
+        one_input("status", |_, rows| {
+            let (statuses, _) = rows
+                .derive_with_status("with", |_| |_, _, value: &String| (Some(format!("seen {value}")), None::<String>));
+            statuses.map("status", |_, it| it.status.trim_start_matches("seen ").to_owned())
+        }),
+        one_input("derive_many_with_status", |_, rows| {
+            let make = |_: &Context, key: &String, value: &String| (None::<u8>, vec![(key.clone(), value.clone())]);
+            rows.derive_many_with_status("derive_many_with_status", |_| make).1
         }),
         one_input("derive_many", |_, rows| {
             rows.derive_many("derive_many", |_| |_, key: &String, value: &String| vec![(key.clone(), value.clone())])

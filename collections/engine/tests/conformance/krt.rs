@@ -81,29 +81,6 @@ fn discarded_result_keeps_the_last_one_and_the_first_counts() {
 }
 
 #[test]
-fn recompute_trigger_is_an_input_that_the_closure_looks_up() {
-    let krt = Krt::start(|_, first, second, runs| {
-        first.derive("derived", |d| {
-            let trigger = d.on(second);
-            move |cx, _, value: &String| {
-                cx.get(&trigger, &"generation".to_owned());
-                runs.fetch_add(1, Ordering::Relaxed);
-                Some(value.clone())
-            }
-        })
-    });
-    krt.set(&krt.first, "a", "1");
-    krt.set(&krt.first, "b", "2");
-    assert_eq!(krt.runs(), 2);
-    let epoch = krt.engine.snapshot().changed_at(&krt.out, &"a".to_owned());
-    krt.set(&krt.second, "generation", "1");
-    assert_eq!(krt.runs(), 2, "every record that looked up the trigger runs again");
-    assert_eq!(krt.engine.snapshot().changed_at(&krt.out, &"a".to_owned()), epoch, "an equal result is no change");
-    krt.set(&krt.second, "unrelated", "1");
-    assert_eq!(krt.runs(), 0);
-}
-
-#[test]
 fn partial_fetch_ignores_changes_of_other_parts() {
     let krt = Krt::start(|_, first, second, runs| {
         let initial = second.map("initials", |_, value| value.chars().next());
@@ -152,29 +129,64 @@ fn index_lookup_runs_again_for_the_old_and_the_new_index_key() {
 }
 
 #[test]
-fn status_collection_is_a_derive_and_a_map_of_each_part() {
+fn status_collection_has_the_objects_with_their_statuses() {
     let krt = Krt::start(|_, first, _, _| {
-        let both = first.derive("both", |_| {
-            |_, _, value: &String| Some((format!("length {}", value.len()), (value != "bad").then(|| value.clone())))
+        let (statuses, outputs) = first.derive_with_status("output", |_| {
+            |cx, _, value: &String| {
+                if value == "unclear" {
+                    cx.discard_result();
+                }
+                let status = (value != "ignored").then(|| format!("length {}", value.len()));
+                (status, (value != "bad").then(|| value.clone()))
+            }
         });
-        let status = both.flat_map("status", |key, (status, _)| [(format!("status/{key}"), status.clone())]);
-        let output = both.filter_map("output", |_, (_, output)| output.clone());
-        status.union("status-and-output", &[output])
+        let statuses = statuses
+            .flat_map("statuses", |key, it| [(format!("status/{key}"), format!("{} of {}", it.status, it.object))]);
+        statuses.union_disjoint("status-and-output", &[outputs])
     });
     krt.set(&krt.first, "a", "good");
-    krt.expect(&[("a", "good"), ("status/a", "length 4")]);
+    krt.expect(&[("a", "good"), ("status/a", "length 4 of good")]);
     krt.set(&krt.first, "a", "bad");
-    krt.expect(&[("status/a", "length 3")]);
+    krt.expect(&[("status/a", "length 3 of bad")]);
+    krt.set(&krt.first, "a", "unclear");
+    krt.expect(&[("status/a", "length 3 of bad")]);
+    krt.set(&krt.first, "a", "wide");
+    krt.expect(&[("a", "wide"), ("status/a", "length 4 of wide")]);
+    krt.set(&krt.first, "a", "ignored");
+    krt.expect(&[("a", "ignored")]);
     krt.delete(&krt.first, "a");
     krt.expect(&[]);
 }
 
 #[test]
-fn many_from_nothing_is_a_derive_of_a_fixed_singleton() {
+fn many_outputs_have_one_status() {
+    let krt = Krt::start(|_, first, second, _| {
+        let (statuses, outputs) = first.derive_many_with_status("output", |d| {
+            let limit = d.on(second);
+            move |cx, key: &String, value: &String| {
+                let limit = cx.get(&limit, key).map_or(usize::MAX, |limit| limit.len());
+                let letters: Vec<char> = value.chars().take(limit).collect();
+                let outputs = letters.iter().map(|letter| (format!("{key}/{letter}"), String::new()));
+                (Some(format!("{} of {}", letters.len(), value.len())), outputs.collect())
+            }
+        });
+        outputs.union_disjoint("status-and-output", &[statuses.map("statuses", |_, it| it.status.clone())])
+    });
+    krt.set(&krt.first, "a", "xy");
+    krt.expect(&[("a", "2 of 2"), ("a/x", ""), ("a/y", "")]);
+    krt.set(&krt.second, "a", "1");
+    krt.expect(&[("a", "1 of 2"), ("a/x", "")]);
+    krt.delete(&krt.second, "a");
+    krt.delete(&krt.first, "a");
+    krt.expect(&[]);
+}
+
+#[test]
+fn many_from_nothing_reads_what_it_looks_up() {
     let krt = Krt::start(|g, first, _, _| {
-        g.fixed("singleton", [((), ())]).derive_many("derived", |d| {
+        g.derive_all("derived", |d| {
             let first = d.on(first);
-            move |cx, (), ()| {
+            move |cx| {
                 let all = cx.all(&first);
                 all.iter().map(|(key, value)| (key.clone(), format!("{value} of {}", all.len()))).collect()
             }
@@ -189,32 +201,107 @@ fn many_from_nothing_is_a_derive_of_a_fixed_singleton() {
 }
 
 #[test]
-fn nested_join_merges_members_and_drops_a_removed_member() {
-    // `first`: member -> priority; `second`: "member/key" -> value.
-    let krt = Krt::start(|_, first, second, _| {
-        let by_member = second.index("by-member", |name, value| {
-            name.split_once('/').map(|(member, key)| (member.to_owned(), (key.to_owned(), value.clone())))
+fn singleton_appears_changes_and_disappears() {
+    let krt = Krt::start(|g, first, second, runs| {
+        let settings = g.singleton("settings", |d| {
+            let second = d.on(second);
+            move |cx| cx.get(&second, &"settings".to_owned()).map(|settings| (*settings).clone())
         });
-        let records = first.derive_many("records", |d| {
-            let by_member = d.by(&by_member);
-            move |cx, member, priority: &String| {
-                let rows = cx.by(&by_member, member).into_iter();
-                rows.map(|(_, row)| ((priority.clone(), member.clone(), row.0.clone()), row.1.clone())).collect()
+        first.derive("derived", |d| {
+            let settings = d.on(&settings);
+            move |cx, _, value: &String| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                Some(format!("{value} with {:?}", cx.get(&settings, &())))
+            }
+        })
+    });
+    krt.set(&krt.first, "a", "1");
+    krt.expect(&[("a", "1 with None")]);
+    krt.set(&krt.second, "settings", "x");
+    krt.expect(&[("a", r#"1 with Some("x")"#)]);
+    assert_eq!(krt.runs(), 2);
+    krt.set(&krt.second, "other", "x");
+    assert_eq!(krt.runs(), 0);
+    krt.delete(&krt.second, "settings");
+    krt.expect(&[("a", "1 with None")]);
+}
+
+/// A collection, one derived from it, and one that reads both: no run sees them at two times.
+#[test]
+fn diamond_runs_once_for_each_change_and_sees_one_epoch() {
+    let krt = Krt::start(|_, first, second, runs| {
+        let copy = first.map("copy", |_, value| value.clone());
+        let doubled = copy.derive("doubled", |d| {
+            let second = d.on(second);
+            move |cx, key, value: &String| {
+                cx.get(&second, key);
+                Some(format!("{value}{value}"))
             }
         });
-        let by_key = records.index("by-key", |(.., key), value| [(key.clone(), value.clone())]);
-        by_key
-            .group("merged", |_, rows| Some(rows.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("+")))
+        first.derive("both", |d| {
+            let (copy, doubled) = (d.on(&copy), d.on(&doubled));
+            move |cx, key, value: &String| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                let (copy, doubled) = (cx.get(&copy, key)?, cx.get(&doubled, key)?);
+                Some(format!("{value} {copy} {doubled}"))
+            }
+        })
     });
-    krt.set(&krt.second, "east/a", "1");
-    krt.set(&krt.second, "west/a", "2");
-    krt.set(&krt.second, "west/b", "3");
-    krt.expect(&[]);
-    krt.set(&krt.first, "west", "0");
-    krt.set(&krt.first, "east", "1");
-    krt.expect(&[("a", "2+1"), ("b", "3")]);
-    krt.set(&krt.first, "east", "-");
-    krt.expect(&[("a", "1+2"), ("b", "3")]);
-    krt.delete(&krt.first, "west");
+    krt.set(&krt.first, "a", "1");
+    krt.expect(&[("a", "1 1 11")]);
+    krt.set(&krt.first, "a", "2");
+    krt.expect(&[("a", "2 2 22")]);
+    assert_eq!(krt.runs(), 2);
+    krt.set(&krt.second, "a", "x");
+    assert_eq!(krt.runs(), 0, "its result was the same");
+}
+
+#[test]
+fn disjoint_union_follows_a_key_from_one_collection_to_another() {
+    let krt = Krt::start(|_, first, second, _| first.union_disjoint("union", &[second]));
+    krt.set(&krt.first, "a", "1");
+    krt.set(&krt.second, "b", "2");
+    krt.expect(&[("a", "1"), ("b", "2")]);
+    let mut feed = krt.engine.feed();
+    feed.try_next();
+    let mut replace = |from: &Input<String, String>, to: &Input<String, String>, value: &str| {
+        krt.engine.transaction(|tx| {
+            tx.delete(from, "a".to_owned());
+            tx.set(to, "a".to_owned(), value.to_owned());
+        });
+        feed.try_next().map(|batch| batch.len())
+    };
+    assert_eq!(replace(&krt.first, &krt.second, "1"), None, "the record is the same");
+    assert_eq!(replace(&krt.second, &krt.first, "3"), Some(1));
+    krt.expect(&[("a", "3"), ("b", "2")]);
+    // Against the rule, both have the key: the smallest value wins, in any order.
+    krt.set(&krt.second, "a", "4");
+    krt.set(&krt.first, "b", "5");
+    krt.expect(&[("a", "3"), ("b", "2")]);
+    let conflicts = || krt.engine.metrics().collections.iter().map(|it| it.conflicts).max();
+    assert_eq!(conflicts(), Some(2));
+    krt.delete(&krt.first, "a");
+    krt.delete(&krt.second, "b");
+    krt.expect(&[("a", "4"), ("b", "5")]);
+    assert_eq!(conflicts(), Some(0));
+}
+
+#[test]
+fn names_inside_a_prefix_begin_with_it() {
+    let krt = Krt::start(|g, first, _, _| {
+        g.with_prefix("east", |g| {
+            g.with_prefix("zone", |g| {
+                g.derive_all("copied", |d| {
+                    let first = d.on(first);
+                    move |cx| cx.all(&first).into_iter().map(|(key, value)| (key, (*value).clone())).collect()
+                })
+            })
+            .map("mapped", |_, value| value.clone())
+        })
+    });
+    assert_eq!(krt.out.name(), "east/zone/mapped");
+    let names: Vec<_> = krt.engine.graph().iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(names, ["first", "second", "east/zone/copied/start", "east/zone/copied", "east/zone/mapped"]);
+    krt.set(&krt.first, "a", "1");
     krt.expect(&[("a", "1")]);
 }
