@@ -33,7 +33,13 @@ impl KindInfo {
     /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
-        self.group.ends_with(".istio.io") || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
+        self.is_istio() || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
+    }
+
+    /// Whether the kind is in one of Istio's API groups.
+    #[must_use]
+    pub fn is_istio(&self) -> bool {
+        self.group.ends_with(".istio.io")
     }
 
     /// Whether the kind is part of the Kubernetes Gateway API.

@@ -58,7 +58,7 @@ pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<Pars
     let ObjectId { info, key } = identify(cluster, object)?;
     let item = Item { key: &key, object, domain };
     let (value, findings) = panicked::catch(info.kind, &item, |item, findings| {
-        if info.group.ends_with(".istio.io") {
+        if info.is_istio() {
             admission::check_object(item, info.kind, findings);
         }
         if info.parse.is_none() && info.warn_unsupported {

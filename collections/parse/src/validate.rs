@@ -198,7 +198,7 @@ fn validate_document(object: &Value, path: &str, validation: &mut Validation, fo
 /// The message for an Istio kind or version that does not exist: it lists the versions of the kind, if there are any.
 fn unknown_kind(api_version: &str, kind: &str) -> String {
     let group = api_version.split('/').next().unwrap_or_default();
-    match crate::KINDS.iter().find(|info| info.name == kind && info.group.ends_with(".istio.io")) {
+    match crate::KINDS.iter().find(|info| info.name == kind && info.is_istio()) {
         Some(info) => {
             let versions: Vec<String> =
                 info.versions.iter().map(|version| format!("{}/{version}", info.group)).collect();
@@ -240,6 +240,6 @@ fn mesh_findings(value: &Value) -> Vec<Finding> {
 /// Istio kinds that are validated.
 #[must_use]
 pub fn validated_kinds() -> Vec<Kind> {
-    let validated = crate::KINDS.iter().filter(|info| info.group.ends_with(".istio.io") && info.parse.is_some());
+    let validated = crate::KINDS.iter().filter(|info| info.is_istio() && info.parse.is_some());
     validated.map(|info| info.kind).collect()
 }

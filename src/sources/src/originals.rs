@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use sluice_model::{Kind, ObjectKey};
 use sluice_parse::KindInfo;
+use tokio::sync::watch;
 
 use crate::Change;
 
@@ -22,7 +23,8 @@ pub struct Original(Arc<str>);
 impl Original {
     /// The object without `managedFields` and the annotation of `kubectl apply`. `None` for kinds of Kubernetes itself: they
     /// are no configuration, and some hold secrets.
-    pub(crate) fn of(info: &KindInfo, object: &Value) -> Option<Self> {
+    #[must_use]
+    pub fn of(info: &KindInfo, object: &Value) -> Option<Self> {
         // A value of JSON is always written.
         let text = info.is_custom().then(|| serde_json::to_string(&Compact(object)))?;
         text.ok().map(|text| Self(text.into()))
@@ -74,27 +76,46 @@ impl Serialize for CompactMetadata<'_> {
 
 /// The current objects of configuration. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Originals(Arc<Mutex<ByKind>>);
+pub struct Originals(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    objects: Mutex<ByKind>,
+    /// Number of changes, by kind.
+    changes: watch::Sender<ChangesByKind>,
+}
 
 type ByKind = BTreeMap<Kind, BTreeMap<ObjectKey, Original>>;
 
+/// Number of changes of the objects of each kind since the start.
+pub type ChangesByKind = BTreeMap<Kind, u64>;
+
 impl Originals {
     fn lock(&self) -> MutexGuard<'_, ByKind> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows which kinds change. A kind that is not in the map has not changed.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<ChangesByKind> {
+        self.0.changes.subscribe()
     }
 
     /// Keeps what a change sets, and frees what it deletes.
     pub(crate) fn set(&self, change: &Change) {
-        match (&change.object, &change.origin.original) {
+        let has_changed = match (&change.object, &change.origin.original) {
             (Some(_), Some(original)) => {
                 self.lock().entry(change.kind).or_default().insert(change.key.clone(), original.clone());
+                true
             }
-            (Some(_), None) => {}
-            (None, _) => {
-                if let Entry::Occupied(mut objects) = self.lock().entry(change.kind) {
-                    objects.get_mut().remove(&change.key);
-                }
-            }
+            (Some(_), None) => false,
+            (None, _) => match self.lock().entry(change.kind) {
+                Entry::Occupied(mut objects) => objects.get_mut().remove(&change.key).is_some(),
+                Entry::Vacant(_) => false,
+            },
+        };
+        if has_changed {
+            self.0.changes.send_modify(|changes| *changes.entry(change.kind).or_default() += 1);
         }
     }
 
@@ -151,6 +172,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), expected);
         originals.set(&change(Kind::VirtualService, "a", None));
         assert_eq!(originals.of_kind(Kind::VirtualService), []);
+        // An object that is not kept is no change.
+        originals.set(&change(Kind::VirtualService, "a", None));
+        assert_eq!(*originals.changes().borrow(), [(Kind::VirtualService, 2)].into());
     }
 
     #[test]

@@ -155,9 +155,7 @@ fn joined(errors: &[String]) -> Option<String> {
 
 /// The entry of a kind of Istio or of the Gateway API.
 fn known_kind(group: &str, is: impl Fn(&KindInfo) -> bool) -> Option<&'static KindInfo> {
-    KINDS
-        .iter()
-        .find(|info| info.group == group && (info.group.ends_with(".istio.io") || info.is_gateway_api()) && is(info))
+    KINDS.iter().find(|info| info.group == group && (info.is_istio() || info.is_gateway_api()) && is(info))
 }
 
 /// Group, version and resource of the request. They are bounded in number: the caller of the webhook is not known.

@@ -20,7 +20,7 @@ pub(super) struct FileObject {
 pub(super) fn read_objects(cluster: &Text, document: Value) -> Vec<Result<FileObject, ObjectError>> {
     let read = |mut value: Value| {
         let id = identify(cluster, &value)?;
-        fill_in(&mut value, id.info.group.ends_with(".istio.io"));
+        fill_in(&mut value, id.info.is_istio());
         Ok(FileObject { id, value })
     };
     list_items(document).into_iter().map(read).collect()
