@@ -15,7 +15,7 @@ use tower::ServiceExt;
 
 use crate::version::BUILD;
 use crate::{AdminState, config_dump, debug};
-use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
+use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, NamedResource};
 use sluice_xds_protocol::StreamError;
 
 /// Answers requests with the content of the pages over HTTP.
@@ -45,7 +45,7 @@ impl DebugPages for PagesOverXds {
         &self,
         request: DebugRequest,
         viewer: Viewer,
-    ) -> BoxFuture<'static, Result<Vec<DebugResource>, StreamError>> {
+    ) -> BoxFuture<'static, Result<Vec<NamedResource>, StreamError>> {
         let (state, pages) = (self.state.clone(), self.pages.clone());
         Box::pin(async move {
             match request {
@@ -58,7 +58,7 @@ impl DebugPages for PagesOverXds {
     }
 }
 
-async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugResource, StreamError> {
+async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<NamedResource, StreamError> {
     let name = page.split_once('?').map_or(page.as_str(), |(name, _)| name);
     if !viewer.may_open(name) {
         return Err(StreamError::Denied(format!(
@@ -74,16 +74,16 @@ async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugRes
         // For this text, istioctl requests and prints the list of the pages.
         body = Bytes::from_static(b"404 page not found\n");
     }
-    Ok(DebugResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })
+    Ok(NamedResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })
 }
 
-fn dump(state: &AdminState, proxy: &str, viewer: &Viewer) -> Vec<DebugResource> {
+fn dump(state: &AdminState, proxy: &str, viewer: &Viewer) -> Vec<NamedResource> {
     let parts = config_dump::parts(state, proxy, viewer).unwrap_or_default();
     let encoded = parts.iter().filter_map(|part| sluice_proto::json::decode_any(part).ok());
     encoded
         .map(|decoded| {
             let (type_url, bytes) = decoded.message;
-            DebugResource { name: String::new(), type_url, bytes: Bytes::from(bytes) }
+            NamedResource { name: String::new(), type_url, bytes: Bytes::from(bytes) }
         })
         .collect()
 }

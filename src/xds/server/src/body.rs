@@ -213,7 +213,7 @@ impl AdsBody {
                 self.stream.server().metrics().refused("registration");
                 return Poll::Ready(Err(status));
             }
-            if let Poll::Ready(response) = self.stream.poll_debug(cx) {
+            if let Poll::Ready(response) = self.stream.poll_other(cx) {
                 self.start(response.map_err(status_of)?)?;
                 if let Some(frame) = self.next_frame() {
                     return Poll::Ready(Ok(frame));

@@ -7,12 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use sluice_auth::Viewer;
 use sluice_model::Identity;
-use sluice_xds_protocol::wire::{ANY_VALUE, ResponseBuffer, any_len, field_len, put_any_head, put_field, put_head};
 use sluice_xds_protocol::{Interest, MAX_RESOURCE_NAME_BYTES, Request, StreamError, XdsProtocol};
+
+use crate::named_resources::{NamedResource, NamedResponse};
 
 /// The resource name of such a request is a page with its parameters, `config_dump?proxyID=…`.
 pub const DEBUG_TYPE: &str = "istio.io/debug";
@@ -26,18 +26,6 @@ const DEBUG_TYPE_PREFIX: &str = "istio.io/debug/";
 const NONCE_PREFIX: &str = "debug-";
 /// Maximum number of requests of one stream that wait for a response.
 const MAX_PENDING_DEBUG_REQUESTS: usize = 8;
-
-// Fields that DiscoveryResponse and DeltaDiscoveryResponse have in common.
-const VERSION: u8 = 1;
-const RESOURCES: u8 = 2;
-const TYPE_URL: u8 = 4;
-const NONCE: u8 = 5;
-// `control_plane` of either, and the identifier in it.
-const CONTROL_PLANE: [(XdsProtocol, u8); 2] = [(XdsProtocol::Sotw, 6), (XdsProtocol::Delta, 7)];
-const IDENTIFIER: u8 = 1;
-// Resource.
-const RESOURCE: u8 = 2;
-const NAME: u8 = 3;
 
 /// Whether requests of this type are for debug pages.
 pub(crate) fn is_debug(type_url: &str) -> bool {
@@ -57,17 +45,6 @@ pub enum DebugRequest {
     Unknown,
 }
 
-/// A resource of a response.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct DebugResource {
-    /// Its name.
-    pub name: String,
-    /// Type of its contents.
-    pub type_url: String,
-    /// Its contents.
-    pub bytes: Bytes,
-}
-
 /// Answers requests for debug pages.
 pub trait DebugPages: Send + Sync + 'static {
     /// The viewer with this identity; `None` if the identity is not part of the mesh.
@@ -81,14 +58,12 @@ pub trait DebugPages: Send + Sync + 'static {
         &self,
         request: DebugRequest,
         viewer: Viewer,
-    ) -> BoxFuture<'static, Result<Vec<DebugResource>, StreamError>>;
+    ) -> BoxFuture<'static, Result<Vec<NamedResource>, StreamError>>;
 }
 
 /// The requests for debug pages of one stream.
 #[derive(Default)]
 pub(crate) struct DebugRequests {
-    /// Outer `None`: there was no request yet. Inner `None`: the caller is anonymous.
-    caller: Option<Option<Identity>>,
     pending: VecDeque<PendingDebugRequest>,
     responses: u64,
 }
@@ -98,40 +73,24 @@ struct PendingDebugRequest {
     protocol: XdsProtocol,
     type_url: String,
     identifier: Option<String>,
-    response: BoxFuture<'static, Result<Vec<DebugResource>, StreamError>>,
-}
-
-/// A response that is not encoded yet.
-pub(crate) struct DebugResponse {
-    protocol: XdsProtocol,
-    type_url: String,
-    nonce: String,
-    identifier: Option<String>,
-    resources: Vec<DebugResource>,
+    response: BoxFuture<'static, Result<Vec<NamedResource>, StreamError>>,
 }
 
 impl DebugRequests {
-    pub(crate) fn has_caller(&self) -> bool {
-        self.caller.is_some()
-    }
-
-    pub(crate) fn set_caller(&mut self, identity: Option<Identity>) {
-        self.caller = Some(identity);
-    }
-
-    /// Handles a request.
+    /// Handles a request. `identity` is that of the caller, `None` if it is anonymous.
     pub(crate) fn add(
         &mut self,
         request: Request,
         protocol: XdsProtocol,
         pages: Option<&Arc<dyn DebugPages>>,
+        identity: Option<&Identity>,
     ) -> Result<(), StreamError> {
         // istioctl sends a nonce of its own with its first request; a nonce of this stream acknowledges a response.
         if self.has_sent(&request.nonce) || request.error.is_some() {
             return Ok(());
         }
         let unauthenticated = || StreamError::Unauthenticated("authentication required".to_owned());
-        let identity = self.caller.as_ref().and_then(Option::as_ref).ok_or_else(unauthenticated)?;
+        let identity = identity.ok_or_else(unauthenticated)?;
         let pages = pages.ok_or_else(|| StreamError::Unavailable("debug pages are not served".to_owned()))?;
         let viewer = pages.viewer(identity).ok_or_else(unauthenticated)?;
         if self.pending.len() == MAX_PENDING_DEBUG_REQUESTS {
@@ -153,7 +112,7 @@ impl DebugRequests {
     }
 
     /// The next response.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<DebugResponse, StreamError>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<NamedResponse, StreamError>> {
         let Some(pending) = self.pending.front_mut() else { return Poll::Pending };
         let resources = ready!(Pin::new(&mut pending.response).poll(cx));
         let Some(PendingDebugRequest { protocol, type_url, identifier, .. }) = self.pending.pop_front() else {
@@ -161,7 +120,15 @@ impl DebugRequests {
         };
         self.responses += 1;
         let nonce = format!("{NONCE_PREFIX}{}", self.responses);
-        Poll::Ready(resources.map(|resources| DebugResponse { protocol, type_url, nonce, identifier, resources }))
+        let removed = Vec::new();
+        Poll::Ready(resources.map(|resources| NamedResponse {
+            protocol,
+            type_url,
+            nonce,
+            identifier,
+            resources,
+            removed,
+        }))
     }
 }
 
@@ -186,38 +153,4 @@ fn parse(request: &Request) -> Result<DebugRequest, StreamError> {
     }
     let name = name.to_owned();
     Ok(if request.type_url == DUMP_TYPE { DebugRequest::Dump(name) } else { DebugRequest::Page(name) })
-}
-
-impl DebugResponse {
-    /// The response in the protocol's encoding.
-    pub(crate) fn encode(self) -> ResponseBuffer {
-        let mut buffer = ResponseBuffer::response();
-        buffer.write(|out| {
-            put_field(VERSION, self.nonce.as_bytes(), out);
-            put_field(TYPE_URL, self.type_url.as_bytes(), out);
-            put_field(NONCE, self.nonce.as_bytes(), out);
-            let number = CONTROL_PLANE.into_iter().find(|(protocol, _)| *protocol == self.protocol);
-            if let (Some((_, number)), Some(identifier)) = (number, &self.identifier) {
-                put_head(number, field_len(identifier.len()), out);
-                put_field(IDENTIFIER, identifier.as_bytes(), out);
-            }
-        });
-        for resource in self.resources {
-            buffer.write(|out| match self.protocol {
-                XdsProtocol::Sotw => put_any_head(RESOURCES, &resource.type_url, resource.bytes.len(), out),
-                XdsProtocol::Delta => put_resource_head(&resource, out),
-            });
-            buffer.write(|out| put_head(ANY_VALUE, resource.bytes.len(), out));
-            buffer.push(resource.bytes);
-        }
-        buffer
-    }
-}
-
-/// Writes a `Resource`, up to the value of its message.
-fn put_resource_head(resource: &DebugResource, out: &mut BytesMut) {
-    let any = any_len(&resource.type_url, resource.bytes.len());
-    put_head(RESOURCES, field_len(resource.name.len()) + field_len(any), out);
-    put_field(NAME, resource.name.as_bytes(), out);
-    put_any_head(RESOURCE, &resource.type_url, resource.bytes.len(), out);
 }

@@ -17,6 +17,7 @@ use sluice_xds_protocol::{
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
+use crate::configuration::ConfigurationStore;
 use crate::connection::Connection;
 use crate::debug::DebugPages;
 use crate::epoch_pushes::EpochPushes;
@@ -49,6 +50,8 @@ pub struct DiscoveryServer {
     warming: DashSet<ProxyKey>,
     /// Answers requests for debug pages.
     debug_pages: OnceLock<Arc<dyn DebugPages>>,
+    /// Configuration for other control planes.
+    configuration: OnceLock<Arc<dyn ConfigurationStore>>,
     /// Follows the streams of workloads outside Kubernetes.
     workloads: OnceLock<Arc<dyn WorkloadObserver>>,
     admission: Arc<Admission>,
@@ -99,6 +102,7 @@ impl DiscoveryServer {
             connections: DashMap::new(),
             warming: DashSet::new(),
             debug_pages: OnceLock::new(),
+            configuration: OnceLock::new(),
             workloads: OnceLock::new(),
             admission: Arc::new(admission),
             request_turns: RequestTurns::default(),
@@ -148,6 +152,16 @@ impl DiscoveryServer {
     pub fn set_debug_pages(&self, pages: Arc<dyn DebugPages>) {
         // The first value stays.
         let _ = self.debug_pages.set(pages);
+    }
+
+    /// Sets the configuration that is served to other control planes. Only the first call has an effect.
+    pub fn set_configuration(&self, store: Arc<dyn ConfigurationStore>) {
+        // The first value stays.
+        let _ = self.configuration.set(store);
+    }
+
+    pub(crate) fn configuration(&self) -> Option<&Arc<dyn ConfigurationStore>> {
+        self.configuration.get()
     }
 
     /// Sets the observer of workloads outside Kubernetes. Only the first call has an effect.

@@ -162,7 +162,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug, caller, first_request, expired",
+            "Streams refused, by reason: unauthenticated, identity, rate, load, profiles, locations, proxies, debug, configuration, caller, first_request, expired",
             self.refused.clone(),
         );
         registry.register(
@@ -237,7 +237,8 @@ impl Metrics {
 
     /// Counts a refusal. Reasons: `unauthenticated` (no valid credentials), `identity` (the node does not match the caller's
     /// identity), `rate` (more new streams than `PILOT_MAX_REQUESTS_PER_SECOND`), `load` (too many streams wait), `profiles`,
-    /// `locations` and `proxies` (the caller's proxies exceed a limit), `debug` (a debug page that the caller may not see).
+    /// `locations` and `proxies` (the caller's proxies exceed a limit), `debug` and `configuration` (a debug page, or
+    /// configuration, that the caller may not see).
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }

@@ -17,9 +17,9 @@ use sluice_proto::google::protobuf::{Struct, Timestamp, Value, value};
 use sluice_xds_protocol::{ResolvedResource, SyncState, TypeSnapshot, TypeStatus, Version};
 
 use crate::connection::Connection;
-use crate::debug::DebugResource;
 use crate::discovery_server::DiscoveryServer;
 use crate::epoch_pushes::EpochPush;
+use crate::named_resources::NamedResource;
 
 /// Reads the status of the streams. The streams do no work for it.
 #[derive(Clone)]
@@ -277,7 +277,7 @@ impl StatusReader {
     /// The synchronization status of the proxies that the viewer may see, as `istioctl proxy-status` reads it: a `ClientConfig`
     /// for each.
     #[must_use]
-    pub fn client_configs(&self, viewer: &Viewer) -> Vec<DebugResource> {
+    pub fn client_configs(&self, viewer: &Viewer) -> Vec<NamedResource> {
         let streams = self.streams().into_iter().filter(|stream| viewer.sees(&stream.proxy.namespace));
         streams.map(client_config).collect()
     }
@@ -320,7 +320,7 @@ impl StatusReader {
     }
 }
 
-fn client_config(stream: StreamStatus) -> DebugResource {
+fn client_config(stream: StreamStatus) -> NamedResource {
     let config = |(kind, status): (ResourceType, TypeStatus)| GenericXdsConfig {
         type_url: kind.type_url().to_owned(),
         config_status: i32::from(match status.state() {
@@ -350,7 +350,7 @@ fn client_config(stream: StreamStatus) -> DebugResource {
     let node = Node { id: id.clone(), metadata: Some(Struct { fields: metadata }), ..Node::default() };
     let client = ClientConfig { node: Some(node), generic_xds_configs: configs, ..ClientConfig::default() };
     let any = sluice_proto::wire::to_any(&client);
-    DebugResource { name: id, type_url: any.type_url, bytes: any.value.into() }
+    NamedResource { name: id, type_url: any.type_url, bytes: any.value.into() }
 }
 
 fn timestamp(at: SystemTime) -> Timestamp {

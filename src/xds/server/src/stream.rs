@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sluice_auth::Caller;
-use sluice_model::{ProxyKey, ResourceType};
+use sluice_model::{Identity, ProxyKey, ResourceType};
+use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::wire::{GRPC_PREFIX_BYTES, ResponseBuffer};
 use sluice_xds_protocol::{
     ChangeTimes, HEALTH_TYPE, NameBudget, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response,
@@ -16,6 +17,7 @@ use sluice_xds_protocol::{
 use tonic::Status;
 
 use crate::admission::AdmissionClass;
+use crate::configuration::{self, ConfigurationRequests};
 use crate::connection::Connection;
 use crate::debug::{self, DebugRequests};
 use crate::discovery_server::DiscoveryServer;
@@ -50,7 +52,19 @@ pub struct AdsStream {
     /// The pending changes contain many resources.
     is_large: bool,
     debug_requests: DebugRequests,
+    configuration_requests: ConfigurationRequests,
+    /// The node of the first request, and the identity of its caller, if this request was not one of a proxy.
+    other_client: Option<OtherClient>,
+    /// The metadata of the client's node selects the generator of configuration.
+    selects_configuration: bool,
     configuration: ConfigurationState,
+}
+
+/// A client whose first request is for debug pages or configuration. It becomes a proxy with its first other request.
+struct OtherClient {
+    node: Option<Node>,
+    /// `None` if the caller is anonymous.
+    identity: Option<Identity>,
 }
 
 /// Whether a client has its configuration.
@@ -107,6 +121,9 @@ impl DiscoveryServer {
             sending: None,
             is_large: false,
             debug_requests: DebugRequests::default(),
+            configuration_requests: ConfigurationRequests::default(),
+            other_client: None,
+            selects_configuration: false,
             configuration: ConfigurationState::default(),
         })
     }
@@ -123,9 +140,17 @@ impl AdsStream {
     ///
     /// # Errors
     /// The stream must end, with this status.
-    pub fn request(&mut self, request: Request, now: Instant) -> Result<(), StreamError> {
+    pub fn request(&mut self, mut request: Request, now: Instant) -> Result<(), StreamError> {
+        if request.node.is_none() && self.connection.is_none() {
+            // Only the first request of a stream has the node.
+            request.node = self.other_client.as_ref().and_then(|client| client.node.clone());
+        }
+        self.selects_configuration |= request.node.as_ref().is_some_and(configuration::selects_configuration);
         if debug::is_debug(&request.type_url) {
             return self.request_debug_page(request);
+        }
+        if self.is_for_configuration(&request) {
+            return self.request_configuration(request);
         }
         let connection = match &self.connection {
             Some(connection) => connection.clone(),
@@ -181,21 +206,53 @@ impl AdsStream {
 
     /// Handles a request for a debug page. A client that requests only debug pages is not a proxy of the mesh.
     fn request_debug_page(&mut self, request: Request) -> Result<(), StreamError> {
-        if !self.debug_requests.has_caller() {
-            let identity = match &self.connection {
-                Some(connection) => connection.proxy.identity.clone(),
-                None => self.server.identify(&self.caller, &request)?.identity,
-            };
-            self.debug_requests.set_caller(identity);
-        }
-        let accepted = self.debug_requests.add(request, self.protocol, self.server.debug_pages());
-        accepted.inspect_err(|error| self.debug_page_refused(error))
+        let identity = self.caller_identity(&request)?;
+        let pages = self.server.debug_pages();
+        let accepted = self.debug_requests.add(request, self.protocol, pages, identity.as_ref());
+        accepted.inspect_err(|error| self.page_refused("debug", error))
     }
 
-    /// The next response to a request for a debug page, if there is one.
-    pub(crate) fn poll_debug(&mut self, cx: &mut Context<'_>) -> Poll<Result<EncodedResponse, StreamError>> {
-        let response =
-            std::task::ready!(self.debug_requests.poll(cx)).inspect_err(|error| self.debug_page_refused(error));
+    /// Whether a request is for configuration: its type is one of configuration, or has no generator of its own and the metadata
+    /// of the client's node selects that one (X03).
+    fn is_for_configuration(&self, request: &Request) -> bool {
+        let Some(store) = self.server.configuration() else { return false };
+        let type_url = request.type_url.as_str();
+        let has_generator = || type_url == HEALTH_TYPE || ResourceType::from_type_url(type_url).is_some();
+        store.has_type(type_url) || (self.selects_configuration && !has_generator())
+    }
+
+    /// Handles a request for configuration. A client that requests nothing else is not a proxy of the mesh.
+    fn request_configuration(&mut self, request: Request) -> Result<(), StreamError> {
+        let identity = self.caller_identity(&request)?;
+        let Some(store) = self.server.configuration() else { return Ok(()) };
+        let accepted = self.configuration_requests.add(request, self.protocol, &**store, identity);
+        accepted.inspect_err(|error| self.page_refused("configuration", error))
+    }
+
+    /// The identity of the caller that matches its proxy, or the node of the first request.
+    fn caller_identity(&mut self, request: &Request) -> Result<Option<Identity>, StreamError> {
+        if let Some(connection) = &self.connection {
+            return Ok(connection.proxy.identity.clone());
+        }
+        if let Some(client) = &self.other_client {
+            return Ok(client.identity.clone());
+        }
+        let identity = self.server.identify(&self.caller, request)?.identity;
+        self.other_client = Some(OtherClient { node: request.node.clone(), identity: identity.clone() });
+        Ok(identity)
+    }
+
+    /// The next response to a request for a debug page or for configuration, if there is one.
+    pub(crate) fn poll_other(&mut self, cx: &mut Context<'_>) -> Poll<Result<EncodedResponse, StreamError>> {
+        let (response, reason) = match self.debug_requests.poll(cx) {
+            Poll::Ready(response) => (response, "debug"),
+            Poll::Pending => {
+                let Some(store) = self.server.configuration() else { return Poll::Pending };
+                let response = self.configuration_requests.poll(cx, &**store);
+                (std::task::ready!(response), "configuration")
+            }
+        };
+        let response = response.inspect_err(|error| self.page_refused(reason, error));
         Poll::Ready(response.map(|response| EncodedResponse { buffer: response.encode(), begun: Instant::now() }))
     }
 
@@ -218,12 +275,14 @@ impl AdsStream {
         );
     }
 
-    fn debug_page_refused(&self, error: &StreamError) {
-        self.server.metrics().refused("debug");
+    /// Records that the stream ends because its caller may not see a debug page or configuration.
+    fn page_refused(&self, reason: &'static str, error: &StreamError) {
+        self.server.metrics().refused(reason);
         let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
+        let what = if reason == "debug" { "a debug page" } else { "configuration" };
         tracing::warn!(
             target: "ads", peer = %self.caller.address(), authenticator = self.caller.authenticator, ?identities,
-            "rejected a request for a debug page: {error}"
+            "rejected a request for {what}: {error}"
         );
     }
 
@@ -377,9 +436,9 @@ impl AdsStream {
         &self.caller
     }
 
-    /// Whether a request has identified the proxy, or the caller of debug pages.
+    /// Whether a request has identified the proxy, or the caller of debug pages or configuration.
     pub(crate) fn is_identified(&self) -> bool {
-        self.connection.is_some() || self.debug_requests.has_caller()
+        self.connection.is_some() || self.other_client.is_some()
     }
 
     /// The proxy, once the stream is identified.
