@@ -172,6 +172,21 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         (
+            "sluice-mcp",
+            vec![
+                "sluice-auth",
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-inject",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-sources",
+                "sluice-xds",
+                "sluice-xds-protocol",
+            ],
+        ),
+        (
             "sluice-config",
             vec![
                 "sluice-authority",
@@ -225,6 +240,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-jwks",
                 "sluice-kube",
                 "sluice-listen",
+                "sluice-mcp",
                 "sluice-model",
                 "sluice-recording",
                 "sluice-sources",

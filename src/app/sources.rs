@@ -11,6 +11,7 @@ use sluice_deployments::GatewayDeployer;
 use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
 use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
+use sluice_mcp::ServedConfiguration;
 use sluice_sources::files::FileSource;
 use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
 use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshLayers, MeshOverride, Reporter, Sink};
@@ -52,6 +53,7 @@ impl App {
             OpenedSource::Recording { path, recording } => return self.read_recording(path, *recording).await,
         };
         let (sink, mesh_layers) = self.start_sink()?;
+        self.serve_configuration(mesh_layers.clone());
         mesh_files.load(&*sink);
         for (cluster, source) in options::cluster_sources(&self.config) {
             match source {
@@ -124,6 +126,21 @@ impl App {
             self.tasks.watch_thread(end);
         }
         Ok((Arc::new(sink), layers))
+    }
+
+    /// Serves the configuration to other control planes.
+    fn serve_configuration(&mut self, mesh_layers: watch::Receiver<MeshLayers>) {
+        let configuration = ServedConfiguration::new(
+            self.graph.engine.clone(),
+            &self.graph.handles,
+            self.admin.originals.clone(),
+            mesh_layers,
+            self.config.identity.cluster.clone(),
+            self.config.features.configuration_auth,
+        );
+        let followed = configuration.clone();
+        self.tasks.spawn_restarted_until_stop("served configuration", move || followed.follow());
+        self.discovery.set_configuration(Arc::new(configuration));
     }
 
     async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {

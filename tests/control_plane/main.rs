@@ -33,6 +33,7 @@ mod kube_writes;
 mod large_services;
 mod log;
 mod made_up_nodes;
+mod mcp;
 mod mesh_files;
 mod metrics;
 mod pages;

@@ -89,7 +89,7 @@ pub(crate) use names::{
     is_admitted_host, is_any_case_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain, resolve_host,
 };
 pub use object::{ObjectError, ObjectId, identify, parse_object};
-pub use protocol::service_port_protocol;
+pub use protocol::{protocol_name, service_port_protocol};
 pub use proxy::{NodeParseError, parse_proxy};
 pub use proxy_config::{default_proxy_config, merge_proxy_config};
 pub use sluice_proto::json::parse_duration;

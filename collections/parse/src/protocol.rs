@@ -30,6 +30,12 @@ pub(crate) fn named(name: &str) -> Protocol {
     found.map_or(Protocol::Unsupported, |(_, protocol)| *protocol)
 }
 
+/// The name of a protocol. `None` if none is declared, and for HBONE, which no object can declare.
+#[must_use]
+pub fn protocol_name(protocol: Protocol) -> Option<&'static str> {
+    NAMES.iter().find(|(_, known)| *known == protocol).map(|(name, _)| *name)
+}
+
 /// The reason why a name without a protocol is invalid.
 pub(crate) fn unknown(name: &str) -> String {
     format!("`{name}` is not a protocol: expected {}", one_of(NAMES.iter().map(|(known, _)| *known)))

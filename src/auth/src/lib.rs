@@ -25,7 +25,7 @@ pub use certificate::{CertificateCheck, ClientCertificates};
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::{ReviewLimits, ReviewMetrics, ReviewedTokens};
 pub use token::{FileKeys, KeySet, KeySource, KeysError, NotKeySet, RemoteKeys, SignedTokens};
-pub use trust_domain::TrustDomain;
+pub use trust_domain::{TrustDomain, is_in_trust_domain};
 pub use viewer::{Viewer, ViewerRules};
 
 /// The parts of a request that authenticate its caller.

@@ -41,7 +41,8 @@ impl TrustDomain {
 }
 
 /// Whether an identity belongs to a trust domain.
-pub(crate) fn is_in_trust_domain(identity: &Identity, trust_domain: &str) -> bool {
+#[must_use]
+pub fn is_in_trust_domain(identity: &Identity, trust_domain: &str) -> bool {
     // `Identity::new` normalizes the trust domain.
     Identity::new(trust_domain, "", "").trust_domain == identity.trust_domain
 }

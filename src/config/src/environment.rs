@@ -98,6 +98,8 @@ pub struct Features {
     pub changing_pages: bool,
     /// `ENABLE_DEBUG_ENDPOINT_AUTH`: the identity of a caller decides which debug pages it sees.
     pub debug_auth: bool,
+    /// `ENABLE_XDS_API_GENERATOR_AUTH`: configuration is served only to service accounts of the root namespace.
+    pub configuration_auth: bool,
     /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, in addition to that of the control plane, whose service
     /// accounts see all debug pages.
     pub debug_namespaces: BTreeSet<Text>,
@@ -290,6 +292,7 @@ impl Features {
             debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),
             changing_pages: variables.flag("UNSAFE_ENABLE_ADMIN_ENDPOINTS", false),
             debug_auth: variables.flag("ENABLE_DEBUG_ENDPOINT_AUTH", true),
+            configuration_auth: variables.flag("ENABLE_XDS_API_GENERATOR_AUTH", true),
             debug_namespaces: variables.list("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES"),
             leader_election: variables.flag("ENABLE_LEADER_ELECTION", true),
             http10: variables.flag("PILOT_HTTP10", false),

@@ -80,6 +80,11 @@ impl IdentityFixture {
         self.restart(&[&format!("--meshConfig={}", file.display())]).await
     }
 
+    /// Directory of the objects.
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.directory.path().join("objects")
+    }
+
     /// Directory of the authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.path().join("authority")

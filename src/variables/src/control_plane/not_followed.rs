@@ -173,7 +173,6 @@ pub(super) const FEATURES: &[Variable] = &[
     no_effect("PILOT_STATUS_MAX_WORKERS", Number, "100", "configuration is not analysed"),
     default_only("ENABLE_PROXY_FIND_POD_BY_IP", Bool, "false", "a proxy belongs to the pod that its node id names"),
     default_only("AUDIENCE", Text, "", "TOKEN_AUDIENCES lists the accepted audiences"),
-    no_effect("ENABLE_XDS_API_GENERATOR_AUTH", Bool, "true", "configuration is not served to other control planes"),
 ];
 
 /// Details of Istio's implementation that have no counterpart here. The same proxies receive the same configuration.

@@ -79,6 +79,12 @@ pub(super) const CALLERS: &[Variable] = &[
     followed("ENABLE_DEBUG_ON_HTTP", Bool, "true", "Serve /debug on the HTTP and the monitoring port"),
     followed("ENABLE_DEBUG_ENDPOINT_AUTH", Bool, "true", "The identity of a caller decides which debug pages it sees"),
     followed(
+        "ENABLE_XDS_API_GENERATOR_AUTH",
+        Bool,
+        "true",
+        "Serve configuration to other control planes only if they are service accounts of the root namespace",
+    ),
+    followed(
         "DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES",
         List,
         "",
