@@ -63,6 +63,9 @@ impl ConfigurationStore for MemoryStore {
     }
 }
 
+/// Type, contents by name, and removed names of a response.
+type Content = (String, Vec<(String, String)>, Vec<String>);
+
 /// A stream of an authorized caller.
 struct Client {
     store: MemoryStore,
@@ -88,8 +91,8 @@ impl Client {
         }
     }
 
-    /// Type, contents by name, and removed names of the next response.
-    fn next(&mut self) -> Option<(String, Vec<(String, String)>, Vec<String>)> {
+    /// The next response.
+    fn next(&mut self) -> Option<Content> {
         let response = self.poll()?;
         let content =
             |resource: NamedResource| (resource.name, String::from_utf8(resource.bytes.to_vec()).expect("text"));
