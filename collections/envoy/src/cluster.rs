@@ -3,6 +3,7 @@
 mod draft;
 mod dynamic_dns;
 mod fixed;
+mod grpc;
 mod hbone;
 mod http_protocol;
 mod inbound;
@@ -27,6 +28,7 @@ use sluice_model::{
 pub use dynamic_dns::build_allow_any_dynamic_dns;
 pub(crate) use dynamic_dns::{allow_any_dns_cache, dns_cache};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
+pub use grpc::{GrpcClusterInputs, build_grpc_clusters};
 pub use hbone::{HboneSettings, build_connect_originate};
 pub(crate) use hbone::{ORIGINAL_DST, mutual_tls};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};

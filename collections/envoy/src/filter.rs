@@ -18,5 +18,5 @@ pub(crate) use http_chain::{HttpChain, RouteSource};
 pub(crate) use http_filters::router;
 pub(crate) use istio::waypoint_peer_metadata;
 pub(crate) use network::{hcm_filter, metadata_exchange, protocol_filters, tcp_proxy_filter};
-pub(crate) use session::add_session;
+pub(crate) use session::{add_session, session_filter_of};
 pub(crate) use stats::tcp_stats;

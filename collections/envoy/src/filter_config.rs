@@ -9,6 +9,9 @@ pub(crate) const CORS: &str = "envoy.filters.http.cors";
 /// Name of the fault filter, and of its configuration in routes.
 pub(crate) const FAULT: &str = "envoy.filters.http.fault";
 
+/// Name of the router, the last HTTP filter.
+pub(crate) const ROUTER: &str = "envoy.filters.http.router";
+
 /// An HTTP filter with this name and configuration.
 pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     HttpFilter {

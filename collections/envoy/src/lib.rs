@@ -3,6 +3,7 @@
 //! Modules depend on each other in one direction. ARCHITECTURE.md, section "The builders", lists them from the bottom.
 
 mod alpn;
+mod certificate_provider;
 mod compliance;
 mod filter;
 mod filter_config;

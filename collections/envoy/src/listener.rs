@@ -7,6 +7,7 @@ mod chain;
 mod connect_originate;
 mod dynamic_dns;
 mod gateway;
+mod grpc;
 mod http_proxy;
 mod inbound;
 mod inbound_chain;
@@ -29,6 +30,9 @@ pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
 pub use connect_originate::{build_connect_originate, build_double_tunnel};
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
+pub use grpc::{
+    GrpcClientInputs, GrpcServerInputs, build_grpc_client, build_grpc_server, grpc_server_addresses, grpc_server_name,
+};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};

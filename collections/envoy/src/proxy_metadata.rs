@@ -42,8 +42,11 @@ pub(crate) fn captured_dns(proxy: &Proxy) -> Option<(Text, u16)> {
     proxy.dns_capture.then(|| dns_proxy(metadata_text(proxy, "DNS_PROXY_ADDR").as_deref().unwrap_or_default()))
 }
 
-/// Whether the metadata of a proxy disables sending HBONE.
+/// Whether a proxy does not send HBONE: its metadata disables that, or it is a gRPC client without an Envoy.
 pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
+    if proxy.grpc {
+        return true;
+    }
     let value = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
     value.is_some_and(is_true)
 }

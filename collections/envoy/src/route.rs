@@ -33,7 +33,7 @@ pub(crate) use hash_policy::build_hash_policy;
 pub use headers::advertise_http3;
 pub(crate) use inbound::build_inbound_route;
 pub(crate) use retry::{build_inbound_retry_policy, build_retry_policy};
-pub use table::{TableKind, build_header, by_virtual_host, renamed};
+pub use table::{TableKind, build_header, by_virtual_host, grpc_table, renamed};
 pub use vip::{WaypointDestination, vip_kinds};
 pub(crate) use virtual_host::build_route_to;
 pub use virtual_host::{
@@ -84,6 +84,8 @@ pub struct RouteInputs<'a> {
     pub default_retry: Option<&'a HttpRetry>,
     /// The host of mirrored requests has the suffix `-shadow` (not `DISABLE_SHADOW_HOST_SUFFIX`).
     pub shadow_suffix: bool,
+    /// Whether the client is a gRPC library without an Envoy, which reads the time limit of a call from another field.
+    pub grpc: bool,
     /// Looks up the service of a destination host.
     pub service: &'a dyn Fn(&Host) -> Option<DestinationService>,
     /// Looks up the consistent hashing of a destination by the client's rules.

@@ -14,6 +14,7 @@ mod purpose;
 mod rbac;
 mod trust_domain;
 
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 use sluice_model::{AuthorizationPolicy, JwtRule, Text};
 
 use crate::listener_settings::ListenerSettings;
@@ -50,6 +51,13 @@ pub fn build_policies(inputs: &SecurityInputs<'_>) -> PolicyFilters {
         },
         tcp: PolicySteps { custom: custom_tcp, authentication: Vec::new(), authorization: tcp },
     }
+}
+
+/// Builds the authorization filters of a gRPC server without an Envoy (X28). Policies with the action `CUSTOM` and
+/// RequestAuthentications have no form in gRPC.
+#[must_use]
+pub fn build_grpc_policies(settings: &ListenerSettings, authorization: &[&AuthorizationPolicy]) -> Vec<HttpFilter> {
+    rbac::build_grpc(&SecurityInputs { settings, authorization, tokens: &[], clear_route_cache: false })
 }
 
 /// The reason why a part of a policy cannot be expressed in a filter.

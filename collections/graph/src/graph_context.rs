@@ -273,6 +273,7 @@ impl<'s> GraphContext<'s> {
             settings: SettingInputs {
                 options: &self.options,
                 mesh: &self.mesh,
+                proxies: &self.proxies,
                 attached: &self.attached,
                 services_by_host: &self.services_by_host,
             },

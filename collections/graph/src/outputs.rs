@@ -83,6 +83,16 @@ pub(crate) fn derive_profiles<'s, P: Key>(
     proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
 }
 
+/// The profiles in use by proxies with an Envoy, see [`derive_profiles`].
+pub(crate) fn derive_envoy_profiles<'s, P: Key>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    name: &str,
+    profile: impl Fn(&Proxy) -> P + 'static,
+) -> Collection<'s, P, ()> {
+    let of_envoys = move |_: &ProxyKey, proxy: &Proxy| (!proxy.grpc).then(|| (profile(proxy), ()));
+    proxies.index(&format!("{name}/by-content"), of_envoys).distinct(name)
+}
+
 /// The profiles in use by routers with a server of TLS mode AUTO_PASSTHROUGH.
 /// Key: the profile. From: `proxies`, `routers/auto-passthrough`.
 /// Changes when: the first such router with a profile connects or the last leaves, or a router gets its first such

@@ -10,6 +10,7 @@ mod envoy_filters;
 mod fail_closed;
 mod gateway_api;
 mod gateways;
+mod grpc;
 mod large;
 mod names;
 mod policies;

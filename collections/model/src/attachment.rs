@@ -98,7 +98,7 @@ impl Attachment {
 
     /// Whether the policy at `policy` applies to the traffic of a waypoint. A policy without targets does not, except at a
     /// waypoint without the label of its Gateway: there selectors apply, as in Istio. With a target that cannot be read
-    /// the policy may be meant for any waypoint or service of its namespace.
+    /// the policy may be meant for any waypoint or service of its namespace; one of the root namespace, for a whole class.
     #[must_use]
     pub fn is_for_waypoint(&self, policy: &ObjectKey, waypoint: &WaypointTarget<'_>) -> bool {
         let Some(gateway) = waypoint.labels.get(GATEWAY_NAME) else {
@@ -106,7 +106,8 @@ impl Attachment {
         };
         let near = || {
             let of_service = waypoint.service.is_some_and(|(_, object)| object.namespace == policy.namespace);
-            *policy.namespace == *waypoint.namespace || of_service
+            let of_root = *policy.namespace == *waypoint.root_namespace;
+            *policy.namespace == *waypoint.namespace || of_root || of_service
         };
         (self.any_gateway && near())
             || self.targets.iter().any(|target| waypoint.is(gateway, &policy.namespace, target))
@@ -197,7 +198,7 @@ mod tests {
         // Selectors do not hold for waypoints.
         assert!(!Attachment::default().is_for_waypoint(&near, &served));
         let unreadable = Attachment { any_gateway: true, ..Attachment::default() };
-        assert!(unreadable.is_for_waypoint(&near, &served) && !unreadable.is_for_waypoint(&root, &served));
+        assert!(unreadable.is_for_waypoint(&near, &served) && unreadable.is_for_waypoint(&root, &served));
         // They do without the label of the Gateway.
         let unnamed = labels(&[("app", "wp")]);
         let unnamed = WaypointTarget { labels: &unnamed, ..served };

@@ -172,6 +172,10 @@ pub struct Proxy {
     pub dns_auto_allocate: bool,
     /// HTTP/1.0 is accepted (`HTTP10`).
     pub http10: bool,
+    /// It is a gRPC client or server without an Envoy (`GENERATOR` in its metadata is `grpc`, X28). Its type is that of a
+    /// sidecar.
+    #[serde(default)]
+    pub grpc: bool,
     /// It subscribes to single virtual hosts of route tables (`VHDS` in its metadata).
     pub virtual_hosts: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.

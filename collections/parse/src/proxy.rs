@@ -151,6 +151,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         dns_capture: metadata.flag("DNS_CAPTURE"),
         dns_auto_allocate: metadata.flag("DNS_AUTO_ALLOCATE"),
         http10: metadata.text("HTTP10") == "1",
+        grpc: proxy_type == ProxyType::Sidecar && metadata.text("GENERATOR") == "grpc",
         virtual_hosts: metadata.flag("VHDS"),
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
@@ -403,6 +404,16 @@ mod tests {
     fn with_metadata(metadata: serde_json::Value) -> Result<Proxy, NodeParseError> {
         let id = "sidecar~10.1.0.1~web.shop~shop.svc.cluster.local";
         parse_proxy(&node(&json!({"id": id, "metadata": metadata})), &BTreeMap::new())
+    }
+
+    #[test]
+    fn generator_grpc_makes_a_sidecar_a_grpc_client() {
+        let is_grpc = |metadata| with_metadata(metadata).expect("a proxy").grpc;
+        assert!(is_grpc(json!({"GENERATOR": "grpc"})));
+        assert!(!is_grpc(json!({"GENERATOR": "api"})) && !is_grpc(json!({})));
+        let router =
+            json!({"id": "router~10.1.0.1~web.shop~shop.svc.cluster.local", "metadata": {"GENERATOR": "grpc"}});
+        assert!(!parse_proxy(&node(&router), &BTreeMap::new()).expect("a proxy").grpc);
     }
 
     #[test]

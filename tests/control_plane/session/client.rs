@@ -88,6 +88,12 @@ impl ScriptedClient {
         }
     }
 
+    /// A gRPC library, which names each resource that it wants.
+    pub(crate) fn connect_grpc(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
+        let node = Node { id: SIDECAR.into(), user_agent_name: "grpc".into(), ..Node::default() };
+        Self { node: Some(node), ..Self::connect(mesh, protocol) }
+    }
+
     /// The same client on a new stream, with the resources it holds.
     pub(crate) fn reconnect(self, mesh: &SessionFixture) -> Self {
         drop(self.stream);

@@ -34,6 +34,7 @@ impl ProxyInput for RecordedProxies {
             id: node.id.as_str().into(),
             namespace,
             istio_version: version,
+            grpc: node.user_agent_name == "grpc",
             virtual_hosts: true,
             ..Proxy::default()
         })

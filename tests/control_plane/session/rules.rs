@@ -224,6 +224,44 @@ fn an_empty_list_ends_the_subscription_of_types_subscribed_by_name() {
     assert!(mesh.status.streams()[0].types.is_empty());
 }
 
+#[test]
+fn grpc_client_without_names_is_sent_nothing() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = ScriptedClient::connect_grpc(&mesh, protocol);
+        client.want(Cluster, &[]);
+        assert_eq!(client.settled(), ["CDS"]);
+        client.change(Cluster, &["a", "b"], &[]);
+        assert_eq!(client.settled(), ["CDS +a +b"]);
+        mesh.cluster("base", "c", "2");
+        mesh.commit();
+        assert_eq!(client.settled(), [""; 0]);
+        client.change(Cluster, &[], &["a", "b"]);
+        mesh.cluster("base", "a", "2");
+        mesh.commit();
+        let expect: &[&str] = if protocol == Sotw { &["CDS"] } else { &[] };
+        assert_eq!(client.settled(), expect, "an empty list is not the wildcard");
+    }
+}
+
+#[test]
+fn grpc_client_is_told_that_a_cluster_has_no_endpoints() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = ScriptedClient::connect_grpc(&mesh, protocol);
+        client.want(Endpoint, &["a", "x"]);
+        assert_eq!(client.settled(), ["EDS +a +x"]);
+        mesh.set(Endpoint, "base", "x", &message("x", "1"));
+        mesh.commit();
+        assert_eq!(client.settled(), ["EDS +x"]);
+        mesh.delete(Endpoint, "base", "a");
+        mesh.commit();
+        assert_eq!(client.settled(), ["EDS +a"], "an empty assignment, and no removal");
+        client.change(Endpoint, &["y"], &[]);
+        assert_eq!(client.settled(), ["EDS +y"]);
+    }
+}
+
 /// pilot-agent does not acknowledge a response without resources.
 #[test]
 fn agents_are_answered_when_resources_exist() {

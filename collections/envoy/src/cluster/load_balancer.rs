@@ -1,5 +1,6 @@
 //! Load balancing, with locality settings (N14, N17).
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::common_lb_config::{
     LocalityConfigSpecifier, LocalityWeightedLbConfig, ZoneAwareLbConfig,
 };
@@ -152,18 +153,18 @@ pub(super) fn apply_load_balancer(
         }
     }
     if let Some(hash) = lb.and_then(|lb| lb.consistent_hash.as_ref()) {
-        apply_hash(draft, hash);
+        apply_hash(&mut draft.cluster, hash);
     }
 }
 
-fn apply_hash(draft: &mut Draft, hash: &ConsistentHash) {
+/// Applies consistent hashing.
+pub(super) fn apply_hash(cluster: &mut Cluster, hash: &ConsistentHash) {
     let ring = |minimum| {
         LbConfig::RingHashLbConfig(RingHashLbConfig {
             minimum_ring_size: Some(UInt64Value { value: minimum }),
             ..RingHashLbConfig::default()
         })
     };
-    let cluster = &mut draft.cluster;
     match hash.algorithm {
         HashAlgorithm::Maglev(size) => {
             cluster.lb_policy = LbPolicy::Maglev as i32;

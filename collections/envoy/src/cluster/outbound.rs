@@ -100,12 +100,7 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let kind = discovery_type(service, inputs.profile.proxy_type);
     let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
     if inputs.settings.sessions.enabled_for(&service.labels) {
-        // Envoy uses draining endpoints only for existing persistent sessions.
-        draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(HealthStatusSet {
-            statuses: [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded]
-                .map(|status| status as i32)
-                .to_vec(),
-        });
+        draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(statuses_of_sessions());
     }
     let mut clusters = Vec::new();
     clusters.push(finish_whole(inputs, draft, sni_cluster(u32::from(port.port), "", service.host.as_str())));
@@ -184,6 +179,12 @@ pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind:
         draft.cluster.alt_stat_name = delimited(&filled);
     }
     Some(draft)
+}
+
+/// The states of endpoints that persistent sessions use. Only existing sessions use draining endpoints.
+pub(super) fn statuses_of_sessions() -> HealthStatusSet {
+    let statuses = [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded];
+    HealthStatusSet { statuses: statuses.map(|status| status as i32).to_vec() }
 }
 
 /// The target port of a ServiceEntry without endpoints, which replaces the original destination port.

@@ -17,7 +17,7 @@ use sluice_model::{ExtensionPhase, Protocol, ProxyType};
 use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
-use crate::filter_config::{CORS, FAULT, http_filter};
+use crate::filter_config::{CORS, FAULT, ROUTER, http_filter};
 use crate::filter_state::{LOCAL_PRINCIPAL, PEER_PRINCIPAL};
 use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ListenerClass, ListenerSettings};
 use crate::metadata_exchange::METADATA_EXCHANGE;
@@ -82,7 +82,7 @@ pub(crate) fn router(settings: &ListenerSettings) -> HttpFilter {
         suppress_envoy_headers: headers.is_some_and(|headers| headers.envoy_debug_headers_disabled == Some(true)),
         ..Router::default()
     };
-    http_filter("envoy.filters.http.router", any(&router))
+    http_filter(ROUTER, any(&router))
 }
 
 /// The filter of a waypoint that replaces `x-forwarded-client-cert`: the certificate of the client belongs to another

@@ -27,6 +27,16 @@ pub(super) fn session_filter() -> HttpFilter {
 /// Adds the persistent session of a service to the per-filter configuration of a route or virtual host.
 pub(crate) fn add_session(settings: &mut HashMap<String, Any>, session: Option<&PersistentSession>) {
     let Some(session) = session else { return };
+    let own = StatefulSessionPerRoute { r#override: Some(Override::StatefulSession(stateful_session(session))) };
+    settings.insert(NAME.to_owned(), any(&own));
+}
+
+/// The filter with the persistent session of a service, for clients that have no configuration of it per route.
+pub(crate) fn session_filter_of(session: &PersistentSession) -> HttpFilter {
+    http_filter(NAME, any(&stateful_session(session)))
+}
+
+fn stateful_session(session: &PersistentSession) -> StatefulSession {
     let (name, typed_config) = match session {
         PersistentSession::Cookie { name, path } => {
             let cookie = Cookie { name: name.to_string(), path: path.to_string(), ..Cookie::default() };
@@ -38,9 +48,7 @@ pub(crate) fn add_session(settings: &mut HashMap<String, Any>, session: Option<&
         }
     };
     let state = TypedExtensionConfig { name: name.to_owned(), typed_config: Some(typed_config) };
-    let session = StatefulSession { session_state: Some(state), ..StatefulSession::default() };
-    let own = StatefulSessionPerRoute { r#override: Some(Override::StatefulSession(session)) };
-    settings.insert(NAME.to_owned(), any(&own));
+    StatefulSession { session_state: Some(state), ..StatefulSession::default() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_model::{InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text, Topology};
+use sluice_model::{
+    InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text, Topology, label,
+};
 use sluice_proto::json::parse_duration;
 
 use crate::metadata_exchange::METADATA_EXCHANGE;
@@ -85,12 +87,19 @@ pub struct ListenerProfile {
     pub states_client_identity: bool,
     /// Whether it is a waypoint before 1.29.2, which lacks texts in the filter state that can be hashed.
     pub no_hashable_text: bool,
+    /// It is a gRPC client or server without an Envoy.
+    pub grpc: bool,
+    /// It is a gRPC server whose label `security.istio.io/tlsMode` states that it accepts mutual TLS.
+    pub grpc_mtls: bool,
 }
 
 impl ListenerProfile {
     /// The profile of a proxy. `mesh` is the default `ProxyConfig` of the mesh.
     #[must_use]
     pub fn of(proxy: &Proxy, mesh: &ProxyConfig) -> Self {
+        if proxy.grpc {
+            return Self::of_grpc(proxy);
+        }
         let metadata = |name: &str| proxy.metadata.get(name).map(|json| json.trim_matches('"'));
         let flag = |name: &str| metadata(name).is_some_and(|value| value == "true" || value == "1");
         let port = |name: &str| metadata(name).and_then(|value| value.parse::<u16>().ok());
@@ -132,6 +141,21 @@ impl ListenerProfile {
             states_client_identity: waypoint
                 && proxy.annotations.get(CLIENT_IDENTITY).is_some_and(|value| value.eq_ignore_ascii_case("true")),
             no_hashable_text: waypoint && lacks_hashable_text(&proxy.istio_version),
+            grpc: false,
+            grpc_mtls: false,
+        }
+    }
+
+    /// The profile of a gRPC client or server without an Envoy, whose listeners depend on few properties.
+    fn of_grpc(proxy: &Proxy) -> Self {
+        Self {
+            proxy_type: proxy.proxy_type,
+            families: proxy.ip_families,
+            cluster: proxy.shared_location().cluster,
+            auto_allocated: proxy.uses_allocated_addresses(),
+            grpc: true,
+            grpc_mtls: proxy.labels.get(label::TLS_MODE).is_some_and(|mode| mode == "istio"),
+            ..Self::default()
         }
     }
 

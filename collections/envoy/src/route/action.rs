@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::route::v3::route_action::{
-    ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier,
+    ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier, MaxStreamDuration,
 };
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::weighted_cluster::{ClusterWeight, cluster_weight};
@@ -26,7 +26,11 @@ pub(super) fn build_action(
     out: &mut Route,
 ) -> RouteAction {
     let mut action = RouteAction::default();
-    set_timeout(&mut action, route.timeout);
+    if inputs.grpc {
+        set_call_limit(&mut action, route.timeout);
+    } else {
+        set_timeout(&mut action, route.timeout);
+    }
     if inputs.virtual_service.semantics == RouteSemantics::GatewayApi {
         action.cluster_not_found_response_code = ClusterNotFoundResponseCode::InternalServerError.into();
     }
@@ -77,6 +81,14 @@ pub(super) fn set_timeout(action: &mut RouteAction, timeout: Option<Duration>) {
     let timeout = timeout.map_or_else(protobuf::Duration::default, duration);
     action.timeout = Some(timeout);
     action.max_grpc_timeout = Some(timeout);
+}
+
+/// Sets the timeouts of a route for a gRPC library without an Envoy: unlimited unless declared.
+fn set_call_limit(action: &mut RouteAction, timeout: Option<Duration>) {
+    let timeout = Some(timeout.map_or_else(protobuf::Duration::default, duration));
+    action.timeout = timeout;
+    action.max_stream_duration =
+        Some(MaxStreamDuration { max_stream_duration: timeout, ..MaxStreamDuration::default() });
 }
 
 /// The cluster of a destination (N01).

@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, ApiVersio
 use envoy_types::pb::envoy::config::route::v3::{RouteConfiguration, Vhds};
 use envoy_types::pb::google::protobuf::BoolValue;
 use prost::encoding::{decode_varint, encode_varint};
+use sluice_proto::wire::put_field;
 
 use crate::wire::{duration, encode, uint32};
 
@@ -51,6 +52,16 @@ pub fn by_virtual_host(header: &[u8]) -> Bytes {
     [header, &rest].concat().into()
 }
 
+/// An encoded route configuration for a gRPC client without an Envoy, with these encoded virtual hosts.
+#[must_use]
+pub fn grpc_table<'a>(name: &str, virtual_hosts: impl IntoIterator<Item = &'a [u8]>) -> Bytes {
+    // Field number of `RouteConfiguration.virtual_hosts`.
+    const VIRTUAL_HOSTS: u32 = 2;
+    let mut out = encode(&RouteConfiguration { name: name.into(), ..RouteConfiguration::default() }).to_vec();
+    virtual_hosts.into_iter().for_each(|host| put_field(VIRTUAL_HOSTS, host, &mut out));
+    out.into()
+}
+
 /// An encoded virtual host with another name. Envoy removes a virtual host by the name in the message, so that name must
 /// be equal to the name of the resource.
 #[must_use]
@@ -86,6 +97,14 @@ mod tests {
             let other = VirtualHost::decode(renamed(&encode(&old), "80/a")).expect("a virtual host");
             assert_eq!(other, VirtualHost { name: "80/a".into(), ..host.clone() });
         }
+    }
+
+    #[test]
+    fn grpc_table_has_the_virtual_hosts() {
+        let host = VirtualHost { name: "a:80".into(), domains: vec!["a".into()], ..VirtualHost::default() };
+        let table =
+            RouteConfiguration::decode(grpc_table("outbound|80||a", [encode(&host).as_ref()])).expect("a table");
+        assert_eq!((table.name.as_str(), table.virtual_hosts.as_slice()), ("outbound|80||a", [host].as_slice()));
     }
 
     #[test]

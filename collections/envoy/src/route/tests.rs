@@ -43,6 +43,7 @@ fn build_for(http: Vec<HttpRoute>, namespace: &str, labels: &Labels, hash: Optio
         append_x_forwarded_host: false,
         default_retry: None,
         shadow_suffix: false,
+        grpc: false,
         service: &|host| {
             let alias_of = (host.as_str() == "alias").then(|| Host::from("target"));
             Some(DestinationService { alias_of, session: session_of(host), ..DestinationService::default() })

@@ -2,6 +2,8 @@
 
 /// Name of the HTTP RBAC filter and of its metadata.
 pub(crate) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
+/// Name of the RBAC filter of DENY policies at a gRPC server without an Envoy.
+pub(super) const RBAC_HTTP_DENY: &str = "envoy.filters.http.rbac.DENY";
 /// Name of the network RBAC filter and of its metadata.
 pub(super) const RBAC_TCP: &str = "envoy.filters.network.rbac";
 /// Prefix of the names of `CUSTOM` policies.

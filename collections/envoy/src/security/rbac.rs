@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::extensions::filters::network::rbac::v3::Rbac as TcpR
 use sluice_model::{AuthorizationPolicy, AuthorizationRule, PolicyAction};
 
 use super::ext_authz::{EXT_AUTHZ_HTTP, EXT_AUTHZ_TCP, ext_authz};
-use super::filter_names::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
+use super::filter_names::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_HTTP_DENY, RBAC_TCP};
 use super::purpose::Purpose;
 use super::trust_domain::TrustDomains;
 use super::{Inexpressible, SecurityInputs};
@@ -54,6 +54,42 @@ pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<
         tcp.push(tcp_rbac(TcpRbac { rules, shadow_rules: dry, shadow_rules_stat_prefix, ..TcpRbac::default() }));
     }
     (http, tcp)
+}
+
+/// Filters of `DENY` and `ALLOW` policies at a gRPC server without an Envoy (X28), in this order. gRPC has no other actions,
+/// and no dry runs.
+///
+/// Istio leaves the filter of `ALLOW` policies without rules out, so that they allow every request. Here they allow none.
+pub(super) fn build_grpc(inputs: &SecurityInputs<'_>) -> Vec<HttpFilter> {
+    let domains = TrustDomains::of(&inputs.settings.mesh);
+    let mut filters = Vec::new();
+    let actions = [(PolicyAction::Deny, Action::Deny, RBAC_HTTP_DENY), (PolicyAction::Allow, Action::Allow, RBAC_HTTP)];
+    for (of, action, filter) in actions {
+        // An unreadable action may be ALLOW or DENY.
+        let counts = |policy: &&AuthorizationPolicy| {
+            !policy.dry_run && (policy.action == of || policy.action == PolicyAction::Unreadable)
+        };
+        let mut policies = inputs.authorization.iter().copied().filter(counts).peekable();
+        if policies.peek().is_none() {
+            continue;
+        }
+        let mut rules = rbac(action, HashMap::new());
+        for policy in policies {
+            for (n, rule) in written(policy, &domains, Purpose::of(inputs.settings, action, false)) {
+                let mut name = format!("{}-{}-{n}", policy.namespace, policy.name);
+                // The hyphens of two policies may give the same name. No rule is lost.
+                while rules.policies.contains_key(&name) {
+                    name.push('-');
+                }
+                rules.policies.insert(name, rule);
+            }
+        }
+        // Without rules, DENY denies nothing, and ALLOW allows nothing.
+        if action == Action::Allow || !rules.policies.is_empty() {
+            filters.push(http_filter(filter, any(&HttpRbac { rules: Some(rules), ..HttpRbac::default() })));
+        }
+    }
+    filters
 }
 
 /// Filters of `CUSTOM` policies: per provider one RBAC filter that selects requests and one that calls the provider.

@@ -12,7 +12,7 @@ use sluice_model::{
     ExtAuthz, ExtensionProvider, JwtRule, MeshConfig, PolicyAction, PolicyValues, ProviderKind, ProviderService, Text,
 };
 
-use super::{KeySource, PolicyFilters, SecurityInputs, build_policies};
+use super::{KeySource, PolicyFilters, SecurityInputs, build_grpc_policies, build_policies};
 use crate::listener_settings::{Collector, ListenerSettings};
 
 pub(super) fn any(values: &[&str]) -> PolicyValues {
@@ -256,6 +256,55 @@ fn actions_are_ordered_and_dry_runs_are_shadow_rules() {
     assert_eq!(http[3]["shadowRulesStatPrefix"], "istio_dry_run_deny_");
     assert!(http[3]["shadowRules"]["policies"]["ns[ns]-policy[dry]-rule[0]"].is_object());
     assert_eq!(http[3]["rules"]["policies"].as_object().map(serde_json::Map::len), Some(1));
+}
+
+/// Names and configurations of the filters of a gRPC server, as JSON.
+fn of_grpc(policies: &[AuthorizationPolicy]) -> Vec<(String, Value)> {
+    let authorization: Vec<&AuthorizationPolicy> = policies.iter().collect();
+    let filters = build_grpc_policies(&settings(), &authorization).into_iter().filter_map(|filter| {
+        let Some(http_filter::ConfigType::TypedConfig(any)) = &filter.config_type else { return None };
+        Some((filter.name, sluice_proto::json::encode_any(&any.type_url, &any.value)))
+    });
+    filters.collect()
+}
+
+#[test]
+fn grpc_servers_have_one_filter_for_each_of_deny_and_allow() {
+    let anything = || vec![AuthorizationRule::default()];
+    let named = |name: &str, action, rules| AuthorizationPolicy { name: name.into(), ..policy(action, rules) };
+    let filters = of_grpc(&[
+        named("open", PolicyAction::Allow, anything()),
+        named("shut", PolicyAction::Deny, [anything(), anything()].concat()),
+        named("log", PolicyAction::Audit, anything()),
+        named("ask", PolicyAction::Custom, anything()),
+        AuthorizationPolicy { dry_run: true, ..named("dry", PolicyAction::Deny, anything()) },
+    ]);
+    let names: Vec<&str> = filters.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["envoy.filters.http.rbac.DENY", "envoy.filters.http.rbac"]);
+    let rules = |n: usize| filters[n].1["rules"]["policies"].as_object().expect("policies").clone();
+    let keys = |n: usize| rules(n).keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        (keys(0), keys(1)),
+        (vec!["ns-shut-0".to_owned(), "ns-shut-1".to_owned()], vec!["ns-open-0".to_owned()])
+    );
+    assert!(of_grpc(&[]).is_empty());
+}
+
+#[test]
+fn grpc_policies_never_allow_more_than_they_state() {
+    let filters = of_grpc(&[policy(PolicyAction::Allow, Vec::new())]);
+    assert_eq!(filters[0].1["rules"].get("policies"), None, "without rules, nothing is allowed");
+    assert!(of_grpc(&[policy(PolicyAction::Deny, Vec::new())]).is_empty());
+    let unreadable = of_grpc(&[policy(PolicyAction::Unreadable, vec![AuthorizationRule::default()])]);
+    assert_eq!(unreadable[0].1["rules"]["action"], "DENY");
+    assert_eq!(unreadable[1].1["rules"].get("policies"), None);
+    let named = |namespace: &str, name: &str| AuthorizationPolicy {
+        namespace: namespace.into(),
+        name: name.into(),
+        ..policy(PolicyAction::Deny, vec![AuthorizationRule::default()])
+    };
+    let same = of_grpc(&[named("a", "b-c"), named("a-b", "c")]);
+    assert_eq!(same[0].1["rules"]["policies"].as_object().map(serde_json::Map::len), Some(2));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Clusters (N01, N04, N12 to N14).
 
+mod grpc;
 mod inbound;
 mod waypoints;
 
@@ -22,7 +23,7 @@ use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::endpoints::waypoints::{WaypointClients, WaypointOutputInputs};
 use super::endpoints::{EndpointLookup, EndpointLookupInputs, tier_of};
-use super::{Outputs, derive_passing_profiles, derive_profiles};
+use super::{Outputs, derive_envoy_profiles, derive_passing_profiles};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
@@ -86,6 +87,9 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
             layers.extend(profiles.map(|profile| Layer { view: reach.clone(), profile }));
         }
         return layers;
+    }
+    if proxy.grpc {
+        return grpc::layers(client);
     }
     let mut layers = Vec::new();
     // Without interception the sidecar would listen where the application does, unless a Sidecar declares other ports.
@@ -160,9 +164,11 @@ pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut 
     if let Some((inputs, clients)) = &inputs.waypoints {
         outputs.resources.extend(waypoints::derive_waypoints(inputs, clients));
     }
+    let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
     outputs.resources.extend([
         derive_fixed(inputs, &settings),
-        derive_outbound(inputs, &settings),
+        derive_outbound(inputs, &settings, &aliases),
+        grpc::derive_grpc(inputs, &aliases),
         inbound::derive_inbound(inputs, &settings),
     ]);
 }
@@ -171,7 +177,7 @@ fn derive_fixed<'s>(
     inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(inputs.proxies, "cluster_profiles", FixedProfile::of);
+    let profiles = derive_envoy_profiles(inputs.proxies, "cluster_profiles", FixedProfile::of);
     let outbound = inputs.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
     let hbone = inputs.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
@@ -204,10 +210,11 @@ fn derive_fixed<'s>(
 fn derive_outbound<'s>(
     inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
+    aliases: &Collection<'s, (), Vec<Text>>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let of_tier = |name: &str, tier: Option<Tier>| {
         let clients = tier.map_or(inputs.proxies, |tier| inputs.rare_tiers.clients(inputs.proxies, tier));
-        let plain = derive_profiles(clients, name, move |proxy| OutboundProfile::of(proxy, tier));
+        let plain = derive_envoy_profiles(clients, name, move |proxy| OutboundProfile::of(proxy, tier));
         let passing = derive_passing_profiles(
             inputs.proxies,
             inputs.auto_passthrough,
@@ -221,15 +228,13 @@ fn derive_outbound<'s>(
         let name = format!("outbound_cluster_profiles/{tier:?}").to_lowercase();
         of_tier(&name, Some(tier))
     });
-    let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
     let endpoints = inputs.endpoints.endpoints;
     let port_mtls = derive_ports(endpoints, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
     let port_hbone = derive_ports(endpoints, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
     inputs.hosts.derive_many("clusters/outbound", |deps| {
         let destinations = Destinations::on(deps, &inputs.destinations);
         let facts = ServiceFacts {
-            identities: deps.on(inputs.identities),
-            aliases: deps.on(&aliases),
+            identities: ServiceIdentities { of: deps.on(inputs.identities), aliases: deps.on(aliases) },
             port_mtls: port_mtls.on(deps),
             port_hbone: port_hbone.on(deps),
             endpoints: EndpointLookup::on(deps, &inputs.endpoints),
@@ -317,8 +322,7 @@ struct ServiceView<'a> {
 /// Inputs of the clusters of a service besides the service and the rule.
 #[derive(Clone, Copy)]
 struct ServiceFacts {
-    identities: Dep<ServiceKey, Vec<Text>>,
-    aliases: Dep<(), Vec<Text>>,
+    identities: ServiceIdentities,
     port_mtls: FactLookup<Vec<Text>>,
     port_hbone: FactLookup<Vec<Text>>,
     endpoints: EndpointLookup,
@@ -334,7 +338,7 @@ impl ServiceFacts {
     ) -> Vec<Cluster> {
         let ServiceView { service, rule, root } = view;
         let key = service.key();
-        let identities = self.identities(cx, &key);
+        let identities = self.identities.get(cx, &key);
         let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
         let is_passthrough = service.resolution == sluice_model::Resolution::Passthrough
             || rule.is_some_and(DestinationRule::uses_passthrough);
@@ -381,10 +385,19 @@ impl ServiceFacts {
         }
         clusters
     }
+}
 
+/// Looks up the identities of services.
+#[derive(Clone, Copy)]
+struct ServiceIdentities {
+    of: Dep<ServiceKey, Vec<Text>>,
+    aliases: Dep<(), Vec<Text>>,
+}
+
+impl ServiceIdentities {
     /// Identities of a service, in each of the mesh's trust domains.
-    fn identities(&self, cx: &Context, service: &ServiceKey) -> Vec<Text> {
-        let Some(identities) = cx.get(&self.identities, service) else { return Vec::new() };
+    fn get(&self, cx: &Context, service: &ServiceKey) -> Vec<Text> {
+        let Some(identities) = cx.get(&self.of, service) else { return Vec::new() };
         let aliases = cx.get(&self.aliases, &()).map(|aliases| (*aliases).clone()).unwrap_or_default();
         let mut all: BTreeSet<Text> = identities.iter().cloned().collect();
         for identity in identities.iter() {

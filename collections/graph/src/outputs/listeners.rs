@@ -3,6 +3,7 @@
 mod auto_passthrough;
 mod connection_routes;
 mod gateways;
+mod grpc;
 mod inbound;
 mod outbound;
 mod profiled_routers;
@@ -17,7 +18,8 @@ use sluice_envoy::listener::{build_connect_originate, build_http_proxy, build_vi
 use sluice_envoy::listener_settings::{Collector, ListenerProfile, ListenerSettings, collector_services};
 use sluice_envoy::{template, wire};
 use sluice_model::{
-    Host, Layer, MeshConfig, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, ServiceKey, Text, View,
+    Host, Layer, MeshConfig, ProviderService, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType,
+    ServiceKey, Text, View,
 };
 use sluice_proto::envoy::config::listener::v3::Listener;
 
@@ -43,6 +45,7 @@ const FIXED: &str = "fixed";
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = profile_text(client.listener_profile);
     match client.proxy.proxy_type {
+        ProxyType::Sidecar if client.proxy.grpc => return grpc::layers(client, &profile),
         ProxyType::Sidecar => {}
         ProxyType::Router => {
             let own = Router::of(client.proxy, client.workload).view();
@@ -90,6 +93,8 @@ pub(crate) struct SettingInputs<'a, 's> {
     pub(crate) options: &'a GraphOptions,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     /// Telemetry and extensions of proxies.
     pub(crate) attached: &'a Attachments<'s>,
     /// Services of each host.
@@ -108,6 +113,8 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
     outputs.resources.push(derive_fixed(&settings, inputs.settings.options.sends_hbone));
     outbound::derive_outbound(&inputs.outbound, &settings, outputs);
     outputs.resources.push(inbound::derive_inbound(&inputs.inbound, &settings));
+    outputs.resources.push(grpc::derive_clients(&inputs.outbound, inputs.settings.options, &settings));
+    outputs.resources.push(grpc::derive_servers(&inputs.inbound, inputs.settings.proxies, &settings));
     outputs.resources.push(gateways::derive_gateways(&inputs.gateways, &settings));
     if let Some(inputs) = &inputs.waypoints {
         outputs.resources.push(settings.flat_map("listeners/waypoint-fixed", waypoints::fixed_rows));
@@ -165,6 +172,9 @@ fn derive_fixed<'s>(
     sends_hbone: bool,
 ) -> Collection<'s, ResourceKey, Resource> {
     settings.flat_map("listeners/fixed", move |profile, settings| {
+        if settings.profile.grpc {
+            return Vec::new();
+        }
         let kind = settings.profile.proxy_type;
         let mut built: Vec<(View, Listener)> = Vec::new();
         if kind == ProxyType::Sidecar {

@@ -1,6 +1,7 @@
 //! Route tables (N18 to N20, N22), assembled from virtual-host segments.
 
 pub(crate) mod gateway_hosts;
+mod grpc_tables;
 mod router_routes;
 mod sidecar_routes;
 pub(crate) mod virtual_hosts;
@@ -14,6 +15,7 @@ use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::gateways::routers::{Router, Routers};
+use grpc_tables::derive_grpc_tables;
 use router_routes::{RouterProfile, derive_router_segments};
 use sidecar_routes::{RouteCollections, derive_sidecar_segments};
 use virtual_hosts::RouteProfile;
@@ -52,6 +54,7 @@ pub(crate) struct RouteInputs<'a, 's> {
 pub(crate) fn derive_routes<'s>(inputs: &RouteInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let collections = RouteCollections::new(inputs);
     outputs.segments.extend(derive_sidecar_segments(&collections));
+    outputs.resources.push(derive_grpc_tables(&collections));
     let profiles = inputs.routers.proxies.derive("routers/with-proxies", |deps| {
         let proxies = deps.on(inputs.proxies);
         move |cx, key, router| {

@@ -193,6 +193,10 @@ fn derive_proxy_patches<'s>(
         let selection =
             Selection { filters: deps.by(&by_namespace), root: deps.on(&root), versions: deps.on(&versions) };
         move |cx, _, proxy| {
+            // gRPC libraries reject most of what a patch may add.
+            if proxy.grpc {
+                return None;
+            }
             let patches = selection.of(cx, proxy);
             (!patches.is_empty()).then_some(PatchSet { proxy_type: proxy.proxy_type, patches })
         }

@@ -7,11 +7,12 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::name;
-use sluice_envoy::security::{KeySource, PolicyFilters, SecurityInputs, build_policies};
+use sluice_envoy::security::{KeySource, PolicyFilters, SecurityInputs, build_grpc_policies, build_policies};
 use sluice_model::{
     Attachment, AuthorizationPolicy, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey, RequestAuthentication,
     ServiceKey, Text, Timestamp, WaypointTarget, label,
 };
+use sluice_proto::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 
 use super::collectors::find_collector;
 use crate::inputs::ObjectCollections;
@@ -194,6 +195,14 @@ impl PolicyBuilder {
             services_by_host: deps.by(inputs.services_by_host),
             fetch: inputs.jwks_fetch,
         }
+    }
+
+    /// The authorization filters of a gRPC server without an Envoy.
+    pub(crate) fn build_grpc(&self, cx: &Context, settings: &ListenerSettings, keys: &PolicyKeys) -> Vec<HttpFilter> {
+        let authorization: Vec<_> =
+            keys.authorization.iter().filter_map(|key| cx.get(&self.authorization, key)).collect();
+        let authorization: Vec<&AuthorizationPolicy> = authorization.iter().map(AsRef::as_ref).collect();
+        build_grpc_policies(settings, &authorization)
     }
 
     /// The filters of these policies.

@@ -54,6 +54,8 @@ pub struct Session {
     subscriptions: Subscriptions,
     /// Unknown types, each with whether a response is due.
     unknown: BTreeMap<Text, bool>,
+    /// The client is a gRPC library, see [`Session::use_names_only`].
+    names_only: bool,
     /// The next response to a subscription to endpoints has all of them, even those that the client reports as held.
     resend_endpoints: bool,
     /// Epoch of the first change that has not been sent.
@@ -100,6 +102,7 @@ impl Session {
             names,
             subscriptions: Subscriptions::default(),
             unknown: BTreeMap::new(),
+            names_only: false,
             resend_endpoints: false,
             since: None,
             retry_at: None,
@@ -112,6 +115,12 @@ impl Session {
     /// and it does not subscribe to their endpoints again.
     pub fn resend_endpoints(&mut self) {
         self.resend_endpoints = true;
+    }
+
+    /// Serves a gRPC library. It names each resource that it wants, and an empty list ends the subscription. It waits for the
+    /// endpoints that it subscribes to, so a cluster without endpoints is answered with an empty assignment (X28).
+    pub fn use_names_only(&mut self) {
+        self.names_only = true;
     }
 
     /// Whether the client has not acknowledged its clusters. Envoy does so when they have their endpoints.
@@ -212,7 +221,7 @@ impl Session {
             Some(subscription) if !(sotw && request.nonce.is_empty() && request.error.is_none()) => subscription,
             _ => {
                 // A new subscription, or one that the client starts again.
-                let mut subscription = Subscription::new(kind);
+                let mut subscription = Subscription::new(kind, self.names_only);
                 subscription.open(request.interest, &self.names)?;
                 if kind == ResourceType::Endpoint && std::mem::take(&mut self.resend_endpoints) {
                     subscription.forget_holds();

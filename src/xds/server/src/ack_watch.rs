@@ -36,8 +36,6 @@ pub struct AckWatch {
     /// The versions that were current at a poll.
     versions: HashMap<StreamResource, Vec<Option<Version>>>,
     acked: HashSet<StreamResource>,
-    /// Streams that have acknowledged all resources that concerned them.
-    done: HashSet<u64>,
     /// The last acknowledgement of each stream.
     last: HashMap<u64, ProxyAck>,
 }
@@ -90,33 +88,17 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        Self {
-            status,
-            change,
-            versions: HashMap::new(),
-            acked: HashSet::new(),
-            done: HashSet::new(),
-            last: HashMap::new(),
-        }
+        Self { status, change, versions: HashMap::new(), acked: HashSet::new(), last: HashMap::new() }
     }
 
     /// The current state.
     pub fn poll(&mut self) -> AckReport {
         let mut report = AckReport::default();
         for connection in self.status.server.connections().values() {
-            if self.done.contains(&connection.id) {
-                report.concerned += 1;
-                report.acked += 1;
-                continue;
-            }
             let Some(pending) = self.pending(connection) else { continue };
             report.concerned += 1;
             if pending.is_empty() {
                 report.acked += 1;
-                // Of a change that is not known, a later response may have to be acknowledged too.
-                if matches!(self.change, AwaitedChange::Resources(_)) {
-                    self.done.insert(connection.id);
-                }
                 continue;
             }
             let count = pending.len();

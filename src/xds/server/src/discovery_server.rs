@@ -267,6 +267,9 @@ impl DiscoveryServer {
         })?;
         let names = CallerNames::new(self.names.clone(), budget.clone());
         let mut session = Session::new(protocol, key.clone(), self.nonce_offset.wrapping_add(id), names);
+        if proxy.grpc {
+            session.use_names_only();
+        }
         if self.warming.remove(&key).is_some() {
             session.resend_endpoints();
         }

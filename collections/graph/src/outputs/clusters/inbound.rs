@@ -12,7 +12,7 @@ use sluice_model::{
 
 use super::{ClusterInputs, row};
 use crate::content_names::profile_text;
-use crate::outputs::derive_profiles;
+use crate::outputs::derive_envoy_profiles;
 use crate::proxies::workloads::{Workload, WorkloadName};
 use crate::traffic::destination_rules::{RuleClient, RulePolicy, rules_covering, select_rule};
 use crate::traffic::sidecars::{SidecarInbound, SidecarLookup, ingress_endpoint, synthetic_host};
@@ -29,7 +29,7 @@ pub(super) fn derive_inbound<'s>(
     inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(inputs.proxies, "inbound_cluster_profiles", profile);
+    let profiles = derive_envoy_profiles(inputs.proxies, "inbound_cluster_profiles", profile);
     inputs.workloads.derive_many("clusters/inbound", |deps| {
         let own = WorkloadPorts {
             services: deps.on(inputs.destinations.services),

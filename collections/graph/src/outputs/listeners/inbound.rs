@@ -114,7 +114,7 @@ fn derive_shaped_workloads<'s>(
         let facts = deps.on(inputs.listener_facts);
         move |cx, proxy, workload| {
             let facts = cx.get(&facts, proxy)?;
-            let sidecar = facts.proxy_type == ProxyType::Sidecar;
+            let sidecar = facts.proxy_type == ProxyType::Sidecar && !facts.grpc;
             sidecar.then(|| ProfiledWorkload { workload: workload.clone(), profile: profile_text(&*facts) })
         }
     });

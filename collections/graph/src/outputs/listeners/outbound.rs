@@ -138,7 +138,7 @@ fn derive_shares<'s>(
             }
             let mut rows = Vec::new();
             for (profile, settings) in cx.all(&settings) {
-                if settings.profile.proxy_type != ProxyType::Sidecar {
+                if settings.profile.proxy_type != ProxyType::Sidecar || settings.profile.grpc {
                     continue;
                 }
                 let shares_of_service = |service: &Arc<Service>,

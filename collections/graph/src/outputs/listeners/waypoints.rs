@@ -336,6 +336,7 @@ impl RouteLookup {
                 append_x_forwarded_host: RouteHeaders::of(settings.config()).append_x_forwarded_host,
                 default_retry: settings.mesh.default_http_retry_policy.as_ref(),
                 shadow_suffix: self.shadow_suffix,
+                grpc: false,
                 service: &service,
                 hash: &hash,
             })

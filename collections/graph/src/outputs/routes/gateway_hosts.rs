@@ -295,6 +295,7 @@ fn routes_of(
         append_x_forwarded_host: headers.append_x_forwarded_host,
         default_retry: mesh.default_retry(),
         shadow_suffix: mesh.shadow_suffix(),
+        grpc: false,
         service: &service,
         hash: &hash,
     });

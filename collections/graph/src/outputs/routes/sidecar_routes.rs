@@ -40,6 +40,8 @@ pub(crate) struct RouteCollections<'s> {
     pub(crate) destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
     /// Profiles of sidecars by their text.
     pub(crate) profiles: Collection<'s, Text, RouteProfile>,
+    /// Profiles of gRPC clients without an Envoy by their text.
+    pub(super) grpc_profiles: Collection<'s, Text, RouteProfile>,
     /// Namespaces and labels of clients that rules select.
     pub(crate) selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices of sidecars by host.
@@ -51,7 +53,7 @@ pub(crate) struct RouteCollections<'s> {
     /// The fields of the mesh config that change routes.
     defaults: Collection<'s, (), RouteDefaults>,
     /// Sidecars in use.
-    sidecars: Sidecars<'s>,
+    pub(super) sidecars: Sidecars<'s>,
     /// Domain of the mesh.
     pub(crate) domain: Text,
     /// Addresses of both families are used.
@@ -65,14 +67,15 @@ pub(crate) struct RouteCollections<'s> {
 impl<'s> RouteCollections<'s> {
     /// Derives the indexes.
     pub(crate) fn new(inputs: &RouteInputs<'_, 's>) -> Self {
-        let profiles = inputs.proxies.index("route_profiles/by-content", |_, proxy| {
-            let profile = RouteProfile::of(proxy);
-            (proxy.proxy_type == ProxyType::Sidecar).then_some((profile, ()))
-        });
-        // By content, and not by text: a group would read all proxies of a profile each time one connects.
-        let profiles = profiles
-            .distinct("route_profiles/distinct")
-            .flat_map("route_profiles", |profile, ()| [(profile_text(profile), profile.clone())]);
+        let profiles_of = |name: &str, grpc: bool| {
+            let profiles = inputs.proxies.index(&format!("{name}/by-content"), move |_, proxy| {
+                let profile = RouteProfile::of(proxy);
+                (proxy.proxy_type == ProxyType::Sidecar && proxy.grpc == grpc).then_some((profile, ()))
+            });
+            // By content, and not by text: a group would read all proxies of a profile each time one connects.
+            let profiles = profiles.distinct(&format!("{name}/distinct"));
+            profiles.flat_map(name, |profile, ()| [(profile_text(profile), profile.clone())])
+        };
         let by_alias = inputs.destinations.services.index("services/by-alias", |_, service| {
             let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
             alias.map(|target| (target.clone(), ()))
@@ -91,7 +94,8 @@ impl<'s> RouteCollections<'s> {
             hosts: inputs.hosts.clone(),
             virtual_services: inputs.virtual_services.clone(),
             destination_rules: inputs.destinations.rules_by_host.clone(),
-            profiles,
+            profiles: profiles_of("route_profiles", false),
+            grpc_profiles: profiles_of("grpc_route_profiles", true),
             selections: inputs.destinations.selections.clone(),
             routed: inputs.virtual_services_by_host.clone(),
             by_alias,

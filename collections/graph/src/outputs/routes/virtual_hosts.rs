@@ -198,6 +198,7 @@ impl VirtualHostBuilder<'_> {
             append_x_forwarded_host: self.headers.append_x_forwarded_host,
             default_retry: self.mesh.default_retry(),
             shadow_suffix: self.mesh.shadow_suffix(),
+            grpc: self.profile.grpc,
             service: &service,
             hash: &hash,
         })
@@ -217,7 +218,8 @@ impl VirtualHostBuilder<'_> {
                 && let Some(routes) = self.service_routes(service, &candidates, number, number)
             {
                 let table = Text::from(number.to_string());
-                let domains = self.domains(service, port.port, None);
+                // A gRPC library does not ignore the port when it selects the virtual host.
+                let domains = self.domains(service, port.port, self.profile.grpc.then_some(port.port));
                 self.emit(out, &table, VirtualHostTarget::service(service, number), domains, routes.clone());
                 if self.table_scope.is_sniffed(port) {
                     // The listener of a port with protocol detection belongs to this service, so the table matches

@@ -12,7 +12,7 @@ use super::subscription::Subscription;
 use super::{ACK_TIMEOUT, Session};
 use crate::request::XdsProtocol;
 use crate::response::Response;
-use crate::store::{LayerEntry, ResponseItem, ScopeSnapshot, TypeSnapshot};
+use crate::store::{LayerEntry, ResolvedResource, ResponseItem, ScopeSnapshot, TypeSnapshot};
 use crate::version::{Digest, Version};
 
 /// With at least this number of changed clusters, all endpoints are sent again if most clusters changed.
@@ -77,6 +77,11 @@ impl Session {
             Subscription::add_aliases(view, &mut differences.items);
         }
         subscription.defer_removals(view, &mut differences, references_pending);
+        if subscription.names_only && kind == ResourceType::Endpoint {
+            let without_endpoints = std::mem::take(&mut differences.removed);
+            let empty = without_endpoints.iter().map(ResolvedResource::without_endpoints).map(ResponseItem::Single);
+            differences.items.extend(empty);
+        }
         if is_secret {
             self.unserved.extend(differences.removed.iter().cloned());
         }

@@ -16,6 +16,8 @@ use crate::store::{ResolvedResource, TypeSnapshot};
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) kind: ResourceType,
+    /// The client names each resource that it wants: an empty list is not the wildcard.
+    pub(super) names_only: bool,
     /// The client subscribes to all resources in its scope.
     pub(super) wildcard: bool,
     /// The names that the client subscribes to.
@@ -51,9 +53,10 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    pub(super) fn new(kind: ResourceType) -> Self {
+    pub(super) fn new(kind: ResourceType, names_only: bool) -> Self {
         Self {
             kind,
+            names_only,
             wildcard: false,
             names: NameSet::default(),
             sent: None,
@@ -128,7 +131,7 @@ impl Subscription {
                 check(&subscribe)?;
                 check(&unsubscribe)?;
                 check(holds.names())?;
-                let all = subscribe.has("*") || subscribe.is_empty() || self.held_all_virtual_hosts(&subscribe, &holds);
+                let all = self.is_of_all(&subscribe) || self.held_all_virtual_hosts(&subscribe, &holds);
                 self.wildcard = self.allows_wildcard() && all && !unsubscribe.has("*");
                 // A wildcard covers the names that the client holds; they are not separate subscriptions. Virtual hosts are
                 // covered by their route table.
@@ -156,8 +159,13 @@ impl Subscription {
 
     /// The complete list of a state-of-the-world client.
     fn set_exactly(&mut self, list: &NameList, names: &CallerNames) {
-        self.wildcard = self.kind.is_wildcard() && (list.is_empty() || list.has("*"));
+        self.wildcard = self.kind.is_wildcard() && self.is_of_all(list);
         self.names = names.set(list);
+    }
+
+    /// Whether a list stands for all resources.
+    fn is_of_all(&self, list: &NameList) -> bool {
+        list.has("*") || (list.is_empty() && !self.names_only)
     }
 
     /// A later list of a state-of-the-world client.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_model::Text;
+use sluice_proto::wire::put_field;
 
 use super::entry::LayerEntry;
 use crate::chunked_map::Chunk;
@@ -29,6 +30,16 @@ impl ResolvedResource {
     /// A resource without aliases.
     pub(super) fn new(name: &Text, version: Version, chunks: Vec<Bytes>) -> Self {
         Self { name: name.clone(), version, aliases: Vec::new(), chunks }
+    }
+
+    /// The assignment of a cluster without endpoints.
+    pub(crate) fn without_endpoints(cluster: &Text) -> Self {
+        // Field number of `ClusterLoadAssignment.cluster_name`.
+        const CLUSTER_NAME: u32 = 1;
+        let mut encoded = Vec::new();
+        put_field(CLUSTER_NAME, cluster.as_bytes(), &mut encoded);
+        let encoded = Bytes::from(encoded);
+        Self::new(cluster, Version::of(&encoded), vec![encoded])
     }
 
     /// Size of the encoded message in bytes.

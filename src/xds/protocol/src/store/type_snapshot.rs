@@ -1,8 +1,8 @@
 //! The resources of one type in one scope at one epoch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sluice_model::{Layer, ResourceType, Scope, Text};
 
@@ -20,7 +20,7 @@ use crate::version::{Digest, Version};
 /// layer.
 const MAX_REMEMBERED_NAMES: usize = 1024;
 /// Maximum number of assembled resources whose versions are remembered.
-const MAX_REMEMBERED_VERSIONS: usize = 16;
+const MAX_REMEMBERED_VERSIONS: usize = 1024;
 
 /// The resources of one type in one scope at one epoch. An old snapshot needs memory only for the changes since.
 #[derive(Clone, Debug)]
@@ -40,8 +40,9 @@ pub(super) struct StackSnapshot {
     aliases: Box<[Arc<Aliases>]>,
     /// The latest result of [`Self::changed_since`]: most streams held the same snapshot before.
     changed: Mutex<Option<ChangedNames>>,
-    /// Versions of assembled resources by name, the oldest first: all streams with these layers need the same ones.
-    assembled: Mutex<Vec<(Text, Option<Version>)>>,
+    /// Versions of assembled resources by name: all streams with these layers need the same ones. They are computed outside of the
+    /// lock.
+    assembled: Mutex<HashMap<Text, Arc<OnceLock<Option<Version>>>>>,
 }
 
 /// Names that differ from an earlier snapshot.
@@ -68,16 +69,14 @@ impl StackSnapshot {
 
     /// The version of the resource of this name that these layers assemble.
     fn assembled_version(&self, name: &Text, layers: &[&LayerSegments]) -> Option<Version> {
-        let mut known = lock(&self.assembled);
-        if let Some((_, version)) = known.iter().find(|(known, _)| known == name) {
-            return *version;
-        }
-        let version = Assembly::new(self.kind, layers).version();
-        if known.len() == MAX_REMEMBERED_VERSIONS {
-            known.remove(0);
-        }
-        known.push((name.clone(), version));
-        version
+        let remembered = {
+            let mut known = lock(&self.assembled);
+            if known.len() >= MAX_REMEMBERED_VERSIONS && !known.contains_key(name) {
+                known.clear();
+            }
+            known.entry(name.clone()).or_default().clone()
+        };
+        *remembered.get_or_init(|| Assembly::new(self.kind, layers).version())
     }
 
     /// Names that differ from an earlier snapshot of the same layers, in order.

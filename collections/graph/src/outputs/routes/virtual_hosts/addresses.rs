@@ -22,6 +22,8 @@ pub(crate) struct RouteProfile {
     pub(crate) outbound: Option<OutboundTraffic>,
     /// It gets virtual hosts by VHDS.
     pub(crate) virtual_hosts: bool,
+    /// It is a gRPC client without an Envoy.
+    pub(crate) grpc: bool,
 }
 
 /// Headers proxies add to requests.
@@ -49,14 +51,22 @@ impl RouteProfile {
     /// The profile of a proxy.
     #[must_use]
     pub(crate) fn of(proxy: &Proxy) -> Self {
-        Self {
+        let shared = Self {
             cluster: proxy.shared_location().cluster,
             ip_families: proxy.ip_families,
             auto_allocated: proxy.uses_allocated_addresses(),
             headers: proxy.config.as_deref().map(RouteHeaders::of),
+            ..Self::default()
+        };
+        // A gRPC client has no HTTP proxy listener, and no routes to unknown hosts.
+        if proxy.grpc {
+            return Self { grpc: true, ..shared };
+        }
+        Self {
             http_proxy: proxy.http_proxy_port > 0,
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
             virtual_hosts: proxy.virtual_hosts,
+            ..shared
         }
     }
 }
