@@ -70,7 +70,9 @@ impl<'p> Positions<'p> {
                 } else {
                     let place = self.enter(at).and_then(|path| self.places.get_mut(path));
                     if let (Some(place), ScalarStyle::Literal) = (place, *style) {
-                        place.block = Some((at.line, text.to_string()));
+                        // The position is that of the first line that is not blank.
+                        let blank = text.bytes().take_while(|byte| *byte == b'\n').count();
+                        place.block = Some((at.line.saturating_sub(blank), text.to_string()));
                     }
                 }
             }

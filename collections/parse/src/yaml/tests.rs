@@ -128,6 +128,14 @@ fn positions_of_fields_are_found() {
 }
 
 #[test]
+fn positions_are_found_in_block_scalars_that_begin_with_blank_lines() {
+    for breaks in ["\n\n", "\r\n\r\n", "\r\r"] {
+        let text = format!("data:\n  mesh: |\n{breaks}    trustDomain: b\n");
+        assert_eq!(find_position(&text, 1, "data.mesh.trustDomain").line, 5, "{text:?}");
+    }
+}
+
+#[test]
 fn positions_are_found_in_block_scalars_and_maps() {
     let text = "kind: ConfigMap\ndata:\n  other: |\n    x: 1\n  mesh: |\n    # said first\n\n    defaultConfig:\n      \
                 tracing: {sampling: a}\n    trustDomain: b\nmetadata:\n  labels: {app: x, a.b/c: y}\n";
