@@ -42,7 +42,7 @@ pub enum PatchOutcome {
 }
 
 /// Whole resources that patches add to proxies of a type, with their names. If several have the same name, the first one
-/// is used. Waypoints get no clusters but those of inbound traffic.
+/// is used. To waypoints, only patches of inbound traffic add clusters, as in Istio.
 #[must_use]
 pub fn added_resources(patches: &[EnvoyPatch], apply_to: ApplyTo, proxy_type: ProxyType) -> Vec<(Text, Bytes)> {
     let mut added: Vec<(Text, Bytes)> = Vec::new();
