@@ -20,20 +20,20 @@ const KEYS: [&str; 24] = [
 ];
 
 /// Key, old value, new value.
-type Seen = (String, Option<String>, Option<String>);
+type Call = (String, Option<String>, Option<String>);
 
 /// A registered handler, and the calls that it received.
 struct Handler {
     registration: HandlerRegistration,
-    calls: Receiver<Vec<Seen>>,
+    calls: Receiver<Vec<Call>>,
 }
 
-fn seen(event: &Event<String, String>) -> Seen {
+fn call(event: &Event<String, String>) -> Call {
     let text = |value: &Option<std::sync::Arc<String>>| value.as_ref().map(|value| (**value).clone());
     ((*event.key).clone(), text(&event.old), text(&event.new))
 }
 
-fn one(key: &str, old: Option<&str>, new: Option<&str>) -> Seen {
+fn one(key: &str, old: Option<&str>, new: Option<&str>) -> Call {
     (key.to_owned(), old.map(str::to_owned), new.map(str::to_owned))
 }
 
@@ -41,14 +41,14 @@ fn register(fixture: &Fixture, existing: ExistingState) -> Handler {
     let (sender, calls) = channel();
     let registration = fixture.engine.register_batch(&fixture.out, existing, move |events| {
         // The test may have ended.
-        let _ = sender.send(events.iter().map(seen).collect());
+        let _ = sender.send(events.iter().map(call).collect());
     });
     Handler { registration, calls }
 }
 
 impl Handler {
     #[track_caller]
-    fn expect(&self, fixture: &Fixture, expected: &[Seen]) {
+    fn expect(&self, fixture: &Fixture, expected: &[Call]) {
         match self.calls.recv_timeout(LIMIT) {
             Ok(events) => assert_eq!(events, expected, "{}", fixture.name),
             Err(error) => panic!("{}: no call with {expected:?}: {error}", fixture.name),
@@ -153,7 +153,7 @@ fn blocked_handler_delays_no_other_and_gets_the_net_change() {
         let blocked = fixture.engine.register_batch(&fixture.out, ExistingState::Include, move |events| {
             let _ = entered.send(());
             let _ = is_released.recv();
-            let _ = sender.send(events.iter().map(seen).collect::<Vec<_>>());
+            let _ = sender.send(events.iter().map(call).collect::<Vec<_>>());
         });
         fixture.apply([set("a", 1)]);
         has_entered.recv_timeout(LIMIT).expect("the handler is called");
@@ -186,7 +186,7 @@ fn handlers_registered_during_additions_miss_nothing_and_get_nothing_twice() {
                 move || {
                     let (sender, calls) = channel();
                     let registration = engine.register_batch(&of, ExistingState::Include, move |events| {
-                        let _ = sender.send(events.iter().map(seen).collect());
+                        let _ = sender.send(events.iter().map(call).collect());
                     });
                     Handler { registration, calls }
                 }
