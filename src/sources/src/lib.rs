@@ -25,12 +25,12 @@ pub use mesh_files::{MeshFileError, MeshFiles};
 pub use mesh_override::{CurrentMesh, MeshLayers, MeshOverride};
 pub use metrics::SourceMetrics;
 pub use originals::{ChangesByKind, Original, Originals};
-pub use report::{Duplicate, Problem, RejectLog, Reporter};
+pub use report::{Duplicate, Problem, Reporter};
 
 /// The origin of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ChangeOrigin {
-    /// Location of the object: `FILE:LINE`, the address of a configuration source, or empty for the Kubernetes API.
+    /// Location of the object: `FILE:LINE`, or empty for the Kubernetes API.
     pub place: Text,
     /// Its resourceVersion, empty if it has none.
     pub version: Text,
