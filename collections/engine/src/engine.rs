@@ -185,14 +185,14 @@ impl Engine {
     /// Waits until all inputs are synced. False when the time limit passes or the engine stops first.
     #[must_use]
     pub fn wait_synced(&self, limit: Duration) -> bool {
-        self.inner.publisher.wait(&self.inner.clock, limit, Snapshot::all_synced)
+        self.inner.publisher.wait(Some((&self.inner.clock, limit)), Snapshot::all_synced)
     }
 
     /// Waits until every input that a collection reads is synced. False when the time limit passes or the engine stops
     /// first.
     #[must_use]
     pub fn wait_synced_of<K: Key, V: Value>(&self, of: &Published<K, V>, limit: Duration) -> bool {
-        self.inner.publisher.wait(&self.inner.clock, limit, |snapshot| snapshot.is_synced(of))
+        self.inner.publisher.wait(Some((&self.inner.clock, limit)), |snapshot| snapshot.is_synced(of))
     }
 
     pub(crate) fn downgrade(&self) -> WeakEngine {

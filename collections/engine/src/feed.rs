@@ -97,21 +97,6 @@ impl SnapshotPublisher {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until `ready` holds for the current snapshot, or the engine stops. Returns whether `ready` holds. Call
-    /// [`Self::interrupt`] when it depends on more than the snapshot.
-    fn wait_while_open(&self, ready: impl Fn(&Snapshot) -> bool) -> bool {
-        let mut subscribers = self.lock();
-        loop {
-            if ready(&self.current.load()) {
-                return true;
-            }
-            if subscribers.closed {
-                return false;
-            }
-            subscribers = self.changed.wait(subscribers).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// Makes the threads that block test again what they wait for.
     pub(crate) fn interrupt(&self) {
         // With the lock: a thread has not tested yet, or waits already.
@@ -119,20 +104,23 @@ impl SnapshotPublisher {
         self.changed.notify_all();
     }
 
-    /// Blocks until `ready` holds for the current snapshot, the engine stops, or the time limit passes. Returns whether
-    /// `ready` holds.
-    pub(crate) fn wait(&self, clock: &Clock, limit: Duration, ready: impl Fn(&Snapshot) -> bool) -> bool {
-        let deadline = clock.now().saturating_add(limit);
+    /// Blocks until `ready` holds for the current snapshot, the engine stops, or the time limit passes, if there is one. Returns
+    /// whether `ready` holds. Call [`Self::interrupt`] when it depends on more than the snapshot.
+    pub(crate) fn wait(&self, limit: Option<(&Clock, Duration)>, ready: impl Fn(&Snapshot) -> bool) -> bool {
+        let deadline = limit.map(|(clock, limit)| (clock, clock.now().saturating_add(limit)));
         let mut subscribers = self.lock();
         loop {
             if ready(&self.current.load()) {
                 return true;
             }
-            let left = deadline.saturating_sub(clock.now());
-            if subscribers.closed || left.is_zero() {
+            let left = deadline.map(|(clock, deadline)| deadline.saturating_sub(clock.now()));
+            if subscribers.closed || left.is_some_and(|left| left.is_zero()) {
                 return false;
             }
-            subscribers = self.changed.wait_timeout(subscribers, left).unwrap_or_else(PoisonError::into_inner).0;
+            subscribers = match left {
+                None => self.changed.wait(subscribers).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => self.changed.wait_timeout(subscribers, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 }
@@ -196,7 +184,7 @@ impl Feed {
             }
             let (publisher, revision) = (self.publisher.clone(), self.seen.revision);
             let left = deadline.saturating_sub(self.clock.now());
-            if !publisher.wait(&self.clock, left, |now| now.revision != revision) {
+            if !publisher.wait(Some((&self.clock, left)), |now| now.revision != revision) {
                 return None;
             }
         }
@@ -206,7 +194,7 @@ impl Feed {
     /// snapshot was read.
     pub(crate) fn wait_for_change(&self, is_stopped: impl Fn() -> bool) -> bool {
         let seen = self.seen.revision;
-        self.publisher.wait_while_open(|now| now.revision != seen || is_stopped())
+        self.publisher.wait(None, |now| now.revision != seen || is_stopped())
     }
 
     /// The snapshot of the last batch.

@@ -137,9 +137,7 @@ impl<M: Key, K: Key, V: Value> Member<M, K, V> {
         let mut states = self.shared.lock();
         let Some(state) = states.written_by(&self.member, self.handle) else { return };
         state.is_synced = true;
-        if let Some(awaited) = &mut states.awaited
-            && awaited.remove(&self.member)
-        {
+        if states.awaited.as_mut().is_some_and(|awaited| awaited.remove(&self.member)) {
             self.shared.sync_if_complete(&states);
         }
     }
@@ -163,9 +161,7 @@ impl<M: Key, K: Key, V: Value> Drop for Member<M, K, V> {
         for key in states.by_member.remove(&self.member).map(|state| state.keys).unwrap_or_default() {
             self.shared.records.delete((self.member.clone(), key));
         }
-        if let Some(awaited) = &mut states.awaited
-            && awaited.remove(&self.member)
-        {
+        if states.awaited.as_mut().is_some_and(|awaited| awaited.remove(&self.member)) {
             self.shared.sync_if_complete(&states);
         }
     }

@@ -179,15 +179,17 @@ impl Snapshot {
     #[must_use]
     pub fn fetch<K: Key, V: Value>(&self, of: &Published<K, V>, filter: &RecordFilter<K, V>) -> Vec<(Arc<K>, Arc<V>)> {
         let Some(map) = self.map(of.slot) else { return Vec::new() };
-        let shared = |key: &ContentOrdered, record: &PublishedRecord| (key.0.arc::<K>(), record.value.arc::<V>());
-        let found: Vec<(Arc<K>, Arc<V>)> = match filter.only_keys() {
+        let passed = |key: &ContentOrdered, record: &PublishedRecord| {
+            let meets = filter.meets_conditions(key.0.get(), record.value.get());
+            meets.then(|| (key.0.arc::<K>(), record.value.arc::<V>()))
+        };
+        match filter.only_keys() {
             Some(keys) => {
                 let keys = keys.iter().map(|key| ContentOrdered(Erased::new(key.clone())));
-                keys.filter_map(|key| map.get(&key).map(|record| shared(&key, record))).collect()
+                keys.filter_map(|key| passed(&key, map.get(&key)?)).collect()
             }
-            None => map.iter().map(|(key, record)| shared(key, record)).collect(),
-        };
-        found.into_iter().filter(|(key, value)| filter.meets_conditions(key, value)).collect()
+            None => map.iter().filter_map(|(key, record)| passed(key, record)).collect(),
+        }
     }
 
     /// Number of records.
