@@ -57,28 +57,33 @@ impl OutputsByType {
         self.segments.get(&kind).map_or(&[], Vec::as_slice)
     }
 
-    /// The names that a layer has, with their segments.
-    pub(super) fn names(
-        &self,
-        snapshot: &Snapshot,
+    /// The names that a layer has, those of segments with each of their segments.
+    fn keys<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
         kind: ResourceType,
-        layer: &Layer,
-    ) -> BTreeMap<Text, BTreeSet<Text>> {
-        let mut names: BTreeMap<Text, BTreeSet<Text>> = BTreeMap::new();
+        layer: &'a Layer,
+    ) -> impl Iterator<Item = (&'a Text, Option<&'a Text>)> {
         let first = ResourceKey { resource_type: kind, layer: layer.clone(), name: Text::default() };
-        for of in self.resources.get(&kind).into_iter().flatten() {
+        let resources = self.resources.get(&kind).into_iter().flatten().flat_map(move |of| {
             let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
-            for key in keys.take_while(|key| key.resource_type == kind && key.layer == *layer) {
-                names.entry(key.name.clone()).or_default();
-            }
-        }
-        let first =
-            SegmentKey { resource_type: kind, layer: layer.clone(), name: Text::default(), segment: Text::default() };
-        for of in self.segments_of(kind) {
+            keys.take_while(move |key| key.resource_type == kind && key.layer == *layer).map(|key| (&key.name, None))
+        });
+        let (name, segment) = (Text::default(), Text::default());
+        let first = SegmentKey { resource_type: kind, layer: layer.clone(), name, segment };
+        let segments = self.segments_of(kind).iter().flat_map(move |of| {
             let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
-            for key in keys.take_while(|key| key.resource_type == kind && key.layer == *layer) {
-                names.entry(key.name.clone()).or_default().insert(key.segment.clone());
-            }
+            let keys = keys.take_while(move |key| key.resource_type == kind && key.layer == *layer);
+            keys.map(|key| (&key.name, Some(&key.segment)))
+        });
+        resources.chain(segments)
+    }
+
+    /// The names that a layer has, with their segments.
+    pub(super) fn names(&self, snapshot: &Snapshot, kind: ResourceType, layer: &Layer) -> Names {
+        let mut names = Names::new();
+        for (name, segment) in self.keys(snapshot, kind, layer) {
+            names.entry(name.clone()).or_default().extend(segment.cloned());
         }
         names
     }
@@ -91,18 +96,7 @@ impl OutputsByType {
         layer: &Layer,
         is_wanted: impl Fn(&Text) -> bool,
     ) -> bool {
-        let (name, segment) = Default::default();
-        let first = ResourceKey { resource_type: kind, layer: layer.clone(), name };
-        let has_resource = self.resources.get(&kind).into_iter().flatten().any(|of| {
-            let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
-            keys.take_while(|key| key.resource_type == kind && key.layer == *layer).any(|key| is_wanted(&key.name))
-        });
-        let first = SegmentKey { resource_type: kind, layer: layer.clone(), name: Text::default(), segment };
-        has_resource
-            || self.segments_of(kind).iter().any(|of| {
-                let keys = snapshot.iter_from(of, first.clone()).map(|(key, _)| key);
-                keys.take_while(|key| key.resource_type == kind && key.layer == *layer).any(|key| is_wanted(&key.name))
-            })
+        self.keys(snapshot, kind, layer).any(|(name, _)| is_wanted(name))
     }
 
     /// What these layers have under a name, as the store resolves it: the first layer that has or hides it decides, for segments one
