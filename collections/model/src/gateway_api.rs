@@ -10,7 +10,7 @@ mod reference;
 mod route;
 
 pub use backend::{Backend, BackendTls, BackendTlsMode};
-pub use deployment::{DeployedPort, GatewayDeployment, GatewayParameters, OVERLAY_KEYS};
+pub use deployment::{DeployedKind, DeployedPort, GatewayDeployment, GatewayParameters, OVERLAY_KEYS};
 pub use gateway::{
     AddressKind, AllowedRoutes, FrontendTls, FrontendValidation, Gateway, GatewayAddress, GatewayClass, Infrastructure,
     Listener, ListenerSet, ListenerTls, ListenerTlsMode, NamespaceSelection,

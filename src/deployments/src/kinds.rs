@@ -1,7 +1,7 @@
 //! The kinds of deployed objects in the API.
 
-use sluice_inject::DeployedKind;
 use sluice_kube::{ObjectPath, Resource};
+use sluice_model::gateway_api::DeployedKind;
 use sluice_model::label;
 
 /// The collection of the objects of a kind.

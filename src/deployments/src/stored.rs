@@ -5,8 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use sluice_inject::DeployedKind;
-use sluice_model::gateway_api::GROUP;
+use sluice_model::gateway_api::{DeployedKind, GROUP};
 use sluice_model::{Text, label};
 use tokio::sync::Notify;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
 use serde_json::Value;
-use sluice_inject::DeployedKind;
 use sluice_kube::{Api, KubeOptions, ListWatch, Receiver, WatchEvent};
 use sluice_model::Text;
+use sluice_model::gateway_api::DeployedKind;
 use sluice_tasks::restart_with;
 use tokio::task::JoinSet;
 

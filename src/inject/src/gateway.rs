@@ -10,7 +10,7 @@ mod overlay;
 mod tests;
 
 use serde_json::{Value as Json, json};
-use sluice_model::gateway_api::GatewayDeployment;
+use sluice_model::gateway_api::{DeployedKind, GatewayDeployment};
 use sluice_model::{ProxyConfigResource, label};
 use sluice_parse::yaml::{Limits, parse_documents};
 use sluice_template::{Scope, quoted};
@@ -29,60 +29,6 @@ pub struct GatewayContext<'a> {
     pub kubernetes_version: u32,
     /// Whether proxies in pods of applications are native sidecars.
     pub native_sidecars: bool,
-}
-
-/// A kind of deployed object.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub enum DeployedKind {
-    /// The account of the proxies.
-    ServiceAccount,
-    /// The proxies.
-    Deployment,
-    /// Their Service.
-    Service,
-    /// Their number by load. Only an overlay leads to one.
-    HorizontalPodAutoscaler,
-    /// How many stay in service. Only an overlay leads to one.
-    PodDisruptionBudget,
-}
-
-impl DeployedKind {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [
-        Self::ServiceAccount,
-        Self::Deployment,
-        Self::Service,
-        Self::HorizontalPodAutoscaler,
-        Self::PodDisruptionBudget,
-    ];
-
-    /// Its `apiVersion` and `kind`.
-    #[must_use]
-    pub fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::ServiceAccount => ("v1", "ServiceAccount"),
-            Self::Deployment => ("apps/v1", "Deployment"),
-            Self::Service => ("v1", "Service"),
-            Self::HorizontalPodAutoscaler => ("autoscaling/v2", "HorizontalPodAutoscaler"),
-            Self::PodDisruptionBudget => ("policy/v1", "PodDisruptionBudget"),
-        }
-    }
-
-    /// The kind of a rendered object.
-    fn of(object: &Json) -> Result<Self, String> {
-        let text = |field: &str| object[field].as_str().unwrap_or_default();
-        let named = Self::ALL.into_iter().find(|kind| kind.names() == (text("apiVersion"), text("kind")));
-        named.ok_or_else(|| {
-            let known = Self::ALL.into_iter().map(Self::names).map(|(version, kind)| format!("{version} {kind}"));
-            let known: Vec<String> = known.collect();
-            format!(
-                "the template renders an object {} {}, which is none of {}",
-                quoted(text("apiVersion")),
-                quoted(text("kind")),
-                known.join(", ")
-            )
-        })
-    }
 }
 
 /// A rendered object.
@@ -122,13 +68,30 @@ impl Injector {
         let mut objects = Vec::new();
         for document in parse_documents(&text, &limits) {
             let value = document.map_err(|error| format!("template {name} renders invalid YAML: {error}"))?.value;
-            let kind = DeployedKind::of(&value)?;
+            let kind = kind_of(&value)?;
             if let Some(object) = apply_overlays(kind, value, &deployment.overlays)? {
                 objects.push(finish(kind, object, deployment)?);
             }
         }
         Ok(objects)
     }
+}
+
+/// The kind of a rendered object.
+fn kind_of(object: &Json) -> Result<DeployedKind, String> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let named = DeployedKind::ALL.into_iter().find(|kind| kind.names() == (text("apiVersion"), text("kind")));
+    named.ok_or_else(|| {
+        let known =
+            DeployedKind::ALL.into_iter().map(DeployedKind::names).map(|(version, kind)| format!("{version} {kind}"));
+        let known: Vec<String> = known.collect();
+        format!(
+            "the template renders an object {} {}, which is none of {}",
+            quoted(text("apiVersion")),
+            quoted(text("kind")),
+            known.join(", ")
+        )
+    })
 }
 
 /// Checks that an object is one of the Gateway, and adds the label by which it is known to be managed.

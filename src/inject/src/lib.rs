@@ -37,7 +37,7 @@ mod workload_object;
 
 pub use annotations::check_annotation;
 pub use config::ConfigError;
-pub use gateway::{DeployedKind, DeployedObject, GatewayContext};
+pub use gateway::{DeployedObject, GatewayContext};
 pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
 pub use mesh::mesh_config;
 pub use native::supports_native_sidecars;

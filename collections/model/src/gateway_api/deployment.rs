@@ -7,9 +7,64 @@ use serde::{Deserialize, Serialize};
 use super::{Gateway, Infrastructure};
 use crate::{Labels, ObjectKey, StoredStatus, Text, Timestamp};
 
-/// Keys of the data of a ConfigMap with overlays: one for each kind of deployed object.
-pub const OVERLAY_KEYS: [&str; 5] =
-    ["deployment", "horizontalPodAutoscaler", "podDisruptionBudget", "service", "serviceAccount"];
+/// A kind of deployed object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum DeployedKind {
+    /// The account of the proxies.
+    ServiceAccount,
+    /// The proxies.
+    Deployment,
+    /// Their Service.
+    Service,
+    /// Their number by load. Only an overlay leads to one.
+    HorizontalPodAutoscaler,
+    /// How many stay in service. Only an overlay leads to one.
+    PodDisruptionBudget,
+}
+
+impl DeployedKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [
+        Self::ServiceAccount,
+        Self::Deployment,
+        Self::Service,
+        Self::HorizontalPodAutoscaler,
+        Self::PodDisruptionBudget,
+    ];
+
+    /// Its `apiVersion` and `kind`.
+    #[must_use]
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::ServiceAccount => ("v1", "ServiceAccount"),
+            Self::Deployment => ("apps/v1", "Deployment"),
+            Self::Service => ("v1", "Service"),
+            Self::HorizontalPodAutoscaler => ("autoscaling/v2", "HorizontalPodAutoscaler"),
+            Self::PodDisruptionBudget => ("policy/v1", "PodDisruptionBudget"),
+        }
+    }
+
+    /// The key of its overlay in a ConfigMap.
+    #[must_use]
+    pub const fn overlay_key(self) -> &'static str {
+        match self {
+            Self::ServiceAccount => "serviceAccount",
+            Self::Deployment => "deployment",
+            Self::Service => "service",
+            Self::HorizontalPodAutoscaler => "horizontalPodAutoscaler",
+            Self::PodDisruptionBudget => "podDisruptionBudget",
+        }
+    }
+}
+
+/// Keys of the data of a ConfigMap with overlays: one for each kind of deployed object, in the order of their names.
+pub const OVERLAY_KEYS: [&str; 5] = [
+    DeployedKind::Deployment.overlay_key(),
+    DeployedKind::HorizontalPodAutoscaler.overlay_key(),
+    DeployedKind::PodDisruptionBudget.overlay_key(),
+    DeployedKind::Service.overlay_key(),
+    DeployedKind::ServiceAccount.overlay_key(),
+];
 
 /// A ConfigMap with overlays of deployed objects: the parameters of Gateways, or the defaults of a class.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]

@@ -2,10 +2,9 @@
 
 use serde_json::{Map, Value as Json};
 use sluice_model::ObjectKey;
-use sluice_model::gateway_api::GatewayParameters;
+use sluice_model::gateway_api::{DeployedKind, GatewayParameters};
 use sluice_parse::yaml::{Limits, parse_value};
 
-use super::DeployedKind;
 use crate::pod::{DEPLOYMENT, OTHER, SERVICE, SERVICE_ACCOUNT, Structure, merge};
 
 /// Fields of metadata that an overlay may not change. `managedFields` may not even be set.
@@ -23,31 +22,18 @@ const FIXED: [&str; 11] = [
     "finalizers",
 ];
 
-impl DeployedKind {
-    /// Its key in ConfigMaps.
-    fn overlay_key(self) -> &'static str {
-        match self {
-            Self::ServiceAccount => "serviceAccount",
-            Self::Deployment => "deployment",
-            Self::Service => "service",
-            Self::HorizontalPodAutoscaler => "horizontalPodAutoscaler",
-            Self::PodDisruptionBudget => "podDisruptionBudget",
-        }
+fn structure(kind: DeployedKind) -> &'static Structure {
+    match kind {
+        DeployedKind::ServiceAccount => &SERVICE_ACCOUNT,
+        DeployedKind::Deployment => &DEPLOYMENT,
+        DeployedKind::Service => &SERVICE,
+        DeployedKind::HorizontalPodAutoscaler | DeployedKind::PodDisruptionBudget => &OTHER,
     }
+}
 
-    fn structure(self) -> &'static Structure {
-        match self {
-            Self::ServiceAccount => &SERVICE_ACCOUNT,
-            Self::Deployment => &DEPLOYMENT,
-            Self::Service => &SERVICE,
-            Self::HorizontalPodAutoscaler | Self::PodDisruptionBudget => &OTHER,
-        }
-    }
-
-    /// Whether there is no object without an overlay.
-    fn needs_overlay(self) -> bool {
-        matches!(self, Self::HorizontalPodAutoscaler | Self::PodDisruptionBudget)
-    }
+/// Whether there is no object without an overlay.
+fn needs_overlay(kind: DeployedKind) -> bool {
+    matches!(kind, DeployedKind::HorizontalPodAutoscaler | DeployedKind::PodDisruptionBudget)
 }
 
 /// Applies the overlays in order. `None` if the object exists only with an overlay, and there is none.
@@ -69,7 +55,7 @@ pub(super) fn apply_overlays(
             .map_err(|error| format!("{place}, data.{}: {error}", kind.overlay_key()))?;
         is_applied = true;
     }
-    Ok((is_applied || !kind.needs_overlay()).then_some(object))
+    Ok((is_applied || !needs_overlay(kind)).then_some(object))
 }
 
 fn apply(kind: DeployedKind, object: &mut Json, overlay: &str) -> Result<(), String> {
@@ -87,7 +73,7 @@ fn apply(kind: DeployedKind, object: &mut Json, overlay: &str) -> Result<(), Str
     {
         spec.remove("selector");
     }
-    merge(fields, overlay, kind.structure())
+    merge(fields, overlay, structure(kind))
 }
 
 fn check_metadata(before: &Json, after: &Json) -> Result<(), String> {

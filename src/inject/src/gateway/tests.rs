@@ -1,11 +1,11 @@
 //! Tests of rendering and overlays.
 
 use serde_json::{Value as Json, json};
-use sluice_model::gateway_api::{Gateway, GatewayDeployment, GatewayParameters};
+use sluice_model::gateway_api::{DeployedKind, Gateway, GatewayDeployment, GatewayParameters};
 use sluice_model::{ObjectKey, ObjectMeta};
 
+use super::GatewayContext;
 use super::overlay::apply_overlays;
-use super::{DeployedKind, GatewayContext};
 use crate::{Injector, InjectorSettings};
 
 fn overlays(key: &str, text: &str) -> Vec<(ObjectKey, GatewayParameters)> {
@@ -14,13 +14,7 @@ fn overlays(key: &str, text: &str) -> Vec<(ObjectKey, GatewayParameters)> {
 }
 
 fn overlaid(kind: DeployedKind, object: Json, text: &str) -> Result<Option<Json>, String> {
-    let key = match kind {
-        DeployedKind::Deployment => "deployment",
-        DeployedKind::Service => "service",
-        DeployedKind::PodDisruptionBudget => "podDisruptionBudget",
-        _ => "serviceAccount",
-    };
-    apply_overlays(kind, object, &overlays(key, text))
+    apply_overlays(kind, object, &overlays(kind.overlay_key(), text))
 }
 
 #[test]
