@@ -32,6 +32,11 @@ pub fn address(address: &str, port: u32) -> Address {
     Address { address: Some(kind) }
 }
 
+/// `host:port`, with brackets around an IPv6 address.
+pub(crate) fn join_port(host: &str, port: u32) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 /// The address of an internal listener. The ID distinguishes the endpoints behind it.
 #[must_use]
 pub(crate) fn internal_address(listener: &str, id: &str) -> Address {

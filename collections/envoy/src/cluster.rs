@@ -37,8 +37,7 @@ pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 pub use waypoint::{
-    WaypointInputs, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, serves_port,
-    vip_cluster_names,
+    WaypointInputs, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, vip_cluster_names,
 };
 
 use crate::metadata_exchange::METADATA_EXCHANGE;

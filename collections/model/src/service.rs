@@ -264,6 +264,15 @@ impl Service {
         self.ports.iter().find(|p| p.port == port)
     }
 
+    /// The number of its port, if it has only one.
+    #[must_use]
+    pub fn only_port(&self) -> Option<u32> {
+        match self.ports.as_slice() {
+            [only] => Some(u32::from(only.port)),
+            _ => None,
+        }
+    }
+
     /// Whether proxies resolve the host of each request by DNS.
     #[must_use]
     pub fn is_dynamic_dns(&self) -> bool {

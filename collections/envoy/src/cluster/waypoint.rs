@@ -136,8 +136,7 @@ pub struct WaypointInputs<'a> {
 
 /// Whether a waypoint serves a port: it proxies HTTP and TCP. Of hosts that are resolved per request it serves only HTTP:
 /// with TLS, the client could choose any host by the server name.
-#[must_use]
-pub fn serves_port(service: &Service, port: &ServicePort) -> bool {
+fn serves_port(service: &Service, port: &ServicePort) -> bool {
     match port.protocol {
         Protocol::Udp => false,
         Protocol::Http => true,

@@ -10,7 +10,7 @@ use sluice_model::{Endpoint, Health, TlsMode};
 use super::client::EndpointClient;
 use super::inputs::AssignmentInputs;
 use super::{metadata, networks};
-use crate::address::{address, internal_address};
+use crate::address::{address, internal_address, join_port};
 use crate::cluster::ORIGINAL_DST;
 use crate::name::CONNECT_ORIGINATE;
 use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone};
@@ -99,8 +99,7 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
 /// has several.
 fn over_hbone(endpoint: &Endpoint, status: HealthStatus, matched: Option<Struct>, mtls: bool) -> LbEndpoint {
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
-    let target =
-        if first.contains(':') { format!("[{first}]:{}", endpoint.port) } else { format!("{first}:{}", endpoint.port) };
+    let target = join_port(first, endpoint.port);
     let mut metadata = metadata::metadata(endpoint, mtls);
     let original_dst = structure([("local", string_value(&target))]);
     metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), original_dst);

@@ -18,7 +18,7 @@ use sluice_model::{IpFamilies, PersistentSession, Service, Text};
 use super::address::{additional, localhosts, wildcards};
 use super::mtls::MtlsMode;
 use super::service_address::{extra_addresses, service_address};
-use crate::address::address;
+use crate::address::{address, join_port};
 use crate::certificate_provider::downstream_tls;
 use crate::filter::session_filter_of;
 use crate::filter_config::{FAULT, ROUTER, http_filter, network_filter};
@@ -61,7 +61,7 @@ pub fn build_grpc_client(inputs: &GrpcClientInputs<'_>, host: &str) -> Listener 
     };
     let bind = service_address(settings, service);
     Listener {
-        name: joined(host, number),
+        name: join_port(host, number),
         address: Some(address(bind.as_deref().unwrap_or("0.0.0.0"), number)),
         additional_addresses: additional(&extra_addresses(settings, service), number),
         api_listener: Some(ApiListener { api_listener: Some(any(&manager)) }),
@@ -120,7 +120,7 @@ pub fn build_grpc_server(inputs: &GrpcServerInputs<'_>, bind: &str) -> Listener 
 /// The name of the listener of a server that listens at this address and port.
 #[must_use]
 pub fn grpc_server_name(bind: &str, port: u32) -> String {
-    format!("{SERVER_PREFIX}{}", joined(bind, port))
+    format!("{SERVER_PREFIX}{}", join_port(bind, port))
 }
 
 /// The addresses of any pod at which a server may listen: those of all interfaces, and of the loopback interface, of both
@@ -143,11 +143,6 @@ fn accept_all() -> RouteConfiguration {
 
 fn router() -> HttpFilter {
     http_filter(ROUTER, any(&Router::default()))
-}
-
-/// `host:port`, with brackets around an IPv6 address.
-fn joined(host: &str, port: u32) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]

@@ -322,10 +322,7 @@ fn destination_cluster(
 ) -> String {
     let service = inputs.destinations.get(&destination.host).and_then(|facts| facts.service.as_deref());
     let Some(service) = service else { return WaypointDestination::Unknown.cluster(destination, listen_port) };
-    let only_port = match service.ports.as_slice() {
-        [only] => Some(u32::from(only.port)),
-        _ => None,
-    };
+    let only_port = service.only_port();
     if !(inputs.serves)(&service.key()) {
         return WaypointDestination::Other { only_port }.cluster(destination, listen_port);
     }

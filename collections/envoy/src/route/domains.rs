@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use sluice_model::{Host, Text};
 
-use super::virtual_host::join_port;
+use crate::address::join_port;
 
 /// Inputs of the domains of a service.
 #[derive(Clone, Copy, Debug)]

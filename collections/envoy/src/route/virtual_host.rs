@@ -11,6 +11,7 @@ use sluice_model::{ConsistentHash, HttpRetry, PersistentSession};
 
 use super::action::set_timeout;
 use super::{DEFAULT_ROUTE_NAME, build_hash_policy, build_retry_policy};
+use crate::address::join_port;
 use crate::filter::add_session;
 use crate::name;
 
@@ -51,10 +52,6 @@ pub fn build_virtual_host(inputs: VirtualHostInputs) -> VirtualHost {
 #[must_use]
 pub fn virtual_host_name(host: &str, port: u32) -> String {
     join_port(host, port)
-}
-
-pub(super) fn join_port(host: &str, port: u32) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn everything() -> Option<RouteMatch> {

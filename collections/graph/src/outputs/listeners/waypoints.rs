@@ -311,10 +311,7 @@ impl RouteLookup {
             let service = self.service(cx, found, host)?;
             let served = service.key() == found.service.key() || self.serves(cx, waypoint, &service.key());
             Some(DestinationService {
-                only_port: match service.ports.as_slice() {
-                    [only] => Some(u32::from(only.port)),
-                    _ => None,
-                },
+                only_port: service.only_port(),
                 alias_of: None,
                 session: self.sessions.session(&service.labels),
                 vip_kinds: served.then(|| vip_kinds(&service)),

@@ -271,10 +271,7 @@ fn routes_of(
         });
         let service = own.or_else(|| services.visible_to(&client.namespace))?;
         Some(DestinationService {
-            only_port: match service.ports.as_slice() {
-                [only] => Some(u32::from(only.port)),
-                _ => None,
-            },
+            only_port: service.only_port(),
             alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
             session: mesh.sessions().session(&service.labels),
             vip_kinds: None,

@@ -178,10 +178,7 @@ impl VirtualHostBuilder<'_> {
             let service = self.service(host)?;
             let listed = port == 0 || service.ports.iter().any(|p| u32::from(p.port) == port);
             listed.then(|| DestinationService {
-                only_port: match (port, service.ports.as_slice()) {
-                    (0, [only]) => Some(u32::from(only.port)),
-                    _ => None,
-                },
+                only_port: service.only_port().filter(|_| port == 0),
                 alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
                 session: self.mesh.sessions().session(&service.labels),
                 vip_kinds: None,
