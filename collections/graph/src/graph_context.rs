@@ -10,7 +10,7 @@ use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
 use crate::outputs::endpoints::waypoints::{
-    WaypointClients, WaypointOutputInputs, derive_clients, derive_waypoint_assignments,
+    WaypointClients, WaypointOutputInputs, derive_clients, derive_settings, derive_waypoint_assignments,
 };
 use crate::outputs::endpoints::{self, EndpointInputs, EndpointLookupInputs};
 use crate::outputs::extension_configs::{self, ExtensionConfigInputs};
@@ -233,8 +233,9 @@ impl<'s> GraphContext<'s> {
     fn waypoint_output_inputs(&self) -> Option<WaypointOutputInputs<'_, 's>> {
         let waypoints = self.waypoints.as_ref()?;
         Some(WaypointOutputInputs {
-            options: &self.options,
+            settings: derive_settings(&self.mesh, &self.options),
             mesh: &self.mesh,
+            root_namespace: &self.root_namespace,
             proxies: &self.proxies,
             waypoints,
             destinations: self.destination_inputs(),

@@ -217,7 +217,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             })
         });
 
-        let unenforced = derive_unenforced_policies(&objects, &mesh, ambient.as_ref());
+        let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
@@ -226,6 +226,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let reach_inputs = ReachInputs {
             objects: &objects,
             mesh: &mesh,
+            root_namespace: &root_namespace,
             proxies: &proxies,
             routers: &routers,
             selected: &labels,
@@ -237,6 +238,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             let inputs = WaypointReachInputs {
                 objects: &objects,
                 mesh: &mesh,
+                root_namespace: &root_namespace,
                 waypoints,
                 services: &services,
                 services_by_host: &services_by_host,

@@ -43,7 +43,29 @@ pub struct WaypointTarget<'a> {
     pub service: Option<(ServiceSource, &'a ObjectKey)>,
 }
 
-impl WaypointTarget<'_> {
+impl<'a> WaypointTarget<'a> {
+    /// The namespaces whose policies may apply, each once: the root namespace first, that of the service last.
+    #[must_use]
+    pub fn namespaces_root_first(&self) -> Vec<&'a str> {
+        self.with_service([self.root_namespace, self.namespace])
+    }
+
+    /// As [`Self::namespaces_root_first`], with the namespace of the waypoint first.
+    #[must_use]
+    pub fn namespaces_own_first(&self) -> Vec<&'a str> {
+        self.with_service([self.namespace, self.root_namespace])
+    }
+
+    fn with_service(&self, [first, second]: [&'a str; 2]) -> Vec<&'a str> {
+        let mut namespaces = vec![first];
+        for namespace in [Some(second), self.service.map(|(_, object)| &*object.namespace)].into_iter().flatten() {
+            if !namespaces.contains(&namespace) {
+                namespaces.push(namespace);
+            }
+        }
+        namespaces
+    }
+
     /// Whether a target of a policy in that namespace is the waypoint, its class, or the service.
     fn is(&self, gateway: &str, policy_namespace: &str, target: &TargetRef) -> bool {
         let declares = |kind: ServiceSource| {
@@ -111,6 +133,22 @@ impl Attachment {
         };
         (self.any_gateway && near())
             || self.targets.iter().any(|target| waypoint.is(gateway, &policy.namespace, target))
+    }
+
+    /// Whether the policy at `policy` applies to all traffic of a proxy, by the rule of waypoints or by that of the others.
+    #[must_use]
+    pub fn is_for_proxy(
+        &self,
+        policy: &ObjectKey,
+        is_waypoint: bool,
+        namespace: &str,
+        labels: &Labels,
+        root_namespace: &str,
+    ) -> bool {
+        match is_waypoint {
+            true => self.is_for_waypoint(policy, &WaypointTarget { namespace, labels, root_namespace, service: None }),
+            false => self.is_for(policy, namespace, labels),
+        }
     }
 
     /// Whether it names its targets, so that the selector is ignored.

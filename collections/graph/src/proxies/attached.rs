@@ -30,7 +30,7 @@ pub(crate) struct Subject {
     namespace: Text,
     /// Its labels that a Telemetry or an extension of its namespace or the root namespace selects.
     labels: Labels,
-    /// It is a waypoint with the label of its Gateway: only objects with target references apply, or Telemetries of a whole
+    /// It is a waypoint: with the label of its Gateway, only objects with target references apply, or Telemetries of a whole
     /// namespace.
     waypoint: bool,
 }
@@ -38,12 +38,7 @@ pub(crate) struct Subject {
 impl Subject {
     /// Whether an object at `key` is attached to it.
     fn has(&self, attachment: &Attachment, key: &ObjectKey, root: &Text) -> bool {
-        if !self.waypoint {
-            return attachment.is_for(key, &self.namespace, &self.labels);
-        }
-        let target =
-            WaypointTarget { namespace: &self.namespace, labels: &self.labels, root_namespace: root, service: None };
-        attachment.is_for_waypoint(key, &target)
+        attachment.is_for_proxy(key, self.waypoint, &self.namespace, &self.labels, root)
     }
 }
 
@@ -156,7 +151,7 @@ fn derive_subjects<'s>(
             let namespaces = BTreeSet::from([&proxy.namespace, &defaults.root]);
             let selected = namespaces.iter().flat_map(|namespace| cx.by(&labels, namespace));
             let selected: BTreeSet<Label> = selected.map(|((_, label), _)| label).collect();
-            let waypoint = proxy.proxy_type == ProxyType::Waypoint && proxy.labels.contains_key(label::GATEWAY_NAME);
+            let waypoint = proxy.proxy_type == ProxyType::Waypoint;
             let mut labels: Labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             labels.retain(|key, value| {
                 (waypoint && *key == label::GATEWAY_NAME) || selected.contains(&(key.clone(), value.clone()))
@@ -178,8 +173,12 @@ fn derive_contents<'s>(
         let (lookup, defaults) = (SubjectLookup::on(deps, attachments), deps.on(defaults));
         move |cx, subject: &Subject, ()| {
             let defaults = cx.get(&defaults, &())?;
-            let telemetries = lookup.telemetries(cx, subject, &defaults.root);
-            let extensions = lookup.extensions(cx, subject, &defaults.root);
+            let (own, root) = (subject.namespace.as_str(), defaults.root.as_str());
+            let (root_first, own_first): (&[_], &[_]) =
+                if own == root { (&[own], &[own]) } else { (&[root, own], &[own, root]) };
+            let applies = |attachment: &Attachment, key: &ObjectKey| subject.has(attachment, key, &defaults.root);
+            let telemetries = lookup.telemetries(cx, root_first, own, applies);
+            let extensions = lookup.extensions(cx, own_first, applies);
             if telemetries.is_empty() && extensions.is_empty() {
                 return None;
             }
@@ -235,39 +234,44 @@ impl SubjectLookup {
         rows
     }
 
-    /// The oldest for the whole mesh, the oldest for the whole namespace, then those that select the subject, older
-    /// ones first.
-    fn telemetries(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<Arc<Telemetry>> {
-        let own = self.telemetries_of(cx, &subject.namespace);
-        let mut found = Vec::new();
-        if subject.namespace != *root {
-            found.extend(
-                self.telemetries_of(cx, root)
-                    .into_iter()
-                    .map(|(_, telemetry)| telemetry)
-                    .find(|telemetry| is_wide(telemetry)),
-            );
+    /// The oldest for each whole namespace, then those in the namespace `own`, one of them, that apply by themselves,
+    /// older ones first.
+    fn telemetries(
+        self,
+        cx: &Context,
+        namespaces: &[&str],
+        own: &str,
+        applies: impl Fn(&Attachment, &ObjectKey) -> bool,
+    ) -> Vec<Arc<Telemetry>> {
+        let (mut found, mut selected) = (Vec::new(), Vec::new());
+        for namespace in namespaces {
+            let rows = self.telemetries_of(cx, namespace);
+            found.extend(rows.iter().map(|(_, telemetry)| telemetry).find(|telemetry| is_wide(telemetry)).cloned());
+            if *namespace == own {
+                selected = rows;
+            }
         }
-        found.extend(own.iter().map(|(_, telemetry)| telemetry.clone()).find(|telemetry| is_wide(telemetry)));
-        let selected = own
-            .into_iter()
-            .filter(|(key, telemetry)| !is_wide(telemetry) && subject.has(&telemetry.attachment, key, root));
-        found.extend(selected.map(|(_, telemetry)| telemetry));
+        selected.retain(|(key, telemetry)| !is_wide(telemetry) && applies(&telemetry.attachment, key));
+        found.extend(selected.into_iter().map(|(_, telemetry)| telemetry));
         found
     }
 
-    /// Those of the namespace, then those of the root namespace, older ones first; higher priorities come before lower
-    /// ones.
-    fn extensions(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<ListenerExtension> {
-        let own = std::iter::once(&subject.namespace);
+    /// Those of each namespace that apply, older ones first; higher priorities come before lower ones.
+    fn extensions(
+        self,
+        cx: &Context,
+        namespaces: &[&str],
+        applies: impl Fn(&Attachment, &ObjectKey) -> bool,
+    ) -> Vec<ListenerExtension> {
         let mut found: Vec<Arc<TrafficExtension>> = Vec::new();
-        for namespace in own.chain((subject.namespace != *root).then_some(root)) {
-            let mut rows = cx.by(&self.extensions, namespace);
-            rows.retain(|(key, extension)| subject.has(&extension.attachment, key, root));
+        for namespace in namespaces {
+            let mut rows = cx.by(&self.extensions, &Text::from(*namespace));
+            rows.retain(|(key, extension)| applies(&extension.attachment, key));
             rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
             found.extend(rows.into_iter().map(|(_, extension)| extension));
         }
-        by_priority(found)
+        found.sort_by_key(|extension| std::cmp::Reverse(extension.priority.unwrap_or(i32::MIN)));
+        found.iter().map(|extension| ListenerExtension::of(extension)).collect()
     }
 }
 
@@ -288,36 +292,13 @@ impl WaypointAttachments {
     /// waypoint's.
     pub(crate) fn get(&self, cx: &Context, waypoint: &WaypointTarget<'_>) -> Option<Arc<ListenerAttachments>> {
         let defaults = cx.get(&self.defaults, &())?;
-        let of_service = waypoint.service.map_or(waypoint.namespace, |(_, object)| object.namespace.as_str());
-        let mut namespaces: Vec<&str> = vec![waypoint.root_namespace];
-        for namespace in [waypoint.namespace, of_service] {
-            if !namespaces.contains(&namespace) {
-                namespaces.push(namespace);
-            }
-        }
-        let mut telemetries: Vec<Arc<Telemetry>> = Vec::new();
-        for namespace in &namespaces {
-            let rows = self.lookup.telemetries_of(cx, namespace);
-            telemetries.extend(rows.into_iter().map(|(_, telemetry)| telemetry).find(|found| is_wide(found)));
-        }
-        let own = self.lookup.telemetries_of(cx, of_service).into_iter();
-        let attached = own.filter(|(key, found)| !is_wide(found) && found.attachment.is_for_waypoint(key, waypoint));
-        telemetries.extend(attached.map(|(_, telemetry)| telemetry));
-        // Extensions of the waypoint's namespace come first.
-        if namespaces.len() > 1 {
-            namespaces.swap(0, 1);
-        }
-        let mut extensions: Vec<Arc<TrafficExtension>> = Vec::new();
-        for namespace in namespaces {
-            let mut rows = cx.by(&self.lookup.extensions, &Text::from(namespace));
-            rows.retain(|(key, extension)| extension.attachment.is_for_waypoint(key, waypoint));
-            rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
-            extensions.extend(rows.into_iter().map(|(_, extension)| extension));
-        }
+        let applies = |attachment: &Attachment, key: &ObjectKey| attachment.is_for_waypoint(key, waypoint);
+        let of_service = waypoint.service.map_or(waypoint.namespace, |(_, object)| &*object.namespace);
+        let telemetries = self.lookup.telemetries(cx, &waypoint.namespaces_root_first(), of_service, applies);
         let telemetries: Vec<&Telemetry> = telemetries.iter().map(AsRef::as_ref).collect();
         Some(Arc::new(ListenerAttachments {
             observation: Observation::merge(&defaults.providers, &telemetries),
-            extensions: by_priority(extensions),
+            extensions: self.lookup.extensions(cx, &waypoint.namespaces_own_first(), applies),
         }))
     }
 }
@@ -325,10 +306,4 @@ impl WaypointAttachments {
 /// Whether a Telemetry is for its whole namespace.
 fn is_wide(telemetry: &Telemetry) -> bool {
     telemetry.attachment.selector.is_empty() && !telemetry.attachment.has_targets()
-}
-
-/// Extensions in a listener, higher priorities first.
-fn by_priority(mut found: Vec<Arc<TrafficExtension>>) -> Vec<ListenerExtension> {
-    found.sort_by_key(|extension| std::cmp::Reverse(extension.priority.unwrap_or(i32::MIN)));
-    found.iter().map(|extension| ListenerExtension::of(extension)).collect()
 }

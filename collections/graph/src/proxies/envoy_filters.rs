@@ -11,7 +11,7 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::{
     ApplyTo, Attachment, EnvoyFilter, EnvoyPatch, Labels, Layer, MeshConfig, ObjectKey, PatchContext, Proxy, ProxyKey,
-    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View, WaypointTarget,
+    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View,
 };
 
 use crate::content_names::content_hash;
@@ -216,11 +216,9 @@ impl Selection {
         if root != proxy.namespace {
             filters.extend(cx.by(&self.filters, &root));
         }
-        let (namespace, labels) = (&proxy.namespace, &proxy.labels);
-        let waypoint = WaypointTarget { namespace, labels, root_namespace: &root, service: None };
-        filters.retain(|(key, head)| match proxy.proxy_type {
-            ProxyType::Waypoint => head.attachment.is_for_waypoint(key, &waypoint),
-            _ => head.attachment.is_for(key, namespace, labels),
+        let is_waypoint = proxy.proxy_type == ProxyType::Waypoint;
+        filters.retain(|(key, head)| {
+            head.attachment.is_for_proxy(key, is_waypoint, &proxy.namespace, &proxy.labels, &root)
         });
         filters.sort_by(|a, b| order(&root, a, b));
         let matches = |pattern: &Text| {

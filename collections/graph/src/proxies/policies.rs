@@ -121,20 +121,13 @@ impl PolicyFinder {
             requests: both(&self.requests, namespace, &root),
         }
     }
-}
 
-impl PolicyFinder {
     /// The policies that apply to the traffic of a waypoint: AuthorizationPolicies of the root namespace come first,
     /// then those of the waypoint's namespace, then those of the service.
     pub(crate) fn find_for_waypoint(&self, cx: &Context, waypoint: &WaypointTarget<'_>) -> PolicyKeys {
-        let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, namespaces: [Option<&str>; 3]| {
+        let of = |by: &IndexDep<Text, ObjectKey, PolicyAttachment>, namespaces: Vec<&str>| {
             let mut keys: Vec<ObjectKey> = Vec::new();
-            let mut known: Vec<&str> = Vec::new();
-            for namespace in namespaces.into_iter().flatten() {
-                if known.contains(&namespace) {
-                    continue;
-                }
-                known.push(namespace);
+            for namespace in namespaces {
                 let mut rows = cx.by(by, &Text::from(namespace));
                 rows.retain(|(key, attached)| attached.attachment.is_for_waypoint(key, waypoint));
                 rows.sort_by(|(a, at), (b, bt)| (at.created, &a.name).cmp(&(bt.created, &b.name)));
@@ -142,11 +135,9 @@ impl PolicyFinder {
             }
             keys
         };
-        let WaypointTarget { namespace, root_namespace: root, service, .. } = *waypoint;
-        let of_service = service.map(|(_, object)| object.namespace.as_str());
         PolicyKeys {
-            authorization: of(&self.authorization, [Some(root), Some(namespace), of_service]),
-            requests: of(&self.requests, [Some(namespace), Some(root), of_service]),
+            authorization: of(&self.authorization, waypoint.namespaces_root_first()),
+            requests: of(&self.requests, waypoint.namespaces_own_first()),
         }
     }
 }

@@ -81,9 +81,7 @@ impl Destinations {
         let views = namespaces.iter().cloned().map(View::Namespace).chain(selected).chain(of_sidecars).collect();
         HostDestinations { host: host.clone(), services, sidecars: sidecars.clone(), rules, policy, views }
     }
-}
 
-impl Destinations {
     /// The service that clients in a namespace reach at a host.
     pub(crate) fn service(&self, cx: &Context, host: &Host, namespace: &str) -> Option<Arc<Service>> {
         self.hosts.get(cx, host).visible_to(namespace).cloned()

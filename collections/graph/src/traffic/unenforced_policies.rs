@@ -4,8 +4,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_model::gateway_api::{GROUP, WAYPOINT_CLASS};
 use sluice_model::{
-    Attachment, Kind, MeshConfig, NETWORKING_GROUP, ObjectKey, Reject, RejectCause, ServiceKey, ServiceSource,
-    Severity, TargetRef, Text,
+    Attachment, Kind, NETWORKING_GROUP, ObjectKey, Reject, RejectCause, ServiceKey, ServiceSource, Severity, TargetRef,
+    Text,
 };
 
 use super::ambient::Ambient;
@@ -39,16 +39,14 @@ impl WaypointOnly {
 }
 
 /// Findings about AuthorizationPolicies and RequestAuthentications with targets that no waypoint serves.
-/// Key: `RejectKey`. From: `authorization_policies`, `request_authentications`, `ambient_services`, `mesh_config` (the
-/// root namespace).
+/// Key: `RejectKey`. From: `authorization_policies`, `request_authentications`, `ambient_services`, `root_namespace`.
 /// Changes when: such a policy does, or a service that it names begins or stops to use a waypoint.
 /// Size: policies with such targets. Rejects: these.
 pub(crate) fn derive_unenforced_policies<'s>(
     objects: &ObjectCollections<'s>,
-    mesh: &Collection<'s, (), MeshConfig>,
+    root_namespace: &Collection<'s, (), Text>,
     ambient: Option<&Ambient<'s>>,
 ) -> [Collection<'s, RejectKey, Vec<Reject>>; 2] {
-    let root = mesh.map("unenforced_policies/root-namespace", |(), mesh| mesh.root_namespace.clone());
     let served: Option<Index<'s, Declaration, ServiceKey, bool>> = ambient.map(|ambient| {
         ambient.services.index("unenforced_policies/services", |_, service| {
             let object = &service.object;
@@ -63,7 +61,7 @@ pub(crate) fn derive_unenforced_policies<'s>(
         .filter_map("unenforced_policies/requests", |_, policy| WaypointOnly::all(&policy.attachment));
     [(Kind::AuthorizationPolicy, authorization), (Kind::RequestAuthentication, requests)].map(|(kind, policies)| {
         policies.derive_many(&format!("unenforced_policies/{kind}"), |deps| {
-            let (root, served) = (deps.on(&root), served.as_ref().map(|served| deps.by(served)));
+            let (root, served) = (deps.on(root_namespace), served.as_ref().map(|served| deps.by(served)));
             move |cx, policy: &ObjectKey, targets: &Vec<WaypointOnly>| {
                 let why = |target: &WaypointOnly| match (target, &served) {
                     (_, None) => Some("ambient mode is off (PILOT_ENABLE_AMBIENT)".to_owned()),

@@ -26,6 +26,7 @@ type Reached = Vec<(Host, BTreeSet<Text>)>;
 pub(crate) struct WaypointReachInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
     pub(crate) waypoints: &'a WaypointProxies<'s>,
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
@@ -37,7 +38,6 @@ pub(crate) struct WaypointReachInputs<'a, 's> {
 /// Derives the hosts that waypoints send to.
 pub(crate) fn derive_waypoint_reach<'s>(inputs: &WaypointReachInputs<'_, 's>, options: &GraphOptions) -> Reach<'s> {
     let servers = index_key_servers("waypoints/key-servers", inputs.objects, options);
-    let root = inputs.mesh.map("waypoints/reach-root", |(), mesh| mesh.root_namespace.clone());
     let views = inputs.waypoints.proxies.derive("waypoints/reach-views", |deps| {
         let namespaces = deps.on(&inputs.waypoints.namespaces);
         move |cx, _, waypoint: &Router| {
@@ -45,8 +45,8 @@ pub(crate) fn derive_waypoint_reach<'s>(inputs: &WaypointReachInputs<'_, 's>, op
             Some(ReachClient::waypoint(waypoint, &namespace).view())
         }
     });
-    let of_waypoints = derive_provided(inputs, &servers, &root);
-    let reached = derive_routed(inputs, &servers, &root).union("waypoints/reach-sources", &[of_waypoints]);
+    let of_waypoints = derive_provided(inputs, &servers);
+    let reached = derive_routed(inputs, &servers).union("waypoints/reach-sources", &[of_waypoints]);
     let by_client: Index<'s, (Router, Host), ReachSource, BTreeSet<Text>> =
         reached.index("waypoints/reach-by-client", |(waypoint, _): &ReachSource, reached: &Reached| {
             let row =
@@ -80,17 +80,12 @@ struct KeyServerLookup {
 }
 
 impl KeyServerLookup {
-    fn on<'s>(
-        deps: &mut Deps<'s>,
-        waypoints: &WaypointProxies<'s>,
-        servers: &KeyServers<'s>,
-        root: &Collection<'s, (), Text>,
-    ) -> Self {
+    fn on<'s>(deps: &mut Deps<'s>, inputs: &WaypointReachInputs<'_, 's>, servers: &KeyServers<'s>) -> Self {
         Self {
             servers: deps.by(servers),
-            root: deps.on(root),
-            namespaces: deps.on(&waypoints.namespaces),
-            declared: deps.on(&waypoints.services),
+            root: deps.on(inputs.root_namespace),
+            namespaces: deps.on(&inputs.waypoints.namespaces),
+            declared: deps.on(&inputs.waypoints.services),
         }
     }
 
@@ -100,10 +95,8 @@ impl KeyServerLookup {
         };
         let declared = service.and_then(|service| cx.get(&self.declared, service));
         let target = policy_target(waypoint, &namespace, &root, declared.as_deref());
-        let of_service = declared.as_ref().map(|service| service.object.namespace.clone());
-        let namespaces: BTreeSet<Text> =
-            [Text::clone(&root), Text::clone(&namespace)].into_iter().chain(of_service).collect();
-        let rows = namespaces.iter().flat_map(|namespace| cx.by(&self.servers, namespace));
+        let namespaces = target.namespaces_root_first();
+        let rows = namespaces.into_iter().flat_map(|namespace| cx.by(&self.servers, &Text::from(namespace)));
         let rows = rows.filter(|(policy, found)| found.0.is_for_waypoint(policy, &target));
         rows.flat_map(|(_, found)| found.1.clone()).collect()
     }
@@ -117,10 +110,9 @@ impl KeyServerLookup {
 fn derive_routed<'s>(
     inputs: &WaypointReachInputs<'_, 's>,
     servers: &KeyServers<'s>,
-    root: &Collection<'s, (), Text>,
 ) -> Collection<'s, ReachSource, Reached> {
     inputs.waypoints.served.derive_many("waypoints/routed-hosts", |deps| {
-        let servers = KeyServerLookup::on(deps, inputs.waypoints, servers, root);
+        let servers = KeyServerLookup::on(deps, inputs, servers);
         let (by_host, virtual_services) = (deps.by(inputs.virtual_services_by_host), deps.on(inputs.virtual_services));
         let (services_by_host, services) = (deps.by(inputs.services_by_host), deps.on(inputs.services));
         let served = deps.on(&inputs.waypoints.served);
@@ -151,11 +143,10 @@ fn derive_routed<'s>(
 fn derive_provided<'s>(
     inputs: &WaypointReachInputs<'_, 's>,
     servers: &KeyServers<'s>,
-    root: &Collection<'s, (), Text>,
 ) -> Collection<'s, ReachSource, Reached> {
     let providers = inputs.mesh.map("waypoints/providers", |(), mesh| provider_services(mesh));
     inputs.waypoints.namespaces.derive_many("waypoints/provider-hosts", |deps| {
-        let servers = KeyServerLookup::on(deps, inputs.waypoints, servers, root);
+        let servers = KeyServerLookup::on(deps, inputs, servers);
         let providers = deps.on(&providers);
         move |cx, waypoint: &Router, _| {
             let providers = cx.get(&providers, &()).map(|providers| (*providers).clone()).unwrap_or_default();

@@ -13,7 +13,7 @@ use sluice_model::{Layer, Proxy, Resource, ResourceKey, Text};
 
 use super::row;
 use crate::content_names::profile_text;
-use crate::outputs::endpoints::waypoints::{ServedServices, WaypointClients, WaypointOutputInputs, waypoint_settings};
+use crate::outputs::endpoints::waypoints::{ServedServices, WaypointClients, WaypointOutputInputs};
 use crate::outputs::endpoints::{EndpointList, EndpointLookup};
 use crate::outputs::layers::LayerFacts;
 use crate::traffic::gateways::routers::Router;
@@ -50,10 +50,7 @@ pub(super) fn derive_waypoints<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
 ) -> [Collection<'s, ResourceKey, Resource>; 2] {
-    let options = inputs.options.clone();
-    let settings = inputs.mesh.map("waypoints/cluster-settings", move |(), mesh| waypoint_settings(mesh, &options));
     let hbone = inputs.mesh.map("waypoints/hbone-settings", |(), mesh| HboneSettings::new(mesh));
-    let root = inputs.mesh.map("waypoints/cluster-root-namespace", |(), mesh| mesh.root_namespace.clone());
     let profiles = inputs.waypoints.proxies.derive("waypoints/cluster-profiles-of-proxies", |deps| {
         let proxies = deps.on(inputs.proxies);
         move |cx, key, waypoint: &Router| {
@@ -66,7 +63,7 @@ pub(super) fn derive_waypoints<'s>(
         distinct.index("waypoints/cluster-profiles-by-waypoint", |(waypoint, _), ()| [(waypoint.clone(), ())]);
     let fixed = distinct.derive_many("waypoints/fixed-clusters", |deps| {
         let (settings, hbone, namespaces) =
-            (deps.on(&settings), deps.on(&hbone), deps.on(&inputs.waypoints.namespaces));
+            (deps.on(&inputs.settings), deps.on(&hbone), deps.on(&inputs.waypoints.namespaces));
         move |cx, (waypoint, profile): &(Router, ClusterProfile), ()| {
             let (Some(settings), Some(hbone)) = (cx.get(&settings, &()), cx.get(&hbone, &())) else {
                 return Vec::new();
@@ -83,7 +80,7 @@ pub(super) fn derive_waypoints<'s>(
     });
     let of_services = inputs.waypoints.served.derive_many("waypoints/clusters", |deps| {
         let served = ServedServices::on(deps, inputs);
-        let (settings, root) = (deps.on(&settings), deps.on(&root));
+        let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
         let (profiles, clients) = (deps.by(&by_waypoint), deps.by(clients));
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
         move |cx, key: &ServedKey, ()| {

@@ -47,21 +47,30 @@ pub(crate) fn derive_clients<'s>(
 }
 
 /// Settings of the mesh for waypoints: they always send HBONE.
-pub(in crate::outputs) fn waypoint_settings(mesh: &MeshConfig, options: &GraphOptions) -> ClusterSettings {
-    ClusterSettings::new(mesh, options.dual_stack)
-        .with_hbone(true, true)
-        .with_sessions(&options.sessions)
-        .with_compliance(options.security.compliance)
-        .with_switches(options.clusters)
+/// Key: none, one record. From: `mesh_config`. Changes when: a setting of clusters does. Size: 1. Rejects: none.
+pub(crate) fn derive_settings<'s>(
+    mesh: &Collection<'s, (), MeshConfig>,
+    options: &GraphOptions,
+) -> Collection<'s, (), ClusterSettings> {
+    let options = options.clone();
+    mesh.map("waypoints/settings", move |(), mesh| {
+        ClusterSettings::new(mesh, options.dual_stack)
+            .with_hbone(true, true)
+            .with_sessions(&options.sessions)
+            .with_compliance(options.security.compliance)
+            .with_switches(options.clusters)
+    })
 }
 
 /// Inputs of the derivation of clusters and endpoint assignments of waypoints.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct WaypointOutputInputs<'a, 's> {
-    /// Settings fixed at start-up.
-    pub(crate) options: &'a GraphOptions,
+    /// Settings of the mesh for waypoints: one record.
+    pub(crate) settings: Collection<'s, (), ClusterSettings>,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// Namespace whose policies are for the whole mesh: one record.
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     /// Connected waypoints, and what they serve.
@@ -146,13 +155,11 @@ pub(crate) fn derive_waypoint_assignments<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let options = inputs.options.clone();
-    let settings = inputs.mesh.map("waypoints/endpoint-settings", move |(), mesh| waypoint_settings(mesh, &options));
     let chunks = index_chunks(inputs.endpoints.endpoints);
-    let root = inputs.mesh.map("waypoints/root-namespace", |(), mesh| mesh.root_namespace.clone());
     inputs.waypoints.served.derive_many("waypoints/endpoint-assignments", |deps| {
         let served = ServedServices::on(deps, inputs);
-        let (settings, root, clients) = (deps.on(&settings), deps.on(&root), deps.by(clients));
+        let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
+        let clients = deps.by(clients);
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
         let chunks = ChunkLookup::on(deps, &chunks, inputs.endpoints.endpoints);
         move |cx, key: &ServedKey, ()| {

@@ -72,6 +72,7 @@ pub(crate) struct Reach<'s> {
 pub(crate) struct ReachInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     pub(crate) routers: &'a Routers<'s>,
     pub(crate) selected: &'a Collection<'s, (), SelectedLabels>,
@@ -139,9 +140,9 @@ fn derive_reached<'s>(
     });
     let providers = inputs.mesh.map("reach/providers", |(), mesh| provider_services(mesh));
     let servers = index_key_servers("reach/key-servers", inputs.objects, options);
-    let root = inputs.mesh.map("reach/root", |(), mesh| mesh.root_namespace.clone());
     distinct.derive_many("reach/hosts", |deps| {
-        let (merged, providers, root) = (deps.on(&inputs.routers.merged), deps.on(&providers), deps.on(&root));
+        let (merged, providers) = (deps.on(&inputs.routers.merged), deps.on(&providers));
+        let root = deps.on(inputs.root_namespace);
         let destinations = deps.by::<Text, ObjectKey, BTreeSet<Host>>(&destinations);
         let servers = deps.by(&servers);
         move |cx, client: &ReachClient, ()| {
