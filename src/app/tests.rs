@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Tasks that are restarted.
-const RESTARTED: [&str; 20] = [
+const RESTARTED: [&str; 21] = [
     "watch of Pod",
     "watch of CustomResourceDefinition",
     "watch of VirtualService",
@@ -31,6 +31,7 @@ const RESTARTED: [&str; 20] = [
     "workload cleaner",
     "heartbeat of the Kubernetes API",
     "gateway names",
+    "served configuration",
     "stream registry",
     "roots of a remote cluster",
     "webhooks of a remote cluster",
