@@ -220,7 +220,13 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
-        let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
+        let pulls = pull_secrets::derive_pull_access(
+            &proxies,
+            &attached.extensions,
+            &attached.root,
+            waypoints.as_ref(),
+            options,
+        );
         let limited = envoy_filter_limits::derive_limited_filters(&objects.envoy_filters, options);
         let patches = envoy_filters::derive_patches(&limited.filters, &mesh, &proxies);
         let reach_inputs = ReachInputs {

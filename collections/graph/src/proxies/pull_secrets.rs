@@ -2,17 +2,23 @@
 //!
 //! The credentials are part of the extension's configuration: the proxy pulls the image itself. Only a proxy whose
 //! identity is verified gets credentials: those of its extensions of the identity's namespace and of the root
-//! namespace.
+//! namespace. An extension of another namespace, for a service there that a waypoint serves, has no credentials.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::Collection;
-use sluice_model::{ExtensionCode, Layer, ObjectKey, Proxy, ProxyKey, Text, TrafficExtension, View};
+use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_model::{
+    AmbientService, Attachment, ExtensionCode, Layer, ObjectKey, Proxy, ProxyKey, ProxyType, ServiceKey, Text,
+    TrafficExtension, View, WaypointTarget,
+};
 
 use super::connected::cluster_of;
 use crate::content_names::content_hash;
 use crate::options::GraphOptions;
+use crate::traffic::gateways::routers::Router;
+use crate::traffic::waypoints::{WaypointProxies, WaypointScope};
 
 /// Extensions whose images proxies may pull with their pull secrets.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -32,13 +38,15 @@ impl PullAccess {
 }
 
 /// The extensions whose pull secrets each proxy may use; a proxy without any is absent.
-/// Key: `ProxyKey`. From: `proxies`, `extensions` with a pull secret, `mesh_config` (the root namespace).
-/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops selecting the proxy.
+/// Key: `ProxyKey`. From: `proxies`, `extensions` with a pull secret, `mesh_config` (the root namespace); of waypoints, the
+/// services that they serve.
+/// Changes when: an extension of the proxy gains or loses its pull secret, or starts or stops to apply to the proxy.
 /// Size: proxies of such extensions. Rejects: none.
 pub(crate) fn derive_pull_access<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
     root: &Collection<'s, (), Text>,
+    waypoints: Option<&WaypointProxies<'s>>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, PullAccess> {
     let with_secret = extensions.index("extensions/with-pull-secret", |_, extension| {
@@ -48,17 +56,55 @@ pub(crate) fn derive_pull_access<'s>(
     let own = options.cluster.clone();
     proxies.derive("pull_access", |deps| {
         let (root, with_secret) = (deps.on(root), deps.by(&with_secret));
-        move |cx, _, proxy| {
+        let waypoints = waypoints.map(|waypoints| ServedLookup::on(deps, waypoints));
+        move |cx, key, proxy| {
             let identity = proxy.identity.as_ref()?;
             let root = cx.get(&root, &())?;
             // The namespace in the node metadata counts only if the verified identity has the same.
             let own_namespace =
                 (identity.namespace == proxy.namespace && proxy.namespace != *root).then_some(&proxy.namespace);
             let rows = own_namespace.into_iter().chain([&*root]).flat_map(|namespace| cx.by(&with_secret, namespace));
-            let applicable = rows.filter(|(key, attachment)| attachment.is_for(key, &proxy.namespace, &proxy.labels));
-            let extensions: BTreeSet<ObjectKey> = applicable.map(|(key, _)| key).collect();
+            let rows: Vec<(ObjectKey, Arc<Attachment>)> = rows.collect();
+            let is_waypoint = proxy.proxy_type == ProxyType::Waypoint;
+            let lookup = waypoints.as_ref().filter(|_| is_waypoint && !rows.is_empty());
+            let served = lookup.map(|waypoints| waypoints.get(cx, key)).unwrap_or_default();
+            let (namespace, labels) = (&proxy.namespace, &proxy.labels);
+            let is_for_service = |extension: &ObjectKey, attachment: &Attachment, service: &AmbientService| {
+                let service = Some((service.source, &service.object));
+                let target = WaypointTarget { namespace, labels, root_namespace: &root, service };
+                attachment.is_for_waypoint(extension, &target)
+            };
+            let applicable = rows.into_iter().filter(|(extension, attachment)| {
+                attachment.is_for_proxy(extension, is_waypoint, namespace, labels, &root)
+                    || served.iter().any(|service| is_for_service(extension, attachment, service))
+            });
+            let extensions: BTreeSet<ObjectKey> = applicable.map(|(extension, _)| extension).collect();
             let cluster = cluster_of(proxy, &own).clone();
             (!extensions.is_empty()).then_some(PullAccess { cluster, extensions })
         }
     })
+}
+
+/// Looks up the services that a waypoint serves, as declared, inside a `derive`.
+struct ServedLookup {
+    proxies: Dep<ProxyKey, Router>,
+    scopes: Dep<Router, WaypointScope>,
+    services: Dep<ServiceKey, AmbientService>,
+}
+
+impl ServedLookup {
+    fn on<'s>(deps: &mut Deps<'s>, waypoints: &WaypointProxies<'s>) -> Self {
+        Self {
+            proxies: deps.on(&waypoints.proxies),
+            scopes: deps.on(&waypoints.scopes),
+            services: deps.on(&waypoints.services),
+        }
+    }
+
+    fn get(&self, cx: &Context, proxy: &ProxyKey) -> Vec<Arc<AmbientService>> {
+        let waypoint = cx.get(&self.proxies, proxy);
+        let scope = waypoint.and_then(|waypoint| cx.get(&self.scopes, &waypoint));
+        let services = scope.iter().flat_map(|scope| &scope.services);
+        services.filter_map(|service| cx.get(&self.services, service)).collect()
+    }
 }

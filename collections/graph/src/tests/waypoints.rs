@@ -1,7 +1,7 @@
 //! Waypoints: what a change touches of the listeners, clusters and endpoints of a connected waypoint.
 
 use sluice_model::label::GATEWAY_NAME;
-use sluice_model::{Kind, Proxy, ProxyType, Resource, ResourceType};
+use sluice_model::{Identity, Kind, Proxy, ProxyType, Resource, ResourceType, View};
 
 use super::{TestGraph, sidecar};
 use crate::{AmbientOptions, GraphOptions, JwksFetch};
@@ -243,6 +243,46 @@ spec:
     }
     mesh.apply(&authentication("Service", "absent"));
     assert_eq!(mesh.waypoint_changes(), [""; 0]);
+}
+
+#[test]
+fn a_waypoint_may_pull_with_the_secrets_of_the_extensions_that_apply_to_it() {
+    let extension = |namespace: &str, target: &str| {
+        format!(
+            "{{apiVersion: extensions.istio.io/v1alpha1, kind: WasmPlugin, metadata: {{name: e, namespace: {namespace}}},
+              spec: {{url: oci://r.test/x, imagePullSecret: pull{target}}}}}"
+        )
+    };
+    let target = |group: &str, kind: &str, name: &str| {
+        format!(", targetRefs: [{{group: '{group}', kind: {kind}, name: {name}}}]")
+    };
+    let gateway = "gateway.networking.k8s.io";
+    let (service, own) = (target("", "Service", "coral"), target(gateway, "Gateway", "wp"));
+    let class = target(gateway, "GatewayClass", "istio-waypoint");
+    let cases = [
+        ("reef", service.as_str(), true),
+        ("reef", &own, true),
+        ("istio-system", &class, true),
+        ("reef", &class, false),
+        ("reef", "", false),
+        ("istio-system", "", false),
+        ("reef", &target("", "Service", "absent"), false),
+        // The identity is one of another namespace.
+        ("sand", &target("", "Service", "far"), false),
+    ];
+    let mut mesh = test_mesh();
+    let identity = Some(Identity::new("cluster.local", "reef", "wp"));
+    let key = mesh.connect(Proxy { identity, ..waypoint("wp-2", "10.1.0.10") });
+    for (namespace, target, may_pull) in cases {
+        mesh.apply(&extension(namespace, target));
+        mesh.touched();
+        let scope = mesh.get(&mesh.handles.scopes, &key).expect("a scope");
+        let layers = scope.layers.get(&ResourceType::ExtensionConfig).map(|layers| layers.to_vec()).unwrap_or_default();
+        let pulls =
+            layers.iter().any(|layer| matches!(&layer.view, View::Workload(name) if name.starts_with("pulls#")));
+        assert_eq!(pulls, may_pull, "{namespace} {target}");
+        mesh.delete(Kind::WasmPlugin, namespace, "e");
+    }
 }
 
 #[test]
