@@ -286,6 +286,22 @@ fn taints_are_removed_with_their_right_only_if_a_value_says_so() -> Result<()> {
 }
 
 #[test]
+fn gateways_are_deployed_with_their_rights_unless_a_variable_disables_that() -> Result<()> {
+    let Some((helm, _directory)) = helm()? else { return Ok(()) };
+    let deploys = |values: &[&str]| -> Result<bool> {
+        let rendered = render(&helm, CHART, "istio-system", values)?;
+        let rules = find(&rendered, "ClusterRole istiod-clusterrole-istio-system")?["rules"].to_string();
+        Ok(rules.contains(r#""deployments""#))
+    };
+    assert!(deploys(&[])?);
+    for variable in ["PILOT_ENABLE_GATEWAY_API", "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER"] {
+        assert!(deploys(&[&format!("env.{variable}=true")])?, "{variable}");
+        assert!(!deploys(&[&format!("env.{variable}=false")])?, "{variable}");
+    }
+    Ok(())
+}
+
+#[test]
 fn objects_are_either_cluster_scoped_or_in_the_namespace() -> Result<()> {
     let Some((helm, _directory)) = helm()? else { return Ok(()) };
     let scoped = |scope: &str| render(&helm, CHART, "mesh", &[&format!("global.resourceScope={scope}")]);
