@@ -69,8 +69,8 @@ use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
 use proxies::tiers::RareTiers;
 use proxies::{
-    attached, connected, envoy_filter_limits, envoy_filters, peer_authentications, pull_secrets, selected_labels,
-    targets, wanted_jwks, workloads,
+    attached, connected, envoy_filter_limits, envoy_filters, peer_authentications, selected_labels, targets,
+    wanted_jwks, workloads,
 };
 use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, network_gateways, services};
@@ -83,7 +83,7 @@ use traffic::sidecars::HostInputs;
 use traffic::unenforced_policies::derive_unenforced_policies;
 use traffic::waypoint_reach::{WaypointReachInputs, derive_waypoint_reach};
 use traffic::waypoints::{WaypointProxyInputs, derive_waypoint_proxies};
-use traffic::{ambient, destination_rules, gateway_api, ingresses, sidecars, virtual_services};
+use traffic::{ambient, destination_rules, gateway_api, ingresses, pull_secrets, sidecars, virtual_services};
 
 /// Starts an engine of the graph that keeps no history, for computations beside the live one. Its thread calls `on_start` first.
 #[must_use]

@@ -5,7 +5,7 @@ use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text};
 
 use crate::outputs::layers::{LayerInputs, LayerReader};
 use crate::proxies::envoy_filters::PatchSet;
-use crate::proxies::pull_secrets::PullAccess;
+use crate::traffic::pull_secrets::PullAccess;
 use crate::traffic::secrets::{SecretAccess, SecretLayer};
 
 /// Inputs of the derivation of scopes.

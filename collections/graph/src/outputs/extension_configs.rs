@@ -16,8 +16,8 @@ use super::Outputs;
 use super::secrets::clusters;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
-use crate::proxies::pull_secrets::PullAccess;
 use crate::traffic::gateways::routers::Router;
+use crate::traffic::pull_secrets::PullAccess;
 use crate::traffic::waypoints::{ServedKey, WaypointProxies};
 
 /// The layer of its namespace, then that of the root namespace; of a waypoint first that of the namespaces of its

@@ -14,9 +14,9 @@ use sluice_model::{
     TrafficExtension, View, WaypointTarget,
 };
 
-use super::connected::cluster_of;
 use crate::content_names::content_hash;
 use crate::options::GraphOptions;
+use crate::proxies::connected::cluster_of;
 use crate::traffic::gateways::routers::Router;
 use crate::traffic::waypoints::{WaypointProxies, WaypointScope};
 
