@@ -1,4 +1,4 @@
-//! Start of the agent in order: settings, secrets, xDS proxy, DNS proxy, status server, Envoy.
+//! Start of the agent in order: settings, secrets, xDS proxy, DNS proxy, status server, bootstraps, Envoy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::dns::{DnsProxy, NameTableStore};
 use crate::environment::Environment;
 use crate::envoy::admin::Admin;
 use crate::envoy::{self, ShutdownTokens, Termination};
+use crate::grpc_bootstrap;
 use crate::health;
 use crate::identity::{self, SecretStore};
 use crate::metrics::Metrics;
@@ -23,11 +24,11 @@ use crate::node::{EnvoyNode, interface_addresses};
 use crate::sds;
 use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY, IDENTITY_SOCKET, Settings};
 use crate::status::{self, Readiness, StatusState};
-use crate::unix::is_served;
+use crate::unix::{SocketUsers, is_served};
 use crate::wasm::Modules;
 use crate::xds::{self, InterceptedTypes};
 
-/// Runs the agent until Envoy exits or a termination is requested.
+/// Runs the agent until Envoy exits or a termination is requested. With `DISABLE_ENVOY` there is no Envoy.
 ///
 /// # Errors
 /// A setting is invalid, the agent cannot listen on an address, or Envoy cannot be started.
@@ -45,8 +46,12 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
         None => None,
     };
     let names = dns.as_ref().map(|dns| dns.names.clone());
-    let admin = Admin::new(settings.loopback().to_string(), settings.ports.admin)?;
-    let readiness = Readiness::new(admin.clone(), names.clone(), stop.requested.clone(), metrics.clone());
+    let admin = match settings.runs_envoy {
+        true => Some(Admin::new(settings.loopback().to_string(), settings.ports.admin)?),
+        false => None,
+    };
+    let grpc_files = grpc_bootstrap::needed_files(&settings);
+    let readiness = Readiness::new(admin.clone(), grpc_files, names.clone(), stop.requested.clone(), metrics.clone());
     let readiness = Arc::new(readiness);
 
     let (secrets, external_sds) = serve_secrets(&settings, &metrics).await?;
@@ -65,6 +70,16 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
     }
 
     let node = EnvoyNode::new(&settings, &environment, &mut warnings);
+    if let Some(file) = &settings.grpc_bootstrap {
+        let written = grpc_bootstrap::write(file, &settings, &node);
+        written.with_context(|| format!("write {}, the bootstrap of gRPC libraries", file.display()))?;
+    }
+    let Some(admin) = admin else {
+        log_warnings(&warnings, &environment);
+        info!(id = node.id, addresses = ?settings.addresses, "Envoy is disabled, gRPC libraries are served");
+        stop.requested.cancelled().await;
+        return Ok(Termination::Requested);
+    };
     let file = match settings.proxy.custom_config_file.as_str() {
         "" => {
             let credential_socket = is_served(Path::new(CREDENTIAL_SOCKET)).await;
@@ -75,9 +90,7 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
         }
         custom => custom.into(),
     };
-    warnings.extend(environment.take_warnings());
-    warnings.extend(environment.not_followed());
-    warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
+    log_warnings(&warnings, &environment);
     let mut command = envoy::command(&settings, &file)?;
     info!(id = node.id, cluster = node.cluster, addresses = ?settings.addresses, "starting Envoy");
     let child = command.spawn().with_context(|| {
@@ -86,8 +99,13 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
     envoy::run(child, &admin, &settings, &stop).await
 }
 
+fn log_warnings(warnings: &[String], environment: &Environment) {
+    let unread = [environment.take_warnings(), environment.not_followed()].concat();
+    warnings.iter().chain(&unread).for_each(|warning| warn!(warning, "configuration warning"));
+}
+
 /// Serves the workload's certificate and secrets in files. If another SDS server has the socket, the agent serves secrets in files
-/// only. Returns whether there is another server.
+/// only. Without Envoy, the certificate is only written to files. Returns whether there is another server.
 async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(SecretStore, bool)> {
     let identity = &settings.identity;
     let socket = Path::new(IDENTITY_DIRECTORY).join(&identity.socket_name);
@@ -98,9 +116,14 @@ async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(Secret
     let secrets = SecretStore::new(!external, identity.debounce, metrics.clone());
     if external {
         info!(target: "sds", socket = %socket.display(), "another SDS server provides the workload's certificate");
-        sds::serve(secrets.clone(), Path::new(FILES_SOCKET), metrics)?;
-    } else {
-        sds::serve(secrets.clone(), &socket, metrics)?;
+        if identity.output.is_some() {
+            warn!(target: "cache", "OUTPUT_CERTS has no effect: the agent does not have the certificate of another SDS server");
+        }
+    }
+    if settings.runs_envoy {
+        sds::serve(secrets.clone(), if external { Path::new(FILES_SOCKET) } else { &socket }, metrics)?;
+    }
+    if !external {
         tokio::spawn(identity::run(identity.clone(), secrets.clone(), metrics.clone()));
     }
     Ok((secrets, external))
@@ -128,7 +151,9 @@ fn serve_xds(
     let upstream = settings.control_plane.upstream.clone();
     let modules = Modules::new(settings.wasm.clone(), metrics.clone())?;
     let proxy = xds::XdsProxy { upstream, intercepted, health, modules, metrics: metrics.clone() };
-    xds::serve(proxy, &settings.control_plane.socket)
+    // Envoy is of the agent's user, the application need not be.
+    let users = if settings.runs_envoy { SocketUsers::Own } else { SocketUsers::All };
+    xds::serve(proxy, &settings.control_plane.socket, users)
 }
 
 /// Trusts the roots in the control plane's ProxyConfig as well.

@@ -22,7 +22,7 @@ pub(crate) struct CommandLine {
 /// Subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start Envoy and run until it exits, or until SIGTERM.
+    /// Start Envoy and run until it exits, or until SIGTERM. With DISABLE_ENVOY, serve gRPC libraries of the application instead.
     Proxy(ProxyArgs),
     /// Wait until the proxy is ready, for the postStart hook of a container.
     Wait(WaitArgs),

@@ -31,11 +31,16 @@ impl Environment {
 
     /// A string; `None` if it is empty.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.value(name).filter(|value| !value.is_empty())
+    }
+
+    /// A string, which may be empty; `None` if the variable is not set.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
         debug_assert!(
             sluice_variables::find(AGENT, name).is_some_and(|variable| variable.is_read()),
             "{name} is not listed as followed"
         );
-        self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.values.get(name).map(String::as_str)
     }
 
     /// What Go's ParseBool accepts.
@@ -94,9 +99,12 @@ mod tests {
 
     #[test]
     fn variable_that_is_not_followed_gives_a_warning() {
-        let environment = environment(&[("DISABLE_ENVOY", "true"), ("TRUST_DOMAIN", "a"), ("PATH", "/bin")]);
+        let environment = environment(&[("PEER_METADATA_DISCOVERY", "true"), ("TRUST_DOMAIN", "a"), ("PATH", "/bin")]);
         let warnings = environment.not_followed();
-        assert!(warnings.len() == 1 && warnings[0].starts_with("variable DISABLE_ENVOY=\"true\""), "{warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with("variable PEER_METADATA_DISCOVERY=\"true\""),
+            "{warnings:?}"
+        );
     }
 
     #[test]

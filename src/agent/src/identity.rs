@@ -4,6 +4,7 @@ mod authority;
 mod certificate;
 mod crl;
 mod file_secrets;
+mod output;
 mod rotation;
 mod secret;
 mod store;

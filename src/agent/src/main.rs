@@ -11,9 +11,12 @@
 //!     └── 15021, admin ◀──▶ status (:15020) ◀── kubelet, Prometheus
 //! ```
 //!
+//! With `DISABLE_ENVOY`, the client is a gRPC library in the application instead of Envoy. It finds the xDS socket in a bootstrap
+//! file, and reads the certificate from files.
+//!
 //! - [`settings`]: settings from arguments ([`args`]), [`environment`], [`proxy_config`] and the [`pod`].
-//! - [`node`], [`bootstrap`]: Envoy's bootstrap.
-//! - [`identity`], [`sds`]: the workload's certificate, from the authority or from files, and its SDS server.
+//! - [`node`], [`bootstrap`], [`grpc_bootstrap`]: the bootstraps of Envoy and of gRPC libraries.
+//! - [`identity`], [`sds`]: the workload's certificate, from the authority or from files, its SDS server, and its copy in files.
 //! - [`xds`], [`connection`]: the xDS proxy and its connection to the control plane.
 //! - [`wasm`]: Wasm modules of extensions.
 //! - [`dns`]: the DNS proxy.
@@ -32,6 +35,7 @@ mod dns;
 mod environment;
 mod envoy;
 mod files;
+mod grpc_bootstrap;
 mod health;
 mod identity;
 mod local_http;

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 use crate::identity::SecretStore;
 use crate::metrics::Metrics;
 use crate::serving::keep_serving;
+use crate::unix::SocketUsers;
 use session::{Delta, SdsSession, SecretUpdate, Sotw};
 
 /// Serves secrets on a socket until the process ends.
@@ -27,10 +28,11 @@ use session::{Delta, SdsSession, SecretUpdate, Sotw};
 /// # Errors
 /// The agent cannot listen on the socket.
 pub(crate) fn serve(secrets: SecretStore, socket: &Path, metrics: &Metrics) -> Result<()> {
-    let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
+    let listener =
+        crate::unix::listen(socket, SocketUsers::Own).with_context(|| format!("listen on {}", socket.display()))?;
     info!(target: "sds", socket = %socket.display(), "listening");
     let (path, metrics) = (socket.to_owned(), metrics.listen());
-    let bind = move || std::future::ready(crate::unix::listen(&path));
+    let bind = move || std::future::ready(crate::unix::listen(&path, SocketUsers::Own));
     keep_serving("SDS server", listener, bind, move |listener| {
         let service = SecretDiscoveryServiceServer::new(Service { secrets: secrets.clone() });
         let server = tonic::transport::Server::builder().add_service(service);

@@ -29,6 +29,7 @@ pub(crate) const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/soc
 const TOKEN_FILE: &str = "./var/run/secrets/tokens/istio-token";
 /// File of the authority's certificate revocation lists.
 const CRL_FILE: &str = "./var/run/secrets/istio/crl/ca-crl.pem";
+const GRPC_BOOTSTRAP_FILE: &str = "etc/istio/proxy/grpc-bootstrap.json";
 const MESH_ROOTS_FILE: &str = "./var/run/secrets/istio/root-cert.pem";
 
 /// All settings.
@@ -43,7 +44,11 @@ pub(crate) struct Settings {
     pub(crate) pod: PodMetadata,
     pub(crate) proxy: ProxyConfig,
     pub(crate) ports: AgentPorts,
+    /// The agent starts Envoy, unless `DISABLE_ENVOY` is set.
+    pub(crate) runs_envoy: bool,
     pub(crate) envoy: EnvoySettings,
+    /// File of the bootstrap for gRPC libraries; `None` if it is disabled by an empty `GRPC_XDS_BOOTSTRAP`.
+    pub(crate) grpc_bootstrap: Option<PathBuf>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) identity: IdentitySettings,
     pub(crate) dns: Option<DnsSettings>,
@@ -130,7 +135,7 @@ pub(crate) struct IdentitySettings {
     pub(crate) files: KeyFiles,
     /// File of certificate revocation lists, if they are enabled.
     pub(crate) crl_file: Option<PathBuf>,
-    pub(crate) output: Option<PathBuf>,
+    pub(crate) output: Option<CertificateOutput>,
     pub(crate) socket_name: String,
 }
 
@@ -153,9 +158,23 @@ pub(crate) struct KeyFiles {
 }
 
 impl KeyFiles {
-    fn in_directory(directory: &str) -> Self {
-        let file = |name: &str| Path::new(directory).join(name);
+    fn in_directory(directory: impl AsRef<Path>) -> Self {
+        let file = |name: &str| directory.as_ref().join(name);
         Self { chain: file("cert-chain.pem"), key: file("key.pem"), roots: file("root-cert.pem") }
+    }
+}
+
+/// Where the workload's certificate, its key and the roots are written (`OUTPUT_CERTS`).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct CertificateOutput {
+    pub(crate) directory: PathBuf,
+    /// Permissions of the files.
+    pub(crate) mode: u32,
+}
+
+impl CertificateOutput {
+    pub(crate) fn files(&self) -> KeyFiles {
+        KeyFiles::in_directory(&self.directory)
     }
 }
 
@@ -258,7 +277,11 @@ impl Settings {
                 .flag("PROXY_XDS_DEBUG_VIA_AGENT", true)
                 .then(|| environment.number("PROXY_XDS_DEBUG_VIA_AGENT_PORT", 15004)),
         };
-        ensure!(ports.admin != 0, "ProxyConfig: proxyAdminPort must not be 0: the agent needs Envoy's admin interface");
+        let runs_envoy = !environment.flag("DISABLE_ENVOY", false);
+        ensure!(
+            !runs_envoy || ports.admin != 0,
+            "ProxyConfig: proxyAdminPort must not be 0: the agent needs Envoy's admin interface"
+        );
         let limit = environment.number("ISTIO_CPU_LIMIT", 0_u32);
         let configured = proxy.concurrency.as_ref().and_then(|threads| u32::try_from(threads.value).ok());
         let envoy = EnvoySettings {
@@ -300,7 +323,13 @@ impl Settings {
             addresses,
             pod,
             ports,
+            runs_envoy,
             envoy,
+            grpc_bootstrap: match environment.value("GRPC_XDS_BOOTSTRAP") {
+                None => Some(GRPC_BOOTSTRAP_FILE.into()),
+                Some("") => None,
+                Some(file) => Some(file.into()),
+            },
             control_plane,
             identity,
             dns,
@@ -555,7 +584,11 @@ fn read_identity(
         debounce: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100)),
         files: KeyFiles::in_directory(if is_mounted { mounted } else { "./etc/certs" }),
         crl_file: environment.flag("PILOT_ENABLE_CA_CRL", false).then(|| CRL_FILE.into()),
-        output: environment.text("OUTPUT_CERTS").map(PathBuf::from),
+        output: environment.text("OUTPUT_CERTS").map(|directory| CertificateOutput {
+            directory: directory.into(),
+            // In a pod, the containers that mount the directory may have other users, as in the reference.
+            mode: if environment.text("KUBERNETES_SERVICE_HOST").is_some() { 0o644 } else { 0o600 },
+        }),
         socket_name,
     })
 }

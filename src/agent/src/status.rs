@@ -2,11 +2,11 @@
 //!
 //! | path | method | response | allowed callers |
 //! |---|---|---|---|
-//! | `/healthz/ready` | any | 200 while Envoy serves the configuration of the control plane, else 503 | any client |
+//! | `/healthz/ready` | any | 200 while Envoy serves the configuration of the control plane and gRPC libraries have their files, else 503 | any client |
 //! | `/app-health/..`, `/app-lifecycle/..` | any | the result of a probe of the application, as the kubelet would send it | any client |
 //! | `/stats/prometheus`, `/metrics` | any | metrics of the agent, Envoy and the application | any client; with `METRICS_LOCALHOST_ACCESS_ONLY` the loopback |
 //! | `/quitquitquit` | POST | terminates Envoy and the agent without draining | the loopback |
-//! | `/drain` | POST | drains Envoy; a later termination does not drain again | the loopback |
+//! | `/drain` | POST | drains Envoy, if the agent runs it; a later termination does not drain again | the loopback |
 //! | `/debug/ndsz` | GET | the name table of the DNS proxy | the loopback |
 
 mod app_probes;
@@ -45,7 +45,8 @@ pub(crate) use readiness::{NotReady, Readiness};
 pub(crate) struct StatusState {
     pub(crate) role: Role,
     pub(crate) readiness: Arc<Readiness>,
-    pub(crate) admin: Admin,
+    /// `None` without Envoy.
+    pub(crate) admin: Option<Admin>,
     pub(crate) stop: ShutdownTokens,
     pub(crate) names: Option<NameTableStore>,
     probes: AppProbes,
@@ -58,7 +59,7 @@ impl StatusState {
     pub(crate) fn new(
         settings: &Settings,
         readiness: Arc<Readiness>,
-        admin: Admin,
+        admin: Option<Admin>,
         stop: ShutdownTokens,
         names: Option<NameTableStore>,
         metrics: Metrics,
@@ -165,7 +166,9 @@ async fn drain(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
         return reject("/drain", peer);
     }
     info!(target: "status", "draining requested");
-    if let Err(error) = status.admin.drain(status.role, true).await {
+    if let Some(admin) = &status.admin
+        && let Err(error) = admin.drain(status.role, true).await
+    {
         warn!(target: "status", error = format!("{error:#}"), "failed to drain Envoy");
         return (StatusCode::BAD_GATEWAY, "Envoy does not respond\n").into_response();
     }

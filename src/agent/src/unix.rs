@@ -1,4 +1,4 @@
-//! Unix sockets for the agent's user, which Envoy runs as too.
+//! Unix sockets for Envoy, which is of the agent's user, and for applications, which may have another one.
 
 use std::fs::Permissions;
 use std::io;
@@ -10,11 +10,29 @@ use futures::Stream;
 use sluice_listen::{AcceptBackoff, ListenMetrics};
 use tokio::net::{UnixListener, UnixStream};
 
+/// The users who may connect to a socket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SocketUsers {
+    /// The agent's user.
+    Own,
+    /// All users of containers that mount the directory.
+    All,
+}
+
+impl SocketUsers {
+    fn mode(self) -> u32 {
+        match self {
+            Self::Own => 0o600,
+            Self::All => 0o666,
+        }
+    }
+}
+
 /// Listens on a socket. A stale socket of an earlier run is replaced.
 ///
 /// # Errors
 /// The directory is not writable.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path, users: SocketUsers) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
@@ -23,7 +41,7 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    std::fs::set_permissions(path, Permissions::from_mode(users.mode()))?;
     Ok(listener)
 }
 
@@ -59,16 +77,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn socket_is_private_and_replaces_a_stale_one() {
+    async fn socket_has_its_mode_and_replaces_a_stale_one() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sub/socket");
         assert!(!is_served(&path).await);
-        let first = listen(&path).expect("listen");
+        let mode = || std::fs::metadata(&path).expect("stat").permissions().mode() & 0o777;
+        let first = listen(&path, SocketUsers::Own).expect("listen");
         assert!(is_served(&path).await);
-        assert_eq!(std::fs::metadata(&path).expect("stat").permissions().mode() & 0o777, 0o600);
+        assert_eq!(mode(), 0o600);
         drop(first);
         assert!(path.exists() && !is_served(&path).await, "the socket is stale");
-        let _second = listen(&path).expect("listen again");
+        let _second = listen(&path, SocketUsers::All).expect("listen again");
         assert!(is_served(&path).await);
+        assert_eq!(mode(), 0o666);
     }
 }

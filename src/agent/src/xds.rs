@@ -1,4 +1,5 @@
-//! xDS proxy between Envoy and the control plane (D01).
+//! xDS proxy between Envoy, or gRPC libraries of the application, and the control plane (D01). Each stream has one to the control
+//! plane.
 //!
 //! Messages pass as bytes; only their type is read. Responses for the agent are intercepted. The agent subscribes to its
 //! types on the same stream, and responses with extensions wait until their Wasm modules are fetched.
@@ -29,6 +30,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::serving::keep_serving;
 use crate::settings::Upstream;
+use crate::unix::SocketUsers;
 use crate::wasm::Modules;
 pub(crate) use intercept::{InterceptedTypes, NAME_TABLE, PROXY_CONFIG};
 use message::XdsProtocol;
@@ -48,12 +50,12 @@ pub(crate) struct XdsProxy {
     pub(crate) metrics: Metrics,
 }
 
-/// Serves Envoy on a socket until the process ends.
+/// Serves clients on a socket until the process ends.
 ///
 /// # Errors
 /// The agent cannot listen on the socket.
-pub(crate) fn serve(proxy: XdsProxy, socket: &Path) -> Result<()> {
-    let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
+pub(crate) fn serve(proxy: XdsProxy, socket: &Path, users: SocketUsers) -> Result<()> {
+    let listener = crate::unix::listen(socket, users).with_context(|| format!("listen on {}", socket.display()))?;
     info!(target: "xdsproxy", socket = %socket.display(), upstream = proxy.upstream.address, "listening");
     if proxy.upstream.roots.is_none() {
         warn!(target: "xdsproxy", "connections to the control plane are plaintext: controlPlaneAuthPolicy is NONE");
@@ -61,7 +63,7 @@ pub(crate) fn serve(proxy: XdsProxy, socket: &Path) -> Result<()> {
     let metrics = proxy.metrics.listen();
     let service = Service(Arc::new(proxy));
     let path = socket.to_owned();
-    let bind = move || std::future::ready(crate::unix::listen(&path));
+    let bind = move || std::future::ready(crate::unix::listen(&path, users));
     keep_serving("xDS proxy", listener, bind, move |listener| {
         let server = tonic::transport::Server::builder().add_service(service.clone());
         let incoming = crate::unix::incoming(listener, "xds", &metrics);

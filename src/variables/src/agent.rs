@@ -105,7 +105,15 @@ const FOLLOWED: &[Variable] = &[
         "OUTPUT_CERTS",
         Text,
         "",
-        "Directory to which key.pem, cert-chain.pem and root-cert.pem are written as well",
+        "Directory to which key.pem, cert-chain.pem and root-cert.pem are written as well; all users may read them if KUBERNETES_SERVICE_HOST is set",
+    ),
+    followed("KUBERNETES_SERVICE_HOST", Text, "", "The agent runs in a pod, if it is set; Kubernetes sets it"),
+    followed("DISABLE_ENVOY", Bool, "false", "Do not run Envoy: serve gRPC libraries of the application only"),
+    followed(
+        "GRPC_XDS_BOOTSTRAP",
+        Text,
+        "etc/istio/proxy/grpc-bootstrap.json",
+        "File of the bootstrap that is written for gRPC libraries of the application; empty for none",
     ),
     followed(
         "WORKLOAD_IDENTITY_SOCKET_FILE",
@@ -216,13 +224,6 @@ const NOT_FOLLOWED: &[Variable] = &[
         "tokens of service accounts without an audience are not accepted",
     ),
     default_only("XDS_AUTH_PROVIDER", Text, "", "there is no token exchange"),
-    default_only("DISABLE_ENVOY", Bool, "false", "the agent runs Envoy; gRPC without a proxy is not configured"),
-    default_only(
-        "GRPC_XDS_BOOTSTRAP",
-        Text,
-        "etc/istio/proxy/grpc-bootstrap.json",
-        "gRPC without a proxy is not configured",
-    ),
     default_only(
         "ISTIO_BOOTSTRAP",
         Text,

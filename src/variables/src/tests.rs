@@ -77,7 +77,7 @@ fn value_that_is_not_followed_causes_a_warning_with_the_reason() {
 #[test]
 fn agent_warns_about_its_own_variables_and_those_of_the_control_plane() {
     let names = [
-        ("DISABLE_ENVOY", "true"),
+        ("PEER_METADATA_DISCOVERY", "true"),
         ("PILOT_ENABLE_CA_CLR", "true"),
         ("PILOT_TRACE_SAMPLING", "5"),
         ("REVISION", "a"),
@@ -88,8 +88,8 @@ fn agent_warns_about_its_own_variables_and_those_of_the_control_plane() {
     assert_eq!(
         agent_warnings(&environment(&names)),
         [
-            "variable DISABLE_ENVOY=\"true\" is not supported, \"false\" is used: the agent runs Envoy; gRPC without a proxy \
-             is not configured",
+            "variable PEER_METADATA_DISCOVERY=\"true\" is not supported, \"false\" is used: peers are known by the metadata \
+             exchange only",
             "variable PILOT_ENABLE_CA_CLR is unknown and has no effect: did you mean PILOT_ENABLE_CA_CRL?",
             "variable PILOT_TRACE_SAMPLING has no effect: sluiced reads it, sluice-agent does not",
         ]

@@ -8,8 +8,7 @@ use sluice_tasks::restart;
 use tracing::{info, warn};
 
 use super::file_secrets::{self, SecretFiles};
-use super::{CERTIFICATE, ROOTS, SdsSecret, SecretStore, authority, certificate, crl};
-use crate::files::write_private;
+use super::{CERTIFICATE, ROOTS, SdsSecret, SecretStore, authority, certificate, crl, output};
 use crate::metrics::Metrics;
 use crate::settings::{IdentitySettings, KeyFiles, Upstream};
 
@@ -23,9 +22,12 @@ const MIN_RENEWAL_DELAY: Duration = Duration::from_millis(100);
 pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metrics: Metrics) {
     let KeyFiles { chain, key, roots } = &settings.files;
     // Files that the agent writes are not a source.
-    let is_own_output = settings.output.as_deref().is_some_and(|output| same_directory(output, chain));
+    let is_own_output = settings.output.as_ref().is_some_and(|output| same_directory(&output.directory, chain));
     let from_files = !is_own_output && (settings.authority.is_none() || (chain.exists() && key.exists()));
     let roots_from_file = !is_own_output && (settings.authority.is_none() || roots.exists());
+    if let Some(output) = settings.output.clone() {
+        output::spawn(output, secrets.clone());
+    }
     if let Some(file) = settings.crl_file.clone() {
         crl::spawn(file, settings.debounce, secrets.clone());
     }
@@ -87,11 +89,6 @@ async fn renew_forever(
                 let lifetime = issued.expiry.duration_since(now).unwrap_or_default();
                 info!(target: "cache", ?lifetime, renewal = ?delay, "certificate received");
                 metrics.certificate_expires(issued.expiry);
-                if let Some(directory) = &settings.output
-                    && let Err(error) = issued.write(directory)
-                {
-                    warn!(target: "cache", directory = %directory.display(), %error, "failed to write the certificate to files");
-                }
                 // Roots first, because peers may present certificates of a new root immediately.
                 if !roots_from_file {
                     secrets.set_roots(issued.root.into_bytes());
@@ -116,16 +113,6 @@ struct IssuedCertificate {
     pair: SdsSecret,
     root: String,
     expiry: SystemTime,
-}
-
-impl IssuedCertificate {
-    fn write(&self, directory: &Path) -> std::io::Result<()> {
-        let SdsSecret::KeyPair { chain, key } = &self.pair else { return Ok(()) };
-        std::fs::create_dir_all(directory)?;
-        write_private(&directory.join("key.pem"), key.pem())?;
-        write_private(&directory.join("cert-chain.pem"), chain)?;
-        write_private(&directory.join("root-cert.pem"), self.root.as_bytes())
-    }
 }
 
 async fn obtain(settings: &IdentitySettings, upstream: &Upstream) -> Result<IssuedCertificate> {

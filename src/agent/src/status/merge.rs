@@ -28,8 +28,8 @@ const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 150
 
 /// Scrapes Envoy and the application.
 pub(super) struct Scraper {
-    envoy_host: String,
-    envoy_port: u16,
+    /// Host and port of Envoy's metrics; `None` without Envoy.
+    envoy: Option<(String, u16)>,
     targets: Vec<(u16, String)>,
     client: HttpClient,
     metrics: Metrics,
@@ -77,8 +77,7 @@ impl Scraper {
             }
         }
         Ok(Self {
-            envoy_host: settings.loopback().to_string(),
-            envoy_port: settings.ports.envoy_prometheus,
+            envoy: settings.runs_envoy.then(|| (settings.loopback().to_string(), settings.ports.envoy_prometheus)),
             targets,
             client: local_http::client(None)?,
             metrics,
@@ -103,7 +102,10 @@ impl Scraper {
         } else {
             TEXT_FORMAT
         };
-        let envoy = self.scrape("envoy", &self.envoy_host, self.envoy_port, &path, TEXT_FORMAT, timeout);
+        let envoy = async {
+            let (host, port) = self.envoy.as_ref()?;
+            self.scrape("envoy", host, *port, &path, TEXT_FORMAT, timeout).await
+        };
         let applications = self
             .targets
             .iter()

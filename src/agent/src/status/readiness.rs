@@ -1,5 +1,7 @@
-//! Readiness of the proxy: Envoy has its configuration and is live, and the name table has arrived if DNS is captured.
+//! Readiness of the proxy: Envoy has its configuration and is live, gRPC libraries have their files, and the name table has
+//! arrived if DNS is captured.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +15,10 @@ use crate::metrics::Metrics;
 /// Reads Envoy's statistics until Envoy is ready once. After that Envoy stays ready: the readiness request itself passes through
 /// it.
 pub(crate) struct Readiness {
-    admin: Admin,
+    /// `None` without Envoy.
+    admin: Option<Admin>,
+    /// Files that gRPC libraries need.
+    grpc_files: Vec<PathBuf>,
     names: Option<NameTableStore>,
     terminating: CancellationToken,
     metrics: Metrics,
@@ -24,13 +29,14 @@ pub(crate) struct Readiness {
 
 impl Readiness {
     pub(crate) fn new(
-        admin: Admin,
+        admin: Option<Admin>,
+        grpc_files: Vec<PathBuf>,
         names: Option<NameTableStore>,
         terminating: CancellationToken,
         metrics: Metrics,
     ) -> Self {
         let (was_live, last) = (AtomicBool::new(false), Mutex::default());
-        Self { admin, names, terminating, metrics, was_live, last }
+        Self { admin, grpc_files, names, terminating, metrics, was_live, last }
     }
 
     /// # Errors
@@ -53,10 +59,15 @@ impl Readiness {
         if self.terminating.is_cancelled() {
             return Err(NotReady::Terminating);
         }
-        if !self.was_live.load(Relaxed) {
-            let stats =
-                self.admin.readiness_stats().await.map_err(|error| NotReady::NoResponse(format!("{error:#}")))?;
+        let was_live = self.was_live.load(Relaxed);
+        if let Some(admin) = self.admin.as_ref().filter(|_| !was_live) {
+            let stats = admin.readiness_stats().await.map_err(|error| NotReady::NoResponse(format!("{error:#}")))?;
             check_stats(&stats)?;
+        }
+        if let Some(missing) = self.grpc_files.iter().find(|file| !file.exists()) {
+            return Err(NotReady::NoGrpcFile(missing.clone()));
+        }
+        if !was_live {
             self.metrics.ready();
             self.was_live.store(true, Relaxed);
         }
@@ -101,6 +112,9 @@ pub(crate) enum NotReady {
     /// With the value of `server.state`.
     #[error("Envoy is not live (state {0:?})")]
     NotLive(Option<u64>),
+    /// A file that gRPC libraries need.
+    #[error("{} does not exist yet", .0.display())]
+    NoGrpcFile(PathBuf),
     #[error("DNS is captured and the name table has not arrived yet")]
     NoNameTable,
 }
@@ -108,6 +122,23 @@ pub(crate) enum NotReady {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn without_envoy_the_files_of_grpc_libraries_decide() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = ["bootstrap.json", "key.pem"].map(|name| directory.path().join(name));
+        let stop = CancellationToken::new();
+        let readiness = Readiness::new(None, files.to_vec(), None, stop.clone(), Metrics::default());
+        for file in &files {
+            assert_eq!(readiness.check().await, Err(NotReady::NoGrpcFile(file.clone())));
+            std::fs::write(file, "").expect("write");
+        }
+        assert_eq!(readiness.check().await, Ok(()));
+        std::fs::remove_file(&files[1]).expect("remove");
+        assert_eq!(readiness.check().await, Err(NotReady::NoGrpcFile(files[1].clone())));
+        stop.cancel();
+        assert_eq!(readiness.check().await, Err(NotReady::Terminating));
+    }
 
     #[test]
     fn proxy_is_ready_with_clusters_listeners_and_workers() {

@@ -12,10 +12,10 @@ const REMOTE: &str = "10.0.0.9:999";
 fn status(variables: &[(&str, &str)]) -> (Router, ShutdownTokens) {
     let settings = settings("sidecar", variables).expect("settings");
     // No server listens on this port.
-    let admin = Admin::new("127.0.0.1".to_owned(), 1).expect("a client");
+    let admin = settings.runs_envoy.then(|| Admin::new("127.0.0.1".to_owned(), 1).expect("a client"));
     let stop = ShutdownTokens::default();
     let metrics = Metrics::default();
-    let readiness = Readiness::new(admin.clone(), None, stop.requested.clone(), metrics.clone());
+    let readiness = Readiness::new(admin.clone(), Vec::new(), None, stop.requested.clone(), metrics.clone());
     let status =
         StatusState::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
     (router(Arc::new(status)), stop)
@@ -66,6 +66,17 @@ async fn metrics_hold_the_sources_that_respond_and_may_be_limited_to_the_loopbac
     let (status, text) = send(&router, "GET", "/stats/prometheus", LOCAL).await;
     assert_eq!(status, StatusCode::OK);
     assert!(text.contains("istio_agent_scrapes_total 1"), "{text}");
+}
+
+#[tokio::test]
+async fn without_envoy_nothing_is_drained_or_scraped() {
+    let (router, stop) = status(&[("DISABLE_ENVOY", "true")]);
+    assert_eq!(send(&router, "GET", "/healthz/ready", REMOTE).await.0, StatusCode::OK);
+    let (status, text) = send(&router, "GET", "/stats/prometheus", LOCAL).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(text.contains("istio_agent_scrapes_total 1") && !text.contains("scrape_failures"), "{text}");
+    assert_eq!(send(&router, "POST", "/drain", LOCAL).await.0, StatusCode::OK);
+    assert!(!stop.requested.is_cancelled());
 }
 
 /// An application with an HTTP server, behind the agent's probes.

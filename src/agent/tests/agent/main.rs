@@ -206,6 +206,48 @@ async fn termination_can_wait_for_the_last_connection() -> Result<()> {
     Ok(())
 }
 
+/// The application is another container, with another user.
+#[tokio::test]
+async fn without_envoy_the_application_has_files_that_follow_the_certificate() -> Result<()> {
+    let control_plane = ControlPlane::secure().await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.proxy_config["binaryPath"] = "/nowhere/envoy".into();
+    pod.variables.extend([
+        ("DISABLE_ENVOY", "true".to_owned()),
+        ("OUTPUT_CERTS", "certs".to_owned()),
+        ("SECRET_TTL", "4s".to_owned()),
+        ("KUBERNETES_SERVICE_HOST", "10.0.0.1".to_owned()),
+    ]);
+    control_plane.authority_available.store(false, SeqCst);
+    pod.start()?;
+    until("the agent retries", async || (control_plane.rejected_requests.load(SeqCst) > 0).then_some(())).await?;
+    ensure!(pod.status("/healthz/ready").await?.0 == 503, "there is no certificate");
+    control_plane.authority_available.store(true, SeqCst);
+    pod.ready_without_envoy().await?;
+
+    let (bootstrap, mode) = pod.read("etc/istio/proxy/grpc-bootstrap.json")?;
+    let bootstrap: serde_json::Value = serde_json::from_str(&bootstrap)?;
+    ensure!(mode == 0o644 && bootstrap["node"]["id"] == NODE, "{mode:o} {bootstrap}");
+    let provider = &bootstrap["certificate_providers"]["default"]["config"];
+    let chain_file = provider["certificate_file"].as_str().context("a file")?;
+    ensure!(pod.xds_socket_mode()? == 0o666);
+    let (key, mode) = pod.read("certs/key.pem")?;
+    ensure!(mode == 0o644 && key.contains("PRIVATE KEY"), "{mode:o}");
+    ensure!(pod.read("certs/root-cert.pem")?.0.trim() == control_plane.upstream().root.trim());
+    let (first, _) = pod.read(chain_file)?;
+    until("a renewed certificate", async || (pod.read(chain_file).ok()?.0 != first).then_some(())).await?;
+    ensure!(pod.read("certs/key.pem")?.0 != key, "the key is new as well");
+
+    let (status, metrics) = pod.status("/stats/prometheus").await?;
+    ensure!(status == 200 && !metrics.contains("scrape_failures"), "{metrics}");
+    pod.post("/drain").await?;
+    pod.signal("TERM").await?;
+    assert_eq!(pod.exit_code().await?, Some(0));
+    let log = pod.log();
+    ensure!(log.contains("Envoy is disabled") && !log.contains("PRIVATE KEY") && !log.contains(TOKEN), "{log}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn missing_envoy_is_named_by_its_setting() -> Result<()> {
     let control_plane = ControlPlane::plaintext().await?;

@@ -24,6 +24,8 @@ use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certi
 /// Time limit of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
+const XDS_SOCKET: &str = "etc/istio/proxy/XDS";
+
 /// Repeats a check until it has a result.
 pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> Result<T> {
     let deadline = Instant::now() + STEP_TIMEOUT;
@@ -174,6 +176,24 @@ impl TestPod {
         until("the proxy is ready", is_ready).await.with_context(|| self.log())
     }
 
+    /// Waits until the agent reports that gRPC libraries have their files.
+    pub(crate) async fn ready_without_envoy(&self) -> Result<()> {
+        let is_ready = async || (self.status("/healthz/ready").await.ok()?.0 == 200).then_some(());
+        until("the files are there", is_ready).await.with_context(|| self.log())
+    }
+
+    /// Reads a file of the container: its text and its permissions.
+    pub(crate) fn read(&self, path: &str) -> Result<(String, u32)> {
+        let path = self.directory.path().join(path);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok((text, mode(&path)?))
+    }
+
+    /// Permissions of the xDS socket.
+    pub(crate) fn xds_socket_mode(&self) -> Result<u32> {
+        mode(&self.directory.path().join(XDS_SOCKET))
+    }
+
     /// Requests a page of the agent's status server.
     pub(crate) async fn status(&self, path: &str) -> Result<(u16, String)> {
         let (status, _, body) = HttpConnection::connect(self.status_port).await?.send("GET", path).await?;
@@ -300,12 +320,15 @@ impl TestPod {
                 ensure!(!text.contains(secret), "{name} has a secret:\n{text}");
             }
         }
-        let mode = |path: &Path| Ok::<_, std::io::Error>(std::fs::metadata(path)?.permissions().mode() & 0o777);
-        for socket in ["var/run/secrets/workload-spiffe-uds/socket", "etc/istio/proxy/XDS"] {
+        for socket in ["var/run/secrets/workload-spiffe-uds/socket", XDS_SOCKET] {
             ensure!(mode(&self.directory.path().join(socket))? == 0o600, "{socket} is open to others");
         }
         Ok(())
     }
+}
+
+fn mode(path: &Path) -> Result<u32> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
 }
 
 fn put(root: &Path, path: &str, content: &str) -> Result<()> {
