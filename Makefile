@@ -17,6 +17,10 @@ help: ## list the targets
 envoy: ## install the pinned Envoy and the packages that pods need
 	@tests/support/envoy/install.sh
 
+.PHONY: grpc
+grpc: ## install the pinned gRPC library for Python, for the tests without a proxy
+	@tests/support/grpc/install.sh
+
 .PHONY: browser
 browser: ## install Chromium and the pinned axe-core for the tests of the web console
 	@tests/support/browser/install.sh
@@ -35,7 +39,7 @@ demo-once: envoy build ## run the demo without interaction; fails if a result is
 	$(BIN)/sluice-demo --once --gateway-only
 
 .PHONY: test
-test: envoy build ## run all tests
+test: envoy grpc build ## run all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test --workspace --locked --bin sluiced --features sluice/faults
 

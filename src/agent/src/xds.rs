@@ -4,6 +4,7 @@
 //! Messages pass as bytes; only their type is read. Responses for the agent are intercepted. The agent subscribes to its
 //! types on the same stream, and responses with extensions wait until their Wasm modules are fetched.
 
+mod authority;
 mod extensions;
 mod intercept;
 mod message;
@@ -16,6 +17,7 @@ use std::task;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+use futures::TryStreamExt as _;
 use futures::future::BoxFuture;
 use http::uri::PathAndQuery;
 use tokio::sync::watch;
@@ -32,6 +34,7 @@ use crate::serving::keep_serving;
 use crate::settings::Upstream;
 use crate::unix::SocketUsers;
 use crate::wasm::Modules;
+use authority::AuthorityStream;
 pub(crate) use intercept::{InterceptedTypes, NAME_TABLE, PROXY_CONFIG};
 use message::XdsProtocol;
 
@@ -66,7 +69,7 @@ pub(crate) fn serve(proxy: XdsProxy, socket: &Path, users: SocketUsers) -> Resul
     let bind = move || std::future::ready(crate::unix::listen(&path, users));
     keep_serving("xDS proxy", listener, bind, move |listener| {
         let server = tonic::transport::Server::builder().add_service(service.clone());
-        let incoming = crate::unix::incoming(listener, "xds", &metrics);
+        let incoming = crate::unix::incoming(listener, "xds", &metrics).map_ok(AuthorityStream::new);
         async move { Ok(server.serve_with_incoming(incoming).await?) }
     });
     Ok(())

@@ -122,7 +122,7 @@ impl Container<'_> {
         let role = match self.workload.proxy {
             PodRole::Gateway(..) => "router",
             PodRole::Waypoint(_) => "waypoint",
-            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) => "sidecar",
+            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc => "sidecar",
         };
         let proxy_config = json!({
             "binaryPath": self.envoy,
@@ -146,6 +146,13 @@ impl Container<'_> {
             ("PROXY_CONFIG", proxy_config.to_string()),
             ("PATH", std::env::var("PATH").unwrap_or_default()),
         ];
+        // As the template `grpc-agent` of injection.
+        let of_grpc = [
+            ("DISABLE_ENVOY", "true"),
+            ("OUTPUT_CERTS", "./var/lib/istio/data"),
+            ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+        ];
+        let of_grpc = of_grpc.into_iter().filter(|_| self.workload.proxy == PodRole::Grpc);
         let mut command = self.net.command(PROXY_UID, &self.agent);
         command
             .args(["proxy", role])
@@ -153,6 +160,7 @@ impl Container<'_> {
             .env_clear()
             .envs(environment)
             .envs(self.workload.metadata())
+            .envs(of_grpc)
             .envs(self.variables.iter().cloned())
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("share the log")?)

@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::{Mutex, oneshot};
+use tokio::process::Command;
+
+use super::command_process::CommandProcess;
 
 /// Path that the application answers with the requests it received; `?marker=` selects paths that contain a text.
 pub const RECEIVED: &str = "/received";
@@ -233,62 +230,23 @@ impl AppReply {
     }
 }
 
-type PendingReplies = Arc<std::sync::Mutex<BTreeMap<u64, oneshot::Sender<AppReply>>>>;
-
 /// A running application. It ends when this is dropped.
-pub struct App {
-    _child: Child,
-    stdin: Mutex<ChildStdin>,
-    pending: PendingReplies,
-    next: AtomicU64,
-}
+pub struct App(CommandProcess);
 
 impl App {
     /// Starts `command` (a `sluice-testapp`, perhaps inside a pod) and waits until it listens.
     ///
     /// # Errors
     /// It does not start, or is not ready within ten seconds.
-    pub async fn start(mut command: Command) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {command:?}"))?;
-        let stdin = child.stdin.take().context("take the application's input")?;
-        let stdout = child.stdout.take().context("take the application's output")?;
-        let pending = PendingReplies::default();
-        let (ready, is_ready) = oneshot::channel();
-        pending.lock().map_err(|_| anyhow!("poisoned"))?.insert(0, ready);
-        let inbox = pending.clone();
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(stdout).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                let Ok(reply) = serde_json::from_str::<AppReply>(&line) else { continue };
-                let sender = inbox.lock().ok().and_then(|mut pending| pending.remove(&reply.id));
-                if let Some(sender) = sender {
-                    let _ = sender.send(reply);
-                }
-            }
-        });
-        tokio::time::timeout(Duration::from_secs(10), is_ready)
-            .await
-            .context("wait for the application")?
-            .context("the application ended before it was ready")?;
-        Ok(Self { _child: child, stdin: Mutex::new(stdin), pending, next: AtomicU64::new(1) })
+    pub async fn start(command: Command) -> Result<Self> {
+        Ok(Self(CommandProcess::start(command).await?))
     }
 
     /// Sends one request from inside the pod.
     ///
     /// # Errors
     /// The application has ended; a request that fails is an `Err` in the reply's outcome.
-    pub async fn call(&self, mut call: AppRequest) -> Result<AppReply> {
-        call.id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, reply) = oneshot::channel();
-        self.pending.lock().map_err(|_| anyhow!("poisoned"))?.insert(call.id, sender);
-        let mut line = serde_json::to_vec(&call).context("encode the call")?;
-        line.push(b'\n');
-        self.stdin.lock().await.write_all(&line).await.context("write to the application")?;
-        reply.await.context("the application ended")
+    pub async fn call(&self, call: AppRequest) -> Result<AppReply> {
+        self.0.run(&call).await
     }
 }

@@ -1,4 +1,4 @@
-//! A real Envoy, as a sidecar or a gateway, and the agent that starts it.
+//! A real Envoy, as a sidecar or a gateway, and the agent that starts it; or an agent without an Envoy.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use tokio::process::Child;
 
 use super::agent::{Container, ProxyPorts};
 use super::network::PodNet;
+use super::workload::PodRole;
 
 /// Environment variable with the path of an Envoy binary to use instead of the pinned one.
 const ENVOY_BINARY: &str = "SLUICE_ENVOY";
@@ -47,11 +48,13 @@ fn escape(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// A running agent with its Envoy. They end when this is dropped.
+/// A running agent with its Envoy, if it has one. They end when this is dropped.
 pub struct Envoy {
     child: Child,
     net: PodNet,
     ports: ProxyPorts,
+    /// Port that reports whether the proxy is ready: that of Envoy, or that of the agent without an Envoy.
+    readiness_port: u16,
     log: PathBuf,
 }
 
@@ -73,7 +76,12 @@ impl Envoy {
         container.write_files()?;
         let log = container.directory.join("proxy.log");
         let child = container.command(&log)?.spawn().context("start the agent")?;
-        Ok(Self { child, net: container.net.clone(), ports: container.ports, log })
+        let ports = container.ports;
+        let readiness_port = match container.workload.proxy {
+            PodRole::Grpc => ports.status,
+            _ => ports.envoy_status,
+        };
+        Ok(Self { child, net: container.net.clone(), ports, readiness_port, log })
     }
 
     /// GET of a path of Envoy's admin interface.
@@ -133,21 +141,21 @@ impl Envoy {
         Ok(text.lines().filter(is_nonzero).map(ToOwned::to_owned).collect())
     }
 
-    /// Waits until the agent reports that Envoy is ready.
+    /// Waits until the agent reports that the proxy is ready.
     ///
     /// # Errors
-    /// Envoy is not ready within `limit`, or the agent has ended. The message has the end of the log.
+    /// The proxy is not ready within `limit`, or the agent has ended. The message has the end of the log.
     pub async fn ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            if self.get(self.ports.envoy_status, "/healthz/ready").await.is_ok_and(|(status, _)| status == 200) {
+            if self.get(self.readiness_port, "/healthz/ready").await.is_ok_and(|(status, _)| status == 200) {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait().context("read the agent's exit status")? {
                 bail!("the agent ended with {status}: {}", self.log_tail());
             }
             if Instant::now() > deadline {
-                bail!("Envoy is not ready after {limit:?}: {}", self.log_tail());
+                bail!("the proxy is not ready after {limit:?}: {}", self.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -188,6 +188,14 @@ impl Mesh {
         self.pods.start(workloads.iter().zip(nets), access).await
     }
 
+    /// Removes a pod from the EndpointSlices, as if it were terminating. It is stopped afterwards.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn withdraw(&self, pod: &str) -> Result<()> {
+        self.write_slices(self.pods.workloads().filter(|(workload, _)| workload.name != pod))
+    }
+
     /// Writes the EndpointSlices of every Service in the directory, as the EndpointSlice controller does.
     fn write_slices<'p>(&self, pods: impl Iterator<Item = (&'p Workload, &'p PodNet)> + Clone) -> Result<()> {
         let mut slices = Vec::new();

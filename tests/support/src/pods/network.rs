@@ -167,6 +167,17 @@ impl PodNet {
         command
     }
 
+    /// A command that runs `program` inside the pod as the caller's user, for whom no file of other users is readable unless
+    /// its mode permits it: without capabilities, root has no other rights than any user.
+    #[must_use]
+    pub fn command_without_capabilities(&self, program: &Path) -> tokio::process::Command {
+        let Some(namespace) = &self.namespace else { return tokio::process::Command::new(program) };
+        let mut command = tokio::process::Command::new("ip");
+        command.args(["netns", "exec", namespace, "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]);
+        command.arg(program);
+        command
+    }
+
     /// Sets a parameter of the kernel, such as `net.ipv4.ip_unprivileged_port_start`.
     ///
     /// # Errors

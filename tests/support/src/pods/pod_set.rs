@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::agent::{Container, ProxyPorts};
 use super::app::{App, AppReply, AppRequest, RECEIVED};
 use super::envoy::Envoy;
+use super::grpc_app::{GrpcApp, GrpcCall, GrpcOutcome};
 use super::identity::Authority;
 use super::network::{BridgeNetwork, PodNet};
 use super::workload::{PodRole, PortProtocol, Workload};
@@ -38,7 +39,9 @@ pub struct Pod {
     pub net: PodNet,
     /// Its application, none in a gateway.
     pub app: Option<App>,
-    /// Its Envoy and agent.
+    /// Its application with a gRPC library.
+    pub grpc: Option<GrpcApp>,
+    /// Its Envoy and agent; with a gRPC library, the agent only.
     pub envoy: Option<Envoy>,
 }
 
@@ -49,6 +52,22 @@ impl Pod {
     /// The pod has no application, or the application has ended.
     pub async fn call(&self, call: AppRequest) -> Result<AppReply> {
         self.app.as_ref().context("the pod has an application")?.call(call).await
+    }
+
+    /// Its application with a gRPC library.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn grpc_app(&self) -> Result<&GrpcApp> {
+        self.grpc.as_ref().with_context(|| format!("{} has no gRPC library", self.workload.name))
+    }
+
+    /// Sends calls from its application with a gRPC library.
+    ///
+    /// # Errors
+    /// The pod has no such application, or the application has ended.
+    pub async fn call_grpc(&self, call: &GrpcCall) -> Result<GrpcOutcome> {
+        self.grpc_app()?.call(call).await
     }
 
     /// The requests with `marker` in the path that its application received over HTTP, in order. They are read directly
@@ -177,7 +196,11 @@ impl PodSet {
         for mut pod in started {
             let name = pod.workload.name;
             if let Some(envoy) = &mut pod.envoy {
-                envoy.ready(READY_TIMEOUT).await.with_context(|| format!("Envoy of {name}"))?;
+                envoy.ready(READY_TIMEOUT).await.with_context(|| format!("proxy of {name}"))?;
+            }
+            if pod.workload.proxy == PodRole::Grpc {
+                let app = GrpcApp::start(&pod.workload, &pod.net, &self.file(name)).await;
+                pod.grpc = Some(app.with_context(|| format!("application of {name}"))?);
             }
             self.pods.insert(name, Arc::new(pod));
         }
@@ -253,11 +276,11 @@ impl PodSet {
         };
         let envoy = match workload.proxy {
             PodRole::NoProxy | PodRole::External(_) => None,
-            PodRole::Sidecar(protocol) | PodRole::Gateway(protocol, _) | PodRole::Waypoint(protocol) => {
+            role => {
                 let container = Container {
                     workload,
                     net: &net,
-                    protocol,
+                    protocol: role.protocol(),
                     directory,
                     agent: self.linked_binary("sluice-agent")?,
                     envoy: self.linked_path(&super::envoy::binary()?)?,
@@ -275,7 +298,7 @@ impl PodSet {
                 Some(envoy)
             }
         };
-        Ok(Pod { workload: workload.clone(), net, app, envoy })
+        Ok(Pod { workload: workload.clone(), net, app, grpc: None, envoy })
     }
 
     fn app_command(&self, workload: &Workload, net: &PodNet) -> Result<tokio::process::Command> {
@@ -287,6 +310,9 @@ impl PodSet {
                 PortProtocol::Https => "https",
                 PortProtocol::Lines => "tcp",
                 PortProtocol::Authorization => "authorize",
+                PortProtocol::Grpc | PortProtocol::PlainGrpc => {
+                    bail!("port {}: {} has no gRPC library", port.name, workload.name)
+                }
             };
             command.arg(format!("--{flag}={ip}:{}", port.number));
         }

@@ -18,7 +18,7 @@ pub struct Workload {
     pub version: &'static str,
     /// Namespace.
     pub namespace: &'static str,
-    /// Ports that the application listens on; if empty, HTTP on 8080.
+    /// Ports that the application listens on; if empty, HTTP on 8080, or none with a gRPC library.
     pub ports: Vec<Port>,
     /// Region and zone of its node, if set.
     pub zone: Option<(&'static str, &'static str)>,
@@ -29,6 +29,8 @@ pub struct Workload {
 /// The proxy of a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PodRole {
+    /// No Envoy: the application has a gRPC library that reads the configuration of the mesh, and the pod has an agent.
+    Grpc,
     /// A sidecar, with redirected traffic.
     Sidecar(Protocol),
     /// No proxy.
@@ -39,6 +41,16 @@ pub enum PodRole {
     Waypoint(Protocol),
     /// An external service: it has no objects in the cluster, and these names resolve to it.
     External(&'static [&'static str]),
+}
+
+impl PodRole {
+    /// Protocol of ADS. A gRPC library has its own.
+    pub(super) fn protocol(self) -> Protocol {
+        match self {
+            Self::Sidecar(protocol) | Self::Gateway(protocol, _) | Self::Waypoint(protocol) => protocol,
+            Self::NoProxy | Self::External(_) | Self::Grpc => Protocol::Sotw,
+        }
+    }
 }
 
 /// A port of an application.
@@ -61,6 +73,10 @@ pub enum PortProtocol {
     Https,
     /// Raw TCP: the application reads a line and answers with a line.
     Lines,
+    /// gRPC, by an application with a gRPC library.
+    Grpc,
+    /// The same, but the server does not read the configuration of the mesh.
+    PlainGrpc,
     /// The gRPC API of external authorization. A request with `x-permit: yes` is permitted.
     Authorization,
 }
@@ -109,9 +125,9 @@ impl Workload {
         self.ports.clone()
     }
 
-    /// Whether an application runs in it.
+    /// Whether an application that speaks HTTP runs in it.
     pub(super) fn has_app(&self) -> bool {
-        !matches!(self.proxy, PodRole::Gateway(..) | PodRole::Waypoint(_))
+        !matches!(self.proxy, PodRole::Gateway(..) | PodRole::Waypoint(_) | PodRole::Grpc)
     }
 
     /// Host names in its certificate.
@@ -138,7 +154,7 @@ impl Workload {
             PodRole::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
             PodRole::Gateway(_, name) => labels.insert("istio", name),
             PodRole::Waypoint(_) => labels.insert("gateway.networking.k8s.io/gateway-name", self.app),
-            PodRole::NoProxy | PodRole::External(_) => None,
+            PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc => None,
         };
         labels
     }

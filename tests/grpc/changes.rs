@@ -1,0 +1,64 @@
+//! Servers and objects change while calls are sent. No call fails.
+
+use anyhow::{Context, Result};
+use sluice_testkit::pods::grpc_app::GrpcCall;
+use sluice_testkit::pods::load::{Stream, under_load};
+use sluice_testkit::pods::network::pods_are_permitted;
+
+use crate::calls::eventually;
+use crate::{client, every_resource_is_accepted, mesh_of, mutual_tls, routes, server, service, strict, target};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_update_fails_no_call() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let objects = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
+    let workloads = [client("client"), server("old-1", "tea", "v1"), server("old-2", "tea", "v1")];
+    let mut mesh = mesh_of(&workloads, &objects, &[]).await?;
+    let call = GrpcCall::new(&target("tea"));
+    eventually(&mesh, "client", &call, "tea v1").await?;
+    let stream = Stream::of_grpc(mesh.pods.shared("client"), call.clone(), &["tea v1", "tea v2"]);
+    let change = async {
+        for (old, new) in [("old-1", "new-1"), ("old-2", "new-2")] {
+            mesh.deploy(&[server(new, "tea", "v2")]).await?;
+            eventually(&mesh, "client", &call, "tea v2").await?;
+            // As in Kubernetes, the server is stopped at the time at which its endpoint is removed.
+            mesh.withdraw(old)?;
+            mesh.pods.pod(old).grpc_app()?.stop_serving().await?;
+            mesh.pods.stop(old)?;
+        }
+        eventually(&mesh, "client", &call.clone().times(20), "tea v2").await.context("all servers are new").map(drop)
+    };
+    let ((), calls) = under_load(&[stream], change).await?;
+    eprintln!("rolling update under {calls} calls, and none failed");
+    every_resource_is_accepted(&mesh).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn route_changes_fail_no_call() -> Result<()> {
+    const CHANGES: usize = 10;
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let objects = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
+    let workloads = [client("client"), server("tea-v1", "tea", "v1"), server("tea-v2", "tea", "v2")];
+    let mesh = mesh_of(&workloads, &objects, &[]).await?;
+    let call = GrpcCall::new(&target("tea"));
+    eventually(&mesh, "client", &call, "tea v1").await?;
+    let stream = Stream::of_grpc(mesh.pods.shared("client"), call.clone(), &["tea v1", "tea v2"]);
+    let mesh = &mesh;
+    let change = async {
+        for version in ["v1", "v2"].into_iter().cycle().take(CHANGES) {
+            mesh.write(
+                "routes.yaml",
+                &routes("tea", &format!("{{route: [{{destination: {{host: tea, subset: {version}}}}}]}}")),
+            )?;
+            eventually(mesh, "client", &call.clone().times(10), &format!("tea {version}")).await?;
+        }
+        Ok(())
+    };
+    let ((), calls) = under_load(&[stream], change).await?;
+    eprintln!("{CHANGES} changes under {calls} calls, and none failed");
+    every_resource_is_accepted(mesh).await
+}
