@@ -58,7 +58,7 @@ async fn start() -> Result<Option<(Cluster, RunningControlPlane)>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_follow_the_gateway_its_parameters_and_changes_by_others() -> Result<()> {
-    let Some((cluster, _control_plane)) = start().await? else { return Ok(()) };
+    let Some((cluster, control_plane)) = start().await? else { return Ok(()) };
     let overlays = json!({
         "deployment": "spec: {replicas: 2}", "podDisruptionBudget": "spec: {minAvailable: 1}",
     });
@@ -96,6 +96,19 @@ async fn objects_follow_the_gateway_its_parameters_and_changes_by_others() -> Re
     })
     .await?;
     assert_eq!(object(&cluster, "PodDisruptionBudget", "door-istio").await?["spec"]["minAvailable"], 1);
+    // An object that the API server refuses is a finding, and the others are written.
+    let overlays = json!({"deployment": "spec: {replicas: -1}", "podDisruptionBudget": "spec: {minAvailable: 2}"});
+    cluster.apply(&parameters(&overlays)).await?;
+    until("the other overlay applies", async || {
+        Ok(object(&cluster, "PodDisruptionBudget", "door-istio").await?["spec"]["minAvailable"] == 2)
+    })
+    .await?;
+    let refused = "the API server refuses the Deployment door-istio: ";
+    let is_found = |page: &str| page.contains(refused) && page.contains("spec.replicas");
+    control_plane.shows("/debug/rejects", "the finding about the Deployment", is_found).await?;
+    cluster.apply(&parameters(&json!({"deployment": "spec: {replicas: 1}"}))).await?;
+    control_plane.shows("/debug/rejects", "no finding", |page| !page.contains(refused)).await?;
+    assert_eq!(object(&cluster, "Deployment", "door-istio").await?["spec"]["replicas"], 1);
     Ok(())
 }
 

@@ -30,6 +30,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(500);
 const MIN_REWRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two checks of an object that belongs to another owner, which is not watched.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Status codes with which an API server refuses an object, so that another one is needed, or another right.
+const REFUSALS: [u16; 3] = [400, 403, 422];
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(30);
 
@@ -84,8 +86,13 @@ enum Outcome {
     Written,
     /// The templates or the parameters of the Gateway have to change first.
     Invalid(String),
-    /// Objects of these names belong to others.
-    Occupied(Vec<DeployedId>),
+    /// The others are written.
+    Incomplete {
+        /// Objects of these names belong to others.
+        occupied: Vec<DeployedId>,
+        /// Objects that the API server refuses, with its reason.
+        refused: Vec<(DeployedId, String)>,
+    },
     Failed(kube::Error),
 }
 
@@ -220,24 +227,22 @@ impl GatewayDeployer {
         }
     }
 
+    /// Writes the Gateway that has been due for the longest time. The next one is written after changes that have arrived meanwhile.
     async fn write_due(&mut self, term: &Term) -> Result<(), TermEnded> {
-        let now = Instant::now();
-        let due = self.gateways.iter().filter(|(_, gateway)| gateway.due.is_some_and(|due| due <= now));
-        let due: Vec<ObjectKey> = due.map(|(key, _)| key.clone()).collect();
-        for key in due {
-            let Some(mut gateway) = self.gateways.remove(&key) else { continue };
-            let outcome = self.write(term, &key, &mut gateway).await;
-            if let Ok(outcome) = &outcome
-                && gateway.finish(&key, outcome)
-            {
-                // The graph reports what is wrong with the parameters that a Gateway refers to.
-                let is_reported = !gateway.deployment.problem.is_empty();
-                self.findings.report(&key, if is_reported { "" } else { &gateway.problem });
-            }
-            self.gateways.insert(key, gateway);
-            outcome?;
+        let due = self.gateways.iter().filter_map(|(key, gateway)| Some((gateway.due?, key)));
+        let first = due.min().filter(|(due, _)| *due <= Instant::now());
+        let Some(key) = first.map(|(_, key)| key.clone()) else { return Ok(()) };
+        let Some(mut gateway) = self.gateways.remove(&key) else { return Ok(()) };
+        let outcome = self.write(term, &key, &mut gateway).await;
+        if let Ok(outcome) = &outcome
+            && gateway.finish(&key, outcome)
+        {
+            // The graph reports what is wrong with the parameters that a Gateway refers to.
+            let is_reported = !gateway.deployment.problem.is_empty();
+            self.findings.report(&key, if is_reported { "" } else { &gateway.problem });
         }
-        Ok(())
+        self.gateways.insert(key, gateway);
+        outcome.map(|_| ())
     }
 
     /// Writes the objects of a Gateway that are not as they should be.
@@ -248,7 +253,7 @@ impl GatewayDeployer {
             Err(problem) => return Ok(Outcome::Invalid(problem)),
         };
         let uid = deployment.gateway.uid.as_str();
-        let mut occupied = Vec::new();
+        let (mut occupied, mut refused) = (Vec::new(), Vec::new());
         let mut wanted = BTreeSet::new();
         for object in &objects {
             let id =
@@ -267,11 +272,13 @@ impl GatewayDeployer {
                     gateway.written = Some(Instant::now());
                 }
                 Ok(Applied::NotOurs) => occupied.push(id),
+                Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => refused.push((id, status.message)),
                 Err(error) => return Ok(Outcome::Failed(error)),
             }
         }
         gateway.applied.retain(|id, _| wanted.contains(id));
-        Ok(if occupied.is_empty() { Outcome::Written } else { Outcome::Occupied(occupied) })
+        let is_written = occupied.is_empty() && refused.is_empty();
+        Ok(if is_written { Outcome::Written } else { Outcome::Incomplete { occupied, refused } })
     }
 
     fn render(&self, deployment: &GatewayDeployment) -> Result<Vec<DeployedObject>, String> {
@@ -308,21 +315,16 @@ impl WantedGateway {
                 self.due = None;
                 problem.clone()
             }
-            Outcome::Occupied(objects) => {
-                self.due = Some(Instant::now() + RECHECK_INTERVAL);
-                // The proxies can use an account of others.
-                let objects = objects.iter().filter(|id| id.kind != DeployedKind::ServiceAccount);
-                let names: Vec<String> = objects.map(|id| format!("{} {}", id.kind.names().1, id.name)).collect();
-                match names.is_empty() {
-                    true => String::new(),
-                    false => {
-                        format!("objects of these names exist that are not those of the Gateway: {}", names.join(", "))
-                    }
+            Outcome::Incomplete { occupied, refused } => {
+                match refused.is_empty() {
+                    true => self.due = Some(Instant::now() + RECHECK_INTERVAL),
+                    // What refuses it may change: a quota, a policy of admission, or the rights of the control plane.
+                    false => self.retry(failures),
                 }
+                problem_of(occupied, refused)
             }
             Outcome::Failed(error) => {
-                self.failures = failures.saturating_add(1);
-                self.due = Some(Instant::now() + Backoff::after(failures, FIRST_RETRY, MAX_RETRY));
+                self.retry(failures);
                 warn!(gateway = %key, error = chain(error), "failed to write an object of a Gateway, retrying");
                 return false;
             }
@@ -334,6 +336,26 @@ impl WantedGateway {
         self.problem = problem;
         has_changed
     }
+
+    fn retry(&mut self, failures: u32) {
+        self.failures = failures.saturating_add(1);
+        self.due = Some(Instant::now() + Backoff::after(failures, FIRST_RETRY, MAX_RETRY));
+    }
+}
+
+/// Why objects are not as the Gateway requests them.
+fn problem_of(occupied: &[DeployedId], refused: &[(DeployedId, String)]) -> String {
+    let name = |id: &DeployedId| format!("{} {}", id.kind.names().1, id.name);
+    // The proxies can use an account of others.
+    let occupied = occupied.iter().filter(|id| id.kind != DeployedKind::ServiceAccount);
+    let occupied: Vec<String> = occupied.map(name).collect();
+    let mut problems: Vec<String> =
+        refused.iter().map(|(id, reason)| format!("the API server refuses the {}: {reason}", name(id))).collect();
+    if !occupied.is_empty() {
+        let names = occupied.join(", ");
+        problems.push(format!("objects of these names exist that are not those of the Gateway: {names}"));
+    }
+    problems.join("; ")
 }
 
 fn request_hash(object: &DeployedObject) -> u64 {
