@@ -1,6 +1,13 @@
 //! `wait`: acknowledged, withheld, rejected, unknown objects; the metric.
 
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use serde_json::json;
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, Update, connect};
+use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::server::get;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::mesh::AnswersFixture;
 
@@ -75,4 +82,76 @@ async fn deletion_is_awaited() {
     let answer = mesh.answer(&["wait", "vs/shop/ratings", "--timeout=10s"]).await;
     assert_eq!((&answer["state"], &answer["deleted"]), (&"done".into(), &true.into()), "{answer}");
     assert_eq!(answer["proxies"]["acked"].as_u64(), Some(1), "{answer}");
+}
+
+const TWIN_80: &str = "outbound|80||twin.shop.svc.cluster.local";
+const TWIN_81: &str = "outbound|81||twin.shop.svc.cluster.local";
+
+/// Writes a service with two ports, and its endpoint.
+fn write_twin(mesh: &AnswersFixture, address: &str) {
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: twin, namespace: shop}}\n\
+         spec: {{clusterIP: 10.0.0.9, ports: [{{name: http-a, port: 80}}, {{name: http-b, port: 81}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: twin-1, namespace: shop, labels: {{kubernetes.io/service-name: twin}}}}\naddressType: IPv4\n\
+         ports: [{{name: http-a, port: 8080}}, {{name: http-b, port: 8081}}]\n\
+         endpoints: [{{addresses: [{address}], conditions: {{ready: true}}}}]\n"
+    );
+    mesh.add_file("twin.yaml", &text);
+}
+
+/// A stream that subscribes to the endpoints of clusters.
+async fn endpoint_stream(mesh: &AnswersFixture, pod: &str, clusters: &[&str]) -> AdsStream {
+    let node = json!({
+        "id": format!("sidecar~10.0.9.9~{pod}.shop~shop.svc.cluster.local"),
+        "metadata": {"NAME": pod, "NAMESPACE": "shop", "CLUSTER_ID": "Kubernetes"},
+    });
+    let channel = connect(mesh.server.grpc).await.expect("a connection");
+    let identity = Identity::of_node(&node).expect("a node");
+    let mut stream = AdsStream::open(channel, Protocol::Delta, identity).expect("a stream");
+    subscribe(&mut stream, clusters);
+    stream
+}
+
+fn subscribe(stream: &mut AdsStream, clusters: &[&str]) {
+    let names: Vec<String> = clusters.iter().map(ToString::to_string).collect();
+    stream.subscribe(Kind::Eds.type_url(), &names, BTreeMap::new()).expect("sent");
+}
+
+async fn received(stream: &mut AdsStream) -> Update {
+    stream.next().await.expect("a stream").expect("an update")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_subscribes_to_more_of_a_change_is_awaited_again() {
+    let mesh = AnswersFixture::start().await;
+    let [mut first, mut second] =
+        [endpoint_stream(&mesh, "first", &[TWIN_80]).await, endpoint_stream(&mesh, "second", &[TWIN_80]).await];
+    write_twin(&mesh, "10.0.1.8");
+    for stream in [&mut first, &mut second] {
+        let update = received(stream).await;
+        stream.ack(&update).expect("sent");
+    }
+    write_twin(&mesh, "10.0.1.9");
+    let (of_first, of_second) = (received(&mut first).await, received(&mut second).await);
+    first.ack(&of_first).expect("sent");
+
+    let address = format!("--address=http://{}", mesh.server.http);
+    let arguments = ["wait", "EndpointSlice/shop/twin-1", "--timeout=60s", &address];
+    let binary = workspace_binary("sluicectl").expect("sluicectl is built");
+    let mut command = tokio::process::Command::new(binary);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut wait = command.spawn().expect("sluicectl runs");
+    let mut progress = BufReader::new(wait.stderr.take().expect("a pipe")).lines();
+    let mut until = async |text: &str| {
+        while !progress.next_line().await.expect("a pipe").expect("a line").contains(text) {}
+    };
+    until("1 of 2 proxies").await;
+    subscribe(&mut first, &[TWIN_80, TWIN_81]);
+    let more = received(&mut first).await;
+    until("0 of 2 proxies").await;
+    first.ack(&more).expect("sent");
+    until("1 of 2 proxies").await;
+    second.ack(&of_second).expect("sent");
+    assert!(wait.wait().await.expect("it ends").success());
 }

@@ -27,7 +27,9 @@ use crate::answer::{self, Parameters};
 /// of a CPU in a large mesh, and after at least and at most these times.
 const WAIT_PAUSE_FACTOR: u32 = 10;
 const MIN_WAIT_PAUSE: Duration = Duration::from_millis(20);
-const MAX_WAIT_PAUSE: Duration = Duration::from_secs(1);
+const MAX_WAIT_PAUSE: Duration = Duration::from_millis(250);
+/// One wait looks at the proxies at a time, so that many waits take no more than one CPU.
+static WAIT_POLLS: Semaphore = Semaphore::const_new(1);
 /// A wait writes a line at least this often, so that a client notices that the server is gone.
 const WAIT_LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit of a wait, by default and at most.
@@ -211,6 +213,7 @@ pub(crate) async fn wait_page(
 async fn follow(mut wait: Wait, sender: &mpsc::Sender<Bytes>) {
     let mut last: Option<(WaitProgress, Instant)> = None;
     loop {
+        let Ok(turn) = WAIT_POLLS.acquire().await else { return };
         // The progress waits for the dataflow thread.
         let polled = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
@@ -218,6 +221,7 @@ async fn follow(mut wait: Wait, sender: &mpsc::Sender<Bytes>) {
             (wait, progress, start.elapsed())
         });
         let Ok((polled, mut progress, took)) = polled.await else { return };
+        drop(turn);
         wait = polled;
         let is_final = progress.state.is_final();
         if !is_final {

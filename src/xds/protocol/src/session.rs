@@ -50,6 +50,8 @@ pub struct Session {
     stream: u64,
     /// Number of the last response.
     responses: u64,
+    /// Number of requests.
+    requests: u64,
     names: CallerNames,
     subscriptions: Subscriptions,
     /// Unknown types, each with whether a response is due.
@@ -99,6 +101,7 @@ impl Session {
             proxy,
             stream,
             responses: 0,
+            requests: 0,
             names,
             subscriptions: Subscriptions::default(),
             unknown: BTreeMap::new(),
@@ -187,6 +190,7 @@ impl Session {
     /// # Errors
     /// The client exceeds a limit. The caller ends the stream with the error.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
+        self.requests += 1;
         if request.type_url == HEALTH_TYPE {
             let health = request.error.map_or(Ok(()), |(_, message)| Err(truncated(message)));
             return Ok(RequestOutcome::Health(health));
@@ -423,6 +427,12 @@ impl Session {
     #[must_use]
     pub fn subscribes_to_all(&self, kind: ResourceType) -> bool {
         self.subscriptions.get(kind).is_some_and(|subscription| subscription.wildcard)
+    }
+
+    /// Number of requests. While it stays the same, the client has subscribed to nothing else and acknowledged nothing more.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// The versions of one resource that the client was sent and acknowledged; `None` if it does not subscribe to it.

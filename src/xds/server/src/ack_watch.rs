@@ -36,6 +36,9 @@ pub struct AckWatch {
     /// The versions that were current at a poll.
     versions: HashMap<StreamResource, Vec<Option<Version>>>,
     acked: HashSet<StreamResource>,
+    /// The streams that had acknowledged everything, with their number of requests at that time: they are visited again when they
+    /// have sent another one, which may subscribe to more.
+    complete: HashMap<u64, u64>,
     /// The last acknowledgement of each stream.
     last: HashMap<u64, ProxyAck>,
 }
@@ -88,7 +91,14 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        Self { status, change, versions: HashMap::new(), acked: HashSet::new(), last: HashMap::new() }
+        Self {
+            status,
+            change,
+            versions: HashMap::new(),
+            acked: HashSet::new(),
+            complete: HashMap::new(),
+            last: HashMap::new(),
+        }
     }
 
     /// The current state.
@@ -119,6 +129,9 @@ impl AckWatch {
     /// The resources of the change that a stream has not acknowledged; `None` if the change does not concern it.
     fn pending(&mut self, connection: &Arc<Connection>) -> Option<Vec<PendingResource>> {
         let AwaitedChange::Resources(changed) = &self.change else { return Some(pending_types(connection)) };
+        if self.complete.get(&connection.id).is_some_and(|requests| *requests == connection.session().requests()) {
+            return Some(Vec::new());
+        }
         let kinds: BTreeSet<ResourceType> = changed.keys().map(|(kind, _)| *kind).collect();
         let snapshot = self.status.server.store().snapshot(&connection.key, kinds.iter().copied());
         let resources = in_scope(changed, &snapshot);
@@ -145,6 +158,10 @@ impl AckWatch {
                 let reason = reason(&progress, current, status.get(&kind));
                 pending.push(PendingResource { r#type: short_name(kind), name: name.clone(), reason });
             }
+        }
+        match concerns && pending.is_empty() {
+            true => drop(self.complete.insert(connection.id, session.requests())),
+            false => drop(self.complete.remove(&connection.id)),
         }
         concerns.then_some(pending)
     }
