@@ -133,7 +133,7 @@ pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<
     let deadline = Instant::now() + MAX_COMPARE_TIME;
     let compared = compare(&state.status, graph.handles(), &before.outputs, &after.outputs, deadline);
     let connected: std::collections::BTreeSet<_> = state.status.proxies().into_iter().map(|(key, _)| key).collect();
-    Ok(PreviewAnswer {
+    let answer = PreviewAnswer {
         epoch: live.epoch().0,
         objects: objects.changes,
         findings: objects.findings,
@@ -150,5 +150,10 @@ pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<
         is_complete: compared.is_complete,
         notes: fields::notes(&before.outputs, &after.outputs, graph.handles()),
         cost: Cost { seconds: start.elapsed().as_secs_f64(), copy_seconds, copied_inputs },
-    })
+    };
+    // The second graph takes the change back now, so that the next preview does not wait for it. Rows that nothing else holds are
+    // written in place.
+    drop((before, after));
+    graph.copy(&live)?;
+    Ok(answer)
 }

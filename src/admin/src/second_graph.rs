@@ -117,9 +117,9 @@ impl SecondGraph {
         Self { engine, handles }
     }
 
-    /// Writes what differs from the inputs of the live graph: also what the last preview has changed. Returns the number of
-    /// writes.
-    fn copy(&self, live: &InputsSnapshot) -> Result<usize, SecondGraphError> {
+    /// Writes what differs from these inputs of the live graph, also what a preview has changed, and returns the number of writes.
+    /// Does not wait until they are processed.
+    pub(crate) fn copy(&self, live: &InputsSnapshot) -> Result<usize, SecondGraphError> {
         let own = self.engine.inputs().ok_or(SecondGraphError::Stopped)?;
         let writes = live.writes_since(&own);
         // The shared rows are released before they are written.

@@ -1,5 +1,5 @@
-//! Groups of proxies that see the same differences, although they have different layers: layers without any of the changed names do
-//! not matter.
+//! Groups of proxies that see the same differences, although they have different layers: for a name, only the layers that have it
+//! matter. A layer of each proxy beside a layer that all share does not multiply the work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,7 @@ use sluice_model::{Layer, ResourceType};
 use super::concerned::ProxyGroup;
 use super::parts::{ChangedParts, OutputsByType};
 
-/// A type, with the layers of a group that the change writes.
-type WrittenLayers = (ResourceType, Vec<Layer>);
-
-/// Merges groups whose layers do not change and which have the same relevant layers.
+/// Splits groups whose layers do not change by layers that have no written name in common, and merges those with the same layers.
 pub(super) fn merge(
     groups: Vec<ProxyGroup>,
     outputs: &OutputsByType,
@@ -28,10 +25,12 @@ pub(super) fn merge(
             separate.push(group);
             continue;
         }
-        let layers = relevance.layers(&group);
-        let (kind, before, after) = (group.kind, layers.clone(), layers.clone());
-        let known = merged.entry((kind, layers));
-        known.or_insert_with(|| ProxyGroup { kind, before, after, proxies: Vec::new() }).proxies.extend(group.proxies);
+        for layers in relevance.split(&group) {
+            let (kind, before, after) = (group.kind, layers.clone(), layers.clone());
+            let known = merged.entry((kind, layers));
+            let known = known.or_insert_with(|| ProxyGroup { kind, before, after, proxies: Vec::new() });
+            known.proxies.extend(group.proxies.iter().cloned());
+        }
     }
     separate.extend(merged.into_values());
     separate
@@ -41,32 +40,46 @@ struct Relevance<'a> {
     outputs: &'a OutputsByType,
     after: &'a Snapshot,
     changed: &'a ChangedParts,
-    /// Whether a layer has one of the names that the change writes in others.
-    known: BTreeMap<(WrittenLayers, Layer), bool>,
+    /// Whether a layer, the last one, has one of the names that the change writes in another.
+    known: BTreeMap<(ResourceType, Layer, Layer), bool>,
 }
 
 impl Relevance<'_> {
-    /// The layers that the change writes, and those that have one of the written names, in their order.
-    fn layers(&mut self, group: &ProxyGroup) -> Arc<[Layer]> {
-        let is_written = |layer: &&Layer| self.changed.contains_key(&(group.kind, (*layer).clone()));
-        let written: WrittenLayers = (group.kind, group.after.iter().filter(is_written).cloned().collect());
-        group
-            .after
-            .iter()
-            .filter(|layer| written.1.contains(layer) || self.has_written(&written, layer))
-            .cloned()
-            .collect()
+    /// The layers of a group that the change writes, each with the others that have one of its written names. Written layers with a
+    /// name in common are together. All are in the order of the group.
+    fn split(&mut self, group: &ProxyGroup) -> Vec<Arc<[Layer]>> {
+        let mut parts: Vec<Vec<bool>> = Vec::new();
+        let written: Vec<bool> = group.after.iter().map(|layer| self.is_written(group.kind, layer)).collect();
+        for (layer, _) in group.after.iter().zip(&written).filter(|(_, is_written)| **is_written) {
+            let has_name = |other| other == layer || self.has_written(group.kind, layer, other);
+            let mut part: Vec<bool> = group.after.iter().map(has_name).collect();
+            let shares_written = |other: &Vec<bool>| {
+                part.iter().zip(other).zip(&written).any(|((one, other), is_written)| *one && *other && *is_written)
+            };
+            let (same, others): (Vec<_>, Vec<_>) = std::mem::take(&mut parts).into_iter().partition(shares_written);
+            for other in same {
+                part.iter_mut().zip(other).for_each(|(one, other)| *one |= other);
+            }
+            parts = others;
+            parts.push(part);
+        }
+        let layers_of = |part: Vec<bool>| {
+            group.after.iter().zip(part).filter(|(_, is_in)| *is_in).map(|(layer, _)| layer.clone()).collect()
+        };
+        parts.into_iter().map(layers_of).collect()
     }
 
-    fn has_written(&mut self, written: &WrittenLayers, layer: &Layer) -> bool {
-        let key = (written.clone(), layer.clone());
+    fn is_written(&self, kind: ResourceType, layer: &Layer) -> bool {
+        self.changed.contains_key(&(kind, layer.clone()))
+    }
+
+    fn has_written(&mut self, kind: ResourceType, written: &Layer, layer: &Layer) -> bool {
+        let key = (kind, written.clone(), layer.clone());
         if let Some(known) = self.known.get(&key) {
             return *known;
         }
-        let (kind, layers) = written;
-        let names: Vec<_> = layers.iter().filter_map(|layer| self.changed.get(&(*kind, layer.clone()))).collect();
-        let has_any =
-            self.outputs.has_any(self.after, *kind, layer, |name| names.iter().any(|names| names.contains_key(name)));
+        let names = self.changed.get(&(kind, written.clone()));
+        let has_any = names.is_some_and(|names| self.outputs.has_any(self.after, kind, layer, names));
         self.known.insert(key, has_any);
         has_any
     }

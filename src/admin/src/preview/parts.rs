@@ -13,6 +13,9 @@ use sluice_xds_protocol::wire::put_field;
 
 use crate::config_dump::message_json;
 
+/// Names that are looked up one by one. Of more, those of the layer are compared.
+const MAX_LOOKED_UP: usize = 16;
+
 /// Names with their segments.
 pub(super) type Names = BTreeMap<Text, BTreeSet<Text>>;
 
@@ -89,14 +92,25 @@ impl OutputsByType {
     }
 
     /// Whether a layer has a resource or segments of one of some names.
-    pub(super) fn has_any(
-        &self,
-        snapshot: &Snapshot,
-        kind: ResourceType,
-        layer: &Layer,
-        is_wanted: impl Fn(&Text) -> bool,
-    ) -> bool {
-        self.keys(snapshot, kind, layer).any(|(name, _)| is_wanted(name))
+    pub(super) fn has_any(&self, snapshot: &Snapshot, kind: ResourceType, layer: &Layer, names: &Names) -> bool {
+        match names.len() < MAX_LOOKED_UP {
+            true => names.keys().any(|name| self.has(snapshot, kind, layer, name)),
+            false => self.keys(snapshot, kind, layer).any(|(name, _)| names.contains_key(name)),
+        }
+    }
+
+    /// Whether a layer has a resource or segments of this name.
+    fn has(&self, snapshot: &Snapshot, kind: ResourceType, layer: &Layer, name: &Text) -> bool {
+        let key = ResourceKey { resource_type: kind, layer: layer.clone(), name: name.clone() };
+        if self.resources.get(&kind).into_iter().flatten().any(|of| snapshot.get(of, &key).is_some()) {
+            return true;
+        }
+        let (segment, of_name) =
+            (Text::default(), |key: &SegmentKey| key.resource_type == kind && key.layer == *layer && key.name == *name);
+        let first = SegmentKey { resource_type: kind, layer: layer.clone(), name: name.clone(), segment };
+        self.segments_of(kind)
+            .iter()
+            .any(|of| snapshot.iter_from(of, first.clone()).next().is_some_and(|(key, _)| of_name(key)))
     }
 
     /// What these layers have under a name, as the store resolves it: the first layer that has or hides it decides, for segments one
