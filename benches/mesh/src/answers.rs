@@ -20,6 +20,11 @@ use crate::statistics::of;
 use overhead::OverheadRow;
 use questions::Question;
 
+/// A server is idle when it takes less than this CPU time in this time.
+const IDLE_CPU_SECONDS: f64 = 0.02;
+const IDLE_CHECK: Duration = Duration::from_millis(200);
+const MAX_IDLE_WAIT: Duration = Duration::from_secs(10);
+
 /// The measurement of a question.
 #[derive(Clone, Debug, Serialize)]
 struct AnswerRow {
@@ -90,6 +95,19 @@ async fn answers(mesh: &MeasuredMesh, repeat: usize) -> Result<Vec<AnswerRow>> {
     Ok(rows)
 }
 
+/// Waits until the server is idle: memory that an answer took is returned, and a previewed change is taken back.
+async fn until_idle(process: &Process) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < MAX_IDLE_WAIT {
+        let before = process.cpu()?;
+        tokio::time::sleep(IDLE_CHECK).await;
+        if process.cpu()? - before < IDLE_CPU_SECONDS {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Asks a question several times, one time after the other.
 async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, repeat: usize) -> Result<AnswerRow> {
     let address = mesh.server.http()?;
@@ -109,8 +127,7 @@ async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, rep
         let shown: String = response.body.chars().take(500).collect();
         ensure!(is_expected, "{}: {} {shown}", question.name, response.status);
         bytes = response.body.len();
-        // Memory that the answer took is returned, and the proxies are quiet.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until_idle(process).await?;
     }
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     let server_cpu_seconds = (process.cpu()? - cpu) / rounds as f64;

@@ -8,8 +8,9 @@ use crate::mesh_objects::MeshObjects;
 use crate::objects;
 use crate::shape::{Service, Shape};
 
-/// The file with the VirtualService that is waited for.
+/// The files with the objects that are waited for.
 const ROUTE_FILE: &str = "answers-route.yaml";
+const RULE_FILE: &str = "answers-rule.yaml";
 
 type WriteChange = Box<dyn Fn(&MeshObjects, usize) -> Result<Instant>>;
 
@@ -69,7 +70,8 @@ pub(super) fn all(shape: &Shape) -> Vec<Question> {
         Question::preview("preview: a VirtualService", "", route),
         Question::preview("preview: a DestinationRule of the whole mesh", "", mesh_wide_rule()),
         Question::preview("preview: a Service is deleted", "?delete=true", service_object(service)),
-        wait(service),
+        wait_for_route(service),
+        wait_for_rule(service),
         Question::get("history", "/debug/history?limit=50".to_owned(), "\"changes\""),
         Question::get("krtz: services", "/debug/krtz?collection=services".to_owned(), "\"inputs\""),
         Question::get("krtz: endpoints", "/debug/krtz?collection=endpoints".to_owned(), "\"inputs\""),
@@ -82,24 +84,35 @@ fn named(object: &str) -> String {
     object.replacen("name: bench,", "name: answers,", 1)
 }
 
-/// Writes a VirtualService with a new generation, and waits until all proxies have acknowledged it.
-fn wait(service: Service) -> Question {
-    let object = format!("VirtualService/{}/answers", service.namespace());
+/// A VirtualService changes: all proxies get a table with the routes of the whole mesh.
+fn wait_for_route(service: Service) -> Question {
+    let object = move |marker: &str| objects::virtual_service(service, marker);
+    wait("wait: a VirtualService changes, until all acknowledge", "VirtualService", ROUTE_FILE, service, object)
+}
+
+/// A DestinationRule changes: all proxies get one cluster.
+fn wait_for_rule(service: Service) -> Question {
+    let object = move |marker: &str| objects::destination_rule(service, marker);
+    wait("wait: a DestinationRule changes, until all acknowledge", "DestinationRule", RULE_FILE, service, object)
+}
+
+/// Writes the object of a marker with a new generation, and waits until all proxies have acknowledged it.
+fn wait(
+    name: &'static str,
+    kind: &str,
+    file: &'static str,
+    service: Service,
+    object: impl Fn(&str) -> String + 'static,
+) -> Question {
+    let awaited = format!("{kind}/{}/answers", service.namespace());
     let write = move |mesh: &MeshObjects, round: usize| {
-        let text = named(&objects::virtual_service(service, &format!("answers-{round:04}")));
+        let text = named(&object(&format!("answers-{round:04}")));
         let text = text.replacen("metadata: {", &format!("metadata: {{generation: {}, ", generation(round)), 1);
-        mesh.write(ROUTE_FILE, &text)
+        mesh.write(file, &text)
     };
     let path =
-        move |round| format!("/debug/wait?object={object}&generation={}&for=acked&timeout=120s", generation(round));
-    Question {
-        name: "wait: a VirtualService changes, until all acknowledge",
-        path: Box::new(path),
-        body: None,
-        write: Some(Box::new(write)),
-        expect: "\"done\"",
-        once: false,
-    }
+        move |round| format!("/debug/wait?object={awaited}&generation={}&for=acked&timeout=120s", generation(round));
+    Question { name, path: Box::new(path), body: None, write: Some(Box::new(write)), expect: "\"done\"", once: false }
 }
 
 fn generation(round: usize) -> usize {
