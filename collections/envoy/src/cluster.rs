@@ -37,12 +37,13 @@ pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 pub use waypoint::{
-    WaypointInputs, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, vip_cluster_names,
+    WaypointInputs, build_main_internal, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed,
+    vip_cluster_names,
 };
 
 use crate::metadata_exchange::METADATA_EXCHANGE;
 use crate::proxy_metadata::{
-    CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket, sends_no_hbone,
+    CertificateFiles, captured_dns, has_credential_socket, has_file_credential_socket, receives_hbone, sends_no_hbone,
 };
 
 /// Settings of the mesh and of the server that change clusters.
@@ -200,6 +201,8 @@ pub struct ClusterProfile {
     pub no_metadata_exchange: bool,
     /// It does not send HBONE (`DISABLE_HBONE_SEND`).
     pub no_hbone: bool,
+    /// It is a sidecar that accepts HBONE (`ENABLE_HBONE`).
+    pub receives_hbone: bool,
 }
 
 impl ClusterProfile {
@@ -219,6 +222,7 @@ impl ClusterProfile {
             dns_proxy: captured_dns(proxy),
             no_metadata_exchange: !proxy.extensions.has(METADATA_EXCHANGE),
             no_hbone: sends_no_hbone(proxy),
+            receives_hbone: receives_hbone(proxy),
         }
     }
 

@@ -34,7 +34,7 @@ pub use grpc::{
     GrpcClientInputs, GrpcServerInputs, build_grpc_client, build_grpc_server, grpc_server_addresses, grpc_server_name,
 };
 pub use http_proxy::build_http_proxy;
-pub use inbound::{InboundInputs, InboundPort, build_inbound, operation, take_names};
+pub use inbound::{InboundHbone, InboundInputs, InboundPort, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{ListenerKey, build_outbound, listener_keys};
 pub use outbound_port::{ListenerClient, OutboundPort};

@@ -47,6 +47,8 @@ pub struct ListenerSettings {
     pub security: SecurityOptions,
     /// Virtual listeners of dual-stack proxies also bind to the second address family.
     pub dual_stack: bool,
+    /// The chains are behind the listener `connect_terminate` of a sidecar: their peers are in tunnels (HBONE).
+    pub in_tunnel: bool,
 }
 
 impl ListenerSettings {

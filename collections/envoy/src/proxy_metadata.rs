@@ -1,7 +1,7 @@
 //! Fields of a proxy's metadata that both its clusters and its listeners or endpoints depend on.
 
 use serde::Serialize;
-use sluice_model::{Proxy, Text, is_true};
+use sluice_model::{Proxy, ProxyType, Text, is_true};
 
 /// Certificate files that a proxy names in its metadata.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -47,8 +47,17 @@ pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
     if proxy.grpc {
         return true;
     }
-    let value = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
-    value.is_some_and(is_true)
+    has_flag(proxy, "DISABLE_HBONE_SEND")
+}
+
+/// Whether a proxy is a sidecar that accepts HBONE (`ENABLE_HBONE`, N25).
+#[must_use]
+pub fn receives_hbone(proxy: &Proxy) -> bool {
+    proxy.proxy_type == ProxyType::Sidecar && !proxy.grpc && has_flag(proxy, "ENABLE_HBONE")
+}
+
+fn has_flag(proxy: &Proxy, key: &str) -> bool {
+    proxy.metadata.get(key).map(|json| json.trim_matches('"')).is_some_and(is_true)
 }
 
 /// Host and port of the agent's DNS server, from `host:port`. Any other text gives the default address.

@@ -141,7 +141,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let service_targets = targets::derive_service_targets(&proxies, &registry, options);
         let root_namespace = mesh_config::derive_root_namespace(&mesh);
         let labels = selected_labels::derive_selected_labels(&objects, &root_namespace);
-        let proxy_workloads = workloads::derive_proxy_workloads(&proxies, &service_targets, &labels);
+        let proxy_workloads =
+            workloads::derive_proxy_workloads(&proxies, &service_targets, &labels, options.ambient.is_some());
         let workload_names = workloads::derive_workload_names(&proxy_workloads);
         let workloads = workloads::derive_workloads(&proxy_workloads);
         let selections = selected_labels::derive_selections(&proxies, &labels);

@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, CommonTlsContext, SdsSecretConfig, TlsParameters, UpstreamTlsContext,
 };
 use prost::Message;
-use sluice_model::{ClientTls, ClientTlsMode, CredentialKind, ProxyType, Text};
+use sluice_model::{ClientTls, ClientTlsMode, CredentialKind, INVALID_CREDENTIAL, ProxyType, Text};
 
 use super::draft::Draft;
 use super::hbone::apply_hbone;
@@ -167,8 +167,11 @@ fn with_metadata_certificates(
 
 fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<UpstreamTlsContext> {
     // With a rule for all workloads, every sidecar would wait for a Secret that most of them must not read.
-    let secret =
-        !tls.credential_name.is_empty() && !tls.credential_name.starts_with(CredentialKind::ConfigMap.prefix());
+    // Without usable roots, the connection fails: it must not be plain text instead.
+    let no_secret = |name: &str| {
+        name.is_empty() || name.starts_with(CredentialKind::ConfigMap.prefix()) || name == INVALID_CREDENTIAL
+    };
+    let secret = !no_secret(&tls.credential_name);
     let sidecar = inputs.profile.proxy_type == ProxyType::Sidecar;
     if secret
         && sidecar

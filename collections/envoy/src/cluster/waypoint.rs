@@ -37,14 +37,24 @@ pub fn build_waypoint_fixed(
     profile: &ClusterProfile,
     hbone: &HboneSettings,
 ) -> Vec<Cluster> {
-    let follows_client = || Some(passthrough_options(profile, settings));
-    let raw = || internal_socket(INTERNAL_UPSTREAM, Vec::new(), raw_buffer("raw_buffer"));
     vec![
-        internal_cluster(settings, MAIN_INTERNAL, MAIN_INTERNAL, raw(), follows_client()),
-        internal_cluster(settings, ENCAP, CONNECT_ORIGINATE, raw(), follows_client()),
+        build_main_internal(settings, profile),
+        plain_internal_cluster(settings, profile, ENCAP, CONNECT_ORIGINATE),
         build_inner_connect_originate(settings, hbone),
         build_outer_connect_originate(settings, hbone),
     ]
+}
+
+/// The cluster that leads from the listener `connect_terminate` to `main_internal`.
+#[must_use]
+pub fn build_main_internal(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
+    plain_internal_cluster(settings, profile, MAIN_INTERNAL, MAIN_INTERNAL)
+}
+
+/// A cluster that leads to an internal listener without TLS, in the protocol of the client.
+fn plain_internal_cluster(settings: &ClusterSettings, profile: &ClusterProfile, name: &str, to: &str) -> Cluster {
+    let socket = internal_socket(INTERNAL_UPSTREAM, Vec::new(), raw_buffer("raw_buffer"));
+    internal_cluster(settings, name, to, socket, Some(passthrough_options(profile, settings)))
 }
 
 /// The cluster behind the listener `connect_originate` of a waypoint in this namespace: to the proxy of the

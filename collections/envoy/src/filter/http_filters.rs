@@ -29,7 +29,8 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     let waypoint = profile.proxy_type == ProxyType::Waypoint;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
-    if profile.has(HTTP_METADATA_EXCHANGE) && !waypoint {
+    // The peer of a tunnel is found by its address in the listener that terminates the tunnel.
+    if profile.has(HTTP_METADATA_EXCHANGE) && !waypoint && !settings.in_tunnel {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
         let config = istio::peer_metadata(chain.class == ListenerClass::Inbound, skip);

@@ -43,7 +43,7 @@ pub(crate) fn hcm_filter(manager: &HttpConnectionManager) -> Filter {
 
 /// The filter for metadata exchange with the peer; `None` if the proxy does not have it.
 pub(crate) fn metadata_exchange(settings: &ListenerSettings) -> Option<Filter> {
-    let has = settings.profile.has(NETWORK_METADATA_EXCHANGE);
+    let has = settings.profile.has(NETWORK_METADATA_EXCHANGE) && !settings.in_tunnel;
     has.then(|| network_filter(METADATA_EXCHANGE, metadata_exchange_config()))
 }
 

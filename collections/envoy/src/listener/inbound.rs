@@ -1,6 +1,7 @@
 //! Inbound listeners (N03).
 
-use envoy_types::pb::envoy::config::core::v3::{Metadata, TrafficDirection};
+use envoy_types::pb::envoy::config::core::v3::{CidrRange, Metadata, TrafficDirection};
+use envoy_types::pb::envoy::config::listener::v3::listener::{InternalListenerConfig, ListenerSpecifier};
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, FilterChainMatch, Listener};
 use envoy_types::pb::envoy::config::route::v3::VirtualHost;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
@@ -17,7 +18,8 @@ use super::outbound::exact_balance;
 use super::protocol_detection::{PortProtocol, port_protocol};
 use super::server_tls::{TlsPayload, server_tls};
 use super::virtual_outbound::to_cluster;
-use crate::address::address;
+use super::waypoint::build_connect_terminate;
+use crate::address::{address, cidr};
 use crate::filter::{
     Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter, listener_access_log, metadata_exchange,
     protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
@@ -99,6 +101,17 @@ pub struct InboundInputs<'a> {
     pub ports: &'a [InboundPort],
     /// Authentication and authorization.
     pub policies: &'a PolicyFilters,
+    /// HBONE, if the proxy receives it.
+    pub hbone: Option<InboundHbone<'a>>,
+}
+
+/// Inputs of the listeners of a sidecar for HBONE (N25).
+#[derive(Clone, Copy, Debug)]
+pub struct InboundHbone<'a> {
+    /// Addresses of the sidecar: a tunnel leads to no other destination.
+    pub addresses: &'a [Text],
+    /// Authentication and authorization of peers whose identity is in the filter state.
+    pub policies: &'a PolicyFilters,
 }
 
 /// Builds the inbound listeners: the one for redirected traffic, and one per port that binds to a socket.
@@ -127,7 +140,41 @@ pub fn build_inbound(inputs: &InboundInputs<'_>) -> Vec<Listener> {
         let addresses = wildcards(settings.profile.families);
         listeners.insert(0, listener(settings, name::VIRTUAL_INBOUND, &addresses, port, false, chains));
     }
+    if let Some(in_tunnel) = inputs.hbone.as_ref().and_then(|hbone| build_in_tunnel(inputs, hbone)) {
+        listeners.extend([build_connect_terminate(settings), in_tunnel]);
+    }
     listeners
+}
+
+/// The listener of connections inside of tunnels. The tunnel has authenticated the peer, so no mode of mutual TLS
+/// applies. None without a valid address: a chain without addresses would accept every destination.
+fn build_in_tunnel(inputs: &InboundInputs<'_>, hbone: &InboundHbone<'_>) -> Option<Listener> {
+    let settings = inputs.settings;
+    let destinations: Vec<CidrRange> = hbone.addresses.iter().filter_map(|address| cidr(address)).collect();
+    if destinations.is_empty() {
+        return None;
+    }
+    let plain = PeerPolicy { mode: MtlsMode::Disable, ..PeerPolicy::default() };
+    let in_tunnel = ListenerSettings { in_tunnel: true, ..settings.clone() };
+    let undeclared = InboundInputs { peers: &plain, policies: hbone.policies, hbone: None, ..*inputs };
+    let declared = InboundInputs { settings: &in_tunnel, ..undeclared };
+    let ports = inputs.ports.iter().map(|port| InboundPort { tls: None, ..port.clone() });
+    let mut chains: Vec<FilterChain> = ports.flat_map(|port| port_chains(&declared, &port)).collect();
+    chains.extend(passthrough_chains(&undeclared));
+    for chain in &mut chains {
+        let condition = chain.filter_chain_match.get_or_insert_default();
+        condition.transport_protocol.clear();
+        condition.prefix_ranges = destinations.clone();
+    }
+    Some(Listener {
+        name: name::MAIN_INTERNAL.to_owned(),
+        listener_specifier: Some(ListenerSpecifier::InternalListener(InternalListenerConfig {})),
+        traffic_direction: TrafficDirection::Inbound as i32,
+        continue_on_listener_filters_timeout: true,
+        listener_filters: inbound_filters(settings, &chains, false),
+        filter_chains: chains,
+        ..Listener::default()
+    })
 }
 
 fn listener(

@@ -96,7 +96,13 @@ fn proxy_gets_no_filter_that_it_does_not_have() {
     mesh.default_providers.metrics = vec!["prometheus".into()];
     settings.mesh = Arc::new(mesh);
     let peers = PeerPolicy::default();
-    let inputs = InboundInputs { settings: &settings, peers: &peers, ports: &[], policies: &PolicyFilters::default() };
+    let inputs = InboundInputs {
+        settings: &settings,
+        peers: &peers,
+        ports: &[],
+        policies: &PolicyFilters::default(),
+        hbone: None,
+    };
     let mut listeners = build_inbound(&inputs);
     listeners.push(build(&settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]));
     listeners.extend(build_virtual_outbound(&settings));
@@ -186,8 +192,13 @@ fn declared(switches: ListenerSwitches, mode: MtlsMode, protocol: Protocol) -> V
         [InboundPort { target_port: 8443, port: 8443, protocol, tls: Some(Box::new(tls)), ..InboundPort::default() }];
     let peers = PeerPolicy { mode, ..PeerPolicy::default() };
     let policies = PolicyFilters::default();
-    let built =
-        build_inbound(&InboundInputs { settings: &settings, peers: &peers, ports: &ports, policies: &policies });
+    let built = build_inbound(&InboundInputs {
+        settings: &settings,
+        peers: &peers,
+        ports: &ports,
+        policies: &policies,
+        hbone: None,
+    });
     let chains = built[0].filter_chains.iter().filter_map(|chain| {
         let condition =
             chain.filter_chain_match.as_ref().filter(|m| m.destination_port.is_some_and(|p| p.value == 8443))?;

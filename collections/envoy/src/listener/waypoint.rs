@@ -40,8 +40,8 @@ use crate::name::{CONNECT_TERMINATE, MAIN_INTERNAL};
 use crate::security::PolicyFilters;
 use crate::wire::{any, boolean};
 
-/// The listener of a waypoint that terminates tunnels, and sends the connections in them to the listener
-/// `main_internal`.
+/// The listener of a waypoint or sidecar that terminates tunnels, and sends the connections in them to the listener
+/// `main_internal` (N23, N25).
 #[must_use]
 pub fn build_connect_terminate(settings: &ListenerSettings) -> Listener {
     let trust_domains = match settings.security.any_trust_domain {

@@ -13,14 +13,15 @@ pub(super) struct Purpose {
     pub(super) action: Action,
     /// Whether it is a network filter.
     pub(super) tcp: bool,
-    /// Whether the identity of the peer is in the filter state: a waypoint terminates mutual TLS in another listener.
+    /// Whether the identity of the peer is in the filter state: mutual TLS is terminated in another listener.
     pub(super) peer_in_filter_state: bool,
 }
 
 impl Purpose {
     /// A filter with this action for the proxies of these settings.
     pub(super) fn of(settings: &ListenerSettings, action: Action, tcp: bool) -> Self {
-        Self { action, tcp, peer_in_filter_state: settings.profile.proxy_type == ProxyType::Waypoint }
+        let peer_in_filter_state = settings.in_tunnel || settings.profile.proxy_type == ProxyType::Waypoint;
+        Self { action, tcp, peer_in_filter_state }
     }
 
     /// An error for a network filter, which has no HTTP attributes.

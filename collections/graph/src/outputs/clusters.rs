@@ -10,8 +10,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::cluster::{
     ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_allow_any_dynamic_dns, build_black_hole,
-    build_connect_originate, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
-    build_sni_dnat, uses_dns,
+    build_connect_originate, build_inbound_passthrough, build_main_internal, build_outbound, build_passthrough,
+    build_sds_external, build_sni_dnat, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
@@ -50,7 +50,8 @@ struct OutboundProfile {
 impl OutboundProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
         // These facts change only one cluster, which is not among the outbound clusters.
-        let cluster = ClusterProfile { dns_proxy: None, no_hbone: false, ..ClusterProfile::of(proxy) };
+        let cluster =
+            ClusterProfile { dns_proxy: None, no_hbone: false, receives_hbone: false, ..ClusterProfile::of(proxy) };
         Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
     }
 
@@ -180,6 +181,7 @@ fn derive_fixed<'s>(
     let profiles = derive_envoy_profiles(inputs.proxies, "cluster_profiles", FixedProfile::of);
     let outbound = inputs.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
     let hbone = inputs.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
+    let ambient = inputs.waypoints.is_some();
     profiles.derive_many("clusters/fixed", |deps| {
         let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
         move |cx, fixed, ()| {
@@ -197,6 +199,9 @@ fn derive_fixed<'s>(
             let sends = settings.sends_hbone && !profile.no_hbone && profile.proxy_type != ProxyType::Waypoint;
             if sends && let Some(hbone) = cx.get(&hbone, &()) {
                 clusters.push(build_connect_originate(&settings, &hbone));
+            }
+            if ambient && profile.receives_hbone {
+                clusters.push(build_main_internal(&settings, profile));
             }
             if profile.credential_socket {
                 clusters.push(build_sds_external(&settings));

@@ -159,6 +159,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, L
                 switches,
                 security,
                 dual_stack,
+                in_tunnel: false,
             };
             vec![(profile_text(profile), settings)]
         }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
+use sluice_envoy::proxy_metadata::receives_hbone;
 use sluice_model::{Labels, Proxy, ProxyKey, ProxyType, SidecarScope, Text, View};
 
 use super::selected_labels::SelectedLabels;
@@ -31,6 +32,8 @@ pub(crate) struct Workload {
     pub(crate) targets: Vec<ServiceTarget>,
     /// Its Sidecar, if that changes the inbound side.
     pub(crate) sidecar: Option<WorkloadSidecar>,
+    /// Addresses of the only replica, if it receives HBONE (N25). Such replicas share no listeners.
+    pub(crate) hbone_addresses: Vec<Text>,
 }
 
 /// The Sidecar of a workload.
@@ -62,12 +65,13 @@ impl Workload {
 
 /// The workload of each proxy.
 /// Key: `ProxyKey`. From: `proxies`, `service_targets`, `selected_labels`.
-/// Changes when: the services of the proxy do, or a label of it that is selected.
+/// Changes when: the services of the proxy do, or a label of it that is selected; if it receives HBONE, also its addresses.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxy_workloads<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     targets: &Collection<'s, ProxyKey, Vec<ServiceTarget>>,
     labels: &Collection<'s, (), SelectedLabels>,
+    ambient: bool,
 ) -> Collection<'s, ProxyKey, Workload> {
     proxies.derive("proxy_workloads", |deps| {
         let (targets, labels) = (deps.on(targets), deps.on(labels));
@@ -76,7 +80,13 @@ pub(crate) fn derive_proxy_workloads<'s>(
             // A waypoint is named by all of its labels, so that the first policy for it does not rename it.
             let selected = (proxy.proxy_type != ProxyType::Waypoint).then(|| cx.get(&labels, &())).flatten();
             let labels = selected.map(|labels| labels.inbound(proxy)).unwrap_or_default();
-            Some(Workload { namespace: proxy.namespace.clone(), labels, targets, sidecar: WorkloadSidecar::of(proxy) })
+            Some(Workload {
+                namespace: proxy.namespace.clone(),
+                labels,
+                targets,
+                sidecar: WorkloadSidecar::of(proxy),
+                hbone_addresses: if ambient && receives_hbone(proxy) { proxy.ips.clone() } else { Vec::new() },
+            })
         }
     })
 }

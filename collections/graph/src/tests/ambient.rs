@@ -2,7 +2,7 @@
 
 use sluice_model::Kind;
 
-use super::TestGraph;
+use super::{TestGraph, sidecar};
 use crate::{AmbientOptions, GraphOptions};
 
 const REEF: &str = "
@@ -278,4 +278,42 @@ fn nothing_is_derived_without_ambient_mode() {
     assert!(changed(&mut mesh).is_empty());
     mesh.apply(&pod("coral-2", "coral", "10.1.0.2", true));
     assert!(changed(&mut mesh).is_empty());
+}
+
+/// The listeners among changed resources, with the sign of the change.
+fn inbound_listeners(mesh: &mut TestGraph) -> Vec<String> {
+    let lines = mesh.changed().into_iter().filter(|line| line.contains("listeners/inbound"));
+    let mut names: Vec<String> =
+        lines.map(|line| format!("{}{}", &line[..1], line.rsplit(' ').next().unwrap_or_default())).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn replicas_that_receive_hbone_have_listeners_of_their_own() {
+    let mut mesh = test_mesh();
+    let replica = |name: &str, ip: &str, receives: &str| {
+        let mut proxy = sidecar("reef", name, ip, &[("app", "shell")]);
+        proxy.metadata = [("ENABLE_HBONE".into(), format!("\"{receives}\"").into())].into();
+        proxy
+    };
+    let received = ["+connect_terminate", "+main_internal", "+virtualInbound"];
+    mesh.connect(replica("shell-1", "10.9.0.1", "true"));
+    assert_eq!(inbound_listeners(&mut mesh), received);
+    mesh.connect(replica("shell-2", "10.9.0.2", "true"));
+    assert_eq!(inbound_listeners(&mut mesh), received, "a tunnel leads to the addresses of one replica");
+    mesh.connect(replica("shell-3", "10.9.0.3", "false"));
+    assert_eq!(inbound_listeners(&mut mesh), ["+virtualInbound"]);
+    mesh.connect(replica("shell-4", "10.9.0.4", "false"));
+    assert_eq!(inbound_listeners(&mut mesh), [""; 0], "other replicas share them");
+    mesh.connect(replica("shell-5", "unknown", "true"));
+    assert_eq!(inbound_listeners(&mut mesh), ["+virtualInbound"], "no tunnel leads to any address");
+
+    mesh.apply(
+        "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: one, namespace: reef}, \
+         spec: {action: DENY, rules: [{from: [{source: {namespaces: [pond]}}]}]}}",
+    );
+    let touched = inbound_listeners(&mut mesh);
+    let of = |name: &str| touched.iter().filter(|line| *line == name).count();
+    assert_eq!((of("~main_internal"), of("~virtualInbound"), of("~connect_terminate")), (2, 4, 0), "{touched:?}");
 }

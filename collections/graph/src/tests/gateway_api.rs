@@ -194,6 +194,35 @@ spec:
 }
 
 #[test]
+fn a_cluster_follows_whether_the_config_map_of_its_roots_exists() {
+    let mut mesh = edge();
+    mesh.apply(GATEWAY);
+    mesh.apply(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: it, namespace: shop}
+spec:
+  targetRefs: [{group: '', kind: Service, name: cart}]
+  validation: {hostname: a.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: roots}]}
+",
+    );
+    mesh.touched();
+    let roots = |name: &str| {
+        let pem = "-----BEGIN CERTIFICATE-----\\nMAMCAQA=\\n-----END CERTIFICATE-----\\n";
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{namespace: shop, name: {name}}}, data: {{ca.crt: \"{pem}\"}}}}"
+        )
+    };
+    mesh.apply(&roots("others"));
+    assert_eq!(mesh.touched(), [""; 0]);
+    mesh.apply(&roots("roots"));
+    assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
+    mesh.delete(Kind::ConfigMap, "shop", "roots");
+    assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
+}
+
+#[test]
 fn a_listener_exists_while_its_certificate_does() {
     let gateway = "
 apiVersion: gateway.networking.k8s.io/v1

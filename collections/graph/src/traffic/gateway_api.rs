@@ -116,7 +116,7 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
     GatewayApi {
         gateways: listeners::derive_gateways(&listeners),
         virtual_services: merge::derive_merged(&http, options).union("virtual_services/of-gateway-api", &[l4]),
-        destination_rules: policies::derive_destination_rules(objects, &targets, &tls_by_target, options),
+        destination_rules: policies::derive_destination_rules(objects, &targets, &tls_by_target, &credentials, options),
         rejects: http_rejects.into_iter().chain(l4_rejects).chain([deployment_rejects]).collect(),
         status_updates: statuses::derive_status_updates(&of_statuses),
         deployments,

@@ -29,7 +29,15 @@ struct WaypointProfile {
 impl WaypointProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
         let client = tier.map(|tier| EndpointClient::of(proxy, tier).as_waypoint());
-        Self { cluster: ClusterProfile { dns_proxy: None, no_hbone: false, ..ClusterProfile::of(proxy) }, client }
+        Self {
+            cluster: ClusterProfile {
+                dns_proxy: None,
+                no_hbone: false,
+                receives_hbone: false,
+                ..ClusterProfile::of(proxy)
+            },
+            client,
+        }
     }
 }
 

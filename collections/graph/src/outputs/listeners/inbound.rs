@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    BindAddress, InboundInputs, InboundPort, PeerPolicy, build_inbound, can_bind, operation, take_names, wildcards,
+    BindAddress, InboundHbone, InboundInputs, InboundPort, PeerPolicy, build_inbound, can_bind, operation, take_names,
+    wildcards,
 };
 use sluice_envoy::listener_settings::{ListenerProfile, ListenerSettings};
 use sluice_model::{
@@ -35,6 +36,8 @@ struct ListenerShape {
     ports: Vec<InboundPort>,
     peers: PeerPolicy,
     policies: PolicyKeys,
+    /// Addresses of the workload, if it receives HBONE.
+    hbone_addresses: Vec<Text>,
 }
 
 /// A workload's shape, and the names that fill its slots.
@@ -77,11 +80,16 @@ pub(super) fn derive_inbound<'s>(
         let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, &inputs.policies));
         move |cx, shape: &ListenerShape, ()| {
             let settings = cx.get(&settings, &shape.profile)?;
+            let in_tunnel = (!shape.hbone_addresses.is_empty()).then(|| {
+                let settings = ListenerSettings { in_tunnel: true, ..(*settings).clone() };
+                builder.build(cx, &settings, &shape.policies, false)
+            });
             let listeners = build_inbound(&InboundInputs {
                 settings: &settings,
                 peers: &shape.peers,
                 ports: &shape.ports,
                 policies: &builder.build(cx, &settings, &shape.policies, false),
+                hbone: in_tunnel.as_ref().map(|policies| InboundHbone { addresses: &shape.hbone_addresses, policies }),
             });
             let named = listeners.iter().map(|listener| (Text::from(listener.name.as_str()), resource(listener)));
             Some(named.collect::<Vec<_>>())
@@ -141,8 +149,13 @@ fn derive_shaped_workloads<'s>(
             let names = take_names(&settings, &mut ports);
             let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace).of_workload(&workload.labels);
             let policies = cx.get(&policies, &side.workload).unwrap_or_default();
-            let shape =
-                ListenerShape { profile: side.profile.clone(), ports, peers, policies: PolicyKeys::clone(&policies) };
+            let shape = ListenerShape {
+                profile: side.profile.clone(),
+                ports,
+                peers,
+                policies: PolicyKeys::clone(&policies),
+                hbone_addresses: workload.hbone_addresses.clone(),
+            };
             Some(ShapedWorkload { shape: Arc::new(shape), names })
         }
     })

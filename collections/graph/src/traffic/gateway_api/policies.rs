@@ -15,6 +15,7 @@ use sluice_model::{
     Timestamp, TrafficPolicy,
 };
 
+use super::credentials::{CredentialIndex, CredentialLookup};
 use super::{GENERATED, generated};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
@@ -56,15 +57,18 @@ struct TargetSetting {
 
 /// DestinationRules of policies, one for each target and host.
 /// Key: `ObjectKey`. From: `backend_tls_policies`, `backend_traffic_policies`, `backends`, `kubernetes_services`,
-/// `service_entries`. Changes when: a policy of the target does, or the ports and hosts of the target.
+/// `service_entries`, `root_bundles` (their presence).
+/// Changes when: a policy of the target does, the ports and hosts of the target, or the ConfigMap with its roots is
+/// created or deleted.
 /// Size: targets of policies. Rejects: none; a policy whose target is absent has no effect.
 pub(super) fn derive_destination_rules<'s>(
     objects: &ObjectCollections<'s>,
     targets: &TargetObjects<'s>,
     tls_by_target: &TlsPolicyIndex<'s>,
+    credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, DestinationRule> {
-    let tls = derive_tls(objects, targets, tls_by_target);
+    let tls = derive_tls(objects, targets, tls_by_target, credentials);
     let (traffic, external) = (derive_traffic(objects, targets), derive_external(objects, options));
     let all = tls.union("gateway_api/policies", &[traffic, external]);
     let by_target: Index<'s, TargetHost, TargetSettingKey, TargetSetting> =
@@ -168,10 +172,18 @@ fn derive_tls<'s>(
     objects: &ObjectCollections<'s>,
     targets: &TargetObjects<'s>,
     by_target: &TlsPolicyIndex<'s>,
+    credentials: &CredentialIndex<'s>,
 ) -> Collection<'s, TargetSettingKey, TargetSetting> {
     objects.backend_tls_policies.derive_many("gateway_api/backend_tls_policies", |deps| {
         let (targets, by_target) = (deps.on(targets), deps.by(by_target));
+        let credentials = CredentialLookup::on(deps, credentials);
         move |cx, key, policy: &BackendTlsPolicy| {
+            let mut client = client_tls(&policy.validation, &key.namespace);
+            if let Some(root) = roots_in_config_map(&policy.validation)
+                && !credentials.has_bundle(cx, &ObjectKey { name: root.clone(), ..key.clone() })
+            {
+                client.credential_name = INVALID_CREDENTIAL.into();
+            }
             let mut rows = Vec::new();
             for (place, target) in policy.targets.iter().enumerate().filter(|_| !is_ignored(&policy.meta)) {
                 let Some(of) = target_of(key, target) else { continue };
@@ -185,11 +197,7 @@ fn derive_tls<'s>(
                 if preceding_policy(cx, &by_target, (key, policy), target).is_some() {
                     continue;
                 }
-                let setting = TargetSetting {
-                    port,
-                    tls: Some(client_tls(&policy.validation, &key.namespace)),
-                    ..setting_of(key, &policy.meta)
-                };
+                let setting = TargetSetting { port, tls: Some(client.clone()), ..setting_of(key, &policy.meta) };
                 rows.extend(for_hosts("BackendTLSPolicy", key, place, &of, &object.hosts, &setting));
             }
             rows
@@ -275,14 +283,18 @@ fn for_hosts(
     hosts.iter().map(row).collect()
 }
 
+/// The name of the ConfigMap with the root certificates, if they are in one.
+fn roots_in_config_map(validation: &BackendValidation) -> Option<&Text> {
+    let root = validation.roots.first().filter(|_| validation.well_known_roots.is_none());
+    root.filter(|root| root.kind.is("", "ConfigMap")).map(|root| &root.name)
+}
+
 /// How the certificate of a backend is verified. With unusable root certificates every connection fails.
 fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
-    let credential_name = match (validation.roots.first(), &validation.well_known_roots) {
-        (_, Some(_)) | (None, None) => Text::default(),
-        (Some(root), None) if root.kind.is("", "ConfigMap") => {
-            format!("{}{namespace}/{}", CredentialKind::ConfigMap.prefix(), root.name).into()
-        }
-        (Some(_), None) => INVALID_CREDENTIAL.into(),
+    let credential_name = match roots_in_config_map(validation) {
+        Some(name) => format!("{}{namespace}/{name}", CredentialKind::ConfigMap.prefix()).into(),
+        None if validation.well_known_roots.is_some() || validation.roots.is_empty() => Text::default(),
+        None => INVALID_CREDENTIAL.into(),
     };
     ClientTls {
         mode: ClientTlsMode::Simple,
