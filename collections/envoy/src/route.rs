@@ -182,7 +182,8 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     if let Some(fault) = &route.fault {
         out.typed_per_filter_config.insert(FAULT.into(), fault::build_fault(fault));
     }
-    if let Some(cors) = &route.cors {
+    // gRPC libraries reject settings of filters that they do not have.
+    if let Some(cors) = route.cors.as_ref().filter(|_| !inputs.grpc) {
         out.typed_per_filter_config.insert(CORS.into(), cors::build_cors(cors));
     }
     out

@@ -4,16 +4,24 @@ use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy,
 };
-use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster};
+use envoy_types::pb::envoy::config::cluster::v3::load_balancing_policy::Policy;
+use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster, LoadBalancingPolicy};
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, ConfigSource};
-use sluice_model::{ClientTlsMode, DestinationRule, LoadBalancer, Service, ServicePort, SimpleLb, Text, TrafficPolicy};
+use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, ConfigSource, TypedExtensionConfig};
+use envoy_types::pb::envoy::extensions::load_balancing_policies::least_request::v3::LeastRequest;
+use envoy_types::pb::envoy::extensions::load_balancing_policies::round_robin::v3::RoundRobin;
+use envoy_types::pb::envoy::extensions::load_balancing_policies::wrr_locality::v3::WrrLocality;
+use envoy_types::pb::google::protobuf::Any;
+use sluice_model::{
+    ClientTlsMode, ConsistentHash, DestinationRule, HashAlgorithm, LoadBalancer, Service, ServicePort, SimpleLb, Text,
+    TrafficPolicy,
+};
 
 use super::load_balancer::apply_hash;
 use super::outbound::statuses_of_sessions;
 use crate::certificate_provider::upstream_tls;
 use crate::name::{outbound_cluster, stat_prefix};
-use crate::wire::positive;
+use crate::wire::{any, positive};
 
 /// Inputs of the clusters of a service port for gRPC clients.
 #[derive(Clone, Copy, Debug)]
@@ -81,17 +89,36 @@ fn apply_policy(cluster: &mut Cluster, policy: &TrafficPolicy, identities: &[Tex
 /// Other policies than these have no form in gRPC: then it uses round robin, its default.
 fn apply_load_balancer(cluster: &mut Cluster, balancer: &LoadBalancer) {
     if let Some(hash) = &balancer.consistent_hash {
-        apply_hash(cluster, hash);
+        // gRPC rejects Maglev. A ring also sends equal hashes to the same endpoint.
+        let algorithm = match hash.algorithm {
+            HashAlgorithm::Maglev(_) => HashAlgorithm::Unspecified,
+            other => other,
+        };
+        apply_hash(cluster, &ConsistentHash { algorithm, ..hash.clone() });
     } else if balancer.simple == SimpleLb::LeastRequest {
         cluster.lb_policy = LbPolicy::LeastRequest as i32;
+        cluster.load_balancing_policy = Some(least_request_or_round_robin());
     }
+}
+
+/// Least request, or round robin in libraries that do not have it: those of C++ and Python would reject the cluster with the
+/// policy alone. A library that reads this list ignores `lb_policy`, and takes the first policy that it has (gRFC A52).
+fn least_request_or_round_robin() -> LoadBalancingPolicy {
+    let of_endpoints =
+        [policy("least_request", any(&LeastRequest::default())), policy("round_robin", any(&RoundRobin::default()))];
+    let localities =
+        WrrLocality { endpoint_picking_policy: Some(LoadBalancingPolicy { policies: of_endpoints.into() }) };
+    LoadBalancingPolicy { policies: vec![policy("wrr_locality", any(&localities))] }
+}
+
+fn policy(name: &str, config: Any) -> Policy {
+    let name = format!("envoy.load_balancing_policies.{name}");
+    Policy { typed_extension_config: Some(TypedExtensionConfig { name, typed_config: Some(config) }) }
 }
 
 #[cfg(test)]
 mod tests {
-    use sluice_model::{
-        ClientTls, ConnectionPool, ConsistentHash, HttpSettings, OutlierDetection, Protocol, Subset, TcpSettings,
-    };
+    use sluice_model::{ClientTls, ConnectionPool, HttpSettings, OutlierDetection, Protocol, Subset, TcpSettings};
 
     use super::*;
 
@@ -147,8 +174,28 @@ mod tests {
 
     #[test]
     fn consistent_hashing_becomes_a_ring() {
-        let balancer = LoadBalancer { consistent_hash: Some(ConsistentHash::default()), ..LoadBalancer::default() };
+        for algorithm in [HashAlgorithm::Unspecified, HashAlgorithm::RingHash(64), HashAlgorithm::Maglev(5003)] {
+            let hash = ConsistentHash { algorithm, ..ConsistentHash::default() };
+            let balancer = LoadBalancer { consistent_hash: Some(hash), ..LoadBalancer::default() };
+            let policy = TrafficPolicy { load_balancer: Some(balancer), ..TrafficPolicy::default() };
+            assert_eq!(clusters(policy, Vec::new(), &[])[0].lb_policy(), LbPolicy::RingHash);
+        }
+    }
+
+    #[test]
+    fn least_request_is_followed_by_round_robin() {
+        let balancer = LoadBalancer { simple: SimpleLb::LeastRequest, ..LoadBalancer::default() };
         let policy = TrafficPolicy { load_balancer: Some(balancer), ..TrafficPolicy::default() };
-        assert_eq!(clusters(policy, Vec::new(), &[])[0].lb_policy(), LbPolicy::RingHash);
+        let cluster = clusters(policy, Vec::new(), &[]).remove(0);
+        assert_eq!(cluster.lb_policy(), LbPolicy::LeastRequest);
+        let configs = |policy: LoadBalancingPolicy| {
+            let configs = policy.policies.into_iter().filter_map(|policy| policy.typed_extension_config?.typed_config);
+            configs.collect::<Vec<_>>()
+        };
+        let localities = configs(cluster.load_balancing_policy.expect("a list"));
+        let localities: WrrLocality = prost::Message::decode(&*localities[0].value).expect("weighted localities");
+        let of_endpoints = configs(localities.endpoint_picking_policy.expect("a list"));
+        let names: Vec<_> = of_endpoints.iter().filter_map(|config| config.type_url.rsplit('.').next()).collect();
+        assert_eq!(names, ["LeastRequest", "RoundRobin"]);
     }
 }
