@@ -230,7 +230,7 @@ async fn answers_are_measured_and_the_server_is_watched() -> Result<()> {
     ];
     let (result, output_text) = result_of(&arguments).await?;
     let answers = result["answers"].as_array().context("list the answers")?;
-    assert_eq!(answers.len(), 15, "{output_text}");
+    assert_eq!(answers.len(), 16, "{output_text}");
     for answer in answers {
         let times = answer["rounds_ms"].as_array().context("list the times")?;
         assert!(times.len() == 1 && number(&answer["bytes"]) > 100, "{answer}");
