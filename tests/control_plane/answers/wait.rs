@@ -127,8 +127,8 @@ async fn received(stream: &mut AdsStream, address: &str) -> Update {
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_shows_how_many_proxies_have_acknowledged() {
     let mesh = AnswersFixture::start().await;
-    let [mut first, mut second] =
-        [endpoint_stream(&mesh, "first", &[TWIN]).await, endpoint_stream(&mesh, "second", &[TWIN]).await];
+    let mut first = endpoint_stream(&mesh, "first").await;
+    let mut second = endpoint_stream(&mesh, "second").await;
     write_twin(&mesh, "10.0.1.8");
     for stream in [&mut first, &mut second] {
         let update = received(stream, "10.0.1.8").await;
