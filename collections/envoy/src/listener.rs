@@ -5,6 +5,7 @@ mod auto_passthrough;
 mod bind;
 mod chain;
 mod connect_originate;
+mod connect_terminate;
 mod dynamic_dns;
 mod gateway;
 mod grpc;
@@ -29,6 +30,7 @@ pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
 pub use connect_originate::{build_connect_originate, build_double_tunnel};
+pub use connect_terminate::build_connect_terminate;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use grpc::{
     GrpcClientInputs, GrpcServerInputs, build_grpc_client, build_grpc_server, grpc_server_addresses, grpc_server_name,
@@ -41,7 +43,7 @@ pub use outbound_port::{ListenerClient, OutboundPort};
 pub use protocol_detection::{PortProtocol, port_protocol};
 pub use tcp_filters::{DestinationFacts, Destinations};
 pub use virtual_outbound::build_virtual_outbound;
-pub use waypoint::{DispatchInputs, build_connect_terminate, build_main_internal};
+pub use waypoint::{DispatchInputs, build_main_internal};
 pub use waypoint_chains::{WaypointChainInputs, WaypointChains, WaypointPort, build_waypoint_chains};
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use sluice_model::{InterceptionMode, Protocol, ServerTls, SlotValues, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::BindAddress;
+use super::connect_terminate::build_connect_terminate;
 use super::inbound_chain::{TransportMatch, declared_tls, transport_matches};
 use super::inspector::inbound_filters;
 use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
@@ -18,7 +19,6 @@ use super::outbound::exact_balance;
 use super::protocol_detection::{PortProtocol, port_protocol};
 use super::server_tls::{TlsPayload, server_tls};
 use super::virtual_outbound::to_cluster;
-use super::waypoint::build_connect_terminate;
 use crate::address::{address, cidr};
 use crate::filter::{
     Extensions, HttpChain, RouteSource, build_http_manager, hcm_filter, listener_access_log, metadata_exchange,

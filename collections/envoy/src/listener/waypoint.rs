@@ -1,4 +1,4 @@
-//! Listeners of waypoints: the one that terminates tunnels, and the one that dispatches connections (N23).
+//! The listener of waypoints that dispatches connections (N23).
 //!
 //! The chains of a service are built apart from the listener, so that a change of one service costs only its own
 //! chains.
@@ -7,125 +7,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
-use envoy_types::pb::envoy::config::core::v3::TransportSocket;
-use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::config::listener::v3::listener::{InternalListenerConfig, ListenerSpecifier};
-use envoy_types::pb::envoy::config::listener::v3::{FilterChain, Listener, ListenerFilter};
-use envoy_types::pb::envoy::config::route::v3::route::Action;
-use envoy_types::pb::envoy::config::route::v3::route_action::upgrade_config::ConnectConfig;
-use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, UpgradeConfig};
-use envoy_types::pb::envoy::config::route::v3::route_match::{ConnectMatcher, PathSpecifier};
-use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost};
-use envoy_types::pb::envoy::extensions::filters::common::set_filter_state::v3::filter_state_value::SharedWithUpstream;
-use envoy_types::pb::envoy::extensions::filters::http::set_filter_state::v3::Config as HttpFilterState;
-use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
-use sluice_model::HBONE_PORT;
+use envoy_types::pb::envoy::config::listener::v3::{Listener, ListenerFilter};
 
-use super::address::{additional, wildcards};
 use super::inspector::{any_of, http_inspector, original_dst, tls_inspector};
-use super::outbound::exact_balance;
 use super::protocol_detection::PortProtocol;
-use super::waypoint_chains::{CONNECT_AUTHORITY_FILTER, WaypointPort, direct_chains};
+use super::waypoint_chains::{WaypointPort, direct_chains};
 use super::waypoint_matcher::{dispatch_by_address, workload_ranges};
-use crate::address::address;
-use crate::cluster::{HboneSettings, mutual_tls};
-use crate::filter::{build_tunnel_manager, hcm_filter, listener_access_log, router, waypoint_peer_metadata};
-use crate::filter_config::http_filter;
-use crate::filter_state::{
-    CONNECT_AUTHORITY, LOCAL_PRINCIPAL, ORIGINAL_DESTINATION, ORIGINAL_SOURCE, PEER_PRINCIPAL, filter_state,
-    text_factory,
-};
-use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ListenerClass, ListenerSettings};
-use crate::name::{CONNECT_TERMINATE, MAIN_INTERNAL};
+use crate::filter::listener_access_log;
+use crate::listener_settings::{ListenerClass, ListenerSettings};
+use crate::name::MAIN_INTERNAL;
 use crate::security::PolicyFilters;
-use crate::wire::{any, boolean};
-
-/// The listener of a waypoint or sidecar that terminates tunnels, and sends the connections in them to the listener
-/// `main_internal` (N23, N25).
-#[must_use]
-pub fn build_connect_terminate(settings: &ListenerSettings) -> Listener {
-    let trust_domains = match settings.security.any_trust_domain {
-        true => Vec::new(),
-        false => HboneSettings::new(&settings.mesh).trust_domains,
-    };
-    let tls = DownstreamTlsContext {
-        common_tls_context: Some(mutual_tls(settings.security.compliance, &trust_domains, None)),
-        require_client_certificate: Some(boolean(true)),
-        ..DownstreamTlsContext::default()
-    };
-    let mut filters = Vec::new();
-    if settings.profile.has(HTTP_METADATA_EXCHANGE) {
-        filters.push(http_filter("waypoint_downstream_peer_metadata", waypoint_peer_metadata(true)));
-    }
-    filters.extend([http_filter(CONNECT_AUTHORITY_FILTER, any(&tunnel_state(settings))), router(settings)]);
-    let manager = build_tunnel_manager(settings, CONNECT_TERMINATE, connect_routes(), filters);
-    let addresses = wildcards(settings.profile.families);
-    let port = u32::from(HBONE_PORT);
-    Listener {
-        name: CONNECT_TERMINATE.to_owned(),
-        address: addresses.first().map(|first| address(first, port)),
-        additional_addresses: additional(addresses.get(1..).unwrap_or_default(), port),
-        filter_chains: vec![FilterChain {
-            name: "default".to_owned(),
-            transport_socket: Some(TransportSocket {
-                name: "tls".to_owned(),
-                config_type: Some(ConfigType::TypedConfig(any(&tls))),
-            }),
-            filters: vec![hcm_filter(&manager)],
-            ..FilterChain::default()
-        }],
-        // ztunnel has few connections with many tunnels each, which must not be on one worker thread.
-        connection_balance_config: exact_balance(true),
-        access_log: listener_access_log(settings, ListenerClass::Inbound),
-        ..Listener::default()
-    }
-}
-
-/// The route of CONNECT requests.
-fn connect_routes() -> RouteConfiguration {
-    let upgrade = UpgradeConfig {
-        upgrade_type: "CONNECT".to_owned(),
-        connect_config: Some(ConnectConfig::default()),
-        ..UpgradeConfig::default()
-    };
-    let action = RouteAction {
-        cluster_specifier: Some(ClusterSpecifier::Cluster(MAIN_INTERNAL.to_owned())),
-        upgrade_configs: vec![upgrade],
-        ..RouteAction::default()
-    };
-    let route = Route {
-        r#match: Some(RouteMatch {
-            path_specifier: Some(PathSpecifier::ConnectMatcher(ConnectMatcher {})),
-            ..RouteMatch::default()
-        }),
-        action: Some(Action::Route(action)),
-        ..Route::default()
-    };
-    RouteConfiguration {
-        name: "default".to_owned(),
-        virtual_hosts: vec![VirtualHost {
-            name: "default".to_owned(),
-            domains: vec!["*".to_owned()],
-            routes: vec![route],
-            ..VirtualHost::default()
-        }],
-        ..RouteConfiguration::default()
-    }
-}
-
-/// The facts of a tunnel that the listeners behind it read.
-fn tunnel_state(settings: &ListenerSettings) -> HttpFilterState {
-    let text = text_factory(settings);
-    let values = [
-        (ORIGINAL_DESTINATION, "%REQ(:AUTHORITY)%", ""),
-        (CONNECT_AUTHORITY, "%REQ(:AUTHORITY)%", text),
-        (ORIGINAL_SOURCE, "%DOWNSTREAM_REMOTE_ADDRESS%", ""),
-        (PEER_PRINCIPAL, "%DOWNSTREAM_PEER_URI_SAN%", text),
-        (LOCAL_PRINCIPAL, "%DOWNSTREAM_LOCAL_URI_SAN%", text),
-    ];
-    let value = |(key, format, factory)| filter_state(key, format, factory, SharedWithUpstream::Once);
-    HttpFilterState { on_request_headers: values.into_iter().map(value).collect(), ..HttpFilterState::default() }
-}
 
 /// Inputs of the listener `main_internal`, without the chains of services.
 #[derive(Clone, Copy, Debug)]

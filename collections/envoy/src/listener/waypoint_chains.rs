@@ -12,6 +12,7 @@ use sluice_model::{
     ServicePort, ServiceSource, Text, VirtualService,
 };
 
+use super::connect_terminate::CONNECT_AUTHORITY_FILTER;
 use super::dynamic_dns;
 use super::inbound::operation;
 use super::protocol_detection::{PortProtocol, port_protocol};
@@ -27,9 +28,6 @@ use crate::route::{TableKind, WaypointDestination, build_header, build_route_to,
 use crate::security::{PolicyFilters, PolicySteps};
 use crate::stat_name::StatNameValues;
 use crate::wire::any;
-
-/// Name of the filter that keeps the destination of a tunnel.
-pub(super) const CONNECT_AUTHORITY_FILTER: &str = "connect_authority";
 
 /// How a service of a waypoint uses a port number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
