@@ -22,6 +22,8 @@ const FIELD_MANAGER: &str = "istio-operator";
 const MAX_ATTEMPTS: u32 = 4;
 /// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an object is restored that something else, such as a controller that writes its status, changes meanwhile.
+const MAX_RESTORATIONS: u32 = 10;
 
 /// A cluster.
 pub struct TargetCluster {
@@ -160,6 +162,19 @@ impl TargetCluster {
 
     /// Restores an object as it was, also which program has applied which field. The object may have been removed meanwhile.
     pub(crate) async fn restore(&self, before: &KubeObject) -> Result<(), InstallError> {
+        let mut attempt = 1;
+        loop {
+            let is_conflict = |error: &InstallError| {
+                matches!(error, InstallError::Request { cause: RequestError::Status { code: 409, .. }, .. })
+            };
+            match self.try_restore(before).await {
+                Err(error) if is_conflict(&error) && attempt < MAX_RESTORATIONS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_restore(&self, before: &KubeObject) -> Result<(), InstallError> {
         let key = before.key();
         let path = self.path(key).await?.ok_or_else(|| not_served(key))?;
         let mut json = before.json().clone();

@@ -22,6 +22,8 @@ struct Stored {
     writes: Vec<String>,
     /// The end of the path of an object that cannot be written.
     refused: &'static str,
+    /// Number of further writes that fail because something else has changed the object meanwhile.
+    conflicts: usize,
 }
 
 impl Stored {
@@ -37,6 +39,10 @@ impl Stored {
         let body: Json = serde_json::from_slice(body).unwrap_or_default();
         if *method != Method::GET && !self.refused.is_empty() && path.ends_with(self.refused) {
             return (422, json!({"kind": "Status", "code": 422, "message": "invalid"}));
+        }
+        if *method == Method::PUT && self.conflicts > 0 {
+            self.conflicts -= 1;
+            return (409, json!({"kind": "Status", "code": 409, "message": "the object has been modified"}));
         }
         match *method {
             Method::GET => self.objects.get(path).map_or(missing, |object| (200, object.clone())),
@@ -170,4 +176,26 @@ async fn a_failure_of_the_undo_is_reported_and_does_not_stop_it() {
     assert_eq!(failures, ["ConfigMap mesh/gateway: 422: invalid"]);
     assert_eq!((undone.restored, undone.removed), (2, 1));
     assert_eq!(values(&stored), owned(&[("changed", "old"), ("gateway", "new"), ("kept", "new"), ("obsolete", "old")]));
+}
+
+#[tokio::test]
+async fn an_object_that_a_controller_writes_meanwhile_is_restored() {
+    let (cluster, stored) = cluster(&BEFORE, "");
+    let (_, journal, _) = run(&cluster).await;
+    stored.lock().expect("no panic").conflicts = 3;
+    let undone = journal.undo(&cluster, &mut |_| {}).await;
+    assert_eq!((undone.restored, undone.removed, undone.failures.len()), (3, 1, 0));
+    assert_eq!(values(&stored), owned(&BEFORE));
+}
+
+#[tokio::test]
+async fn an_object_that_changes_all_the_time_is_a_failure_of_the_undo() {
+    let (cluster, stored) = cluster(&BEFORE, "");
+    let (_, journal, _) = run(&cluster).await;
+    stored.lock().expect("no panic").conflicts = usize::MAX;
+    let undone = journal.undo(&cluster, &mut |_| {}).await;
+    let failures: Vec<String> = undone.failures.iter().map(ToString::to_string).collect();
+    // The deleted object is created, which conflicts with nothing.
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains("409: the object has been modified")), "{failures:?}");
 }
