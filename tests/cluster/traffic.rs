@@ -236,18 +236,18 @@ async fn replicas_are_replaced_without_a_failed_request() -> Result<()> {
 }
 
 /// Replaces a pod, so that its proxy connects to another control plane. A pod with an application gets no request from its end
-/// until its proxy is ready: `observer` is the pod whose proxy sends requests to it.
-async fn move_pod(mesh: &mut ClusterMesh<'_>, name: &str, observer: Option<&str>, discovery: SocketAddr) -> Result<()> {
+/// until its proxy is ready: `senders` are the pods whose proxies send requests to it.
+async fn move_pod(mesh: &mut ClusterMesh<'_>, name: &str, senders: &[&str], discovery: SocketAddr) -> Result<()> {
     mesh.set_ready(name, false).await?;
-    let observer = observer.map(|observer| mesh.pods.shared(observer));
+    let senders: Vec<_> = senders.iter().map(|sender| mesh.pods.shared(sender)).collect();
     let observed = async |ip: Ipv4Addr, is_expected: bool| -> Result<()> {
-        let Some(observer) = &observer else { return Ok(()) };
-        let envoy = observer.envoy.as_ref().context("the observer has an Envoy")?;
         let healthy = format!("{ip}:8080::health_flags::healthy");
-        until(&format!("the endpoint of {name} is healthy: {is_expected}"), async || {
-            Ok(envoy.admin("/clusters").await?.contains(&healthy) == is_expected)
-        })
-        .await
+        for sender in &senders {
+            let envoy = sender.envoy.as_ref().context("the sender has an Envoy")?;
+            let step = format!("the endpoint of {name} is healthy for {}: {is_expected}", sender.workload.name);
+            until(&step, async || Ok(envoy.admin("/clusters").await?.contains(&healthy) == is_expected)).await?;
+        }
+        Ok(())
     };
     observed(mesh.pods.pod(name).net.ip, false).await?;
     mesh.replace(name, discovery).await?;
@@ -270,7 +270,8 @@ async fn namespaces_move_between_revisions_and_back_without_a_failed_request() -
         Workload::new("tea-2", "tea", DELTA),
     ];
     mesh.deploy(&workloads, old.address()).await?;
-    for name in ["client-1", "client-2"] {
+    let clients = ["client-1", "client-2"];
+    for name in clients {
         reaches_tea(&mesh, name).await?;
     }
     let call = mesh.get("shop", "tea").await?;
@@ -278,13 +279,13 @@ async fn namespaces_move_between_revisions_and_back_without_a_failed_request() -
     for (to, from) in [(&new, &old), (&old, &new)] {
         // The namespace of the application: each pod in turn, while both clients send requests.
         let mut requests = 0;
-        for (name, observer) in
-            [("tea-1", Some("client-1")), ("tea-2", Some("client-1")), ("client-1", None), ("client-2", None)]
-        {
-            let senders = ["client-1", "client-2"].into_iter().filter(|sender| *sender != name);
+        for name in ["tea-1", "tea-2", "client-1", "client-2"] {
+            let is_client = clients.contains(&name);
+            let senders: Vec<&str> = clients.into_iter().filter(|sender| *sender != name).collect();
             let streams: Vec<Stream> =
-                senders.map(|sender| Stream::new(mesh.pods.shared(sender), call.clone(), "tea v1")).collect();
-            let moving = move_pod(&mut mesh, name, observer, to.address());
+                senders.iter().map(|sender| Stream::new(mesh.pods.shared(sender), call.clone(), "tea v1")).collect();
+            let observers = if is_client { &[][..] } else { &senders[..] };
+            let moving = move_pod(&mut mesh, name, observers, to.address());
             requests += under_load(&streams, moving).await?.1;
             let namespace = mesh.pods.pod(name).workload.namespace;
             until(&format!("{name} is connected to the other revision"), async || to.serve(name, namespace).await)
@@ -299,7 +300,7 @@ async fn namespaces_move_between_revisions_and_back_without_a_failed_request() -
     }
 
     // The other revision is removed.
-    let streams = ["client-1", "client-2"].map(|name| Stream::new(mesh.pods.shared(name), call.clone(), "tea v1"));
+    let streams = clients.map(|name| Stream::new(mesh.pods.shared(name), call.clone(), "tea v1"));
     let removed = async {
         for (name, replica) in new.running {
             let code = replica.server.stop(STOP_TIMEOUT).await?;
