@@ -7,7 +7,7 @@ mod trace_sink;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use sluice_testkit::server::request;
 
@@ -102,10 +102,10 @@ async fn until_idle(process: &Process) -> Result<()> {
         let before = process.cpu()?;
         tokio::time::sleep(IDLE_CHECK).await;
         if process.cpu()? - before < IDLE_CPU_SECONDS {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+    bail!("the server is not idle after {} s", MAX_IDLE_WAIT.as_secs())
 }
 
 /// Asks a question several times, one time after the other.
