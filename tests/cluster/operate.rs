@@ -8,7 +8,8 @@ use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::cluster::Cluster;
 
 use crate::fixture::{
-    ALL, RunningControlPlane, SYSTEM, create_node, create_pod, service, start, start_with_crds, until, virtual_service,
+    ALL, RunningControlPlane, SYSTEM, apply_templates, create_node, create_pod, service, start, start_with_crds, until,
+    virtual_service,
 };
 use crate::webhooks::{create_pod as inject_pod, start_with_webhooks};
 
@@ -240,5 +241,41 @@ async fn report_of_a_cluster_names_its_secrets_without_their_data() -> Result<()
         }
     }
     assert!(secrets.contains("name: tls-cart") && secrets.contains("f:tls.key"), "{secrets}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waypoint_is_applied_enrolled_and_deleted() -> Result<()> {
+    let Some(cluster) = start_with_crds(ALL).await? else { return Ok(()) };
+    cluster.install_crds("gateway-api.yaml", ALL).await?;
+    cluster.create_namespace("shop", json!({"istio.io/dataplane-mode": "ambient"})).await?;
+    apply_templates(&cluster, &["injector"], &[]).await?;
+    let variables = [("POD_NAME", "istiod-1"), ("PILOT_ENABLE_AMBIENT", "true")];
+    let _control_plane = RunningControlPlane::start_with(&cluster, cluster.address(), &variables).await?;
+
+    let applied =
+        succeeds(&cluster, &["waypoint", "apply", "-n", "shop", "--enroll-namespace", "--for", "service"]).await?;
+    assert!(applied.contains("✅ waypoint shop/waypoint applied"), "{applied}");
+    assert!(!applied.contains("Warning"), "the namespace is in ambient mode: {applied}");
+    let namespace = cluster.get("v1", "Namespace", "", "shop").await?.context("the namespace exists")?;
+    assert_eq!(namespace["metadata"]["labels"]["istio.io/use-waypoint"], "waypoint");
+    until("the control plane deploys the waypoint", async || {
+        Ok(cluster.get("apps/v1", "Deployment", "shop", "waypoint").await?.is_some())
+    })
+    .await?;
+    until("the control plane accepts the waypoint", async || {
+        let shown = succeeds(&cluster, &["waypoint", "status", "-n", "shop", "--wait=false", "-o", "json"]).await?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        let conditions = shown[0]["status"]["conditions"].as_array().into_iter().flatten();
+        Ok(conditions.into_iter().any(|it| it["type"] == "Accepted" && it["status"] == "True"))
+    })
+    .await?;
+    let listed = succeeds(&cluster, &["waypoint", "list", "-n", "shop"]).await?;
+    let row: Vec<&str> = listed.lines().nth(1).context("a row")?.split_whitespace().collect();
+    assert_eq!(row[..3], ["waypoint", "default", "service"], "{listed}");
+
+    let deleted = succeeds(&cluster, &["waypoint", "delete", "waypoint", "-n", "shop"]).await?;
+    assert_eq!(deleted, "waypoint shop/waypoint deleted\n");
+    assert!(cluster.get("gateway.networking.k8s.io/v1", "Gateway", "shop", "waypoint").await?.is_none());
     Ok(())
 }

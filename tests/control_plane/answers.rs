@@ -20,3 +20,4 @@ mod waypoints;
 mod why;
 mod why_not;
 mod xds;
+mod ztunnels;

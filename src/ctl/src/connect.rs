@@ -220,8 +220,9 @@ pub(crate) enum Ztunnels {
     TheOnly,
 }
 
-/// A ztunnel, and the name and namespace of the pod that was named in its place.
+/// A ztunnel with its pod, and the name and namespace of the pod that was named in its place.
 pub(crate) struct FoundZtunnel {
+    pub(crate) pod: PodReference,
     pub(crate) ztunnel: PodEndpoint,
     pub(crate) workload: Option<(String, String)>,
 }
@@ -229,25 +230,25 @@ pub(crate) struct FoundZtunnel {
 /// Forwards the admin port of a ztunnel: of the named one, or of that on the node of the named pod.
 pub(crate) fn connect_to_ztunnel(target: &ZtunnelTarget<'_>, which: Ztunnels) -> Result<FoundZtunnel, QueryError> {
     let requester = Requester::new(None, None)?;
-    let (endpoint, workload) = requester.runtime.block_on(async {
+    let (endpoint, found) = requester.runtime.block_on(async {
         let cluster = KubeconfigCluster::connect(target.cluster).await?;
         let found = cluster.find_ztunnel(target, which == Ztunnels::TheOnly).await?;
-        Ok::<_, QueryError>((forward(&cluster, &found.pod, target.port).await?, found.workload))
+        Ok::<_, QueryError>((forward(&cluster, &found.pod, target.port).await?, found))
     })?;
-    Ok(FoundZtunnel { ztunnel: PodEndpoint { endpoint, requester }, workload })
+    Ok(FoundZtunnel { pod: found.pod, ztunnel: PodEndpoint { endpoint, requester }, workload: found.workload })
 }
 
 /// Forwards the admin ports of the named ztunnel, or of all.
-pub(crate) fn connect_to_ztunnels(target: &ZtunnelTarget<'_>) -> Result<Vec<PodEndpoint>, QueryError> {
+pub(crate) fn connect_to_ztunnels(target: &ZtunnelTarget<'_>) -> Result<Vec<FoundZtunnel>, QueryError> {
     if target.pod.is_some() || target.node.is_some() {
-        return Ok(vec![connect_to_ztunnel(target, Ztunnels::First)?.ztunnel]);
+        return Ok(vec![connect_to_ztunnel(target, Ztunnels::First)?]);
     }
     let pods = Requester::new(None, None)?.runtime.block_on(async {
         KubeconfigCluster::connect(target.cluster).await?.ztunnels(&target.cluster.istio_namespace).await
     })?;
     let one = |pod: PodReference| {
         let name = format!("{}.{}", pod.name, pod.namespace);
-        Ok(connect_to_ztunnel(&ZtunnelTarget { pod: Some(&name), ..*target }, Ztunnels::First)?.ztunnel)
+        connect_to_ztunnel(&ZtunnelTarget { pod: Some(&name), ..*target }, Ztunnels::First)
     };
     pods.into_iter().map(|ztunnel| one(ztunnel.pod)).collect()
 }

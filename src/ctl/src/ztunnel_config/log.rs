@@ -7,7 +7,7 @@ use http::Method;
 use super::EXIT_NOT_FOUND;
 use super::args::ZtunnelLogArgs;
 use crate::answer_output::fail;
-use crate::connect::{QueryError, connect_to_ztunnels};
+use crate::connect::{FoundZtunnel, QueryError, connect_to_ztunnels};
 
 /// Levels of Envoy, each with the level of ztunnel.
 const LEVELS: [(&str, &str); 8] = [
@@ -32,9 +32,12 @@ pub(super) fn run(args: &ZtunnelLogArgs, out: &mut dyn Write, errors: &mut dyn W
     let levels = if args.reset { "info".to_owned() } else { levels.join(",") };
     let reset = if args.reset { "true" } else { "" };
     let mut code = 0;
-    for ztunnel in ztunnels {
+    for FoundZtunnel { pod, ztunnel, .. } in ztunnels {
         match ztunnel.request(Method::POST, "/logging", &[("level", &levels), ("reset", reset)], String::new()) {
-            Ok(answer) => writeln!(out, "{}:\n{}", ztunnel.name(), String::from_utf8_lossy(&answer))?,
+            Ok(answer) => {
+                let answer = String::from_utf8_lossy(&answer);
+                writeln!(out, "{}.{}:\n{}", pod.name, pod.namespace, answer.trim_end())?;
+            }
             Err(error) => code = fail(&error, EXIT_NOT_FOUND, errors)?,
         }
     }
