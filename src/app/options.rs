@@ -73,6 +73,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
             writes_conditions: writes_conditions(config),
+            direct_gateways: !config.features.ingress_waypoints,
         }),
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: reads_cluster(config),

@@ -11,6 +11,7 @@ mod metadata;
 mod networks;
 mod part;
 mod segments;
+mod through_waypoint;
 mod totals;
 
 pub use assignment::build_assignment;
@@ -18,6 +19,7 @@ pub use client::{EndpointClient, Tier, tier, tier_of_service, tiers_of_mesh, tie
 pub use inputs::{AssignmentInputs, Backend};
 pub(crate) use metadata::canonical_service;
 pub use segments::{AssignmentSegments, build_frames, build_head, build_part};
+pub use through_waypoint::{WaypointInstances, build_assignment_through_waypoints};
 pub use totals::AssignmentTotals;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The collections that outputs and scopes are derived from, and which of them each output reads.
 
 use sluice_engine::{Collection, Index};
+use sluice_envoy::cluster::ClusterSettings;
 use sluice_model::{
     DestinationRule, Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Proxy,
     ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
@@ -9,6 +10,7 @@ use sluice_model::{
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
+use crate::outputs::endpoints::ingress_waypoints::IngressWaypoints;
 use crate::outputs::endpoints::waypoints::{
     WaypointClients, WaypointOutputInputs, derive_clients, derive_settings, derive_waypoint_assignments,
 };
@@ -113,6 +115,10 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) ambient: Option<Ambient<'s>>,
     /// Connected waypoints, and what they serve, in ambient mode.
     pub(crate) waypoints: Option<WaypointProxies<'s>>,
+    /// Settings that endpoint assignments depend on: one record.
+    pub(crate) endpoint_settings: Collection<'s, (), ClusterSettings>,
+    /// Services that gateways reach through waypoints, in ambient mode.
+    pub(crate) ingress_waypoints: Option<IngressWaypoints<'s>>,
     /// The Secrets that each proxy may read.
     pub(crate) secrets: Secrets<'s>,
     /// The pull secrets of extension images that each proxy may use.
@@ -197,6 +203,7 @@ impl<'s> GraphContext<'s> {
             auto_passthrough: &self.routers.auto_passthrough,
             listener_facts: &self.attached.facts,
             rare_tiers: &self.rare_tiers.needed,
+            ingress_tiers: self.ingress_waypoints.as_ref().map(|ingress| &ingress.tiers),
             reach_views: [&self.reach, &self.waypoint_reach].map(|reach| reach.as_ref().map(|reach| &reach.views)),
         }
     }
@@ -258,14 +265,14 @@ impl<'s> GraphContext<'s> {
 
     fn endpoint_inputs(&self) -> EndpointInputs<'_, 's> {
         EndpointInputs {
-            options: &self.options,
-            mesh: &self.mesh,
+            settings: &self.endpoint_settings,
             proxies: &self.proxies,
             rare_tiers: &self.rare_tiers,
             auto_passthrough: &self.routers.auto_passthrough,
             hosts: &self.hosts,
             destinations: self.destination_inputs(),
             endpoints: self.endpoint_lookup_inputs(),
+            ingress_waypoints: self.ingress_waypoints.as_ref(),
         }
     }
 

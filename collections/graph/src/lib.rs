@@ -64,6 +64,8 @@ pub use visibility::{
 
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
+use outputs::endpoints::derive_endpoint_settings;
+use outputs::endpoints::ingress_waypoints::IngressWaypoints;
 use proxies::policies::PolicyIndex;
 use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
@@ -75,6 +77,7 @@ use proxies::{
 use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, network_gateways, services};
 use traffic::ambient::AmbientInputs;
+use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
@@ -125,7 +128,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let large = endpoints::derive_large_services(&objects, &facts, &services_by_host, &entries, options);
         let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, &large, options);
         let listed = endpoints::derive_endpoints(&facts, &large, &slices, &entries);
-        let endpoints = ServiceEndpoints { listed, large, chunks: slices.chunks.clone() };
+        let endpoints = ServiceEndpoints::new(listed, large, slices.chunks.clone());
         let identities = endpoints::derive_identities(&services, &endpoints);
 
         let locations = registry::locations::derive_locations(&services, &endpoints, options);
@@ -218,6 +221,21 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             })
         });
 
+        let endpoint_settings = derive_endpoint_settings(&mesh, options);
+        let routed_ambient =
+            ambient.as_ref().filter(|_| options.ambient.is_some_and(|ambient| !ambient.direct_gateways));
+        let ingress_waypoints = routed_ambient.map(|ambient| {
+            let destinations = DestinationInputs {
+                services: &services,
+                services_by_host: &services_by_host,
+                rules_by_host: &destination_rules_by_host,
+                rule_policy: &rule_policy,
+                selections: &selections,
+                sidecars: &sidecars,
+            };
+            IngressWaypoints::new(ambient, &endpoint_settings, &destinations)
+        });
+
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
@@ -288,6 +306,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             trust_bundle: raw.trust_bundle,
             ambient,
             waypoints,
+            endpoint_settings,
+            ingress_waypoints,
             secrets,
             pulls,
         };

@@ -181,6 +181,8 @@ pub struct AmbientOptions {
     pub dry_run_policies: bool,
     /// Conditions are written into the statuses of objects (`AMBIENT_ENABLE_STATUS`).
     pub writes_conditions: bool,
+    /// Gateways never send through waypoints (`ENABLE_INGRESS_WAYPOINT_ROUTING=false`).
+    pub direct_gateways: bool,
 }
 
 /// Settings of the Gateway API.

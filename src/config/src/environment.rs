@@ -27,6 +27,9 @@ pub struct Features {
     /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint accept traffic only from its
     /// instances, unless a policy says otherwise.
     pub allows_waypoints: bool,
+    /// `ENABLE_INGRESS_WAYPOINT_ROUTING`: in ambient mode, gateways send through the waypoints of services with the label
+    /// `istio.io/ingress-use-waypoint`.
+    pub ingress_waypoints: bool,
     /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel receives dry-run policies.
     pub dry_run_policies: bool,
     /// `PILOT_ENABLE_IP_AUTOALLOCATE`: addresses are allocated to hosts of ServiceEntries that have none, and written to
@@ -266,6 +269,7 @@ impl Features {
             untaints_nodes: variables.flag("PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS", false),
             node_taint: variables.text_or("PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME", "cni.istio.io/not-ready").into(),
             allows_waypoints: variables.flag("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", false),
+            ingress_waypoints: variables.flag("ENABLE_INGRESS_WAYPOINT_ROUTING", true),
             dry_run_policies: variables.flag("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", false),
             dual_stack: variables.flag("ISTIO_DUAL_STACK", false),
             http3: variables.flag("PILOT_ENABLE_QUIC_LISTENERS", false),

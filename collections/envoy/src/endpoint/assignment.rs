@@ -11,8 +11,13 @@ use super::part::AssignmentPart;
 #[must_use]
 pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoadAssignment {
     let rules = LocalityRules::new(inputs);
-    let mut part = AssignmentPart::new(inputs, &rules);
-    let groups = frames(&rules, &part.totals).into_iter();
+    let part = AssignmentPart::new(inputs, &rules);
+    assemble(part, &rules, name)
+}
+
+/// The assignment of all endpoints of a part.
+pub(super) fn assemble(mut part: AssignmentPart, rules: &LocalityRules<'_>, name: &str) -> ClusterLoadAssignment {
+    let groups = frames(rules, &part.totals).into_iter();
     let endpoints = groups.map(|frame| {
         let endpoints = part.endpoints.remove(&frame.key).unwrap_or_default();
         frame.message(endpoints)

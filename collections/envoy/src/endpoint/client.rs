@@ -63,6 +63,8 @@ pub struct EndpointClient {
     pub no_hbone: bool,
     /// Whether it is the waypoint of the service: it sends HBONE to all endpoints that accept it, and never mutual TLS.
     pub waypoint: bool,
+    /// Whether it is a gateway that sends through the waypoints of services that ask for it.
+    pub through_waypoints: bool,
 }
 
 impl EndpointClient {
@@ -103,6 +105,12 @@ impl EndpointClient {
     #[must_use]
     pub fn as_waypoint(self) -> Self {
         Self { waypoint: true, ..self }
+    }
+
+    /// The same client as a gateway that sends through the waypoints of services.
+    #[must_use]
+    pub fn through_waypoints(self) -> Self {
+        Self { through_waypoints: true, ..self }
     }
 
     /// The value of a label of the client: of its topology or of its own labels.

@@ -1,6 +1,6 @@
 //! An endpoint of an assignment.
 
-use envoy_types::pb::envoy::config::core::v3::HealthStatus;
+use envoy_types::pb::envoy::config::core::v3::{HealthStatus, Metadata};
 use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
@@ -61,12 +61,7 @@ fn health(endpoint: &Endpoint) -> Health {
 
 /// The message of an endpoint.
 pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -> LbEndpoint {
-    let status = match health(endpoint) {
-        Health::Unknown => HealthStatus::Unknown,
-        Health::Healthy => HealthStatus::Healthy,
-        Health::Unhealthy => HealthStatus::Unhealthy,
-        Health::Draining | Health::Terminating => HealthStatus::Draining,
-    };
+    let status = health_status(endpoint);
     let settings = inputs.settings;
     let waypoint = inputs.client.waypoint;
     if (settings.sends_hbone || waypoint)
@@ -75,7 +70,11 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
         // Mutual TLS has precedence if the endpoint accepts both, except at a waypoint.
         && (waypoint || endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
     {
-        return over_hbone(endpoint, status, if waypoint { None } else { Some(by_hbone()) }, mtls && waypoint);
+        let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+        let local = join_port(first, endpoint.port);
+        let metadata = metadata::metadata(endpoint, mtls && waypoint);
+        let matched = if waypoint { None } else { Some(by_hbone()) };
+        return over_hbone(endpoint, status, &Tunnel { local: &local, waypoint: None }, metadata, matched);
     }
     let mut addresses = endpoint.addresses.iter();
     let first = addresses.next().map_or("", |address| address.as_str());
@@ -95,14 +94,44 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
     }
 }
 
+fn health_status(endpoint: &Endpoint) -> HealthStatus {
+    match health(endpoint) {
+        Health::Unknown => HealthStatus::Unknown,
+        Health::Healthy => HealthStatus::Healthy,
+        Health::Unhealthy => HealthStatus::Unhealthy,
+        Health::Draining | Health::Terminating => HealthStatus::Draining,
+    }
+}
+
+/// Where a connection over HBONE leads to.
+struct Tunnel<'a> {
+    /// The address and port that the connection in the tunnel is for.
+    local: &'a str,
+    /// The address and port of the waypoint that ends the tunnel, if it is not `local` itself.
+    waypoint: Option<&'a str>,
+}
+
+/// An instance of a waypoint, which ends the tunnel of connections to a service at `local`.
+pub(super) fn through_waypoint(endpoint: &Endpoint, local: &str) -> LbEndpoint {
+    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+    let waypoint = join_port(first, endpoint.port);
+    let tunnel = Tunnel { local, waypoint: Some(&waypoint) };
+    over_hbone(endpoint, health_status(endpoint), &tunnel, metadata::metadata(endpoint, false), Some(by_hbone()))
+}
+
 /// An endpoint behind the internal listener for HBONE. The transport socket is selected by `matched`, if the cluster
 /// has several.
-fn over_hbone(endpoint: &Endpoint, status: HealthStatus, matched: Option<Struct>, mtls: bool) -> LbEndpoint {
-    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
-    let target = join_port(first, endpoint.port);
-    let mut metadata = metadata::metadata(endpoint, mtls);
-    let original_dst = structure([("local", string_value(&target))]);
+fn over_hbone(
+    endpoint: &Endpoint,
+    status: HealthStatus,
+    tunnel: &Tunnel<'_>,
+    mut metadata: Metadata,
+    matched: Option<Struct>,
+) -> LbEndpoint {
+    let waypoint = tunnel.waypoint.map(|waypoint| ("waypoint", string_value(waypoint)));
+    let original_dst = structure([("local", string_value(tunnel.local))].into_iter().chain(waypoint));
     metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), original_dst);
+    let target = tunnel.waypoint.unwrap_or(tunnel.local);
     if let Some(matched) = matched {
         metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), matched);
     }
@@ -111,7 +140,7 @@ fn over_hbone(endpoint: &Endpoint, status: HealthStatus, matched: Option<Struct>
         load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
         metadata: Some(metadata),
         host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
-            address: Some(internal_address(CONNECT_ORIGINATE, &target)),
+            address: Some(internal_address(CONNECT_ORIGINATE, target)),
             ..EnvoyEndpoint::default()
         })),
     }

@@ -67,6 +67,11 @@ impl<'a> LocalityRules<'a> {
         Self { client, policy, rule }
     }
 
+    /// Without weights and priorities by the place of the client.
+    pub(super) fn without_places(self) -> Self {
+        Self { rule: LocalityRule::None, ..self }
+    }
+
     /// The policy of the rule for the port or subset.
     pub(super) fn policy(&self) -> Option<&TrafficPolicy> {
         self.policy.as_ref()

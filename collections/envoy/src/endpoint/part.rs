@@ -16,22 +16,28 @@ use crate::cluster::sends_unhealthy;
 ///
 /// All that depends on an endpoint alone is decided here, so that the parts of an assignment are independent of each
 /// other. The rest follows from the sums: see [`super::frame`].
+#[derive(Default)]
 pub(super) struct AssignmentPart {
     pub(super) endpoints: BTreeMap<GroupKey, Vec<LbEndpoint>>,
     pub(super) totals: AssignmentTotals,
 }
 
+/// Whether an assignment has endpoints that are not ready.
+pub(super) fn has_unhealthy(inputs: &AssignmentInputs<'_>, rules: &LocalityRules<'_>) -> bool {
+    let outlier = rules.policy().and_then(|policy| policy.outlier_detection.as_ref());
+    // With panic routing, Envoy would send traffic to unready endpoints, so they are left out if a rule enables it.
+    let by_default = || outlier.is_none_or(|outlier| outlier.min_health_percent <= 0);
+    sends_unhealthy(inputs.settings, inputs.service)
+        || inputs.settings.switches.sends_unhealthy_by_default && by_default()
+}
+
 impl AssignmentPart {
     pub(super) fn new(inputs: &AssignmentInputs<'_>, rules: &LocalityRules<'_>) -> Self {
-        let outlier = rules.policy().and_then(|policy| policy.outlier_detection.as_ref());
-        // With panic routing, Envoy would send traffic to unready endpoints, so they are left out if a rule enables it.
-        let by_default = || outlier.is_none_or(|outlier| outlier.min_health_percent <= 0);
-        let unhealthy = sends_unhealthy(inputs.settings, inputs.service)
-            || inputs.settings.switches.sends_unhealthy_by_default && by_default();
+        let unhealthy = has_unhealthy(inputs, rules);
         let declared_tls = inputs.rule.and_then(|rule| rule.tls_mode(inputs.subset, inputs.port.port));
         let labels = inputs.rule.and_then(|rule| rule.subset(inputs.subset)).map(|subset| &subset.labels);
         let scale = networks::scale(inputs.gateways);
-        let mut part = Self { endpoints: BTreeMap::new(), totals: AssignmentTotals::default() };
+        let mut part = Self::default();
         for backend in inputs.backends {
             let endpoint = backend.endpoint;
             if endpoint.port_name != inputs.port.name
@@ -50,7 +56,8 @@ impl AssignmentPart {
         part
     }
 
-    fn push(
+    /// Adds an endpoint with its message.
+    pub(super) fn push(
         &mut self,
         inputs: &AssignmentInputs<'_>,
         rules: &LocalityRules<'_>,

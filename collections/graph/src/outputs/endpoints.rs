@@ -1,6 +1,7 @@
 //! Endpoint assignments (S07, N16, N17).
 
 mod client_service;
+pub(crate) mod ingress_waypoints;
 mod large;
 mod lookup;
 pub(crate) mod waypoints;
@@ -24,6 +25,7 @@ use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinat
 use crate::traffic::gateways::routers::Router;
 use crate::views::Overlay;
 use client_service::ClientService;
+use ingress_waypoints::IngressWaypoints;
 pub(crate) use lookup::EndpointLookupInputs;
 pub(in crate::outputs) use lookup::{EndpointList, EndpointLookup};
 
@@ -35,7 +37,9 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
         let own = client.tiers.iter().map(|tier| Layer { view: view.clone(), profile: of_tier(tier) });
         return own.chain(outbound_layers(client)).collect();
     }
-    outbound_layers(client)
+    let mut layers = ingress_waypoints::layers(client);
+    layers.extend(outbound_layers(client));
+    layers
 }
 
 /// The layers of the assignments of outbound clusters.
@@ -51,10 +55,8 @@ fn outbound_layers(client: &LayerFacts<'_>) -> Vec<Layer> {
 
 /// Inputs of the derivation of endpoint assignments.
 pub(crate) struct EndpointInputs<'a, 's> {
-    /// Settings fixed at start-up.
-    pub(crate) options: &'a GraphOptions,
-    /// The mesh config: one record.
-    pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// Settings that assignments depend on: one record.
+    pub(crate) settings: &'a Collection<'s, (), ClusterSettings>,
     /// Connected proxies.
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     /// Which of them are clients of a rare tier.
@@ -67,6 +69,23 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) destinations: DestinationInputs<'a, 's>,
     /// Endpoints of services, with what decides whether they accept mutual TLS.
     pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
+    /// Services that gateways reach through waypoints, in ambient mode.
+    pub(crate) ingress_waypoints: Option<&'a IngressWaypoints<'s>>,
+}
+
+/// Settings that endpoint assignments depend on.
+/// Key: none, one record. From: `mesh_config`. Changes when: a setting of clusters does. Size: 1. Rejects: none.
+pub(crate) fn derive_endpoint_settings<'s>(
+    mesh: &Collection<'s, (), MeshConfig>,
+    options: &GraphOptions,
+) -> Collection<'s, (), ClusterSettings> {
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = options;
+    let sessions = options.sessions.clone();
+    mesh.map("endpoint_settings", move |(), mesh| {
+        let settings =
+            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
+        settings.with_switches(clusters)
+    })
 }
 
 /// The distinct clients of each tier.
@@ -83,13 +102,6 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     inputs: &EndpointInputs<'_, 's>,
     outputs: &mut Outputs<'s>,
 ) -> Vec<Collection<'s, SegmentKey, Segment>> {
-    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = inputs.options;
-    let sessions = inputs.options.sessions.clone();
-    let settings = inputs.mesh.map("endpoint_settings", move |(), mesh| {
-        let settings =
-            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
-        settings.with_switches(clusters)
-    });
     let clients: Clients<'s> = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
         let plain = derive_profiles(inputs.rare_tiers.clients(inputs.proxies, tier), &name, move |proxy| {
@@ -106,7 +118,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     let assignments = inputs.hosts.derive_many("endpoint_assignments", |deps| {
         let destinations = Destinations::on(deps, &inputs.destinations);
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
-        let settings = deps.on(&settings);
+        let settings = deps.on(inputs.settings);
         let clients = clients.each_ref().map(|clients| deps.on(clients));
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
@@ -143,7 +155,9 @@ pub(crate) fn derive_endpoint_assignments<'s>(
         }
     });
     outputs.resources.push(assignments);
-    large::derive_assignments(inputs, &settings, &clients)
+    let ingress = inputs.ingress_waypoints.map(|ingress| ingress_waypoints::derive_assignments(inputs, ingress));
+    outputs.resources.extend(ingress);
+    large::derive_assignments(inputs, inputs.settings, &clients)
 }
 
 /// Whether some proxies get the endpoints of a service by EDS.

@@ -25,6 +25,8 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) labels: &'a Labels,
     /// The tiers of clients that services need.
     pub(crate) tiers: &'a [Tier],
+    /// The tiers of clients that services need which gateways reach through waypoints.
+    pub(crate) ingress_tiers: &'a [Tier],
     /// It is a router with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: bool,
     /// The view of its outbound clusters, if it is a waypoint, or a router that gets only the clusters it sends to.
@@ -69,6 +71,8 @@ pub(crate) struct LayerInputs<'a, 's> {
     pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
     /// Rare tiers that some service needs.
     pub(crate) rare_tiers: &'a Collection<'s, Tier, ()>,
+    /// Tiers of clients that services need which gateways reach through waypoints.
+    pub(crate) ingress_tiers: Option<&'a Collection<'s, Tier, ()>>,
     /// Views of routers and of waypoints that get only the clusters they send to.
     pub(crate) reach_views: [Option<&'a Collection<'s, ProxyKey, View>>; 2],
 }
@@ -80,6 +84,7 @@ pub(crate) struct LayerReader {
     passing: Dep<ProxyKey, ()>,
     facts: Dep<ProxyKey, ListenerProfile>,
     tiers: Dep<Tier, ()>,
+    ingress_tiers: Option<Dep<Tier, ()>>,
     reach: Vec<Dep<ProxyKey, View>>,
 }
 
@@ -91,6 +96,7 @@ impl LayerReader {
             passing: deps.on(inputs.auto_passthrough),
             facts: deps.on(inputs.listener_facts),
             tiers: deps.on(inputs.rare_tiers),
+            ingress_tiers: inputs.ingress_tiers.map(|tiers| deps.on(tiers)),
             reach: inputs.reach_views.into_iter().flatten().map(|views| deps.on(views)).collect(),
         }
     }
@@ -111,12 +117,17 @@ impl LayerReader {
         let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
         let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
         let tiers = &tiers;
+        let ingress = self.ingress_tiers.as_ref().filter(|_| proxy.proxy_type == ProxyType::Router);
+        let ingress = ingress.map(|tiers| cx.all(tiers)).unwrap_or_default();
+        let ingress_tiers: Vec<Tier> = ingress.into_iter().map(|(tier, _)| tier).collect();
+        let ingress_tiers = &ingress_tiers;
         let client = LayerFacts {
             proxy,
             workload: &workload,
             listener_profile: &profile,
             labels: &labels,
             tiers,
+            ingress_tiers,
             auto_passthrough,
             reach,
         };

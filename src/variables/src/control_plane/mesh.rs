@@ -284,6 +284,12 @@ pub(super) const AMBIENT: &[Variable] = &[
         "false",
         "ztunnel receives dry-run authorization policies",
     ),
+    followed(
+        "ENABLE_INGRESS_WAYPOINT_ROUTING",
+        Bool,
+        "true",
+        "In ambient mode, gateways send through the waypoints of services with the label istio.io/ingress-use-waypoint",
+    ),
     followed("AMBIENT_ENABLE_MULTI_NETWORK", Bool, "false", "Serve gateways between networks of ambient meshes"),
 ];
 

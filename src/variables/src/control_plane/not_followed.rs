@@ -134,7 +134,6 @@ pub(super) const FEATURES: &[Variable] = &[
         "false",
         "waypoints always have the listeners of tunnels to other networks, and send to no other network",
     ),
-    default_only("ENABLE_INGRESS_WAYPOINT_ROUTING", Bool, "false", "gateways do not send through waypoints"),
     default_only(
         "ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES",
         Bool,

@@ -29,6 +29,11 @@ impl<'a> ClientService<'a> {
         self.service.key()
     }
 
+    /// Whether it has a virtual address for the client.
+    pub(super) fn has_address(&self) -> bool {
+        !self.service.addresses_for(&self.client.cluster).is_empty()
+    }
+
     /// Calls `f` for the assignment of each port and subset, with its name and inputs.
     pub(super) fn each_assignment(
         &self,

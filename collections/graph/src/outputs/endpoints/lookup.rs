@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::endpoint::Backend;
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{Endpoint, NetworkGateway, ObjectKey, PeerAuthentication, ServiceKey, Text, TlsMode};
 
 use crate::proxies::peer_authentications::{PeerLookup, PeerPolicies};
-use crate::registry::endpoints::ServiceEndpoints;
+use crate::registry::endpoints::{EndpointChunkKey, ServiceEndpoints};
 
 /// Inputs of [`EndpointLookup`].
 #[derive(Clone, Copy)]
@@ -104,5 +104,32 @@ impl EndpointLookup {
             mode == MtlsMode::Disable
         };
         endpoints.iter().map(&mut refuses).collect()
+    }
+}
+
+/// Looks up all endpoints of a service, large or not, inside a `derive`.
+#[derive(Clone, Copy)]
+pub(super) struct WholeServices {
+    listed: Dep<ServiceKey, Vec<Endpoint>>,
+    by_service: IndexDep<ServiceKey, EndpointChunkKey, ()>,
+    chunks: Dep<EndpointChunkKey, Arc<[Endpoint]>>,
+}
+
+impl WholeServices {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &EndpointLookupInputs<'_, 's>) -> Self {
+        Self {
+            listed: deps.on(&inputs.endpoints.listed),
+            by_service: deps.by(&inputs.endpoints.chunks_by_service),
+            chunks: deps.on(&inputs.endpoints.chunks),
+        }
+    }
+
+    pub(super) fn endpoints(&self, cx: &Context, service: &ServiceKey) -> Arc<Vec<Endpoint>> {
+        if let Some(listed) = cx.get(&self.listed, service) {
+            return listed;
+        }
+        let keys = cx.by(&self.by_service, service).into_iter();
+        let chunks = keys.filter_map(|(key, _)| cx.get(&self.chunks, &key));
+        Arc::new(chunks.flat_map(|chunk| chunk.iter().cloned().collect::<Vec<_>>()).collect())
     }
 }

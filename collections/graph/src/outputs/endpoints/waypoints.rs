@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
+use sluice_engine::{Collection, Context, Dep, Deps, Index};
 use sluice_envoy::cluster::{ClusterSettings, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_model::{
-    DestinationRule, Endpoint, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType,
-    Service, ServiceKey, Text, View,
+    DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Service,
+    ServiceKey, Text, View,
 };
 
-use super::lookup::backends;
+use super::lookup::{WholeServices, backends};
 use super::{EndpointLookup, EndpointLookupInputs};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
-use crate::registry::endpoints::{EndpointChunkKey, ServiceEndpoints};
 use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::traffic::gateways::routers::Router;
 use crate::traffic::waypoints::{ServedKey, WaypointProxies, sees_as};
@@ -155,13 +154,12 @@ pub(crate) fn derive_waypoint_assignments<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let chunks = index_chunks(inputs.endpoints.endpoints);
     inputs.waypoints.served.derive_many("waypoints/endpoint-assignments", |deps| {
         let served = ServedServices::on(deps, inputs);
         let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
         let clients = deps.by(clients);
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
-        let chunks = ChunkLookup::on(deps, &chunks, inputs.endpoints.endpoints);
+        let all = WholeServices::on(deps, &inputs.endpoints);
         move |cx, key: &ServedKey, ()| {
             let (Some(settings), Some(root)) = (cx.get(&settings, &()), cx.get(&root, &())) else { return Vec::new() };
             let Some(found) = served.get(cx, key) else { return Vec::new() };
@@ -169,10 +167,9 @@ pub(crate) fn derive_waypoint_assignments<'s>(
             let tier = found.tier(&settings);
             let of_tier = cx.by(&clients, &(key.0.clone(), tier));
             let distinct: BTreeSet<EndpointClient> = of_tier.into_iter().map(|((_, client), _)| client).collect();
-            let listed = endpoints.of_service(cx, &service.key(), &root);
-            let chunked = if listed.is_none() { chunks.get(cx, &service.key()) } else { Vec::new() };
-            let refuse = endpoints.refuse_mtls(cx, &chunked, &root);
-            let backends = listed.as_ref().map_or_else(|| backends(&chunked, &refuse), |listed| listed.backends());
+            let found_endpoints = all.endpoints(cx, &service.key());
+            let refuse = endpoints.refuse_mtls(cx, &found_endpoints, &root);
+            let backends = backends(&found_endpoints, &refuse);
             let gateways = endpoints.gateways(cx, false);
             let mut rows = Vec::new();
             for client in &distinct {
@@ -210,31 +207,4 @@ pub(crate) fn derive_waypoint_assignments<'s>(
             rows
         }
     })
-}
-
-/// The chunks of endpoints of each large service.
-fn index_chunks<'s>(endpoints: &ServiceEndpoints<'s>) -> Index<'s, ServiceKey, EndpointChunkKey, ()> {
-    endpoints.chunks.index("waypoints/chunks-by-service", |(group, _), _| [(group.service.clone(), ())])
-}
-
-/// Looks up all endpoints of a large service.
-struct ChunkLookup {
-    by_service: IndexDep<ServiceKey, EndpointChunkKey, ()>,
-    chunks: Dep<EndpointChunkKey, Arc<[Endpoint]>>,
-}
-
-impl ChunkLookup {
-    fn on<'s>(
-        deps: &mut Deps<'s>,
-        index: &Index<'s, ServiceKey, EndpointChunkKey, ()>,
-        endpoints: &ServiceEndpoints<'s>,
-    ) -> Self {
-        Self { by_service: deps.by(index), chunks: deps.on(&endpoints.chunks) }
-    }
-
-    fn get(&self, cx: &Context, service: &ServiceKey) -> Vec<Endpoint> {
-        let keys = cx.by(&self.by_service, service).into_iter();
-        let chunks = keys.filter_map(|(key, _)| cx.get(&self.chunks, &key));
-        chunks.flat_map(|chunk| chunk.iter().cloned().collect::<Vec<_>>()).collect()
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Value};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, Value};
 use sluice_model::{Endpoint, ServiceKey};
 
 use super::{EndpointChunkKey, EndpointFacts};
@@ -16,6 +16,20 @@ pub(crate) struct ServiceEndpoints<'s> {
     pub(crate) large: Collection<'s, ServiceKey, EndpointFacts>,
     /// Their endpoints in chunks, each sorted.
     pub(crate) chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
+    /// The chunks of each large service.
+    pub(crate) chunks_by_service: Index<'s, ServiceKey, EndpointChunkKey, ()>,
+}
+
+impl<'s> ServiceEndpoints<'s> {
+    pub(crate) fn new(
+        listed: Collection<'s, ServiceKey, Vec<Endpoint>>,
+        large: Collection<'s, ServiceKey, EndpointFacts>,
+        chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
+    ) -> Self {
+        let chunks_by_service =
+            chunks.index("endpoint_chunks/by-service", |(group, _), _| [(group.service.clone(), ())]);
+        Self { listed, large, chunks, chunks_by_service }
+    }
 }
 
 /// A fact about all endpoints of each service.
