@@ -75,6 +75,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-listen", vec!["sluice-telemetry"]),
         ("sluice-tasks", vec!["sluice-telemetry"]),
         ("sluice-watch", vec!["sluice-tasks"]),
+        ("sluice-controller", vec!["sluice-engine", "sluice-kube", "sluice-tasks", "sluice-watch"]),
         ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse", "sluice-tasks", "sluice-telemetry"]),
         (
             "sluice-jwks",

@@ -235,7 +235,7 @@ pub use members::{Member, MemberCollections, Members};
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
 pub use names::{InvalidName, Namespaced, NamespacedName};
 pub use operations::derive::Deps;
-pub use operations::status::{ObjectWithStatus, StatusAndOutput};
+pub use operations::status::{ObjectWithStatus, StatusAndOutput, StatusChange};
 pub use operators::incremental::Incremental;
 pub use operators::lookup::{Context, Dep, IndexDep};
 pub use options::{EngineOptions, HistoryLimits};

@@ -45,6 +45,39 @@ impl Resource {
         Self { namespace, fields: fields.map(str::to_owned), ..Self::all(info.group, version, info.name, info.plural) }
     }
 
+    /// All objects of a type.
+    #[must_use]
+    pub fn of<K: kube::Resource<DynamicType = ()>>() -> Self {
+        Self::all(&K::group(&()), &K::version(&()), &K::kind(&()), &K::plural(&()))
+    }
+
+    /// Only those in a namespace.
+    #[must_use]
+    pub fn in_namespace(self, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.into()), ..self }
+    }
+
+    /// Only those that a label selector selects, such as `app=web,tier!=test`.
+    #[must_use]
+    pub fn with_labels(self, selector: &str) -> Self {
+        Self { labels: Some(selector.to_owned()), ..self }.selected(selector)
+    }
+
+    /// Only those that a field selector selects, such as `status.phase!=Failed`.
+    #[must_use]
+    pub fn with_fields(self, selector: &str) -> Self {
+        Self { fields: Some(selector.to_owned()), ..self }.selected(selector)
+    }
+
+    /// Adds a selector to what the log shows.
+    fn selected(self, selector: &str) -> Self {
+        let selection = match &self.selection {
+            Some(selection) => format!("{selection}&{selector}"),
+            None => format!("?{selector}"),
+        };
+        Self { selection: Some(selection), ..self }
+    }
+
     /// ConfigMaps of this name, in every namespace or in one.
     #[must_use]
     pub fn config_maps_named(name: &str, namespace: Option<Text>) -> Self {

@@ -58,6 +58,12 @@ impl Lock {
         Self { name: Cow::Borrowed(name), kind: LockKind::ConfigMap }
     }
 
+    /// A Lease of this name. All its candidates have equal rights.
+    #[must_use]
+    pub fn lease(name: impl Into<String>) -> Self {
+        Self { name: Cow::Owned(name.into()), kind: LockKind::Lease }
+    }
+
     /// The lock of the replica of a revision that writes roots into the webhook configurations of the revision. The reference
     /// has none: all its replicas write.
     #[must_use]

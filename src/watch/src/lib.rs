@@ -1,6 +1,8 @@
 //! Changes of files in directories, as the operating system reports them. Where it reports none, files are checked at an
 //! interval.
 
+mod tree;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,6 +12,7 @@ use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, NullWatcher, RecursiveMode, Watcher};
 use sluice_tasks::{NamedThread, ThreadEnd};
 use tracing::warn;
+pub use tree::list_tree;
 
 /// A file that is written and not closed is taken as complete when it has not changed for this time.
 pub const SETTLE_TIME: Duration = Duration::from_millis(300);
@@ -80,9 +83,11 @@ impl Watch {
         Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher }
     }
 
-    /// Watches a directory and all below it.
+    /// Watches a directory and all below it. Call it again if the directory may have been replaced.
     pub fn add_tree(&mut self, root: &Path) -> Result<(), notify::Error> {
-        self.roots.push(root.to_owned());
+        if !self.roots.iter().any(|known| known == root) {
+            self.roots.push(root.to_owned());
+        }
         self.watcher.watch(root, RecursiveMode::Recursive)
     }
 
@@ -244,29 +249,51 @@ pub fn follow_changes(
     wanted: impl Fn(&Path) -> bool + Send + 'static,
     on_change: impl Fn() + Send + 'static,
 ) -> io::Result<FollowGuard> {
-    follow_with(Watch::new(wanted), RESCAN_INTERVAL, directories, on_change)
+    follow_with(Watch::new(wanted), RESCAN_INTERVAL, directories, Watch::add_directory, on_change)
 }
+
+/// As [`follow_changes`], of all files below a directory.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn follow_tree(
+    root: &Path,
+    wanted: impl Fn(&Path) -> bool + Send + 'static,
+    on_change: impl Fn() + Send + 'static,
+) -> io::Result<FollowGuard> {
+    follow_with(Watch::new(wanted), RESCAN_INTERVAL, &[root.to_owned()], Watch::add_tree, on_change)
+}
+
+/// Adds a directory to a watch.
+type AddDirectory = fn(&mut Watch, &Path) -> Result<(), notify::Error>;
 
 fn follow_with(
     mut watch: Watch,
     rescan_interval: Duration,
     directories: &[PathBuf],
+    add: AddDirectory,
     on_change: impl Fn() + Send + 'static,
 ) -> io::Result<FollowGuard> {
     let directories = directories.to_vec();
     for directory in &directories {
-        if let Err(error) = watch.add_directory(directory) {
+        if let Err(error) = add(&mut watch, directory) {
             let (directory, seconds) = (directory.display(), rescan_interval.as_secs());
             warn!(%directory, %error, seconds, "a directory cannot be watched, its files are checked at an interval");
         }
     }
     let stopper = watch.handle();
-    let following = move || follow_until_stop(&mut watch, rescan_interval, &directories, &on_change);
+    let following = move || follow_until_stop(&mut watch, rescan_interval, &directories, add, &on_change);
     let thread = NamedThread::start_restarted(FOLLOW_THREAD, following)?;
     Ok(FollowGuard::new(stopper, thread))
 }
 
-fn follow_until_stop(watch: &mut Watch, rescan_interval: Duration, directories: &[PathBuf], on_change: &impl Fn()) {
+fn follow_until_stop(
+    watch: &mut Watch,
+    rescan_interval: Duration,
+    directories: &[PathBuf],
+    add: AddDirectory,
+    on_change: &impl Fn(),
+) {
     let mut wake = Instant::now() + rescan_interval;
     let mut first_change = None;
     loop {
@@ -286,7 +313,7 @@ fn follow_until_stop(watch: &mut Watch, rescan_interval: Duration, directories: 
         if first_change.take().is_none() {
             for directory in directories {
                 // It may not have existed, or may have been replaced. If it cannot be watched, the next check follows.
-                let _ = watch.add_directory(directory);
+                let _ = add(watch, directory);
             }
         }
         wake = Instant::now() + rescan_interval;
@@ -342,7 +369,7 @@ mod tests {
             },
         );
         let directories = [directory.to_owned()];
-        let guard = follow_with(watch, Duration::from_millis(20), &directories, move || {
+        let guard = follow_with(watch, Duration::from_millis(20), &directories, Watch::add_directory, move || {
             // Fails only when the test has ended.
             let _ = sender.send(());
         });
@@ -376,7 +403,7 @@ mod tests {
         );
         // Without changes, there is no check before the test ends.
         let interval = Duration::from_secs(3600);
-        let guard = follow_with(watch, interval, &[root.path().to_owned()], move || {
+        let guard = follow_with(watch, interval, &[root.path().to_owned()], Watch::add_directory, move || {
             // Fails only when the test has ended.
             let _ = sender.send(());
         });

@@ -19,6 +19,15 @@ pub struct ObjectWithStatus<V, S> {
     pub status: S,
 }
 
+/// A status that an object should have instead of the one that it has.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct StatusChange<S> {
+    /// The status that it has.
+    pub is: Option<S>,
+    /// The status that it should have; `None` if it should have none.
+    pub wanted: Option<S>,
+}
+
 /// What the closure returned for an object.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct StatusAndOutputs<V, S, O> {
@@ -59,6 +68,27 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         let both = self.with_both(name, setup);
         let outputs = both.flat_map(name, |_, both| both.outputs.clone());
         (statuses(name, &both), outputs)
+    }
+
+    /// The statuses to write: those of the objects of this collection that differ from what `statuses` has. An object whose
+    /// status is as it should be is not in it, nor is a deleted one.
+    ///
+    /// `is` returns the status that an object has now, and must return `None` for a status that another controller wrote:
+    /// it is removed from objects that are not in `statuses`.
+    pub fn status_changes<S: Value>(
+        &self,
+        name: &str,
+        statuses: &Collection<'s, K, ObjectWithStatus<V, S>>,
+        is: impl Fn(&K, &V) -> Option<S> + 'static,
+    ) -> Collection<'s, K, StatusChange<S>> {
+        self.derive(name, |deps| {
+            let statuses = deps.on(statuses);
+            move |cx, key, object| {
+                let wanted = cx.get(&statuses, key).map(|it| it.status.clone());
+                let is = is(key, object);
+                (is != wanted).then_some(StatusChange { is, wanted })
+            }
+        })
     }
 
     fn with_both<S: Value, O: Value, F>(

@@ -6,12 +6,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use sluice_watch::list_tree;
+
 use crate::Problem;
 
 /// Maximum size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Maximum nesting of directories.
-const MAX_DEPTH: usize = 32;
 
 /// Identity and times of a file, to detect a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -33,37 +33,8 @@ pub(super) fn is_config_file(path: &Path) -> bool {
 ///
 /// Each directory that cannot be listed is added to `errors`.
 pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, FileVersion> {
-    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    let mut files = BTreeMap::new();
-    // Each directory with its ancestors: a symbolic link to an ancestor would be an endless loop.
-    let mut directories = vec![(root.to_owned(), fs::metadata(root).map(|it| vec![identity(&it)]).unwrap_or_default())];
-    while let Some((directory, ancestors)) = directories.pop() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) => {
-                errors.push((directory, error));
-                continue;
-            }
-        };
-        for entry in entries.flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
-            let path = entry.path();
-            // A dangling symbolic link, or a file that has been removed meanwhile.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
-            if metadata.is_dir() {
-                if ancestors.len() < MAX_DEPTH && !ancestors.contains(&identity(&metadata)) {
-                    let mut ancestors = ancestors.clone();
-                    ancestors.push(identity(&metadata));
-                    directories.push((path, ancestors));
-                }
-            } else if metadata.is_file() && is_config_file(&path) {
-                files.insert(path, version_of(&metadata));
-            }
-        }
-    }
-    files
+    let files = list_tree(root, is_config_file, errors);
+    files.into_iter().map(|(path, metadata)| (path, version_of(&metadata))).collect()
 }
 
 /// The version of a file that objects are read from; `None` if it does not exist.
