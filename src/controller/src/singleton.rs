@@ -10,12 +10,14 @@ use tracing::warn;
 use crate::files::{FileSourceError, read_text};
 use crate::guard;
 
+type ParseText<V> = Box<dyn Fn(&str) -> Result<V, String> + Send>;
+
 /// Keeps a singleton equal to a file. The last valid value stays while the file is missing or invalid.
 pub struct FileSource<V> {
     path: PathBuf,
     value: Input<(), V>,
     problems: Option<Input<String, String>>,
-    parse: Box<dyn Fn(&str) -> Result<V, String> + Send>,
+    parse: ParseText<V>,
 }
 
 impl<V: Value> FileSource<V> {
@@ -51,7 +53,7 @@ impl<V: Value> FileSource<V> {
         self.problems.iter().for_each(Input::mark_synced);
         let name = self.path.file_name().map(ToOwned::to_owned);
         let wanted = move |path: &Path| path.file_name() == name.as_deref();
-        // The first check reads again what changed before the watch began.
+        // What changes before the watch begins is read at the next check.
         let following = follow_changes(&[directory], wanted, move || self.refresh());
         following.map_err(FileSourceError::Thread)
     }

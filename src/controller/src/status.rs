@@ -139,8 +139,7 @@ impl<K: Typed<DynamicType = ()> + 'static, S: Value> StatusWriter<K, S> {
     async fn write(&self, name: &NamespacedName, change: &StatusChange<S>) -> Result<(), RequestError> {
         let namespace = Some(name.namespace.as_str()).filter(|namespace| !namespace.is_empty());
         let parameters = PatchParams { field_manager: Some(self.field_manager.clone()), ..PatchParams::default() };
-        let [is, wanted] = [&change.is, &change.wanted].map(|status| serde_json::to_value(status).unwrap_or_default());
-        let patch = Patch::Merge(json!({"status": merge_patch(&is, &wanted)}));
+        let patch = Patch::Merge(json!({"status": status_patch(&json!(change.is), &json!(change.wanted))}));
         let objects = Request::new(K::url_path(&(), namespace));
         let built = objects.patch_subresource("status", &name.name, &parameters, &patch);
         let built = built.map_err(|error| RequestError::from(kube::Error::BuildRequest(error)))?;
@@ -150,6 +149,11 @@ impl<K: Typed<DynamicType = ()> + 'static, S: Value> StatusWriter<K, S> {
             result => result.map(|_| ()).map_err(RequestError::from),
         }
     }
+}
+
+/// The merge patch of a status. Only the fields of this writer are removed.
+fn status_patch(is: &Json, wanted: &Json) -> Json {
+    if wanted.is_null() && is.is_object() { merge_patch(is, &json!({})) } else { merge_patch(is, wanted) }
 }
 
 /// The merge patch (RFC 7386) from one value to another. `null` removes.
@@ -173,7 +177,7 @@ mod tests {
         let wanted = json!({"a": 1, "new": {"z": 1}, "deep": {"x": 1, "y": 3}, "list": [1, 2]});
         let expected = json!({"old": null, "new": {"z": 1}, "deep": {"y": 3}, "list": [1, 2]});
         assert_eq!(merge_patch(&is, &wanted), expected);
-        assert_eq!(merge_patch(&is, &Json::Null), Json::Null);
+        assert_eq!(status_patch(&json!({"a": {"b": 1}}), &Json::Null), json!({"a": null}));
         assert_eq!(merge_patch(&Json::Null, &json!({"a": 1})), json!({"a": 1}));
     }
 }
