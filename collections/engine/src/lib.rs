@@ -95,8 +95,48 @@
 //! Use relations (`join`, `group`, `union`, …) where the relation itself is wanted, and `derive` for "for this object,
 //! look up those objects". Both return a [`Collection`].
 //!
+//! # Cost
+//! - A write costs the epoch a queue entry and a comparison with the present value. An epoch visits only the operators that a
+//!   change reaches.
+//! - An operator on records (`map`, `filter`, `index`, …) costs one call of its closure for each changed record. `derive` costs
+//!   one call for each changed record and for each record that has looked up something that changed: a closure that looks up
+//!   one record is called once when that record changes, however many records there are. For a fetch by a condition, each
+//!   changed record is tested against each such fetch of the collection: prefer a key or an index.
+//! - `join` costs the pairs of each changed record, `group` the rows of each changed key.
+//! - Memory is the records of inputs and published collections, the arrangements and stores of the table above, and for each
+//!   record of a `derive` the hashes of what it looked up. Values are shared, not copied.
+//! - A snapshot costs nothing to take: it shares the collections of its epoch, and keeps them in memory while it exists.
+//!
+//! `benches/README.md` has the figures, and `benches/results/controllers.md` those of the workload of krt's own bench.
+//!
+//! # Errors
+//! Operations on a running engine return no errors, because they do no I/O. A panic of the closure that builds the graph
+//! continues in the caller of [`Engine::start`]. What can go wrong with data has a place:
+//! - Invalid input is a record: derive a collection of problems beside that of results. It is corrected like any other
+//!   record.
+//! - A closure that panics keeps the last output of its record ([`Engine::panics`]), and a handler that panics is not called
+//!   again ([`HandlerRegistration::panic`]).
+//! - Two records of one output key are a conflict, which [`CollectionMetrics::conflicts`] counts.
+//! - A write to an engine that has stopped is ignored, and waits for it return.
+//!
+//! # Limits
+//! - The dataflow has one thread. Epochs are as long as their closures run: a closure must not block.
+//! - All collections are in memory. Nothing is stored on disk, and an engine starts empty.
+//! - The graph cannot change while it runs; records and [`Members`] can.
+//! - A cycle of collections is not possible: a collection derives from those that were made before it.
+//! - Events between two reads of a subscriber are merged. A history of every event is not kept
+//!   ([`Engine::explain`] has the last write of each record).
+//!
+//! # Examples
+//! `cargo run -p sluice-engine --example NAME` runs them, from `collections/engine/examples`:
+//! - `endpoints`: Services × Pods → endpoints by labels, with collections that code writes, and a handler.
+//! - `config_directory`: a directory of files that is followed, with a collection of their problems.
+//! - `status_controller`: informers of Services and Pods, and a condition in the status of each Service, written by the replica
+//!   that leads.
+//!
 //! # A controller
-//! A controller needs sources, a graph, and handlers:
+//! A controller needs sources, a graph, and handlers. The crate `sluice-controller` has sources for files and the Kubernetes
+//! API, and a writer of statuses:
 //! - A *source* is code outside the engine that writes an [`Input`]. A source replaces everything when it has read everything
 //!   again ([`Input::replace_all`]), which causes changes only where something differs, and then calls
 //!   [`Input::mark_synced`].
@@ -131,7 +171,9 @@
 //! | `JoinWithMergeCollection`, `NestedJoinWithMergeCollection` | [`Collection::union_merge`], [`Collection::merge_members`] of [`DataflowBuilder::members`] |
 //! | `NewStatic`, `NewStaticCollection`: `UpdateObject`, `DeleteObject`, `DeleteObjects`, `Reset` | [`DataflowBuilder::input_with`]: [`Input::set`], [`Input::delete`], [`Transaction::delete_where`], [`Input::replace_all`] |
 //! | `ConditionalUpdateObject` | [`Input::set`]: an equal value is never a change |
-//! | `NewInformer`, `FileCollection`, `FileSingleton` | a source outside the engine that writes an [`Input`] |
+//! | `NewInformer`, `NewFilteredInformer`, `WrapClient` | `Informer` of the crate `sluice-controller` |
+//! | `FolderWatch` with `FileCollection`, `FileSingleton` | `FolderSource`, `FileSource` of `sluice-controller` |
+//! | `StatusCollections`, `RegisterStatus` | [`Collection::status_changes`], and `StatusWriter` of `sluice-controller` |
 //! | `RecomputeTrigger`, `RecomputeProtected` | [`Trigger`] with [`Context::depend_on`], [`Protected`] |
 //! | `WithName`, `WithMetadata`, `OptionsBuilder` | the name argument of each operation, [`Collection::with_metadata`], [`DataflowBuilder::with_prefix`] |
 //! | `WithObjectAugmentation` | [`Labeled`], [`LabelSelecting`], [`Namespaced`] for the value or the key |

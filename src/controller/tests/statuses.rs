@@ -94,7 +94,9 @@ async fn status_is(server: &ApiServer, name: &str, expected: Value) {
 async fn statuses_are_written_corrected_and_removed_by_the_replica_that_leads() {
     let server = ApiServer::start().await.expect("it starts");
     let written = |port: u16| json!({"loadBalancer": {"ingress": [{"hostname": format!("port-{port}")}]}});
-    let foreign = json!([{"type": "Other", "status": "True"}]);
+    let foreign = json!([{
+        "type": "Other", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
     server.apply(service("web", 80, json!({"conditions": foreign})));
     server.apply(service("as-it-should-be", 81, written(81)));
     server.apply(service("none", 1, json!({"conditions": foreign})));
@@ -132,12 +134,12 @@ async fn failed_writes_are_retried_and_deleted_objects_are_forgotten() {
     let controlling = control(&server, "only", &stop);
     server.apply(service("first", 80, json!({})));
     status_is(&server, "first", json!({"loadBalancer": {"ingress": [{"hostname": "port-80"}]}})).await;
-    server.forbid("services", true);
+    server.forbid("services/status", true);
     let patches = || server.count("patch", "services/status");
     let before = patches();
     server.apply(service("second", 81, json!({})));
     until("a write is refused", || (patches() > before).then_some(())).await;
-    server.forbid("services", false);
+    server.forbid("services/status", false);
     status_is(&server, "second", json!({"loadBalancer": {"ingress": [{"hostname": "port-81"}]}})).await;
     server.delete("services", "shop", "second");
     stop.cancel();

@@ -159,6 +159,42 @@ fn status_collection_has_the_objects_with_their_statuses() {
 }
 
 #[test]
+fn status_changes_are_the_statuses_that_differ() {
+    let krt = Krt::start(|_, first, second, _| {
+        // The objects are what is and what is wanted, as `is/wanted`. The second collection has limits of what is wanted.
+        let (statuses, _) = first.derive_with_status("output", |d| {
+            let limit = d.on(second);
+            move |cx, key: &String, value: &String| {
+                let wanted = value.split_once('/').map(|(_, wanted)| wanted).filter(|wanted| !wanted.is_empty());
+                let limit = cx.get(&limit, key).map_or(usize::MAX, |limit| limit.len());
+                (wanted.map(|wanted| wanted.chars().take(limit).collect::<String>()), None::<()>)
+            }
+        });
+        let changes = first.status_changes("changes", &statuses, |_, value| {
+            value.split_once('/').map(|(is, _)| is.to_owned()).filter(|is| !is.is_empty())
+        });
+        changes.map("text", |_, change| {
+            format!("{} > {}", change.is.as_deref().unwrap_or("-"), change.wanted.as_deref().unwrap_or("-"))
+        })
+    });
+    krt.set(&krt.first, "new", "/a");
+    krt.set(&krt.first, "same", "abc/abc");
+    krt.set(&krt.first, "other", "a/b");
+    krt.set(&krt.first, "none", "a/");
+    krt.set(&krt.first, "without", "/");
+    krt.expect(&[("new", "- > a"), ("other", "a > b"), ("none", "a > -")]);
+    // The write is observed.
+    krt.set(&krt.first, "new", "a/a");
+    krt.set(&krt.first, "none", "/");
+    krt.expect(&[("other", "a > b")]);
+    krt.set(&krt.second, "same", "xx");
+    krt.expect(&[("other", "a > b"), ("same", "abc > ab")]);
+    krt.delete(&krt.first, "other");
+    krt.delete(&krt.second, "same");
+    krt.expect(&[]);
+}
+
+#[test]
 fn many_outputs_have_one_status() {
     let krt = Krt::start(|_, first, second, _| {
         let (statuses, outputs) = first.derive_many_with_status("output", |d| {
