@@ -91,9 +91,9 @@ pub(crate) fn run() -> Result<Vec<String>, RecvTimeoutError> {
     let registration = engine.register(endpoints, move |event| {
         let addresses = event.latest().map(|addresses| addresses.join(" ")).unwrap_or_default();
         let kind = match event.kind() {
-            EventKind::Add => "add",
-            EventKind::Update => "update",
-            EventKind::Delete => "delete",
+            EventKind::Added => "add",
+            EventKind::Updated => "update",
+            EventKind::Removed => "delete",
         };
         // Fails only when the example has ended.
         let _ = sender.send(format!("{kind} {}: {addresses}", event.key));
