@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClientTls, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb,
+    ClientTls, ConfigSource, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb,
     OutlierDetection, ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
 };
 
@@ -303,6 +303,9 @@ pub struct MeshConfig {
     pub ingress_service: Text,
     /// `istio` label of the ingress gateway, empty for the default.
     pub ingress_selector: Text,
+    /// Sources of configuration, the first of which that has an object decides; empty is the local cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config_sources: Vec<ConfigSource>,
 }
 
 impl Default for MeshConfig {
@@ -367,6 +370,7 @@ impl Default for MeshConfig {
             ingress_class: "istio".into(),
             ingress_service: "istio-ingressgateway".into(),
             ingress_selector: Text::default(),
+            config_sources: Vec::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `MeshConfig` (C13, C15).
 
 mod check;
+mod config_source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +23,6 @@ use crate::{Fields, Findings};
 
 /// Fields that other components read or that have no effect in Istio either. They are accepted silently.
 const UNUSED: [&str; 3] = ["certificates", "ca", "thriftConfig"];
-/// Fields that are not supported, each with what applies instead.
-const UNSUPPORTED: [(&str, &str); 2] = [
-    ("configSources", "objects are read only from the Kubernetes API or from a directory"),
-    ("serviceScopeConfigs", "services of all clusters are reachable"),
-];
 
 /// Merges the `MeshConfig` in `value` into `base`. A field that is present replaces that of `base`; `defaultConfig` and
 /// `defaultProviders` are merged field by field, providers replace those of the same name, and aliases are joined.
@@ -39,16 +35,17 @@ pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: 
         for name in UNUSED {
             fields.has(name);
         }
-        for (name, instead) in UNSUPPORTED {
-            if fields.value(name).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
-                fields.warn(name, format!("not supported: {instead}"));
-            }
+        if fields.value("serviceScopeConfigs").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
+            fields.warn("serviceScopeConfigs", "not supported: services of all clusters are reachable");
         }
         listeners(&mut mesh, &fields);
         observability(&mut mesh, &fields);
         policies(&mut mesh, &fields);
         visibility(&mut mesh, &fields);
         traffic(&mut mesh, &fields);
+        if fields.has("configSources") {
+            mesh.config_sources = fields.list("configSources", config_source::config_source);
+        }
         check::check(&fields, &mesh);
     }
     mesh

@@ -90,8 +90,54 @@ fn proxy_configs_are_checked() {
             &["W defaultConfig.proxyMetadata[ISTIO_META_DNS_AUTO_ALLOCATE]"],
         ),
         ("configSources: []\nserviceScopeConfigs: []", &[]),
-        ("configSources: [{address: 'fs:///x'}]", &["W configSources"]),
         ("serviceScopeConfigs: [{scope: GLOBAL}]", &["W serviceScopeConfigs"]),
+    ]);
+}
+
+#[test]
+fn config_sources_are_checked() {
+    mesh(&[
+        ("configSources: [{address: 'fs:///x'}, {address: 'k8s://'}, {address: 'xds://[::1]:15010'}]", &[]),
+        ("configSources: [{address: 'XDS://a.b:15010', subscribedResources: [SERVICE_REGISTRY]}]", &[]),
+        (
+            "configSources: [{address: 'http://a'}, {address: 'k8s://c/remote'}, {address: a}, {}]",
+            &[
+                "W configSources[0].address",
+                "W configSources[1].address",
+                "W configSources[2].address",
+                "W configSources[3].address",
+            ],
+        ),
+        (
+            "configSources: [{address: 'xds://a'}, {address: 'xds://:1'}, {address: 'xds://a:0'}, {address: 'fs://x'}]",
+            &[
+                "R configSources[0].address",
+                "R configSources[1].address",
+                "R configSources[2].address",
+                "R configSources[3].address",
+            ],
+        ),
+        ("configSources: [{address: 'xds://a:1', other: 1}]", &["W configSources[0].other"]),
+        ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: NONE}}]", &["E configSources[0].tlsSettings.mode"]),
+        ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}]", &[]),
+        ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: SIMPLE, insecureSkipVerify: true}}]", &[]),
+        (
+            "configSources: [{address: 'xds://a:1', tlsSettings: {mode: SIMPLE, insecureSkipVerify: true, \
+             caCertificates: a, subjectAltNames: [b]}}]",
+            &["R configSources[0].tlsSettings.caCertificates", "R configSources[0].tlsSettings.subjectAltNames"],
+        ),
+        (
+            "configSources: [{address: 'xds://a:1', tlsSettings: {mode: MUTUAL, clientCertificate: a}}]",
+            &["R configSources[0].tlsSettings.privateKey"],
+        ),
+        (
+            "configSources: [{address: 'xds://a:1', tlsSettings: {mode: MUTUAL, credentialName: 'configmap://a'}}]",
+            &["R configSources[0].tlsSettings.credentialName"],
+        ),
+        (
+            "configSources: [{address: 'xds://a:1', tlsSettings: {mode: SIMPLE, credentialName: a, caCertificates: b}}]",
+            &["R configSources[0].tlsSettings.caCertificates"],
+        ),
     ]);
 }
 
