@@ -1,6 +1,7 @@
 //! Sources of objects: files and the Kubernetes API. Each passes parsed objects to a [`Sink`].
 
 mod backlog;
+pub mod configuration;
 pub mod files;
 pub mod gateway_names;
 mod inputs;

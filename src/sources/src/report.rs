@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::Utf8Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Severity, Text};
@@ -14,19 +14,26 @@ use tracing::{debug, info, warn};
 #[derive(Clone, Debug, Default)]
 pub struct Reporter {
     problems: Arc<Mutex<BTreeMap<Text, Problem>>>,
-    duplicates: Arc<Mutex<BTreeMap<(Kind, ObjectKey), Duplicate>>>,
+    duplicates: Arc<Mutex<Duplicates>>,
 }
 
-/// An object that files declare more than once.
+/// Objects that files declare more than once, and objects that several sources of configuration have.
+#[derive(Debug, Default)]
+struct Duplicates {
+    of_files: BTreeMap<(Kind, ObjectKey), Duplicate>,
+    of_sources: BTreeMap<(Kind, ObjectKey), Duplicate>,
+}
+
+/// An object that files declare more than once, or that several sources of configuration have.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Duplicate {
     /// Its kind.
     pub kind: Kind,
     /// Its cluster, namespace and name.
     pub object: ObjectKey,
-    /// The files that declare it.
+    /// The files that declare it, or the addresses of the sources.
     pub files: Vec<String>,
-    /// The declaration that is used, `FILE:LINE`.
+    /// The declaration that is used, `FILE:LINE`, or the address of the source.
     pub used: String,
 }
 
@@ -72,22 +79,36 @@ impl Reporter {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn lock_duplicates(&self) -> MutexGuard<'_, Duplicates> {
+        self.duplicates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds an object that is declared more than once. Returns whether that is new.
     pub(super) fn add_duplicate(&self, duplicate: Duplicate) -> bool {
-        let mut duplicates = self.duplicates.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (duplicate.kind, duplicate.object.clone());
-        duplicates.insert(id, duplicate.clone()).as_ref() != Some(&duplicate)
+        self.lock_duplicates().of_files.insert(id, duplicate.clone()).as_ref() != Some(&duplicate)
     }
 
     /// Removes an object that is declared once, or no longer.
     pub(super) fn remove_duplicate(&self, id: &(Kind, ObjectKey)) {
-        self.duplicates.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.lock_duplicates().of_files.remove(id);
     }
 
-    /// The objects that files declare more than once.
+    /// Adds an object that several sources of configuration have.
+    pub(super) fn add_duplicate_of_sources(&self, duplicate: Duplicate) {
+        self.lock_duplicates().of_sources.insert((duplicate.kind, duplicate.object.clone()), duplicate);
+    }
+
+    /// Removes an object that one source of configuration has, or none.
+    pub(super) fn remove_duplicate_of_sources(&self, id: &(Kind, ObjectKey)) {
+        self.lock_duplicates().of_sources.remove(id);
+    }
+
+    /// The objects that files declare more than once, and those that several sources of configuration have.
     #[must_use]
     pub fn duplicates(&self) -> Vec<Duplicate> {
-        self.duplicates.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let duplicates = self.lock_duplicates();
+        duplicates.of_files.values().chain(duplicates.of_sources.values()).cloned().collect()
     }
 }
 
