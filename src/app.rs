@@ -1,5 +1,6 @@
 //! Builds every component in order, runs them, and stops them. Only this module refers to all components.
 
+mod config_sources;
 mod engine;
 mod error;
 mod open_files;
@@ -20,6 +21,7 @@ use kube::Client;
 use sluice_admin::{
     AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard, Sessions, UpdateRates,
 };
+use sluice_authority::Signer;
 use sluice_config::Config;
 use sluice_graph::GraphOptions;
 use sluice_kube::Clients;
@@ -91,6 +93,8 @@ struct App {
     clients: Clients,
     /// The client of the local cluster.
     local_client: Option<Client>,
+    /// The signer of the certificate authority, once it is open.
+    signer: Option<Arc<Signer>>,
     webhooks: Webhooks,
     /// The configuration of the injector, unless injection is disabled.
     injection: Option<Arc<InjectionConfiguration>>,
@@ -180,6 +184,7 @@ impl App {
             graph: graph_options,
             preview_graph: PreviewGraph::default(),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
+            config_sources: graph.metrics.config_sources.clone(),
             watches: graph.metrics.watches.clone(),
             callers: OnceLock::new(),
             refusals: graph.metrics.refusals.clone(),
@@ -211,6 +216,7 @@ impl App {
             http_runtime,
             clients: Clients::default(),
             local_client: None,
+            signer: None,
             webhooks,
             injection,
             followed: Vec::new(),

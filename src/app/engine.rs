@@ -10,6 +10,7 @@ use sluice_graph::{GraphOptions, Handles};
 use sluice_jwks::JwksMetrics;
 use sluice_model::MeshConfig;
 use sluice_sources::SourceMetrics;
+use sluice_sources::configuration::ConfigSourceStates;
 use sluice_sources::kube::{ClusterMetrics, RegistrationMetrics, WatchStates};
 use sluice_webhook::WebhookMetrics;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) sources: SourceMetrics,
     pub(super) clusters: ClusterMetrics,
+    pub(super) config_sources: ConfigSourceStates,
     pub(super) registration: RegistrationMetrics,
     pub(super) watches: WatchStates,
     pub(super) xds: sluice_xds::Metrics,
@@ -104,6 +106,7 @@ impl Metrics {
         AdminMetrics::register(engine.clone(), registry);
         metrics.sources.register(registry);
         metrics.clusters.register(registry);
+        metrics.config_sources.register(registry);
         metrics.registration.register(registry);
         metrics.watches.register(registry);
         metrics.xds.register(registry);

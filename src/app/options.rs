@@ -16,11 +16,17 @@ use sluice_graph::{
 use sluice_inject::InjectorSettings;
 use sluice_jwks::{JwksLimits, JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
-use sluice_model::{Decimal, ObjectKey, Text};
+use sluice_mcp::SourceNode;
+use sluice_model::{Decimal, Identity, Kind, ObjectKey, Text};
+use sluice_parse::KINDS;
 use sluice_sources::Cluster;
+use sluice_sources::configuration::configuration_kinds;
 use sluice_sources::kube::{RemoteOptions, WatchStates};
 use sluice_webhook::NativeSidecars;
 use sluice_xds::{ProxyLimits, ServerOptions, StreamLimits};
+
+/// Service account of the control plane, unless `SERVICE_ACCOUNT` has another name.
+const DEFAULT_SERVICE_ACCOUNT: &str = "istiod";
 
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
     GraphOptions {
@@ -303,6 +309,37 @@ pub(super) fn cluster_sources(config: &Config) -> Vec<(Cluster, ClusterSource)> 
     let local = (cluster(config, &config.identity.cluster, false), config.sources.local.clone());
     let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(config, id, true), source.clone()));
     [local].into_iter().chain(remotes).collect()
+}
+
+/// The kinds that are waited for before proxies are served. Configuration may come from other sources than the local cluster, which
+/// have all of its kinds.
+pub(super) fn awaited_kinds(cluster: &Cluster) -> Vec<Kind> {
+    let others = configuration_kinds().map(|info| info.kind).filter(|kind| !cluster.is_remote && !cluster.reads(*kind));
+    cluster.kinds().into_iter().chain(others).collect()
+}
+
+/// The local cluster as a source of configuration only.
+pub(super) fn configuration_of(config: &Config) -> Cluster {
+    let configuration: BTreeSet<Kind> = configuration_kinds().map(|info| info.kind).collect();
+    let ignored = KINDS.iter().map(|info| info.kind).filter(|kind| !configuration.contains(kind)).collect();
+    Cluster { ignored, ..cluster(config, &config.identity.cluster, false) }
+}
+
+pub(super) fn source_node(config: &Config) -> SourceNode {
+    let identity = &config.identity;
+    SourceNode {
+        namespace: identity.namespace.clone(),
+        pod: identity.pod_name.clone(),
+        revision: identity.read_revision.clone(),
+        domain: identity.domain.clone(),
+    }
+}
+
+/// The identity of this control plane in a trust domain.
+pub(super) fn own_identity(config: &Config, trust_domain: &str) -> Identity {
+    let account = (config.sources.variable)("SERVICE_ACCOUNT").filter(|account| !account.is_empty());
+    let account = account.unwrap_or_else(|| DEFAULT_SERVICE_ACCOUNT.to_owned());
+    Identity::new(trust_domain, config.identity.namespace.clone(), account)
 }
 
 pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {

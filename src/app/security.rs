@@ -52,25 +52,17 @@ pub(super) struct Security {
 }
 
 impl Security {
-    /// Loads or generates the authority and the server certificate, and starts the tasks that renew them.
+    /// Loads or generates the server certificate, and starts the tasks that renew it. `signer` is that of [`open_signer`].
     pub(super) async fn open(
         config: &Config,
         clients: &Clients,
         mesh: &MeshConfig,
         trust_domain: TrustDomain,
         (metrics, reviews): (AuthorityMetrics, &ReviewMetrics),
-        tasks: &mut Tasks,
+        signer: Option<Arc<Signer>>,
     ) -> Result<Self, AppError> {
         let security = &config.security;
         let client = clients.get(&config.identity.cluster);
-        let mut signer = None;
-        if let Some(authority) = &security.authority {
-            let cluster = client.clone().map(|client| (client, config.identity.namespace.clone()));
-            let keeper = AuthorityKeeper::open(authority.clone(), cluster, &mesh.trust_domain).await?;
-            metrics.watch(keeper.signer());
-            signer = Some(keeper.signer());
-            tasks.spawn("certificate authority", keeper.run(tasks.stop()));
-        }
         let workload_signer = match (&security.workload_signer, &client, &security.authority) {
             (Some(config), Some(client), Some(authority)) => {
                 let signer = KubernetesSigner::new(client.clone(), config.clone(), authority.lifetimes);
@@ -296,6 +288,24 @@ impl Security {
         tasks.spawn_fallible("secure grpc port", serving);
         Ok(())
     }
+}
+
+/// Loads or generates the certificate authority, and starts the task that renews it. `None` if it is disabled.
+pub(super) async fn open_signer(
+    config: &Config,
+    clients: &Clients,
+    mesh: &MeshConfig,
+    metrics: &AuthorityMetrics,
+    tasks: &mut Tasks,
+) -> Result<Option<Arc<Signer>>, AppError> {
+    let Some(authority) = &config.security.authority else { return Ok(None) };
+    let client = clients.get(&config.identity.cluster);
+    let cluster = client.map(|client| (client, config.identity.namespace.clone()));
+    let keeper = AuthorityKeeper::open(authority.clone(), cluster, &mesh.trust_domain).await?;
+    let signer = keeper.signer();
+    metrics.watch(signer.clone());
+    tasks.spawn("certificate authority", keeper.run(tasks.stop()));
+    Ok(Some(signer))
 }
 
 /// The signer of the Kubernetes API that issues the server certificate.

@@ -1,6 +1,7 @@
 //! Serves proxies.
 
 use sluice_auth::TrustDomain;
+use sluice_model::MeshConfig;
 use sluice_sources::gateway_names;
 use sluice_xds::Outputs;
 use tokio::sync::oneshot;
@@ -8,7 +9,7 @@ use tracing::info;
 
 use super::ports::{Listeners, ReservedPort};
 use super::security::Security;
-use super::{App, AppError, options};
+use super::{App, AppError, options, security};
 
 impl App {
     /// Keeps the store at the engine's latest epoch. Returns the condition that the first epoch is in the store.
@@ -44,10 +45,13 @@ impl App {
     pub(super) async fn open_security(&mut self) -> Result<Option<Security>, AppError> {
         let mesh = self.graph.mesh_config();
         let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
-        let metrics = (self.graph.metrics.authority.clone(), &self.graph.metrics.reviews);
         let interrupted = self.tasks.interrupted();
-        let opening =
-            Security::open(&self.config, &self.clients, &mesh, trust_domain.clone(), metrics, &mut self.tasks);
+        let domain = trust_domain.clone();
+        let opening = async {
+            self.open_signer(&mesh).await?;
+            let metrics = (self.graph.metrics.authority.clone(), &self.graph.metrics.reviews);
+            Security::open(&self.config, &self.clients, &mesh, domain, metrics, self.signer.clone()).await
+        };
         let security = tokio::select! {
             opened = opening => Some(opened?),
             // The API server may not respond.
@@ -58,6 +62,16 @@ impl App {
         let following = self.graph.follow_mesh_config(move |mesh| trust_domain.set(mesh.trust_domain.clone()));
         self.tasks.spawn_until_stop("trust domain", following);
         Ok(Some(security))
+    }
+
+    /// Loads or generates the certificate authority, unless it is open.
+    pub(super) async fn open_signer(&mut self, mesh: &MeshConfig) -> Result<(), AppError> {
+        if self.signer.is_none() {
+            let metrics = &self.graph.metrics.authority;
+            let opening = security::open_signer(&self.config, &self.clients, mesh, metrics, &mut self.tasks);
+            self.signer = opening.await?;
+        }
+        Ok(())
     }
 
     /// Serves the ports of proxies.

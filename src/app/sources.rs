@@ -12,6 +12,7 @@ use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
 use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
 use sluice_mcp::ServedConfiguration;
+use sluice_sources::configuration::ConfigurationSources;
 use sluice_sources::files::FileSource;
 use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
 use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshLayers, MeshOverride, Reporter, Sink};
@@ -55,7 +56,10 @@ impl App {
         let (sink, mesh_layers) = self.start_sink()?;
         self.serve_configuration(mesh_layers.clone());
         mesh_files.load(&*sink);
+        let local = options::cluster(&self.config, &self.config.identity.cluster, false);
+        let configuration = ConfigurationSources::new(sink.clone(), local, self.admin.reporter.clone());
         for (cluster, source) in options::cluster_sources(&self.config) {
+            let sink = if cluster.is_remote { sink.clone() } else { configuration.local() };
             match source {
                 ClusterSource::Directory(root) => self.read_directory(cluster, &root, &sink).await?,
                 ClusterSource::Kubernetes(kubeconfig) => {
@@ -71,6 +75,7 @@ impl App {
         let remote_clusters = self.read_remote_clusters(&sink).await?;
         // After the directories: with --strictConfig, an error in a directory is reported first.
         self.follow(mesh_files.follow(sink, self.admin.reporter.clone())?);
+        self.read_configuration(&configuration).await?;
         Ok(remote_clusters)
     }
 
@@ -107,7 +112,7 @@ impl App {
     fn start_sink(&mut self) -> Result<(Arc<dyn Sink>, watch::Receiver<MeshLayers>), AppError> {
         let config = &self.config;
         let clusters = options::cluster_sources(config);
-        let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
+        let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), options::awaited_kinds(cluster))).collect();
         let shared = config.sources.shared_mesh_config.as_ref();
         let shared = shared.map(|name| options::system_object(&config.identity, name));
         let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared)
@@ -143,7 +148,7 @@ impl App {
         self.discovery.set_configuration(Arc::new(configuration));
     }
 
-    async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
+    pub(super) async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
         let (root, reporter, sink) = (root.to_owned(), self.admin.reporter.clone(), sink.clone());
         let strict = self.config.sources.strict;
         let reading = tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));

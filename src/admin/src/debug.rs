@@ -38,6 +38,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/collections", "All collections: size, inputs, cost", &[], get(findings::collections)),
         page("/debug/collections/{name}", "Records of a collection (?key=JSON: one record and its inputs)", &[], get(collection)),
         page("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", &[Proxy("proxyID"), OptionalText("types"), Flag("include_eds")], get(config_dump::serve)),
+        page("/debug/config_sources", "Sources of configuration that the mesh config lists: state, objects, why one cannot be read", &[], get(config_sources)),
         page("/debug/configz", "Configuration objects, as they were written (?kind=, namespace=)", &[OptionalText("kind"), OptionalText("namespace")], get(configuration::configz)),
         page("/debug/connections", "Connected proxies: address and time", &[], get(proxies::connections)),
         page("/debug/describe", "Everything that acts on a pod or a service (?pod=NAME.NAMESPACE or service=NAME.NAMESPACE)", &[Text("pod")], get(answers::describe_page)),
@@ -204,6 +205,10 @@ async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query
     };
     let clusters: Vec<_> = [own].into_iter().chain(state.remotes.all()).map(row).collect();
     Ok(answer::json(&clusters, &parameters))
+}
+
+async fn config_sources(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> PageResult {
+    Ok(answer::json(&state.config_sources.all(), &parameters))
 }
 
 /// The log levels.

@@ -10,6 +10,7 @@ use sluice_engine::Engine;
 use sluice_graph::{GraphOptions, Handles};
 use sluice_model::{Identity, Text};
 use sluice_sources::kube::{RemoteStates, WatchStates};
+use sluice_sources::configuration::ConfigSourceStates;
 use sluice_sources::{Cluster, CurrentMesh, Originals, Reporter};
 use sluice_telemetry::LogControl;
 use sluice_xds::StatusReader;
@@ -90,6 +91,8 @@ pub struct AdminState {
     pub preview_graph: PreviewGraph,
     /// Remote clusters.
     pub remotes: RemoteStates,
+    /// The sources of configuration that the mesh config lists.
+    pub config_sources: ConfigSourceStates,
     /// The collections that are read from API servers.
     pub watches: WatchStates,
     /// Authenticators of callers that are not on the loopback; such callers are rejected until it is set.

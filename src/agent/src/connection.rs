@@ -14,7 +14,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use sluice_crypto::{CompliancePolicy, Roots};
+use sluice_crypto::{ClientCertificate, CompliancePolicy, Roots};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -153,6 +153,7 @@ pub(crate) fn client_config(
     certificate: Option<(&Path, &Path)>,
     policy: Option<CompliancePolicy>,
 ) -> Result<ClientConfig> {
+    let certificate = certificate.map(|(chain, key)| ClientCertificate::Files(chain, key));
     let mut config = sluice_crypto::verified_client(roots, certificate, policy)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)

@@ -15,6 +15,7 @@ mod keeper;
 mod kubernetes;
 mod metrics;
 mod nodes;
+mod own_certificate;
 mod remote_roots;
 mod request_rate;
 mod secret;

@@ -8,7 +8,7 @@ mod verified;
 pub use policy::{protocols, provider};
 pub use sluice_model::CompliancePolicy;
 pub use unverified::client_without_verification;
-pub use verified::{ClientSetupError, Roots, verified_client};
+pub use verified::{ClientCertificate, ClientSetupError, Roots, verified_client};
 
 use rustls::{ClientConfig, ConfigBuilder, Error, WantsVerifier};
 

@@ -18,6 +18,15 @@ pub enum Roots {
     Pem(String),
 }
 
+/// The certificate that a client presents, with its key.
+#[derive(Clone, Copy)]
+pub enum ClientCertificate<'a> {
+    /// Files of the chain and of the key.
+    Files(&'a Path, &'a Path),
+    /// Texts of the chain and of the key in PEM.
+    Pem(&'a [u8], &'a [u8]),
+}
+
 /// A TLS client that cannot be set up. Contents of files are never part of the text.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientSetupError {
@@ -34,9 +43,9 @@ pub enum ClientSetupError {
     /// A file or text has no certificate.
     #[error("{0} contains no certificate")]
     NoCertificate(String),
-    /// A file has no private key.
-    #[error("{} contains no private key", .0.display())]
-    NoPrivateKey(PathBuf),
+    /// A file or text has no private key.
+    #[error("{0} contains no private key")]
+    NoPrivateKey(String),
     /// The system has no roots.
     #[error("the system has no root certificates")]
     NoSystemRoots,
@@ -45,14 +54,13 @@ pub enum ClientSetupError {
     Tls(#[from] rustls::Error),
 }
 
-/// A TLS client that verifies the server by these roots, and presents the certificate (chain and key file) if the server requests
-/// one.
+/// A TLS client that verifies the server by these roots, and presents the certificate if the server requests one.
 ///
 /// # Errors
 /// There are no roots, or a file is missing or not PEM.
 pub fn verified_client(
     roots: &Roots,
-    certificate: Option<(&Path, &Path)>,
+    certificate: Option<ClientCertificate<'_>>,
     policy: Option<CompliancePolicy>,
 ) -> Result<ClientConfig, ClientSetupError> {
     let mut store = RootCertStore::empty();
@@ -69,18 +77,22 @@ pub fn verified_client(
         return Err(ClientSetupError::NoSystemRoots);
     }
     let builder = crate::client(policy)?.with_root_certificates(store);
-    Ok(match certificate {
-        None => builder.with_no_client_auth(),
-        Some((chain, key)) => {
-            let certificates: Result<Vec<_>, _> =
-                CertificateDer::pem_slice_iter(&read(chain, "the certificate")?).collect();
-            let certificates =
-                certificates.map_err(|_| ClientSetupError::NoCertificate(chain.display().to_string()))?;
-            // The library's error is dropped: it may quote the file.
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|_| ClientSetupError::NoPrivateKey(key.to_owned()))?;
-            builder.with_client_auth_cert(certificates, key)?
+    let Some(certificate) = certificate else { return Ok(builder.with_no_client_auth()) };
+    let (chain, key, chain_name, key_name) = match certificate {
+        ClientCertificate::Files(chain, key) => {
+            let (chain_name, key_name) = (chain.display().to_string(), key.display().to_string());
+            (read(chain, "the certificate")?, PrivateKeyDer::from_pem_file(key).ok(), chain_name, key_name)
         }
-    })
+        ClientCertificate::Pem(chain, key) => {
+            let (chain_name, key_name) = ("the text of the certificate".to_owned(), "the text of the key".to_owned());
+            (chain.to_vec(), PrivateKeyDer::from_pem_slice(key).ok(), chain_name, key_name)
+        }
+    };
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
+    let certificates = certificates.map_err(|_| ClientSetupError::NoCertificate(chain_name))?;
+    // The library's error is dropped: it may quote the key.
+    let key = key.ok_or(ClientSetupError::NoPrivateKey(key_name))?;
+    Ok(builder.with_client_auth_cert(certificates, key)?)
 }
 
 fn read(file: &Path, what: &'static str) -> Result<Vec<u8>, ClientSetupError> {

@@ -1,6 +1,7 @@
 //! The kinds that are exchanged, and their types.
 
-use sluice_parse::{KINDS, KindInfo};
+use sluice_parse::KindInfo;
+use sluice_sources::configuration::configuration_kinds;
 
 /// The type of the mesh config.
 pub(crate) const MESH_CONFIG_TYPE: &str = "core/v1alpha1/MeshConfig";
@@ -9,15 +10,15 @@ pub(crate) const RESOURCE_MESSAGE: &str = "istio.mcp.v1alpha1.Resource";
 /// What precedes the name of a message in the type URL of an `Any`.
 pub(crate) const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 
-/// The kinds of Istio's API groups (C01).
-pub(crate) fn exchanged_kinds() -> impl Iterator<Item = &'static KindInfo> {
-    KINDS.iter().filter(|info| info.is_istio())
+/// The type of a kind with its preferred version.
+pub(crate) fn type_url(info: &KindInfo) -> String {
+    format!("{}/{}", info.api_version(), info.name)
 }
 
 /// The kind with that type. As in istiod, other versions than the preferred one are not known.
 pub(crate) fn kind_of_type(url: &str) -> Option<&'static KindInfo> {
     let (api_version, name) = url.rsplit_once('/')?;
-    exchanged_kinds().find(|info| info.name == name && info.api_version() == api_version)
+    configuration_kinds().find(|info| info.name == name && info.api_version() == api_version)
 }
 
 /// The full name of the message of a kind's `spec`. All versions of a kind have the same message.
@@ -36,16 +37,11 @@ pub(crate) fn message_name(info: &KindInfo) -> String {
 mod tests {
     use super::*;
 
-    /// The type of a kind with its preferred version.
-    fn type_url(info: &KindInfo) -> String {
-        format!("{}/{}", info.api_version(), info.name)
-    }
-
     #[test]
     fn each_kind_of_istio_has_a_type_and_a_message() {
-        let types: Vec<String> = exchanged_kinds().map(type_url).collect();
+        let types: Vec<String> = configuration_kinds().map(type_url).collect();
         assert_eq!(types.len(), 15, "{types:?}");
-        for info in exchanged_kinds() {
+        for info in configuration_kinds() {
             assert!(sluice_proto::pool().get_message_by_name(&message_name(info)).is_some(), "{}", message_name(info));
             assert_eq!(kind_of_type(&type_url(info)).map(|found| found.kind), Some(info.kind));
         }

@@ -1,13 +1,19 @@
 //! Objects as resources of MCP.
 
-use serde_json::Value;
+use prost_reflect::DynamicMessage;
+use serde_json::{Value, json};
 use sluice_model::ObjectKey;
 use sluice_parse::KindInfo;
 use sluice_proto::google::protobuf::{Any, Timestamp};
 use sluice_proto::istio::mcp::v1alpha1::{Metadata, Resource};
-use sluice_proto::json::{FieldError, decode_any};
+use sluice_proto::json::{FieldError, Shortened, decode_any};
 
 use crate::kinds::{TYPE_URL_PREFIX, message_name};
+
+/// Longest namespace and longest name, as of Kubernetes.
+const MAX_NAME_BYTES: usize = 253;
+/// Longest text of a server that an error quotes.
+const MAX_QUOTED_BYTES: usize = 100;
 
 /// The name of the resource of an object.
 pub(crate) fn resource_name(namespace: &str, name: &str) -> String {
@@ -38,31 +44,71 @@ pub(crate) fn resource_of(info: &KindInfo, key: &ObjectKey, object: &Value) -> R
     Ok(Resource { metadata: Some(metadata), body: Some(Any { type_url, value }) })
 }
 
-/// The object of a resource, as another control plane reads it.
-#[cfg(test)]
-pub(crate) fn object_of(info: &KindInfo, resource: Resource) -> Value {
-    use prost_reflect::DynamicMessage;
-
-    let (metadata, body) = (resource.metadata.expect("metadata"), resource.body.expect("a body"));
-    let descriptor = sluice_proto::pool().get_message_by_name(&message_name(info)).expect("a message");
-    let spec = DynamicMessage::decode(descriptor, body.value.as_slice()).expect("a valid body");
-    let (namespace, name) = metadata.name.split_once('/').expect("a name");
-    let created = metadata.create_time.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok());
-    serde_json::json!({
-        "apiVersion": info.api_version(), "kind": info.name,
-        "metadata": {
-            "namespace": namespace, "name": name, "resourceVersion": metadata.version,
-            "creationTimestamp": created.map(|created| created.to_string()),
-            "labels": metadata.labels, "annotations": metadata.annotations,
-        },
+/// The object of a resource of a kind.
+///
+/// # Errors
+/// The metadata or the body is missing or invalid: the field of the resource and the reason.
+pub(crate) fn object_of(info: &KindInfo, resource: Resource) -> Result<Value, FieldError> {
+    let fail = |path: &str, reason: String| FieldError { path: path.to_owned(), reason };
+    let metadata = resource.metadata.ok_or_else(|| fail("metadata", "is missing".to_owned()))?;
+    let (namespace, name) = split_name(&metadata.name).map_err(|reason| fail("metadata.name", reason))?;
+    let body = resource.body.ok_or_else(|| fail("body", "is missing".to_owned()))?;
+    let expected = message_name(info);
+    let actual = body.type_url.rsplit('/').next().unwrap_or_default();
+    if !is_same_message(actual, &expected) {
+        return Err(fail("body", format!("is of type {:?}, expected {expected}", shortened(actual))));
+    }
+    let descriptor = sluice_proto::pool().get_message_by_name(&expected);
+    let descriptor = descriptor.ok_or_else(|| fail("body", format!("type {expected} is not known")))?;
+    let spec = DynamicMessage::decode(descriptor, body.value.as_slice());
+    let spec = spec.map_err(|error| fail("body", format!("is not a valid {expected}: {error}")))?;
+    let created = metadata.create_time.map(|at| jiff::Timestamp::new(at.seconds, at.nanos));
+    let created = created.transpose().map_err(|error| fail("metadata.createTime", error.to_string()))?;
+    let mut fields = json!({"namespace": namespace, "name": name});
+    if let Some(created) = created {
+        fields["creationTimestamp"] = created.to_string().into();
+    }
+    if !metadata.version.is_empty() {
+        fields["resourceVersion"] = metadata.version.into();
+    }
+    for (field, texts) in [("labels", metadata.labels), ("annotations", metadata.annotations)] {
+        if !texts.is_empty() {
+            fields[field] = json!(texts);
+        }
+    }
+    Ok(json!({
+        "apiVersion": info.api_version(), "kind": info.name, "metadata": fields,
         "spec": sluice_proto::json::encode_dynamic(&spec),
-    })
+    }))
+}
+
+/// Namespace and name of the name of a resource. All kinds that are exchanged have namespaces.
+///
+/// # Errors
+/// The name has another form: the reason.
+pub(crate) fn split_name(name: &str) -> Result<(&str, &str), String> {
+    let is_part = |part: &str| !part.is_empty() && part.len() <= MAX_NAME_BYTES && !part.contains('/');
+    let parts = name.split_once('/').filter(|(namespace, name)| is_part(namespace) && is_part(name));
+    parts.ok_or_else(|| format!("{:?} is not of the form NAMESPACE/NAME", shortened(name)))
+}
+
+/// Whether two messages are of the same kind. All versions of a kind have the same fields.
+fn is_same_message(actual: &str, expected: &str) -> bool {
+    let parts = |name: &str| -> Option<(String, String)> {
+        let (package, kind) = name.rsplit_once('.')?;
+        Some((package.rsplit_once('.')?.0.to_owned(), kind.to_owned()))
+    };
+    parts(actual).is_some_and(|actual| Some(actual) == parts(expected))
+}
+
+/// The beginning of a text that another server sent.
+fn shortened(text: &str) -> String {
+    Shortened::of(text, MAX_QUOTED_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
     use sluice_model::{Kind, Text};
     use sluice_parse::{identify, kind_info, parse_object};
 
@@ -71,7 +117,7 @@ mod tests {
     /// The object as another control plane reads it.
     fn exchanged(object: &Value) -> Value {
         let id = identify(&"c".into(), object).expect("a kind");
-        object_of(id.info, resource_of(id.info, &id.key, object).expect("a valid object"))
+        object_of(id.info, resource_of(id.info, &id.key, object).expect("a valid object")).expect("a valid resource")
     }
 
     fn object(api_version: &str, kind: &str, spec: Value) -> Value {
@@ -228,6 +274,44 @@ mod tests {
         let info = kind_info(Kind::VirtualService).expect("a kind");
         let error = resource_of(info, &ObjectKey::new("c", "shop", "a"), &invalid).expect_err("invalid");
         assert_eq!(error.path, "hosts");
+    }
+
+    #[test]
+    fn invalid_resource_is_refused_with_field_and_reason() {
+        let info = kind_info(Kind::VirtualService).expect("a kind");
+        let valid = object("networking.istio.io/v1", "VirtualService", json!({"hosts": ["a"]}));
+        let valid = resource_of(info, &ObjectKey::new("c", "shop", "a"), &valid).expect("valid");
+        let error = |change: &dyn Fn(&mut Resource)| {
+            let mut resource = valid.clone();
+            change(&mut resource);
+            let FieldError { path, reason } = object_of(info, resource).expect_err("invalid");
+            format!("{path}: {reason}")
+        };
+        let rename = |name: &'static str| {
+            move |resource: &mut Resource| resource.metadata.as_mut().expect("metadata").name = name.to_owned()
+        };
+        assert_eq!(error(&|resource| resource.metadata = None), "metadata: is missing");
+        for name in ["a", "/a", "shop/", "shop/a/b", ""] {
+            let reason = format!("metadata.name: {name:?} is not of the form NAMESPACE/NAME");
+            assert_eq!(error(&|resource| resource.metadata.as_mut().expect("metadata").name = name.to_owned()), reason);
+        }
+        assert!(error(&rename("shop/a\u{0}/b")).starts_with("metadata.name: "));
+        assert_eq!(error(&|resource| resource.body = None), "body: is missing");
+        let body = |change: &dyn Fn(&mut Any)| {
+            error(&|resource| change(resource.body.as_mut().expect("a body")))
+        };
+        let other = body(&|body| body.type_url = "type.googleapis.com/istio.networking.v1alpha3.Gateway".to_owned());
+        assert!(other.starts_with("body: is of type \"istio.networking.v1alpha3.Gateway\", expected "), "{other}");
+        assert!(body(&|body| body.value = vec![0xff]).starts_with("body: is not a valid istio.networking."));
+        let nanos = |resource: &mut Resource| {
+            let metadata = resource.metadata.as_mut().expect("metadata");
+            metadata.create_time = Some(Timestamp { seconds: i64::MAX, nanos: -1 });
+        };
+        assert!(error(&nanos).starts_with("metadata.createTime: "));
+        // Messages of another version have the same fields.
+        let mut other = valid.clone();
+        other.body.as_mut().expect("a body").type_url = "type.googleapis.com/istio.networking.v1.VirtualService".to_owned();
+        assert!(object_of(info, other).is_ok());
     }
 
     proptest! {

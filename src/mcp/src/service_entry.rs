@@ -111,7 +111,7 @@ mod tests {
         // Another control plane reads it as a ServiceEntry without findings.
         let info = kind_info(Kind::ServiceEntry).expect("a kind");
         let resource = resource_of(info, &key, &entry).expect("a resource");
-        let object = object_of(info, resource);
+        let object = object_of(info, resource).expect("a valid resource");
         let parsed = parse_object(&"d".into(), "cluster.local", &object).expect("a kind");
         assert!(parsed.object.is_some() && parsed.rejects.is_empty(), "{:?}", parsed.rejects);
     }

@@ -10,6 +10,7 @@ mod patches;
 mod registration;
 mod remote;
 mod reviews;
+mod secret;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ pub use remote::{
     ClusterInfo, ClusterMetrics, KubeconfigSource, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus,
 };
 pub use reviews::SecretReviewer;
+pub use secret::read_secret;
 
 /// A cluster behind the Kubernetes API.
 pub struct KubeSource {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
+use sluice_model::{HeaderValue, Kind, MeshConfig, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
 use sluice_parse::{Findings, merge_mesh_config};
 use tokio::sync::watch;
 
@@ -210,6 +210,12 @@ impl CurrentMesh {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).apply(change)
     }
 
+    /// The mesh config of all layers.
+    #[must_use]
+    pub fn mesh(&self) -> MeshConfig {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).settings().mesh
+    }
+
     /// A copy for a preview. The injector does not see its changes.
     #[must_use]
     pub fn copy(&self) -> MeshOverride {
@@ -228,7 +234,7 @@ fn settings_of(parsed: ParsedObject) -> Option<MeshSettings> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sluice_model::{MeshConfig, MeshNetworks, OpenTelemetryTracing, ProviderKind};
+    use sluice_model::{MeshNetworks, OpenTelemetryTracing, ProviderKind};
     use sluice_parse::parse_object;
 
     use super::*;

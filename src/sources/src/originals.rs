@@ -23,7 +23,8 @@ pub struct Original(Arc<str>);
 impl Original {
     /// The object without `managedFields` and the annotation of `kubectl apply`. `None` for kinds of Kubernetes itself: they
     /// are no configuration, and some hold secrets.
-    pub(crate) fn of(info: &KindInfo, object: &Value) -> Option<Self> {
+    #[must_use]
+    pub fn of(info: &KindInfo, object: &Value) -> Option<Self> {
         // A value of JSON is always written.
         let text = info.is_custom().then(|| serde_json::to_string(&Compact(object)))?;
         text.ok().map(|text| Self(text.into()))

@@ -115,14 +115,14 @@ impl Reporter {
 /// Logs rejects. For a kind without any effect, only the first object is logged at its severity, because there can be
 /// thousands.
 #[derive(Debug, Default)]
-pub(super) struct RejectLog {
+pub struct RejectLog {
     /// Kinds without an effect that have been logged.
     unsupported: BTreeSet<Kind>,
 }
 
 impl RejectLog {
     /// Logs the rejects of an object. `lines` returns the lines of field paths if the object is from a file.
-    pub(super) fn log(&mut self, object: &ParsedObject, place: &str, lines: impl FnOnce(&[&str]) -> Vec<usize>) {
+    pub fn log(&mut self, object: &ParsedObject, place: &str, lines: impl FnOnce(&[&str]) -> Vec<usize>) {
         let is_first = self.is_first(object.kind);
         if object.rejects.is_empty() {
             return;

@@ -22,6 +22,7 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_sources::configuration::ConfigSourceStates;
 use sluice_sources::kube::{RemoteStates, WatchStates};
 use sluice_sources::{Cluster, Originals, Reporter};
 use sluice_telemetry::LogControl;
@@ -130,6 +131,7 @@ impl DebugPages {
             graph: GraphOptions::default(),
             preview_graph: PreviewGraph::default(),
             remotes: RemoteStates::default(),
+            config_sources: ConfigSourceStates::default(),
             watches: WatchStates::default(),
             callers: OnceLock::new(),
             refusals,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::json;
-use sluice_crypto::{Roots, client_without_verification, verified_client};
+use sluice_crypto::{ClientCertificate, Roots, client_without_verification, verified_client};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use sluice_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
@@ -73,7 +73,7 @@ impl XdsCredentials {
         let setup = |error: &dyn std::fmt::Display| QueryError::Flags(format!("xDS over TLS: {error}"));
         let authority = args.authority.clone().unwrap_or_else(|| format!("istiod.{namespace}.svc"));
         let certificate = args.cert_dir.as_ref().map(|dir| (dir.join("cert-chain.pem"), dir.join("key.pem")));
-        let paths = certificate.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
+        let presented = certificate.as_ref().map(|(chain, key)| ClientCertificate::Files(chain, key));
         let mut config = if args.insecure {
             // Without verification, the client presents no certificate.
             client_without_verification().map_err(|error| setup(&error))?
@@ -83,7 +83,7 @@ impl XdsCredentials {
                 (None, Some(dir)) => Roots::File(dir.join("root-cert.pem")),
                 (None, None) => Roots::Pem(roots_of_mesh(cluster, namespace).await?),
             };
-            verified_client(&roots, paths, None).map_err(|error| setup(&error))?
+            verified_client(&roots, presented, None).map_err(|error| setup(&error))?
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
         let name = ServerName::try_from(authority.clone());

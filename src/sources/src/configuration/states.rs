@@ -106,10 +106,11 @@ impl ConfigSourceStates {
 }
 
 impl ConfigSourceState {
-    /// The stream is open.
-    pub fn connected(&self) {
+    /// The stream is open. Returns whether there was none before.
+    pub fn connected(&self) -> bool {
         let mut stream = self.stream();
-        (stream.disconnected, stream.failure) = (None, None);
+        stream.failure = None;
+        stream.disconnected.take().is_some()
     }
 
     /// The stream has ended, or was not opened.

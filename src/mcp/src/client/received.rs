@@ -1,0 +1,201 @@
+//! The objects that a source has sent, and the changes that a response makes.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+
+use prost::Message as _;
+use serde_json::Value;
+use sluice_model::{Kind, ObjectKey, ParsedObject, Reject, RejectCause, Severity, Text};
+use sluice_parse::{KindInfo, parse_object};
+use sluice_proto::google::protobuf::Any;
+use sluice_proto::istio::mcp::v1alpha1::Resource;
+use sluice_proto::json::FieldError;
+use sluice_sources::configuration::configuration_kinds;
+use sluice_sources::{Change, ChangeOrigin, Cluster, Original};
+use sluice_telemetry::unix_time;
+
+use crate::kinds::{RESOURCE_MESSAGE, type_url};
+use crate::resource::{object_of, split_name};
+
+/// Largest resource. An object of Kubernetes has 1.5 MiB at most.
+const MAX_RESOURCE_BYTES: usize = 4 << 20;
+/// Number of resources without a valid name that are listed for each kind.
+const MAX_LISTED_RESOURCES: usize = 10;
+
+/// The objects of a source. For each object, only a hash of its bytes is kept.
+pub(super) struct ReceivedObjects {
+    /// The address of the source.
+    source: Text,
+    cluster: Cluster,
+    hasher: RandomState,
+    /// By kind; a kind that has not been answered is absent.
+    kinds: BTreeMap<Kind, ReceivedKind>,
+}
+
+/// The objects of the last response of a kind.
+#[derive(Debug, Default)]
+pub(super) struct ReceivedKind {
+    hashes: BTreeMap<ObjectKey, u64>,
+    /// Resources that are no object, each with the reason.
+    invalid: Vec<String>,
+    /// Number of further such resources.
+    more_invalid: usize,
+}
+
+/// What a response changes.
+#[derive(Debug)]
+pub(super) struct ResponseChanges {
+    pub(super) changes: Vec<Change>,
+    kind: Kind,
+    received: ReceivedKind,
+}
+
+impl ReceivedObjects {
+    /// Without objects. `cluster` is the cluster that the objects are read for.
+    pub(super) fn new(source: Text, cluster: Cluster) -> Self {
+        Self { source, cluster, hasher: RandomState::new(), kinds: BTreeMap::new() }
+    }
+
+    /// Number of objects.
+    pub(super) fn len(&self) -> usize {
+        self.kinds.values().map(|kind| kind.hashes.len()).sum()
+    }
+
+    /// Types that have not been answered yet.
+    pub(super) fn not_answered(&self) -> Vec<String> {
+        configuration_kinds().filter(|info| !self.kinds.contains_key(&info.kind)).map(type_url).collect()
+    }
+
+    /// Resources that are no object, each with its type and the reason.
+    pub(super) fn invalid(&self) -> Vec<String> {
+        let of_kind = |(kind, received): (&Kind, &ReceivedKind)| {
+            let more = Some(received.more_invalid).filter(|more| *more > 0);
+            let more = more.map(|more| format!("and {more} more resources of {kind}"));
+            received.invalid.iter().cloned().chain(more).collect::<Vec<_>>()
+        };
+        self.kinds.iter().flat_map(of_kind).collect()
+    }
+
+    /// The changes of a response, which has all resources of a kind. A resource whose bytes are those of the last response is no
+    /// change. If a response has a resource twice, the last one counts, as in Istio.
+    pub(super) fn compare(&self, info: &'static KindInfo, resources: &[Any]) -> ResponseChanges {
+        let received_at = unix_time();
+        let empty = ReceivedKind::default();
+        let old = self.kinds.get(&info.kind).unwrap_or(&empty);
+        let mut received = ReceivedKind::default();
+        let mut last: BTreeMap<ObjectKey, (u64, Result<Resource, FieldError>)> = BTreeMap::new();
+        for (index, any) in resources.iter().enumerate() {
+            match self.decode(any) {
+                Ok((key, resource)) => {
+                    last.insert(key, (self.hasher.hash_one((&any.type_url, &any.value)), resource));
+                }
+                Err(error) => received.add_invalid(info, index, &error),
+            }
+        }
+        let mut changes = Vec::new();
+        for (key, (hash, resource)) in last {
+            let is_unchanged = old.hashes.get(&key) == Some(&hash);
+            if is_unchanged {
+                received.hashes.insert(key, hash);
+                continue;
+            }
+            let object = resource.and_then(|resource| object_of(info, resource));
+            let change = match object {
+                Ok(object) if !self.cluster.reads_revision_of(info, &object) => continue,
+                Ok(object) => self.change(info, &object, received_at),
+                Err(error) => Some(self.invalid_object(info, &key, &error, received_at)),
+            };
+            if let Some(change) = change {
+                received.hashes.insert(key, hash);
+                changes.push(change);
+            }
+        }
+        let gone: BTreeSet<&ObjectKey> = old.hashes.keys().filter(|key| !received.hashes.contains_key(*key)).collect();
+        changes.extend(gone.into_iter().map(|key| Change {
+            kind: info.kind,
+            key: key.clone(),
+            object: None,
+            origin: self.origin(Text::default(), received_at, None),
+        }));
+        ResponseChanges { changes, kind: info.kind, received }
+    }
+
+    /// Keeps the state after changes that have been committed. Returns whether it is the first response of its kind.
+    pub(super) fn accept(&mut self, response: ResponseChanges) -> bool {
+        match self.kinds.entry(response.kind) {
+            Entry::Vacant(entry) => {
+                entry.insert(response.received);
+                true
+            }
+            Entry::Occupied(mut entry) => {
+                entry.insert(response.received);
+                false
+            }
+        }
+    }
+
+    /// The key of a resource, and the resource itself unless it is too large.
+    fn decode(&self, any: &Any) -> Result<(ObjectKey, Result<Resource, FieldError>), FieldError> {
+        let fail = |path: &str, reason: String| FieldError { path: path.to_owned(), reason };
+        if any.type_url.rsplit('/').next() != Some(RESOURCE_MESSAGE) {
+            return Err(fail("", format!("is not a {RESOURCE_MESSAGE}")));
+        }
+        let resource = Resource::decode(any.value.as_slice());
+        let mut resource =
+            resource.map_err(|error| fail("", format!("is not a valid {RESOURCE_MESSAGE}: {error}")))?;
+        let name = resource.metadata.as_mut().map(|metadata| metadata.name.clone()).unwrap_or_default();
+        let (namespace, name) = split_name(&name).map_err(|reason| fail("metadata.name", reason))?;
+        let key = ObjectKey::new(self.cluster.id.clone(), namespace, name);
+        if any.value.len() > MAX_RESOURCE_BYTES {
+            let reason = format!("the resource has {} bytes, at most {MAX_RESOURCE_BYTES} are read", any.value.len());
+            return Ok((key, Err(fail("body", reason))));
+        }
+        Ok((key, Ok(resource)))
+    }
+
+    fn change(&self, info: &KindInfo, object: &Value, received_at: std::time::Duration) -> Option<Change> {
+        let parsed = parse_object(&self.cluster.id, &self.cluster.domain, object).ok()?;
+        let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+        let origin = self.origin(version.into(), received_at, Original::of(info, object));
+        Some(Change { kind: info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
+    }
+
+    /// An object of which only the name is valid.
+    fn invalid_object(
+        &self,
+        info: &KindInfo,
+        key: &ObjectKey,
+        error: &FieldError,
+        received_at: std::time::Duration,
+    ) -> Change {
+        let reject = Reject {
+            kind: info.kind,
+            object: key.clone(),
+            field_path: error.path.as_str().into(),
+            reason: format!("{} (resource of {})", error.reason, self.source).into(),
+            severity: Severity::Error,
+            cause: RejectCause::Other,
+        };
+        let parsed = ParsedObject { kind: info.kind, key: key.clone(), object: None, rejects: vec![reject] };
+        let origin = self.origin(Text::default(), received_at, None);
+        Change { kind: info.kind, key: key.clone(), object: Some(Box::new(parsed)), origin }
+    }
+
+    fn origin(&self, version: Text, received: std::time::Duration, original: Option<Original>) -> ChangeOrigin {
+        ChangeOrigin { place: self.source.clone(), version, received, original, generation: None }
+    }
+}
+
+impl ReceivedKind {
+    fn add_invalid(&mut self, info: &KindInfo, index: usize, error: &FieldError) {
+        if self.invalid.len() < MAX_LISTED_RESOURCES {
+            self.invalid.push(format!("resource {index} of {}: {error}", type_url(info)));
+        } else {
+            self.more_invalid += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! TLS of the connection to a source (`tlsSettings`).
+
+use std::path::Path;
+
+use futures::future::BoxFuture;
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use sluice_crypto::{ClientCertificate, CompliancePolicy, Roots, client_without_verification, verified_client};
+use sluice_model::{ClientTls, ClientTlsMode, Secret, Text};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+/// How a text in PEM begins, in contrast to a path.
+const PEM_BEGIN: &str = "-----BEGIN ";
+
+/// Certificates that are not in files.
+pub trait SourceCredentials: Send + Sync + 'static {
+    /// The certificates of a Secret in the namespace of this control plane (`credentialName`).
+    fn secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Secret, String>>;
+
+    /// The certificate of this control plane with its roots (`ISTIO_MUTUAL`).
+    ///
+    /// # Errors
+    /// There is none: the reason.
+    fn own(&self) -> Result<Secret, String>;
+}
+
+/// TLS of one connection.
+pub(super) struct SourceTls {
+    pub(super) config: ClientConfig,
+    /// Names, one of which the certificate of the server has to have; empty accepts all.
+    names: Vec<Text>,
+    /// Revoked certificates, in PEM or DER.
+    revoked: Option<Vec<u8>>,
+}
+
+impl SourceTls {
+    /// Reads files and Secrets anew, because they change. `None` is plaintext.
+    ///
+    /// # Errors
+    /// The reason, which names the field.
+    pub(super) async fn new(
+        settings: &ClientTls,
+        credentials: &dyn SourceCredentials,
+        policy: Option<CompliancePolicy>,
+    ) -> Result<Option<Self>, String> {
+        let secret = match settings.mode {
+            ClientTlsMode::Disable => return Ok(None),
+            ClientTlsMode::IstioMutual => Some(credentials.own()?),
+            _ if settings.credential_name.is_empty() => None,
+            _ => {
+                let name = &settings.credential_name;
+                let secret = credentials.secret(name).await;
+                Some(secret.map_err(|reason| format!("credentialName: {reason}"))?)
+            }
+        };
+        let mut config = match settings.insecure_skip_verify {
+            Some(true) => client_without_verification().map_err(|error| error.to_string())?,
+            _ => verified(settings, secret.as_ref(), policy)?,
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let revoked = match secret.and_then(|secret| secret.roots) {
+            Some(roots) => roots.revoked.map(|revoked| revoked.0.to_vec()),
+            None if settings.ca_crl.is_empty() => None,
+            None => Some(text_or_file("caCrl", &settings.ca_crl)?),
+        };
+        Ok(Some(Self { config, names: settings.subject_alt_names.clone(), revoked }))
+    }
+
+    /// Checks the certificate of a server that TLS has verified.
+    ///
+    /// # Errors
+    /// It has none of the names, or is revoked.
+    pub(super) fn check(&self, certificates: &[CertificateDer<'_>]) -> Result<(), String> {
+        if self.names.is_empty() && self.revoked.is_none() {
+            return Ok(());
+        }
+        let certificate = certificates.first().ok_or("the server has no certificate")?;
+        let (_, certificate) = X509Certificate::from_der(certificate)
+            .map_err(|error| format!("the certificate of the server is invalid: {error}"))?;
+        if !self.names.is_empty() && !has_name(&certificate, &self.names) {
+            let names: Vec<&str> = self.names.iter().map(Text::as_str).collect();
+            return Err(format!("the certificate of the server has none of the subjectAltNames {}", names.join(", ")));
+        }
+        let Some(revoked) = &self.revoked else { return Ok(()) };
+        let der = parse_x509_pem(revoked).map(|(_, pem)| pem.contents).unwrap_or_else(|_| revoked.clone());
+        let (_, list) = CertificateRevocationList::from_der(&der)
+            .map_err(|error| format!("caCrl: is not a certificate revocation list: {error}"))?;
+        let serial = certificate.raw_serial();
+        match list.iter_revoked_certificates().any(|entry| entry.raw_serial() == serial) {
+            true => Err("the certificate of the server is revoked".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn verified(
+    settings: &ClientTls,
+    secret: Option<&Secret>,
+    policy: Option<CompliancePolicy>,
+) -> Result<ClientConfig, String> {
+    let roots = match secret {
+        Some(secret) => {
+            let roots = secret.roots.as_ref().ok_or("credentialName: the Secret has no root certificates")?;
+            let roots = String::from_utf8(roots.certificates.0.to_vec());
+            Roots::Pem(roots.map_err(|_| "credentialName: the root certificates are not PEM".to_owned())?)
+        }
+        None if settings.ca_certificates.is_empty() => Roots::System,
+        None if settings.ca_certificates.trim_start().starts_with(PEM_BEGIN) => {
+            Roots::Pem(settings.ca_certificates.to_string())
+        }
+        None => Roots::File(settings.ca_certificates.as_str().into()),
+    };
+    let certificate = match (settings.mode, secret) {
+        (ClientTlsMode::Simple | ClientTlsMode::Disable, _) => None,
+        (_, Some(secret)) => {
+            let pair = secret.certificate.as_ref().ok_or("credentialName: the Secret has no certificate")?;
+            Some(ClientCertificate::Pem(&pair.chain.0, &pair.key.0))
+        }
+        (_, None) => {
+            let (chain, key) = (settings.client_certificate.as_str(), settings.private_key.as_str());
+            Some(ClientCertificate::Files(Path::new(chain), Path::new(key)))
+        }
+    };
+    verified_client(&roots, certificate, policy).map_err(|error| error.to_string())
+}
+
+fn text_or_file(field: &str, text: &str) -> Result<Vec<u8>, String> {
+    if text.trim_start().starts_with(PEM_BEGIN) {
+        return Ok(text.as_bytes().to_vec());
+    }
+    std::fs::read(text).map_err(|error| format!("{field}: read {text}: {error}"))
+}
+
+/// Whether a certificate has one of the names, as a DNS name or as a URI.
+fn has_name(certificate: &X509Certificate<'_>, names: &[Text]) -> bool {
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let general = alternative.iter().flat_map(|extension| &extension.value.general_names);
+    let is_accepted = |actual: &str| names.iter().any(|name| name.as_str() == actual);
+    general.into_iter().any(|name| match name {
+        GeneralName::DNSName(name) | GeneralName::URI(name) => is_accepted(name),
+        _ => false,
+    })
+}
