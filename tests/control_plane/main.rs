@@ -34,6 +34,7 @@ mod large_services;
 mod log;
 mod made_up_nodes;
 mod mcp;
+mod mcp_client;
 mod mesh_files;
 mod metrics;
 mod pages;

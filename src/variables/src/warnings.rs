@@ -9,7 +9,7 @@ const MAX_SUGGESTION_DISTANCE: usize = 3;
 /// Variables that Kubernetes sets for the Service of the control plane.
 const SERVICE_PREFIXES: [&str; 2] = ["ISTIOD_PORT", "ISTIOD_SERVICE_"];
 /// Variables of the agent that manifests also set for the control plane, where nothing depends on them.
-const SET_BY_MANIFESTS: [&str; 2] = ["SERVICE_ACCOUNT", "INSTANCE_IP"];
+const SET_BY_MANIFESTS: [&str; 1] = ["INSTANCE_IP"];
 
 /// Warnings about the environment of `sluiced`: names and values.
 #[must_use]

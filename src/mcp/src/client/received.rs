@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use prost::Message as _;
 use serde_json::Value;
@@ -139,7 +140,7 @@ impl ReceivedObjects {
     fn decode(&self, any: &Any) -> Result<(ObjectKey, Result<Resource, FieldError>), FieldError> {
         let fail = |path: &str, reason: String| FieldError { path: path.to_owned(), reason };
         if any.type_url.rsplit('/').next() != Some(RESOURCE_MESSAGE) {
-            return Err(fail("", format!("is not a {RESOURCE_MESSAGE}")));
+            return Err(fail("", format!("is not an {RESOURCE_MESSAGE}")));
         }
         let resource = Resource::decode(any.value.as_slice());
         let mut resource =
@@ -154,7 +155,7 @@ impl ReceivedObjects {
         Ok((key, Ok(resource)))
     }
 
-    fn change(&self, info: &KindInfo, object: &Value, received_at: std::time::Duration) -> Option<Change> {
+    fn change(&self, info: &KindInfo, object: &Value, received_at: Duration) -> Option<Change> {
         let parsed = parse_object(&self.cluster.id, &self.cluster.domain, object).ok()?;
         let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
         let origin = self.origin(version.into(), received_at, Original::of(info, object));
@@ -167,7 +168,7 @@ impl ReceivedObjects {
         info: &KindInfo,
         key: &ObjectKey,
         error: &FieldError,
-        received_at: std::time::Duration,
+        received_at: Duration,
     ) -> Change {
         let reject = Reject {
             kind: info.kind,
@@ -182,7 +183,7 @@ impl ReceivedObjects {
         Change { kind: info.kind, key: key.clone(), object: Some(Box::new(parsed)), origin }
     }
 
-    fn origin(&self, version: Text, received: std::time::Duration, original: Option<Original>) -> ChangeOrigin {
+    fn origin(&self, version: Text, received: Duration, original: Option<Original>) -> ChangeOrigin {
         ChangeOrigin { place: self.source.clone(), version, received, original, generation: None }
     }
 }

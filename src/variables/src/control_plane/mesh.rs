@@ -12,6 +12,12 @@ pub(super) const MESH: &[Variable] = &[
         "Name of a ConfigMap in the control plane's namespace; the own mesh config overrides the mesh config in it",
     ),
     followed(
+        "SERVICE_ACCOUNT",
+        Text,
+        "istiod",
+        "Service account of the control plane, for certificates that it presents to sources of configuration (ISTIO_MUTUAL)",
+    ),
+    followed(
         "PILOT_IGNORE_RESOURCES",
         List,
         "",
