@@ -88,7 +88,8 @@ fn is_istio_mutual(source: &ConfigSource) -> bool {
 fn report_change(findings: &SourceFindings, read: &[ConfigSource], mesh: &MeshConfig) {
     let finding = SourceFinding {
         field_path: String::new(),
-        reason: "the list has changed since the start: it takes effect when sluiced restarts, the previous one applies".to_owned(),
+        reason: "the list has changed since the start: it takes effect when sluiced restarts, the previous one applies"
+            .to_owned(),
         severity: Severity::Warning,
     };
     let has_changed = mesh.config_sources != read;
@@ -114,8 +115,8 @@ impl SourceCredentials for ControlPlaneCredentials {
                 secret.map_err(|error| format!("read Secret {}/{name}: {error}", self.namespace))
             };
             let secret = read(name).await?;
-            let mut secret =
-                secret.ok_or_else(|| format!("Secret {}/{name} does not exist or has no certificates", self.namespace))?;
+            let mut secret = secret
+                .ok_or_else(|| format!("Secret {}/{name} does not exist or has no certificates", self.namespace))?;
             if secret.roots.is_none() {
                 // As for gateways, the roots may be in a Secret of their own.
                 secret.roots = read(&format!("{name}{ROOTS_SUFFIX}")).await?.and_then(|secret| secret.roots);

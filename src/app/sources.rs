@@ -148,7 +148,12 @@ impl App {
         self.discovery.set_configuration(Arc::new(configuration));
     }
 
-    pub(super) async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
+    pub(super) async fn read_directory(
+        &mut self,
+        cluster: Cluster,
+        root: &Path,
+        sink: &Arc<dyn Sink>,
+    ) -> Result<(), AppError> {
         let (root, reporter, sink) = (root.to_owned(), self.admin.reporter.clone(), sink.clone());
         let strict = self.config.sources.strict;
         let reading = tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));

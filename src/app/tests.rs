@@ -39,7 +39,7 @@ const RESTARTED: [&str; 21] = [
     "webhook configuration writer",
 ];
 /// Tasks that end the process.
-const END_PROCESS: [&str; 20] = [
+const END_PROCESS: [&str; 21] = [
     "Kubernetes source",
     "Secret reviewer",
     "certificate authority",
@@ -49,6 +49,7 @@ const END_PROCESS: [&str; 20] = [
     "http port",
     "https port",
     "injection configuration",
+    "list of configuration sources",
     "monitoring port",
     "pods of nodes",
     "remote clusters",

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::ads::{self, Identity, Kind, Limits, Protocol};
+use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use sluice_testkit::server::{Options, Sluiced};
 
@@ -34,15 +35,8 @@ endpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}]
 ";
 
 /// Collections that are compared: what is parsed from the objects, and all findings.
-const COMPARED: [&str; 7] = [
-    "virtual_services",
-    "destination_rules",
-    "gateways",
-    "services",
-    "workload_entries",
-    "proxy_configs",
-    "rejects",
-];
+const COMPARED: [&str; 7] =
+    ["virtual_services", "destination_rules", "gateways", "services", "workload_entries", "proxy_configs", "rejects"];
 
 /// A server of configuration without Services.
 async fn upstream(environment: &[(&str, &str)]) -> Result<IdentityFixture> {
@@ -98,7 +92,7 @@ async fn state(server: &Sluiced) -> Result<BTreeMap<String, Value>> {
         let (status, text) = server.get(&format!("/debug/collections/{name}")).await?;
         ensure!(status == 200, "{name}: {text}");
         let dump: Value = serde_json::from_str(&text)?;
-        state.insert(name.to_owned(), dump["rows"].clone());
+        state.insert(name.to_owned(), dump["records"].clone());
     }
     for (kind, labels) in [("sidecar", "cart"), ("router", "gateway")] {
         let node = json!({
@@ -110,9 +104,9 @@ async fn state(server: &Sluiced) -> Result<BTreeMap<String, Value>> {
         });
         let channel = ads::connect(server.grpc).await?;
         let kinds = [Kind::Cds, Kind::Eds, Kind::Lds, Kind::Rds];
-        let dump =
-            ads::dump(channel, Protocol::Sotw, Identity::of_node(&node)?, &kinds, &BTreeMap::new(), Limits::default());
-        for (of, resources) in dump.await? {
+        let (identity, names) = (Identity::of_node(&node)?, BTreeMap::new());
+        let dump = ads::dump(channel, Protocol::Sotw, identity, &kinds, &names, Limits::default()).await?;
+        for (of, resources) in dump {
             state.insert(format!("{} of {kind}", of.name()), json!(resources));
         }
     }
@@ -195,7 +189,7 @@ async fn random_changes_arrive_exactly_although_the_server_is_killed() -> Result
                 }
                 let differences = differences(&found, &expected);
                 ensure!(differences.is_empty(), "round {round}:\n{}", differences.join("\n"));
-                ensure!(!expected["virtual_services"].as_array().context("rows")?.is_empty(), "there are objects");
+                ensure!(!expected["virtual_services"].as_array().context("records")?.is_empty(), "there are objects");
             }
             _ => {}
         }
@@ -207,8 +201,13 @@ async fn random_changes_arrive_exactly_although_the_server_is_killed() -> Result
 async fn source_that_is_away_keeps_its_objects_and_is_a_finding() -> Result<()> {
     let upstream = upstream(&[("ENABLE_XDS_API_GENERATOR_AUTH", "false")]).await?;
     let mut objects = RandomObjects::new(&upstream.objects(), 7);
-    objects.write("networking.istio.io/v1", "Gateway", "kept", &json!({"selector": {"istio": "gateway"}, "servers": [
-        {"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}))?;
+    objects.write(
+        "networking.istio.io/v1",
+        "Gateway",
+        "kept",
+        &json!({"selector": {"istio": "gateway"}, "servers": [
+        {"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]}),
+    )?;
     let sources = json!([{"address": format!("xds://{}", upstream.server.grpc)}]);
     let downstream = Downstream::start(&sources, &[]).await?;
     let gateways = async || Some(downstream.server.get("/debug/collections/gateways").await.ok()?.1);
@@ -237,7 +236,12 @@ async fn source_that_is_away_keeps_its_objects_and_is_a_finding() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_is_authenticated_as_the_mode_says() -> Result<()> {
     let upstream = upstream(&[]).await?;
-    RandomObjects::new(&upstream.objects(), 1).write("networking.istio.io/v1", "Sidecar", "a", &json!({"egress": [{"hosts": ["./*"]}]}))?;
+    RandomObjects::new(&upstream.objects(), 1).write(
+        "networking.istio.io/v1",
+        "Sidecar",
+        "a",
+        &json!({"egress": [{"hosts": ["./*"]}]}),
+    )?;
     // Both have the same authority, so the server accepts the certificate of the other one.
     let directory = upstream.authority().display().to_string();
     let own = json!([{"address": secure_address(&upstream)?, "tlsSettings": {"mode": "ISTIO_MUTUAL"}}]);
@@ -270,34 +274,35 @@ async fn server_is_authenticated_as_the_mode_says() -> Result<()> {
         let log = not_ready(&sources, failure).await.with_context(|| settings.to_string())?;
         ensure!(!log.contains("PRIVATE KEY"), "{log}");
     }
-    let downstream = Downstream::start(
-        &json!([{"address": secure_address(&upstream)?, "tlsSettings": with(json!({"subjectAltNames": ["istiod.istio-system.svc"]}))}]),
-        &[],
-    );
-    ensure!(downstream.await?.source().await?["objects"] == 1);
+    let settings = with(json!({"subjectAltNames": ["istiod.istio-system.svc"]}));
+    let sources = json!([{"address": secure_address(&upstream)?, "tlsSettings": settings}]);
+    let downstream = Downstream::start(&sources, &[]).await?;
+    ensure!(downstream.source().await?["objects"] == 1, "{}", downstream.source().await?);
     Ok(())
 }
 
 /// Starts a server that does not get ready, and waits for a failure in its log.
 async fn not_ready(sources: &Value, failure: &str) -> Result<String> {
     let directory = tempfile::tempdir()?;
-    let mesh = directory.path().join("mesh.yaml");
+    let (mesh, log) = (directory.path().join("mesh.yaml"), directory.path().join("log"));
     std::fs::write(&mesh, json!({"configSources": sources}).to_string())?;
-    let log = directory.path().join("log");
-    let options = Options {
-        args: vec![format!("--meshConfig={}", mesh.display())],
-        log: Some(log.clone()),
-        ..Options::new(directory.path())
-    };
-    let starting = Sluiced::start(&options);
-    let failed = until(failure, async || {
+    let file = std::fs::File::create(&log)?;
+    let _server = tokio::process::Command::new(workspace_binary("sluiced")?)
+        .args(["discovery", "--secureGRPCAddr=", "--httpsAddr=", "--monitoringAddr=", "--httpAddr=127.0.0.1:0"])
+        .args(["--ctrlz_port=0", "--grpcAddr=127.0.0.1:0"])
+        .arg(format!("--configDir={}", directory.path().display()))
+        .arg(format!("--meshConfig={}", mesh.display()))
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .kill_on_drop(true)
+        .spawn()?;
+    let text = until(failure, async || {
         let text = std::fs::read_to_string(&log).ok()?;
         (text.contains("cannot read configuration") && text.contains(failure)).then_some(text)
-    });
-    tokio::select! {
-        started = starting => anyhow::bail!("it is ready: {:?}", started.err()),
-        log = failed => Ok(log),
-    }
+    })
+    .await;
+    ensure!(!text.contains("listening name=grpc"), "proxies are served: {text}");
+    Ok(text)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -308,7 +313,9 @@ async fn object_of_the_first_source_applies() -> Result<()> {
         json!({"selector": {"istio": "gateway"}, "servers": [
             {"port": {"number": number, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}]})
     };
-    let write = |directory: &Path, number| RandomObjects::new(directory, 1).write("networking.istio.io/v1", "Gateway", "a", &port(number));
+    let write = |directory: &Path, number| {
+        RandomObjects::new(directory, 1).write("networking.istio.io/v1", "Gateway", "a", &port(number))
+    };
     write(files.path(), 1111)?;
     write(&upstream.objects(), 2222)?;
     let sources = json!([

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClientTls, ConfigSource, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb,
-    OutlierDetection, ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
+    ClientTls, ConfigSource, ConnectionPool, DEFAULT_TRUST_DOMAIN, ExportTo, ExtensionProvider, HttpRetry, Labels,
+    LocalityLb, OutlierDetection, ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
 };
 
 /// Policy for traffic to unknown hosts.

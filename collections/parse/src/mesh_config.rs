@@ -35,7 +35,8 @@ pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: 
         for name in UNUSED {
             fields.has(name);
         }
-        if fields.value("serviceScopeConfigs").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
+        if fields.value("serviceScopeConfigs").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()))
+        {
             fields.warn("serviceScopeConfigs", "not supported: services of all clusters are reachable");
         }
         listeners(&mut mesh, &fields);

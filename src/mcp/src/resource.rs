@@ -297,9 +297,7 @@ mod tests {
         }
         assert!(error(&rename("shop/a\u{0}/b")).starts_with("metadata.name: "));
         assert_eq!(error(&|resource| resource.body = None), "body: is missing");
-        let body = |change: &dyn Fn(&mut Any)| {
-            error(&|resource| change(resource.body.as_mut().expect("a body")))
-        };
+        let body = |change: &dyn Fn(&mut Any)| error(&|resource| change(resource.body.as_mut().expect("a body")));
         let other = body(&|body| body.type_url = "type.googleapis.com/istio.networking.v1alpha3.Gateway".to_owned());
         assert!(other.starts_with("body: is of type \"istio.networking.v1alpha3.Gateway\", expected "), "{other}");
         assert!(body(&|body| body.value = vec![0xff]).starts_with("body: is not a valid istio.networking."));
@@ -310,7 +308,8 @@ mod tests {
         assert!(error(&nanos).starts_with("metadata.createTime: "));
         // Messages of another version have the same fields.
         let mut other = valid.clone();
-        other.body.as_mut().expect("a body").type_url = "type.googleapis.com/istio.networking.v1.VirtualService".to_owned();
+        other.body.as_mut().expect("a body").type_url =
+            "type.googleapis.com/istio.networking.v1.VirtualService".to_owned();
         assert!(object_of(info, other).is_ok());
     }
 

@@ -114,9 +114,10 @@ impl ConfigurationSources {
                 HeldReport::Synced(kinds) => shared.synced_local(merge, &kinds),
             }
         }
-        let read = sources.iter().enumerate().filter(|(_, source)| {
-            matches!(source.kind, ConfigSourceKind::Xds(_) | ConfigSourceKind::Directory(_))
-        });
+        let read = sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| matches!(source.kind, ConfigSourceKind::Xds(_) | ConfigSourceKind::Directory(_)));
         let sink = |rank| Arc::new(RankedSink { shared: shared.clone(), rank }) as Arc<dyn Sink>;
         read.map(|(rank, _)| (rank, sink(rank))).collect()
     }

@@ -30,6 +30,7 @@ pub(crate) const DEFAULT_SCOPE: &str = "default";
 pub(crate) const SCOPES: &[LogScope] = &[
     scope("admin", "debug pages and metrics", &["sluice_admin"]),
     scope("ads", "streams of proxies and what they are sent", &["sluice_xds", "sluice_xds_protocol"]),
+    scope("adsc", "configuration that is read over xDS", &["sluice_mcp::client"]),
     scope("ca", "roots in namespaces and webhook configurations", &["sluice_authority"]),
     scope(DEFAULT_SCOPE, "everything else", &[]),
     scope("delta", "the delta protocol of xDS", &["sluice_xds_protocol::delta"]),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use proptest::prelude::RngCore as _;
+use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::{Value, json};
 
@@ -108,7 +108,11 @@ fn objects(variant: u32) -> Vec<(&'static str, &'static str, Value)> {
             json!({"action": if variant > 4 { "DENY" } else { "ALLOW" },
                 "rules": [{"to": [{"operation": {"paths": [format!("/{variant}")]}}]}]}),
         ),
-        ("security.istio.io/v1", "PeerAuthentication", json!({"mtls": {"mode": if variant > 3 { "STRICT" } else { "DISABLE" }}})),
+        (
+            "security.istio.io/v1",
+            "PeerAuthentication",
+            json!({"mtls": {"mode": if variant > 3 { "STRICT" } else { "DISABLE" }}}),
+        ),
         (
             "telemetry.istio.io/v1",
             "Telemetry",

@@ -17,7 +17,10 @@ pub(super) fn config_source(fields: &Fields<'_>) -> ConfigSource {
     let tls = fields.read("tlsSettings", client_tls);
     let kind = match kind_of(&address) {
         Ok(ConfigSourceKind::Unsupported) => {
-            fields.warn("address", format!("`{address}` is not supported, nothing is read from it: expected {SUPPORTED}"));
+            fields.warn(
+                "address",
+                format!("`{address}` is not supported, nothing is read from it: expected {SUPPORTED}"),
+            );
             ConfigSourceKind::Unsupported
         }
         Ok(kind) => kind,

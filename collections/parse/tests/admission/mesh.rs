@@ -118,7 +118,10 @@ fn config_sources_are_checked() {
             ],
         ),
         ("configSources: [{address: 'xds://a:1', other: 1}]", &["W configSources[0].other"]),
-        ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: NONE}}]", &["E configSources[0].tlsSettings.mode"]),
+        (
+            "configSources: [{address: 'xds://a:1', tlsSettings: {mode: NONE}}]",
+            &["E configSources[0].tlsSettings.mode"],
+        ),
         ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}]", &[]),
         ("configSources: [{address: 'xds://a:1', tlsSettings: {mode: SIMPLE, insecureSkipVerify: true}}]", &[]),
         (

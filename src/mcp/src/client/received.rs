@@ -143,8 +143,7 @@ impl ReceivedObjects {
             return Err(fail("", format!("is not an {RESOURCE_MESSAGE}")));
         }
         let resource = Resource::decode(any.value.as_slice());
-        let mut resource =
-            resource.map_err(|error| fail("", format!("is not a valid {RESOURCE_MESSAGE}: {error}")))?;
+        let mut resource = resource.map_err(|error| fail("", format!("is not a valid {RESOURCE_MESSAGE}: {error}")))?;
         let name = resource.metadata.as_mut().map(|metadata| metadata.name.clone()).unwrap_or_default();
         let (namespace, name) = split_name(&name).map_err(|reason| fail("metadata.name", reason))?;
         let key = ObjectKey::new(self.cluster.id.clone(), namespace, name);
@@ -163,13 +162,7 @@ impl ReceivedObjects {
     }
 
     /// An object of which only the name is valid.
-    fn invalid_object(
-        &self,
-        info: &KindInfo,
-        key: &ObjectKey,
-        error: &FieldError,
-        received_at: Duration,
-    ) -> Change {
+    fn invalid_object(&self, info: &KindInfo, key: &ObjectKey, error: &FieldError, received_at: Duration) -> Change {
         let reject = Reject {
             kind: info.kind,
             object: key.clone(),

@@ -86,10 +86,7 @@ fn reason_of(status: &tonic::Status) -> String {
 }
 
 /// A channel over one connection, and the client's address. The channel does not connect again.
-async fn connect(
-    address: &str,
-    tls: Option<(SourceTls, ServerName<'static>)>,
-) -> Result<(Channel, IpAddr), String> {
+async fn connect(address: &str, tls: Option<(SourceTls, ServerName<'static>)>) -> Result<(Channel, IpAddr), String> {
     let tcp = TcpStream::connect(address).await.map_err(|error| format!("connect to {address}: {error}"))?;
     let _ = tcp.set_nodelay(true);
     let client_address = tcp.local_addr().map_err(|error| error.to_string())?.ip();

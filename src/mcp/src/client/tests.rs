@@ -165,7 +165,8 @@ impl Client {
     fn start(server: SocketAddr) -> Self {
         let (engine, handles) =
             Engine::start(EngineOptions::default(), |builder| sluice_graph::build(builder, &GraphOptions::default()));
-        let (committed, states, stop) = (Arc::new(Committed::default()), ConfigSourceStates::default(), CancellationToken::new());
+        let (committed, states, stop) =
+            (Arc::new(Committed::default()), ConfigSourceStates::default(), CancellationToken::new());
         let address = Text::from(format!("xds://{server}"));
         let kind = ConfigSourceKind::Xds(server.to_string().into());
         let source = McpSource {
@@ -238,7 +239,9 @@ async fn source_is_synced_once_all_types_are_answered() {
     let server = FakeServer::default();
     let (address, _) = server.serve(None).await;
     let client = Client::start(address);
-    client.until("the other types", |client| client.states.all()[0].waiting_for == ["networking.istio.io/v1/Gateway"]).await;
+    client
+        .until("the other types", |client| client.states.all()[0].waiting_for == ["networking.istio.io/v1/Gateway"])
+        .await;
     assert!(!client.is_synced());
     let requests = server.requests.lock().expect("no panic").clone();
     let node = requests[0].node.clone().expect("the first request has the node");
@@ -248,7 +251,8 @@ async fn source_is_synced_once_all_types_are_answered() {
         assert!(metadata.contains_key(name), "{name} is not in {metadata:?}");
     }
     assert!(requests[1..].iter().all(|request| request.node.is_none()));
-    let acks: BTreeSet<String> = requests.iter().filter(|it| !it.response_nonce.is_empty()).map(|it| it.type_url.clone()).collect();
+    let acks: BTreeSet<String> =
+        requests.iter().filter(|it| !it.response_nonce.is_empty()).map(|it| it.type_url.clone()).collect();
     assert!(acks.iter().all(|url| requests.iter().any(|it| it.response_nonce == format!("nonce of {url}"))));
 }
 

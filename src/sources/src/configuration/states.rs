@@ -216,7 +216,10 @@ mod tests {
         state.connected();
         state.failed("connection refused".to_owned());
         let [cluster, server] = states.all().try_into().expect("two sources");
-        assert_eq!((cluster.status, cluster.objects, cluster.disconnected_seconds), (ConfigSourceStatus::Cluster, None, None));
+        assert_eq!(
+            (cluster.status, cluster.objects, cluster.disconnected_seconds),
+            (ConfigSourceStatus::Cluster, None, None)
+        );
         assert_eq!((server.status, server.objects, server.failures), (ConfigSourceStatus::Disconnected, Some(7), 1));
         assert_eq!((server.failure.as_deref(), server.waiting_for.len()), (Some("connection refused"), 1));
         let mut text = String::new();

@@ -63,7 +63,10 @@ fn sources_of(addresses: &[&str]) -> Vec<ConfigSource> {
         Some(("k8s", _)) => ConfigSourceKind::Cluster,
         _ => ConfigSourceKind::Unsupported,
     };
-    addresses.iter().map(|address| ConfigSource { address: (*address).into(), kind: kind(address), tls: None }).collect()
+    addresses
+        .iter()
+        .map(|address| ConfigSource { address: (*address).into(), kind: kind(address), tls: None })
+        .collect()
 }
 
 fn change(kind: Kind, name: &str, place: &str, exists: bool) -> Change {
@@ -108,14 +111,18 @@ fn object_of_the_first_source_decides() {
     let (sink, sources, reporter) = start(&[]);
     let local = sources.local();
     local.commit(vec![set(Kind::Gateway, "a", "cluster"), set(Kind::Gateway, "b", "cluster")]);
-    let [(_, server)] = sources.fix(&sources_of(&["xds://s:1", "k8s://"])).try_into().map_err(|_| ()).expect("one server");
+    let [(_, server)] =
+        sources.fix(&sources_of(&["xds://s:1", "k8s://"])).try_into().map_err(|_| ()).expect("one server");
     let place = |name: &str| sink.objects().get(&id(Kind::Gateway, name)).cloned().unwrap_or_default();
     assert_eq!((place("a").as_str(), place("b").as_str()), ("cluster", "cluster"));
 
     server.commit(vec![set(Kind::Gateway, "a", "server")]);
     assert_eq!(place("a"), "server");
     let [duplicate] = reporter.duplicates().try_into().expect("one object");
-    assert_eq!((duplicate.files, duplicate.used), (vec!["xds://s:1".to_owned(), "k8s://".to_owned()], "xds://s:1".to_owned()));
+    assert_eq!(
+        (duplicate.files, duplicate.used),
+        (vec!["xds://s:1".to_owned(), "k8s://".to_owned()], "xds://s:1".to_owned())
+    );
     local.commit(vec![set(Kind::Gateway, "a", "changed in the cluster")]);
     assert_eq!(place("a"), "server");
     server.commit(vec![change(Kind::Gateway, "a", "", false)]);

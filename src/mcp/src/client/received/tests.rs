@@ -42,7 +42,8 @@ fn resource(name: &str, namespace: &str, revision: Option<&str>) -> Resource {
 /// Applies a response, and returns the names of changed and of deleted objects.
 fn apply(received: &mut ReceivedObjects, resources: &[Any]) -> (Vec<String>, Vec<String>) {
     let response = received.compare(sidecars(), resources);
-    let (set, deleted): (Vec<&Change>, Vec<&Change>) = response.changes.iter().partition(|change| change.object.is_some());
+    let (set, deleted): (Vec<&Change>, Vec<&Change>) =
+        response.changes.iter().partition(|change| change.object.is_some());
     let names = |changes: Vec<&Change>| changes.iter().map(|change| change.key.name.to_string()).collect();
     let result = (names(set), names(deleted));
     received.accept(response);
