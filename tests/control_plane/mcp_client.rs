@@ -268,7 +268,7 @@ async fn server_is_authenticated_as_the_mode_says() -> Result<()> {
         (json!({"mode": "SIMPLE", "caCertificates": root, "sni": "istiod.istio-system.svc"}), "Unauthenticated"),
         (json!({"mode": "SIMPLE", "insecureSkipVerify": true}), "Unauthenticated"),
         (json!({"mode": "SIMPLE", "credentialName": "a"}), "without the Kubernetes API there are no Secrets"),
-        (json!({"mode": "DISABLE"}), "cannot be read"),
+        (json!({"mode": "DISABLE"}), "cannot read configuration"),
     ] {
         let sources = json!([{"address": secure_address(&upstream)?, "tlsSettings": settings.clone()}]);
         let log = not_ready(&sources, failure).await.with_context(|| settings.to_string())?;

@@ -68,7 +68,7 @@ fn objects(variant: u32) -> Vec<(&'static str, &'static str, Value)> {
             "networking.istio.io/v1",
             "DestinationRule",
             json!({"host": host, "subsets": [{"name": "v1", "labels": {"version": format!("{variant}")}}],
-                "trafficPolicy": {"connectionPool": {"tcp": {"maxConnections": variant}},
+                "trafficPolicy": {"connectionPool": {"tcp": {"maxConnections": 1 + variant}},
                     "loadBalancer": {"simple": if variant > 3 { "ROUND_ROBIN" } else { "RANDOM" }}}}),
         ),
         (
