@@ -30,7 +30,7 @@ impl RandomObjects {
         let (number, variant) = (self.random.next_u32(), self.random.next_u32() % 7);
         let kinds = objects(variant);
         let (api_version, kind, spec) = &kinds[number as usize % kinds.len()];
-        if self.random.next_u32() % 4 == 0 {
+        if self.random.next_u32().is_multiple_of(4) {
             // The object may not exist.
             let _ = std::fs::remove_file(self.path(kind, &name));
             return Ok(());
