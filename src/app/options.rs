@@ -153,6 +153,11 @@ pub(super) fn writes_conditions(config: &Config) -> bool {
     config.features.ambient && config.features.writes_conditions && reads_cluster(config)
 }
 
+/// Whether the Services of InferencePools are written.
+pub(super) fn writes_pool_services(config: &Config) -> bool {
+    config.features.gateway_api && config.features.inference_extension && reads_cluster(config)
+}
+
 /// Whether statuses of the Gateway API are written, or its classes created.
 pub(super) fn writes_gateway_api(config: &Config) -> bool {
     let features = &config.features;

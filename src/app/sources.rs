@@ -184,6 +184,11 @@ impl App {
                 self.write_parts("condition writer", STATUS_LOCK, client.clone(), updates);
             }
             self.write_gateway_api(client.clone());
+            if options::writes_pool_services(&self.config) {
+                let lock = Lock::inference_pools(&self.config.identity.revision);
+                let services = self.graph.handles.shadow_services.clone();
+                self.write_parts("InferencePool Service writer", lock, client.clone(), services);
+            }
             self.deploy_gateways(client.clone());
             if options::untaints_nodes(&self.config) {
                 let removals = self.graph.handles.taint_removals.clone();

@@ -5,6 +5,7 @@
 mod alpn;
 mod certificate_provider;
 mod compliance;
+mod endpoint_picker;
 mod filter;
 mod filter_config;
 mod filter_state;

@@ -41,6 +41,7 @@ pub use virtual_host::{
     virtual_host_name,
 };
 
+use crate::endpoint_picker::{EXT_PROC, route_picker};
 use crate::filter::add_session;
 use crate::filter_config::{CORS, FAULT};
 use crate::object_metadata::{ConfigKind, object_metadata};
@@ -183,6 +184,9 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
         out.typed_per_filter_config.insert(FAULT.into(), fault::build_fault(fault));
     }
     // gRPC libraries reject settings of filters that they do not have.
+    if let Some(picker) = route.endpoint_picker.as_ref().filter(|_| !inputs.grpc) {
+        out.typed_per_filter_config.insert(EXT_PROC.into(), route_picker(picker));
+    }
     if let Some(cors) = route.cors.as_ref().filter(|_| !inputs.grpc) {
         out.typed_per_filter_config.insert(CORS.into(), cors::build_cors(cors));
     }

@@ -37,6 +37,7 @@ use crate::scopes::{ScopeInputs, derive_scopes};
 use crate::traffic::ambient::Ambient;
 use crate::traffic::destination_rules::RulePolicy;
 use crate::traffic::destinations::DestinationInputs;
+use crate::traffic::gateway_api::inference_pools::GatewayName;
 use crate::traffic::gateways::reach::Reach;
 use crate::traffic::gateways::routers::Routers;
 use crate::traffic::pull_secrets::PullAccess;
@@ -123,6 +124,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) secrets: Secrets<'s>,
     /// The pull secrets of extension images that each proxy may use.
     pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
+    /// Gateways whose proxies call the endpoint pickers of InferencePools.
+    pub(crate) gateways_with_pools: Collection<'s, GatewayName, ()>,
 }
 
 impl<'s> GraphContext<'s> {
@@ -309,6 +312,7 @@ impl<'s> GraphContext<'s> {
                 },
                 virtual_services: &self.virtual_services,
                 policies: self.policy_inputs(),
+                gateways_with_pools: &self.gateways_with_pools,
             },
             waypoints: self.waypoint_listener_inputs(),
         }

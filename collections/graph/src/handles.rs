@@ -18,6 +18,7 @@ use crate::registry::endpoints::EndpointChunkKey;
 use crate::registry::nodes::TaintRemoval;
 use crate::statuses::{StatusKey, StatusUpdate};
 use crate::traffic::gateway_api::classes::MissingGatewayClass;
+use crate::traffic::gateway_api::inference_pools::ShadowService;
 use crate::traffic::ingresses::IngressStatusUpdate;
 
 /// The inputs and published collections of a graph.
@@ -47,6 +48,8 @@ pub struct Handles {
     pub missing_gateway_classes: Published<ObjectKey, MissingGatewayClass>,
     /// What is deployed for Gateways.
     pub gateway_deployments: Published<ObjectKey, GatewayDeployment>,
+    /// Services of InferencePools to write.
+    pub shadow_services: Published<ObjectKey, ShadowService>,
     /// Taints of nodes to remove.
     pub taint_removals: Published<ObjectKey, TaintRemoval>,
     /// JWKS to fetch, with the timeout of each fetch.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sluice_engine::{Collection, DataflowBuilder, Input, Origin, Transaction, Value};
 use sluice_model::gateway_api::{
     Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, GatewayParameters,
-    HttpRoute, L4Route, ListenerSet, ReferenceGrant,
+    HttpRoute, InferencePool, L4Route, ListenerSet, ReferenceGrant,
 };
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
@@ -262,6 +262,8 @@ kinds! {
     gateway_classes: GatewayClass(GatewayClass), input, "gateway_classes";
     /// HTTPRoutes.
     http_routes: HTTPRoute(HttpRoute), input, "raw_http_routes";
+    /// InferencePools.
+    inference_pools: InferencePool(InferencePool), input, "raw_inference_pools";
     /// Kubernetes Ingresses.
     ingresses: Ingress(Ingress), input, "raw_ingresses";
     /// IngressClasses.
@@ -381,6 +383,7 @@ impl<'s> RawInputs<'s> {
             gateways: discovered("gateways", &self.gateways, discovery),
             gateway_classes: self.gateway_classes.clone(),
             http_routes: discovered("http_routes", &self.http_routes, discovery),
+            inference_pools: discovered("inference_pools", &self.inference_pools, discovery),
             ingresses: discovered("ingresses", &self.ingresses, discovery),
             ingress_classes: self.ingress_classes.clone(),
             kubernetes_gateways: discovered("kubernetes_gateways", &self.kubernetes_gateways, discovery),

@@ -56,6 +56,7 @@ pub use sluice_envoy::security::{
 };
 pub use statuses::{StatusKey, StatusUpdate};
 pub use traffic::gateway_api::classes::MissingGatewayClass;
+pub use traffic::gateway_api::inference_pools::{ShadowPort, ShadowService};
 pub use traffic::ingresses::IngressStatusUpdate;
 pub use visibility::{
     CandidateRule, RulesByHost, SidecarImports, destination_hosts, followed_rule, host_candidates, reached_service,
@@ -310,6 +311,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             ingress_waypoints,
             secrets,
             pulls,
+            gateways_with_pools: gateway_api.gateways_with_pools,
         };
         let outputs = context.derive_outputs();
         let scopes = context.derive_scopes();
@@ -331,6 +333,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             status_updates: gateway_api.status_updates.publish(),
             missing_gateway_classes: missing_gateway_classes.publish(),
             gateway_deployments: gateway_api.deployments.publish(),
+            shadow_services: gateway_api.shadow_services.publish(),
             taint_removals: taint_removals.publish(),
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),

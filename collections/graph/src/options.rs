@@ -202,6 +202,8 @@ pub struct GatewayApiOptions {
     pub east_west: bool,
     /// Experimental kinds have effect (`PILOT_ENABLE_ALPHA_GATEWAY_API`).
     pub experimental: bool,
+    /// InferencePools have effect (`ENABLE_GATEWAY_API_INFERENCE_EXTENSION`).
+    pub inference: bool,
     /// GatewayClasses are created (`PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER`).
     pub creates_classes: bool,
     /// Statuses are written (`PILOT_ENABLE_GATEWAY_API_STATUS`).
@@ -223,6 +225,7 @@ impl Default for GatewayApiOptions {
             waypoints: false,
             east_west: false,
             experimental: false,
+            inference: false,
             creates_classes: true,
             writes_statuses: true,
             deploys: true,

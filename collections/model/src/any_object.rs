@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gateway_api::{
     Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, GatewayParameters,
-    HttpRoute, L4Route, ListenerSet, ReferenceGrant,
+    HttpRoute, InferencePool, L4Route, ListenerSet, ReferenceGrant,
 };
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
@@ -42,6 +42,7 @@ pub enum Object {
     /// A ConfigMap with overlays of the objects that are deployed for Gateways.
     GatewayParameters(Box<GatewayParameters>),
     HTTPRoute(Box<HttpRoute>),
+    InferencePool(Box<InferencePool>),
     Ingress(Ingress),
     IngressClass(IngressClass),
     KubernetesGateway(Box<KubernetesGateway>),

@@ -5,6 +5,7 @@ mod backend;
 mod deployment;
 mod gateway;
 mod grant;
+mod inference;
 mod policy;
 mod reference;
 mod route;
@@ -16,6 +17,7 @@ pub use gateway::{
     Listener, ListenerSet, ListenerTls, ListenerTlsMode, NamespaceSelection,
 };
 pub use grant::{GrantFrom, GrantTo, ReferenceGrant};
+pub use inference::{EndpointPickerRef, INFERENCE_GROUP, InferencePool};
 pub use policy::{BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget, RetryConstraint};
 pub use reference::{GroupKind, ObjectRef};
 pub use route::{BackendRef, HttpBackend, HttpRoute, HttpRule, L4Route, Mirror, ParentRef};

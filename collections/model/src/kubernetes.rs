@@ -64,6 +64,8 @@ pub struct KubernetesService {
     pub internal_traffic_local: bool,
     /// `publishNotReadyAddresses`.
     pub publish_not_ready: bool,
+    /// Unique id of the InferencePool that owns it, empty if none does.
+    pub owner_pool: Text,
 }
 
 /// A Kubernetes Namespace.

@@ -40,6 +40,19 @@ pub const DEFAULTS_FOR_CLASS: &str = "gateway.istio.io/defaults-for-class";
 /// Label: how the traffic of a workload is captured in ambient mode.
 pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 
+/// Label of the Service of an InferencePool: the name of the pool.
+pub const POOL_NAME: &str = "istio.io/inferencepool-name";
+/// Label of the Service of an InferencePool: the Service that picks endpoints.
+pub const PICKER_SERVICE: &str = "istio.io/inferencepool-extension-service";
+/// Label of the Service of an InferencePool: the port of [`PICKER_SERVICE`].
+pub const PICKER_PORT: &str = "istio.io/inferencepool-extension-port";
+/// Label of the Service of an InferencePool: what happens to requests while [`PICKER_SERVICE`] fails.
+pub const PICKER_FAILURE_MODE: &str = "istio.io/inferencepool-extension-failure-mode";
+/// Label of a Service that has other rules than a Kubernetes Service: which rules.
+pub const SERVICE_SEMANTICS: &str = "internal.istio.io/service-semantics";
+/// The value of [`SERVICE_SEMANTICS`] for the Service of an InferencePool.
+pub const POOL_SEMANTICS: &str = "inferencepool";
+
 /// Label of a workload: its name in telemetry, instead of that of its controller.
 pub const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 /// Label of a workload: the name of its canonical service.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Host, Labels, Text, TextMap, Timestamp};
+use crate::{Host, Labels, Text, TextMap, Timestamp, label};
 
 /// Key of a service: namespace and host. Several namespaces may declare the same host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -277,6 +277,12 @@ impl Service {
     #[must_use]
     pub fn is_dynamic_dns(&self) -> bool {
         self.resolution == Resolution::DynamicDns && self.host.is_wildcard()
+    }
+
+    /// Whether it is the Service of an InferencePool: all its ports are one cluster, that of the first port (N31).
+    #[must_use]
+    pub fn is_inference_pool(&self) -> bool {
+        self.labels.get(label::SERVICE_SEMANTICS).is_some_and(|semantics| *semantics == *label::POOL_SEMANTICS)
     }
 
     /// Whether it is a Kubernetes Service without a virtual address.

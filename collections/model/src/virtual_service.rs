@@ -126,6 +126,19 @@ pub struct HttpRoute {
     pub cors: Option<CorsPolicy>,
     /// Header changes.
     pub headers: Option<Headers>,
+    /// The service that picks an endpoint of the destination for each request: that of an InferencePool.
+    pub endpoint_picker: Option<EndpointPicker>,
+}
+
+/// A service that picks endpoints of a destination (N31).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct EndpointPicker {
+    /// Its host.
+    pub host: Host,
+    /// Its port.
+    pub port: u16,
+    /// While it fails, requests go to any endpoint. Otherwise they fail.
+    pub fails_open: bool,
 }
 
 /// Conditions of an HTTP route, all of which must match.

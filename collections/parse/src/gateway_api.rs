@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod gateway_class;
 pub(crate) mod grpc_route;
 pub(crate) mod http_route;
+pub(crate) mod inference_pool;
 mod listener;
 pub(crate) mod listener_set;
 pub(crate) mod parameters;

@@ -1,6 +1,6 @@
 //! A row of the table of kinds.
 
-use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
+use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP};
 use sluice_model::{Kind, Object};
 
 use crate::{Findings, Item};
@@ -33,7 +33,7 @@ impl KindInfo {
     /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
-        self.is_istio() || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
+        self.is_istio() || self.is_gateway_api()
     }
 
     /// Whether the kind is in one of Istio's API groups.
@@ -42,10 +42,10 @@ impl KindInfo {
         self.group.ends_with(".istio.io")
     }
 
-    /// Whether the kind is part of the Kubernetes Gateway API.
+    /// Whether the kind is part of the Kubernetes Gateway API or of its inference extension.
     #[must_use]
     pub fn is_gateway_api(&self) -> bool {
-        [GROUP, EXPERIMENTAL_GROUP].contains(&self.group)
+        [GROUP, EXPERIMENTAL_GROUP, INFERENCE_GROUP].contains(&self.group)
     }
 
     /// `apiVersion` of the preferred version.

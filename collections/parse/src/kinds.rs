@@ -1,6 +1,6 @@
 //! The table of kinds (C01 to C03). Only `object.rs` and `validate.rs` import it; no parser does.
 
-use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
+use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP};
 use sluice_model::{Kind, NETWORKING_GROUP, Object};
 
 use crate::{
@@ -52,7 +52,7 @@ pub static KINDS: &[KindInfo] = &[
     })),
     cluster_scoped(custom(Kind::GatewayClass, GROUP, BETA, "GatewayClass", "gatewayclasses", Some(gateway_api::gateway_class::parse))),
     custom(Kind::HTTPRoute, GROUP, BETA, "HTTPRoute", "httproutes", Some(gateway_api::http_route::parse)),
-    custom(Kind::InferencePool, "inference.networking.k8s.io", &["v1"], "InferencePool", "inferencepools", None),
+    custom(Kind::InferencePool, INFERENCE_GROUP, &["v1"], "InferencePool", "inferencepools", Some(gateway_api::inference_pool::parse)),
     KindInfo { group: "networking.k8s.io", ..core(Kind::Ingress, "Ingress", "ingresses", Some(ingress::parse)) },
     KindInfo { group: "networking.k8s.io", ..cluster_scoped(core(Kind::IngressClass, "IngressClass", "ingressclasses", Some(ingress::parse_class))) },
     custom(Kind::KubernetesGateway, GROUP, BETA, "Gateway", "gateways", Some(gateway_api::gateway::parse)),

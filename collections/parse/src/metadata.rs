@@ -28,6 +28,7 @@ pub(crate) struct Metadata {
 pub(crate) struct OwnerReference {
     pub(crate) kind: Text,
     pub(crate) name: Text,
+    pub(crate) uid: Text,
     pub(crate) controller: Option<bool>,
 }
 

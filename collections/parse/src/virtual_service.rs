@@ -112,6 +112,7 @@ fn http_route(fields: &Fields<'_>, names: NameResolver<'_>) -> HttpRoute {
         }),
         cors: fields.read("corsPolicy", cors),
         headers: fields.read("headers", headers),
+        endpoint_picker: None,
     }
 }
 

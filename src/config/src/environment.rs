@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sluice_graph::{AddressPools, ClusterSwitches, GatewayApiOptions, JwksFetch};
-use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
+use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, INFERENCE_GROUP};
 use sluice_model::{Kind, SessionLabels, Text};
 use sluice_parse::KINDS;
 
@@ -68,6 +68,8 @@ pub struct Features {
     pub filter_gateway_clusters: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
+    /// `ENABLE_GATEWAY_API_INFERENCE_EXTENSION`: InferencePools are read.
+    pub inference_extension: bool,
     /// `PILOT_IGNORE_RESOURCES`: definitions of kinds that are not read: `PLURAL.GROUP` or `*.SUFFIX`.
     pub ignored_resources: Vec<String>,
     /// `PILOT_INCLUDE_RESOURCES`: definitions of kinds that are read nevertheless.
@@ -215,7 +217,8 @@ impl Features {
     pub fn ignored_kinds(&self) -> BTreeSet<Kind> {
         let ignored = KINDS.iter().filter(|info| {
             let experimental = info.group == EXPERIMENTAL_GROUP && !self.alpha_gateway_api;
-            let disabled = info.is_gateway_api() && (experimental || !self.gateway_api);
+            let inference = info.group == INFERENCE_GROUP && !self.inference_extension;
+            let disabled = info.is_gateway_api() && (experimental || inference || !self.gateway_api);
             let definition = format!("{}.{}", info.plural, info.group);
             let excluded = info.is_custom()
                 && matches_any(&definition, &self.ignored_resources)
@@ -236,6 +239,7 @@ impl Features {
             waypoints: self.ambient,
             east_west: self.ambient && self.ambient_multi_network,
             experimental: self.alpha_gateway_api,
+            inference: self.inference_extension,
             creates_classes: self.gateway_classes,
             writes_statuses: self.gateway_statuses,
             deploys: self.deploys_gateways,
@@ -278,6 +282,7 @@ impl Features {
             reaches_best_service: variables.flag("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", true),
             filter_gateway_clusters: variables.flag("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", false),
             alpha_gateway_api: variables.flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
+            inference_extension: variables.flag("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", false),
             gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
             ignored_resources: variables.list("PILOT_IGNORE_RESOURCES"),
             included_resources: variables.list("PILOT_INCLUDE_RESOURCES"),

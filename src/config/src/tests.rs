@@ -197,8 +197,10 @@ fn kinds_of_the_gateway_api_can_be_disabled() {
         let variable = move |requested: &str| (requested == name).then(|| value.to_owned());
         Config::new(line.discovery, &unknown, variable).expect("valid").features.ignored_kinds()
     };
-    assert_eq!(ignored("", ""), [Kind::XBackend, Kind::XBackendTrafficPolicy].into());
-    assert!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true").is_empty());
+    let experimental = [Kind::XBackend, Kind::XBackendTrafficPolicy];
+    assert_eq!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true"), [Kind::InferencePool].into());
+    assert_eq!(ignored("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", "true"), experimental.into());
+    assert_eq!(ignored("", "").len(), 3);
     let off = ignored("PILOT_ENABLE_GATEWAY_API", "false");
     assert!(off.contains(&Kind::KubernetesGateway) && off.contains(&Kind::XBackend) && !off.contains(&Kind::Gateway));
 }

@@ -88,6 +88,12 @@ impl Lock {
         Self::of_revision("istio-gateway-deployment", revision)
     }
 
+    /// The lock of the replica of a revision that writes the Services of InferencePools. All replicas of the reference write.
+    #[must_use]
+    pub fn inference_pools(revision: &str) -> Self {
+        Self::of_revision("istio-gateway-inferencepool", revision)
+    }
+
     /// A Lease for each revision, also for the default one.
     fn of_revision(name: &str, revision: &str) -> Self {
         let revision = if revision.is_empty() { "default" } else { revision };

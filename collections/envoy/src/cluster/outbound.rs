@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::cluster::v3::cluster::common_lb_config::LocalityConfigSpecifier;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{
     CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbConfig, LbPolicy, OriginalDstLbConfig,
 };
@@ -24,6 +25,7 @@ use super::tls::{TlsInputs, apply_proxy_protocol, apply_tls};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata};
 use crate::address::dns_family;
+use crate::endpoint_picker::override_host_policy;
 use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
 use crate::stat_name::StatNameValues;
 use crate::wire::{any, duration, uint32};
@@ -92,6 +94,9 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     if service.resolution == Resolution::Alias || port.protocol == Protocol::Udp {
         return Vec::new();
     }
+    if service.is_inference_pool() && service.ports.first() != Some(port) {
+        return Vec::new();
+    }
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     if service.is_dynamic_dns() {
         let draft = dynamic_dns::start(&name, service, port, inputs.profile, inputs.settings);
@@ -126,7 +131,23 @@ fn finish_whole(inputs: &OutboundInputs<'_>, mut draft: Draft, sni: String) -> C
         metadata::add_rule(&mut draft.cluster, rule);
         metadata::add_alpn_override(&mut draft.cluster, policy.tls.as_ref());
     }
+    if service.is_inference_pool() && inputs.profile.proxy_type == ProxyType::Router {
+        follow_picker(&mut draft.cluster);
+    }
     draft.finish()
+}
+
+/// The endpoint picker decides, and not a policy.
+fn follow_picker(cluster: &mut Cluster) {
+    // Envoy rejects this field with a load balancing policy.
+    let common = cluster.common_lb_config.as_mut();
+    if let Some(common) = common
+        && matches!(common.locality_config_specifier, Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(_)))
+    {
+        common.locality_config_specifier = None;
+    }
+    cluster.lb_policy = LbPolicy::ClusterProvided as i32;
+    cluster.load_balancing_policy = Some(override_host_policy());
 }
 
 fn build_subset(inputs: &OutboundInputs<'_>, kind: DiscoveryType, subset: &str) -> Option<Cluster> {

@@ -40,7 +40,9 @@ impl AssignmentPart {
         let mut part = Self::default();
         for backend in inputs.backends {
             let endpoint = backend.endpoint;
-            if endpoint.port_name != inputs.port.name
+            // The picker chooses among the endpoints of all ports.
+            let is_other_port = endpoint.port_name != inputs.port.name && !inputs.service.is_inference_pool();
+            if is_other_port
                 || !lb_endpoint::is_usable(inputs, endpoint, unhealthy)
                 || labels.is_some_and(|labels| !metadata::selected(endpoint, labels))
             {

@@ -36,6 +36,8 @@ pub(crate) struct HttpChain {
     pub(crate) forward_proxy: bool,
     /// Authentication and authorization.
     pub(crate) policies: PolicySteps<HttpFilter>,
+    /// Whether routes may call endpoint pickers.
+    pub(crate) calls_pickers: bool,
     /// Filter that resolves hosts, before the router.
     pub(crate) forward_filters: Vec<HttpFilter>,
 }
@@ -59,6 +61,7 @@ impl HttpChain {
             http3: false,
             forward_proxy: false,
             policies: PolicySteps::default(),
+            calls_pickers: false,
             forward_filters: Vec::new(),
         }
     }

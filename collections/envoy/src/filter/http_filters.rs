@@ -17,6 +17,7 @@ use sluice_model::{ExtensionPhase, Protocol, ProxyType};
 use super::extension::Extensions;
 use super::http_chain::HttpChain;
 use super::{istio, session, stats};
+use crate::endpoint_picker::picker_filter;
 use crate::filter_config::{CORS, FAULT, ROUTER, http_filter};
 use crate::filter_state::{LOCAL_PRINCIPAL, PEER_PRINCIPAL};
 use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ISTIO_ALPN, ListenerClass, ListenerSettings};
@@ -48,6 +49,9 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     let late = || extensions.http(ExtensionPhase::Stats).chain(extensions.http(ExtensionPhase::Unspecified));
     if !waypoint {
         filters.extend(late());
+    }
+    if chain.calls_pickers {
+        filters.push(picker_filter());
     }
     if chain.protocol == Protocol::GrpcWeb {
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));

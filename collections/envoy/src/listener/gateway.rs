@@ -43,6 +43,8 @@ pub struct GatewayListener {
     pub more_chains: bool,
     /// Whether it serves HTTP/3. All its chains are HTTPS.
     pub quic: bool,
+    /// Whether its routes may call endpoint pickers.
+    pub calls_pickers: bool,
 }
 
 /// A filter chain of a gateway.
@@ -179,6 +181,7 @@ fn filter_chain(
             let mut http = HttpChain::new(ListenerClass::Gateway, *protocol, of.port, routes, prefix);
             http.use_remote_address = true;
             http.http3 = of.quic;
+            http.calls_pickers = of.calls_pickers;
             http.policies.clone_from(&policies.http);
             let manager = hcm_filter(&build_http_manager(settings, &http));
             if of.quic {

@@ -7,6 +7,7 @@
 //! - `attachment.rs`: the listeners that a route is attached to. `backends.rs`: its backends, and whether it may refer
 //!   to them.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`, `route_report.rs`: routes become VirtualServices, one for each host.
+//! - `inference_pools.rs`: the Services of InferencePools.
 //! - `policies.rs`: policies for backends become DestinationRules.
 //! - `deployments.rs`, `parameters.rs`: what is deployed for Gateways.
 //! - `statuses.rs`: the statuses of all these objects.
@@ -19,6 +20,7 @@ mod credentials;
 pub(crate) mod deployments;
 mod grants;
 mod http_routes;
+pub(crate) mod inference_pools;
 mod l4_routes;
 mod listener_report;
 mod listeners;
@@ -44,6 +46,7 @@ use attachment::RouteParents;
 use backends::BackendIndex;
 use credentials::CredentialIndex;
 use grants::GrantIndex;
+use inference_pools::{GatewayName, InferencePools, ShadowService};
 use parameters::ParameterIndex;
 use statuses::StatusInputs;
 
@@ -64,6 +67,10 @@ pub(crate) struct GatewayApi<'s> {
     pub(crate) status_updates: Collection<'s, StatusKey, StatusUpdate>,
     /// What is deployed for Gateways.
     pub(crate) deployments: Collection<'s, ObjectKey, GatewayDeployment>,
+    /// Services of InferencePools to write.
+    pub(crate) shadow_services: Collection<'s, ObjectKey, ShadowService>,
+    /// Gateways whose proxies call the endpoint pickers of InferencePools.
+    pub(crate) gateways_with_pools: Collection<'s, GatewayName, ()>,
 }
 
 /// What the Gateway API refers to.
@@ -92,9 +99,10 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
     let rows = listeners::derive_listeners(objects, &sets, &grants, &credentials, options);
     let listeners = listeners::derive_bound_listeners(&rows);
     let parents = RouteParents::new(objects, &listeners, options);
-    let backends = BackendIndex::new(objects, &grants, inputs.services_by_host, options);
+    let backends = BackendIndex::new(objects, &grants, inputs.services, inputs.services_by_host, options);
     let (http, http_rejects, http_reports) = http_routes::derive_http_routes(objects, &parents, &backends);
     let (l4, l4_rejects, l4_reports) = l4_routes::derive_l4_routes(objects, &parents, &backends, options);
+    let pools = InferencePools::new(objects, &http_reports, options);
     let targets = policies::derive_targets(objects, options);
     let tls_by_target = policies::index_tls_policies(objects);
     let of_statuses = StatusInputs {
@@ -109,6 +117,7 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
         parameters: &parameters,
         targets: &targets,
         tls_by_target: &tls_by_target,
+        pool_routes: &pools.routes,
         options,
     };
     let deployments = deployments::derive_deployments(objects, &sets, &parameters, options);
@@ -117,9 +126,11 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
         gateways: listeners::derive_gateways(&listeners),
         virtual_services: merge::derive_merged(&http, options).union("virtual_services/of-gateway-api", &[l4]),
         destination_rules: policies::derive_destination_rules(objects, &targets, &tls_by_target, &credentials, options),
-        rejects: http_rejects.into_iter().chain(l4_rejects).chain([deployment_rejects]).collect(),
+        rejects: http_rejects.into_iter().chain(l4_rejects).chain([deployment_rejects, pools.rejects]).collect(),
         status_updates: statuses::derive_status_updates(&of_statuses),
         deployments,
+        shadow_services: pools.shadow_services,
+        gateways_with_pools: pools.gateways,
     }
 }
 

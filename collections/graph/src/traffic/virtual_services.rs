@@ -96,7 +96,9 @@ fn applies_to(route: &HttpRoute, namespace: &str) -> bool {
 /// The hosts that requests of clients in `namespace` may be sent to; for an empty namespace, those of all clients.
 pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> BTreeSet<&'a Host> {
     let http = vs.http.iter().filter(|route| namespace.is_empty() || applies_to(route, namespace));
-    http.flat_map(http_destinations).chain(other_destinations(vs)).map(|destination| &destination.host).collect()
+    let pickers = http.clone().filter_map(|route| route.endpoint_picker.as_ref()).map(|picker| &picker.host);
+    let destinations = http.flat_map(http_destinations).chain(other_destinations(vs));
+    destinations.map(|destination| &destination.host).chain(pickers).collect()
 }
 
 /// The ports of a host that requests of clients in `namespace` may be sent to, with 0 for any; `None` if there are

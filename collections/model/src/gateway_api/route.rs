@@ -62,6 +62,8 @@ pub struct HttpRule {
     pub backends: Vec<HttpBackend>,
     /// Destinations of mirrored requests.
     pub mirrors: Vec<Mirror>,
+    /// Type of a filter that is not supported: the route does not apply.
+    pub unsupported_filter: Option<Text>,
 }
 
 /// Destinations of requests.
@@ -71,6 +73,8 @@ pub struct HttpBackend {
     pub backend: BackendRef,
     /// Header changes for this backend.
     pub headers: Option<Headers>,
+    /// Type of a filter that is not supported: the route does not apply.
+    pub unsupported_filter: Option<Text>,
 }
 
 /// A destination of mirrored requests.

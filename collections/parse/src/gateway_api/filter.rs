@@ -20,6 +20,8 @@ pub(super) struct Filters {
     pub(super) rewrite: Option<HttpRewrite>,
     pub(super) cors: Option<CorsPolicy>,
     pub(super) mirrors: Vec<Mirror>,
+    /// Type of a filter that is not supported: the last one.
+    pub(super) unsupported: Option<Text>,
 }
 
 /// Reads the filters of an HTTPRoute rule.
@@ -46,15 +48,15 @@ pub(super) fn grpc_filters(fields: &Fields<'_>) -> Filters {
 }
 
 /// Reads the filters of a backend, which support only header changes.
-pub(super) fn backend_filters(fields: &Fields<'_>) -> Option<Headers> {
-    let mut headers = None;
+pub(super) fn backend_filters(fields: &Fields<'_>) -> Filters {
+    let mut filters = Filters::default();
     for filter in fields.objects("filters") {
         let kind = filter.text("type");
-        if !header_filter(&filter, &kind, &mut headers) {
-            unsupported(&filter, &kind);
+        if !header_filter(&filter, &kind, &mut filters.headers) {
+            unsupported(&filter, &kind, &mut filters);
         }
     }
-    headers
+    filters
 }
 
 fn grpc_filter(filter: &Fields<'_>, kind: &str, filters: &mut Filters) {
@@ -63,14 +65,15 @@ fn grpc_filter(filter: &Fields<'_>, kind: &str, filters: &mut Filters) {
     }
     match kind {
         "RequestMirror" => filters.mirrors.extend(filter.read("requestMirror", mirror)),
-        _ => unsupported(filter, kind),
+        _ => unsupported(filter, kind, filters),
     }
 }
 
-/// Rejects an unknown filter. Requests must not bypass it: it may restrict access.
-fn unsupported(filter: &Fields<'_>, kind: &str) {
+/// Refuses an unknown filter. Requests must not bypass it: it may restrict access.
+fn unsupported(filter: &Fields<'_>, kind: &str, filters: &mut Filters) {
     filter.ignore_rest();
-    filter.reject("type", format!("filter `{kind}` is not supported here; the route does not apply"));
+    filter.refuse("type", format!("filter `{kind}` is not supported here; the route does not apply"));
+    filters.unsupported = Some(kind.into());
 }
 
 fn header_filter(filter: &Fields<'_>, kind: &str, headers: &mut Option<Headers>) -> bool {

@@ -1,11 +1,10 @@
 //! GRPCRoutes (G02).
 
-use sluice_model::gateway_api::{HttpBackend, HttpRule};
+use sluice_model::gateway_api::HttpRule;
 use sluice_model::{HttpMatch, Object, StringMatch, Text};
 
-use super::filter::{Filters, backend_filters, grpc_filters};
-use super::http_route::{named_matches, parse_route};
-use super::route::backend;
+use super::filter::{Filters, grpc_filters};
+use super::http_route::{http_backend, named_matches, parse_route};
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
@@ -13,7 +12,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 }
 
 fn rule(fields: &Fields<'_>) -> HttpRule {
-    let Filters { headers, mirrors, .. } = grpc_filters(fields);
+    let Filters { headers, mirrors, unsupported, .. } = grpc_filters(fields);
     if fields.has("sessionPersistence") {
         fields.warn("sessionPersistence", "not supported; it is ignored");
     }
@@ -24,9 +23,9 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
             ..HttpMatch::default()
         }),
         action: sluice_model::HttpRoute { name: fields.text("name"), headers, ..sluice_model::HttpRoute::default() },
-        backends: fields
-            .list("backendRefs", |fields| HttpBackend { headers: backend_filters(fields), backend: backend(fields) }),
+        backends: fields.list("backendRefs", http_backend),
         mirrors,
+        unsupported_filter: unsupported,
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn parse_route(
 
 fn rule(fields: &Fields<'_>) -> HttpRule {
     let matches = fields.list("matches", http_match);
-    let Filters { headers, redirect, rewrite, cors, mirrors } = http_filters(fields);
+    let Filters { headers, redirect, rewrite, cors, mirrors, unsupported } = http_filters(fields);
     let mut retries = fields.read("retry", retry);
     let mut timeout = None;
     if let Some(timeouts) = fields.object("timeouts") {
@@ -53,8 +53,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
     if fields.has("sessionPersistence") {
         fields.warn("sessionPersistence", "not supported; it is ignored");
     }
-    let backends =
-        fields.list("backendRefs", |fields| HttpBackend { headers: backend_filters(fields), backend: backend(fields) });
+    let backends = fields.list("backendRefs", http_backend);
     if redirect.is_some() && !backends.is_empty() {
         fields.refuse("backendRefs", "`backendRefs` and a `RequestRedirect` filter are mutually exclusive");
     }
@@ -72,7 +71,14 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
         },
         backends,
         mirrors,
+        unsupported_filter: unsupported,
     }
+}
+
+/// Reads a backend of a rule with its filters.
+pub(super) fn http_backend(fields: &Fields<'_>) -> HttpBackend {
+    let Filters { headers, unsupported, .. } = backend_filters(fields);
+    HttpBackend { headers, backend: backend(fields), unsupported_filter: unsupported }
 }
 
 fn retry(fields: &Fields<'_>) -> HttpRetry {

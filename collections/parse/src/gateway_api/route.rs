@@ -1,7 +1,7 @@
 //! Parents, host names and backends, which all routes have.
 
 use sluice_model::Text;
-use sluice_model::gateway_api::{BackendRef, GROUP, ObjectRef, ParentRef};
+use sluice_model::gateway_api::{BackendRef, GROUP, INFERENCE_GROUP, ObjectRef, ParentRef};
 
 use super::reference::{object_ref, opt_port};
 use crate::Fields;
@@ -41,7 +41,7 @@ pub(super) fn check_hostname(fields: &Fields<'_>, name: &str, hostname: &str) {
     }
 }
 
-/// Reads a backend. If it is invalid by itself, the route does not apply.
+/// Reads a backend. If it is invalid by itself, the route does not apply, and its status says so.
 pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
     let backend = BackendRef {
         target: object_ref(fields, "", "Service"),
@@ -54,14 +54,17 @@ pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
     let kind = &backend.target.kind;
     let counts = backend.weight > 0;
     if counts && kind.is("", "Service") && backend.target.name.contains('.') {
-        fields.reject("name", "expected the name of a Service, without dots");
+        fields.refuse("name", "expected the name of a Service, without dots");
     }
     if counts && kind.is_hostname() && backend.target.namespace.is_some() {
-        fields.reject("namespace", "`namespace` is not supported for kind Hostname");
+        fields.refuse("namespace", "`namespace` is not supported for kind Hostname");
     }
     let by_port = kind.is("", "Service") || kind.is_hostname() || kind.is_service_import();
     if counts && by_port && backend.port.is_none() {
-        fields.reject("port", "`port` is required");
+        fields.refuse("port", "`port` is required");
+    }
+    if counts && kind.is(INFERENCE_GROUP, "InferencePool") && backend.target.name.contains('.') {
+        fields.refuse("name", "expected the name of an InferencePool, without dots");
     }
     backend
 }

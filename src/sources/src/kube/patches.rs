@@ -1,5 +1,5 @@
 //! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11), taints of nodes (S24),
-//! statuses of the Gateway API (G05). Creates GatewayClasses (G01).
+//! statuses of the Gateway API (G05). Creates GatewayClasses (G01), and writes the Services of InferencePools (G09).
 //!
 //! A part is written by a JSON patch that tests the present value. Server-side apply would replace a value that was not read,
 //! such as the addresses that another control plane has just allocated, and the lists of conditions are not maps: it would
@@ -15,14 +15,20 @@ use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Key, Published, Value as Record};
 use sluice_graph::{
-    AddressUpdate, ConditionUpdate, IngressStatusUpdate, MissingGatewayClass, StatusKey, StatusUpdate, TaintRemoval,
+    AddressUpdate, ConditionUpdate, IngressStatusUpdate, MissingGatewayClass, ShadowPort, ShadowService, StatusKey,
+    StatusUpdate, TaintRemoval,
 };
 use sluice_kube::{Backoff, ObjectPath, Term, TermEnded, chain, next_batch_or_due};
-use sluice_model::{Host, ObjectKey, Text};
+use sluice_model::gateway_api::INFERENCE_GROUP;
+use sluice_model::{Host, Labels, ObjectKey, Text};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 const SERVICE_ENTRIES: ObjectPath = ObjectPath::new("/apis/networking.istio.io/v1", "serviceentries");
+/// The owner of the fields of the Services of InferencePools, as in the reference.
+const POOL_FIELD_MANAGER: &str = "istio.io/inference-pool-controller";
+/// The owner of all other fields.
+const FIELD_MANAGER: &str = "sluice";
 /// All versions of the Gateway API that are still supported have it.
 const GATEWAY_CLASS_VERSION: &str = "gateway.networking.k8s.io/v1";
 
@@ -47,6 +53,13 @@ pub enum PartWrite {
     Patch(Value),
     /// The object is created, unless it exists.
     Create(Value),
+    /// Server-side apply of the whole object: its fields are taken from other owners.
+    Apply {
+        /// The owner of the fields.
+        field_manager: &'static str,
+        /// The object.
+        object: Value,
+    },
 }
 
 impl PartUpdate for AddressUpdate {
@@ -173,6 +186,40 @@ impl PartUpdate for MissingGatewayClass {
     }
 }
 
+impl PartUpdate for ShadowService {
+    type Key = ObjectKey;
+    const SUBRESOURCE: &'static str = "";
+
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((ObjectPath::new("/api/v1", "services"), key))
+    }
+
+    fn writes(&self, key: &ObjectKey) -> Vec<PartWrite> {
+        let text = |map: &Labels| map.iter().map(|(name, value)| (name.to_string(), json!(value.as_str()))).collect();
+        let (labels, selector): (Value, Value) = (text(&self.labels), text(&self.selector));
+        let port = |port: &ShadowPort| {
+            json!({
+                "name": port.name.as_str(), "protocol": "TCP", "port": port.port, "targetPort": port.target_port,
+                "appProtocol": self.app_protocol.as_str(),
+            })
+        };
+        let ports: Vec<Value> = self.ports.iter().map(port).collect();
+        let owner = json!({
+            "apiVersion": format!("{INFERENCE_GROUP}/v1"), "kind": "InferencePool", "name": self.pool.as_str(),
+            "uid": self.pool_uid.as_str(),
+        });
+        let object = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": key.name.as_str(), "namespace": key.namespace.as_str(), "labels": labels,
+                "ownerReferences": [owner],
+            },
+            "spec": {"type": "ClusterIP", "clusterIP": "None", "selector": selector, "ports": ports},
+        });
+        vec![PartWrite::Apply { field_manager: POOL_FIELD_MANAGER, object }]
+    }
+}
+
 /// The list of a JSON text; an empty one if the text is empty.
 fn list(text: &str) -> Value {
     let parsed: Value = serde_json::from_str(text).unwrap_or_default();
@@ -281,16 +328,24 @@ impl<U: PartUpdate> PartWriter<U> {
     }
 
     async fn send(&self, (objects, key): (&ObjectPath, &ObjectKey), write: &PartWrite) -> Result<(), kube::Error> {
-        let (method, path, content_type, body) = match write {
+        let path = objects.of(&key.namespace, &key.name, U::SUBRESOURCE);
+        let (method, uri, content_type, body) = match write {
             PartWrite::Patch(operations) => {
-                let path = objects.of(&key.namespace, &key.name, U::SUBRESOURCE);
-                (Method::PATCH, path, "application/json-patch+json", operations)
+                let uri = format!("{path}?fieldManager={FIELD_MANAGER}");
+                (Method::PATCH, uri, "application/json-patch+json", operations)
             }
-            PartWrite::Create(object) => (Method::POST, objects.all(&key.namespace), "application/json", object),
+            PartWrite::Create(object) => {
+                let uri = format!("{}?fieldManager={FIELD_MANAGER}", objects.all(&key.namespace));
+                (Method::POST, uri, "application/json", object)
+            }
+            PartWrite::Apply { field_manager, object } => {
+                let uri = format!("{path}?fieldManager={field_manager}&force=true");
+                (Method::PATCH, uri, "application/apply-patch+yaml", object)
+            }
         };
         let request = Request::builder()
             .method(method)
-            .uri(format!("{path}?fieldManager=sluice"))
+            .uri(uri)
             .header(header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;

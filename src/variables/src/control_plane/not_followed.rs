@@ -154,7 +154,6 @@ pub(super) const FEATURES: &[Variable] = &[
         "0",
         "the windows of HBONE connections have the default of Envoy",
     ),
-    default_only("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", Bool, "false", "InferencePools have no effect"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
     default_only("ENABLE_MCS_AUTO_EXPORT", Bool, "false", "ServiceExports are not written"),
     default_only("ENABLE_MCS_CLUSTER_LOCAL", Bool, "false", "ServiceExports and ServiceImports are not read"),

@@ -9,7 +9,7 @@ use sluice_envoy::listener::{
 };
 use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::{name, template, wire};
-use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
+use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService, label};
 
 use super::auto_passthrough::{PassthroughChains, PassthroughInputs, derive_passthrough_chains};
 use super::connection_routes::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
@@ -19,6 +19,7 @@ use super::rules::{ConnectionRuleInputs, ConnectionRules, index_connection_route
 use crate::outputs::routes::gateway_hosts::visible;
 use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyInputs, PolicyKeys};
 use crate::registry::services::HostServiceLookup;
+use crate::traffic::gateway_api::inference_pools::GatewayName;
 use crate::traffic::gateways::routers::{Router, Routers};
 use crate::traffic::gateways::{BoundServer, GatewayPort, MergedGateway};
 use crate::traffic::virtual_services::index_by_gateway;
@@ -50,14 +51,17 @@ pub(crate) struct GatewayListenerInputs<'a, 's> {
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     /// AuthorizationPolicies and RequestAuthentications.
     pub(crate) policies: PolicyInputs<'a, 's>,
+    /// Gateways whose proxies call the endpoint pickers of InferencePools.
+    pub(crate) gateways_with_pools: &'a Collection<'s, GatewayName, ()>,
 }
 
 /// Listeners of routers.
 /// Key: layer and name. From: `listeners/router-ports`, `listener_settings`, `router_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`; for servers of TCP and TLS also `virtual_services`
 /// bound to their Gateways and the services and rules of their destinations; for those of TLS mode AUTO_PASSTHROUGH
-/// every service that matches a host.
-/// Changes when: a server of the port does, a policy for the router or JWKS that it refers to; for servers of TCP and
+/// every service that matches a host; `gateway_api/gateways-with-pools`.
+/// Changes when: a server of the port does, a policy for the router or JWKS that it refers to; when the first route to an
+/// InferencePool is added or the last one removed; for servers of TCP and
 /// TLS, when their route or its destination does.
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
@@ -75,6 +79,7 @@ pub(super) fn derive_gateways<'s>(
     let passed = derive_passthrough_chains(&inputs.passthrough, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
+        let with_pools = deps.on(inputs.gateways_with_pools);
         let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, &inputs.policies));
         let passing = PassthroughChains::on(deps, &passed);
         let routes = ConnectionRouteLookup {
@@ -86,7 +91,10 @@ pub(super) fn derive_gateways<'s>(
         move |cx, place: &GatewayListenerKey, listening: &GatewayListenerPorts| {
             let Some(settings) = cx.get(&settings, &place.side.profile) else { return Vec::new() };
             let Some(first) = listening.ports.first() else { return Vec::new() };
+            let gateway = place.side.router.labels.get(label::GATEWAY_NAME);
+            let gateway = gateway.map(|name| (listening.namespace.clone(), name.clone()));
             let mut listener = GatewayListener {
+                calls_pickers: gateway.is_some_and(|gateway| cx.get(&with_pools, &gateway).is_some()),
                 port: first.port,
                 bind: first.bind.clone(),
                 quic: listening.quic,

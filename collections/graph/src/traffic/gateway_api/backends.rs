@@ -2,11 +2,13 @@
 
 use std::fmt::Display;
 
+use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind};
-use sluice_model::{Destination, Host, ObjectKey, ServiceKey, Text};
+use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind, InferencePool};
+use sluice_model::{Destination, EndpointPicker, Host, Labels, ObjectKey, Service, ServiceKey, Text, label};
 
 use super::grants::{GrantIndex, GrantLookup};
+use super::inference_pools::{is_pool, shadow_service_name};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
@@ -16,6 +18,9 @@ use crate::statuses::StatusProblem;
 pub(super) struct BackendIndex<'a, 's> {
     services: Collection<'s, ObjectKey, ()>,
     backends: Collection<'s, ObjectKey, Backend>,
+    /// Whether there is such a pool.
+    pools: Collection<'s, ObjectKey, ()>,
+    pool_services: Collection<'s, ServiceKey, PoolService>,
     by_host: &'a Index<'s, Host, ServiceKey, ()>,
     grants: &'a GrantIndex<'s>,
     options: &'a GraphOptions,
@@ -26,12 +31,15 @@ impl<'a, 's> BackendIndex<'a, 's> {
     pub(super) fn new(
         objects: &ObjectCollections<'s>,
         grants: &'a GrantIndex<'s>,
+        services: &Collection<'s, ServiceKey, Service>,
         by_host: &'a Index<'s, Host, ServiceKey, ()>,
         options: &'a GraphOptions,
     ) -> Self {
         Self {
             services: objects.kubernetes_services.map("gateway_api/backends", |_, _| ()),
             backends: objects.backends.clone(),
+            pools: objects.inference_pools.map("gateway_api/pools", |_, _: &InferencePool| ()),
+            pool_services: services.filter_map("gateway_api/pool_services", |_, service| PoolService::of(service)),
             by_host,
             grants,
             options,
@@ -39,15 +47,48 @@ impl<'a, 's> BackendIndex<'a, 's> {
     }
 }
 
+/// The Service of an InferencePool, as routes to the pool depend on it.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct PoolService {
+    first_port: u16,
+    /// `None` if the labels do not name it.
+    picker: Option<EndpointPicker>,
+}
+
+impl PoolService {
+    /// The Service, if it has a label of one for a pool.
+    fn of(service: &Service) -> Option<Self> {
+        let labels = [label::POOL_NAME, label::PICKER_SERVICE, label::PICKER_PORT, label::PICKER_FAILURE_MODE];
+        labels.iter().any(|label| service.labels.contains_key(*label)).then(|| Self {
+            first_port: service.ports.first().map_or(0, |port| port.port),
+            picker: picker_of(&service.labels, &service.host),
+        })
+    }
+}
+
+/// The endpoint picker that the labels of a Service name. It is in the namespace of the Service.
+fn picker_of(labels: &Labels, host: &Host) -> Option<EndpointPicker> {
+    let get = |name: &str| labels.get(name).filter(|value| !value.is_empty());
+    let (_, namespace) = host.as_str().split_once('.')?;
+    Some(EndpointPicker {
+        host: Host::new(&format!("{}.{namespace}", get(label::PICKER_SERVICE)?)),
+        port: get(label::PICKER_PORT)?.parse().unwrap_or_default(),
+        fails_open: **get(label::PICKER_FAILURE_MODE)? == *"FailOpen",
+    })
+}
+
 /// Looks up backends.
 #[derive(Clone)]
 pub(super) struct BackendLookup {
     services: Dep<ObjectKey, ()>,
     backends: Dep<ObjectKey, Backend>,
+    pools: Dep<ObjectKey, ()>,
+    pool_services: Dep<ServiceKey, PoolService>,
     by_host: IndexDep<Host, ServiceKey, ()>,
     grants: GrantLookup,
     domain: Text,
     experimental: bool,
+    inference: bool,
 }
 
 /// The route that refers to a backend.
@@ -61,20 +102,69 @@ pub(super) struct Referrer<'a> {
     pub(super) is_mesh: bool,
 }
 
-/// A problem with a backend: the finding, and the problem for the status of the route.
-pub(super) type BackendProblem = (&'static str, StatusProblem);
+/// A backend of a route.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ResolvedBackend {
+    /// The destination. That of a backend that is absent or not permitted fails requests.
+    pub(super) destination: Destination,
+    /// The endpoint picker of an InferencePool.
+    pub(super) picker: Option<EndpointPicker>,
+    /// What is wrong with it.
+    pub(super) problem: Option<BackendProblem>,
+}
 
+/// A problem with a backend.
+#[derive(Clone, Debug)]
+pub(super) struct BackendProblem {
+    /// The finding; `None` if the parser has reported it.
+    pub(super) finding: Option<&'static str>,
+    /// The problem for the status of the route.
+    pub(super) status: StatusProblem,
+}
+
+/// Reason: the reference is invalid, whatever exists.
+const INVALID_DESTINATION: &str = "InvalidDestination";
 /// Reason: an object of that kind cannot be a backend.
 const INVALID_KIND: &str = "InvalidKind";
 /// Reason: the backend does not exist.
 const NOT_FOUND: &str = "BackendNotFound";
 
-fn problem(finding: &'static str, reason: &'static str, message: String) -> Option<BackendProblem> {
-    Some((finding, StatusProblem::new(reason, message)))
+impl BackendProblem {
+    fn new(finding: &'static str, reason: &'static str, message: impl Into<Text>) -> Self {
+        Self { finding: Some(finding), status: StatusProblem::new(reason, message) }
+    }
+
+    fn not_found(finding: &'static str, name: &impl Display) -> Self {
+        Self::new(finding, NOT_FOUND, format!("backend({name}) not found"))
+    }
+
+    /// Whether the whole route is omitted because of it, and not only the share of the backend.
+    pub(super) fn omits_route(&self) -> bool {
+        self.status.reason == INVALID_DESTINATION
+    }
 }
 
-fn not_found(finding: &'static str, name: &impl Display) -> Option<BackendProblem> {
-    problem(finding, NOT_FOUND, format!("backend({name}) not found"))
+impl From<BackendProblem> for ResolvedBackend {
+    fn from(problem: BackendProblem) -> Self {
+        Self { problem: Some(problem), ..Self::default() }
+    }
+}
+
+/// The problem of a reference that is invalid by itself, as the parser has reported it.
+fn invalid_reference(backend: &BackendRef) -> Option<&'static str> {
+    let (kind, name) = (&backend.target.kind, &backend.target.name);
+    let is_service = kind.is("", "Service");
+    if is_service && name.contains('.') {
+        Some("service name invalid; the name of the Service must be used, not the hostname.")
+    } else if kind.is_hostname() && backend.target.namespace.is_some() {
+        Some("namespace may not be set with Hostname type")
+    } else if is_pool(kind) && name.contains('.') {
+        Some("InferencePool.Name invalid; the name of the InferencePool must be used, not the hostname.")
+    } else if (is_service || kind.is_hostname() || kind.is_service_import()) && backend.port.is_none() {
+        Some("port is required in backendRef")
+    } else {
+        None
+    }
 }
 
 impl BackendLookup {
@@ -83,21 +173,18 @@ impl BackendLookup {
         Self {
             services: deps.on(&index.services),
             backends: deps.on(&index.backends),
+            pools: deps.on(&index.pools),
+            pool_services: deps.on(&index.pool_services),
             by_host: deps.by(index.by_host),
             grants: GrantLookup::on(deps, index.grants),
             domain: index.options.domain.clone(),
             experimental: index.options.gateway_api.experimental,
+            inference: index.options.gateway_api.inference,
         }
     }
 
-    /// The destination of a reference, and the problem if there is one. A backend that is absent or not permitted also
-    /// has a destination: its share of requests fails.
-    pub(super) fn resolve(
-        &self,
-        cx: &Context,
-        by: Referrer<'_>,
-        backend: &BackendRef,
-    ) -> (Destination, Option<BackendProblem>) {
+    /// The destination of a reference, and the problem if there is one.
+    pub(super) fn resolve(&self, cx: &Context, by: Referrer<'_>, backend: &BackendRef) -> ResolvedBackend {
         let target = &backend.target;
         let namespace = target.namespace_in(&by.key.namespace);
         let from = (by.kind, &by.key.namespace);
@@ -106,7 +193,10 @@ impl BackendLookup {
                 "backendRef {}/{namespace} not accessible to a {} in namespace \"{}\" (missing a ReferenceGrant?)",
                 target.name, by.kind.kind, by.key.namespace
             );
-            return (Destination::default(), problem("no ReferenceGrant allows it", "RefNotPermitted", message));
+            return BackendProblem::new("no ReferenceGrant allows it", "RefNotPermitted", message).into();
+        }
+        if let Some(message) = invalid_reference(backend) {
+            return BackendProblem { finding: None, status: StatusProblem::new(INVALID_DESTINATION, message) }.into();
         }
         let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
         let (host, exists) = if target.kind.is("", "Service") || target.kind.is_service_import() {
@@ -117,45 +207,70 @@ impl BackendLookup {
             (host, exists)
         } else if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") && self.experimental {
             return self.resolve_external(cx, &key, backend.port);
+        } else if is_pool(&target.kind) && self.inference {
+            return self.resolve_pool(cx, &key);
         } else {
-            let message = match target.kind.is(EXPERIMENTAL_GROUP, "XBackend") {
-                true => "The Alpha Gateway API is not enabled, XBackend is invalid. To enable, set \
-                         PILOT_ENABLE_ALPHA_GATEWAY_API to true in istiod."
-                    .to_owned(),
-                false => {
-                    let GroupKind { group, kind } = &target.kind;
-                    format!("referencing unsupported backendRef: group \"{group}\" kind \"{kind}\"")
-                }
-            };
-            return (Destination::default(), problem("this kind cannot be a backend", INVALID_KIND, message));
+            return BackendProblem::new("this kind cannot be a backend", INVALID_KIND, unsupported(&target.kind)).into();
         };
-        let absent = (!exists).then(|| not_found("there is no such backend", &host)).flatten();
-        let destination = Destination { host, port: backend.port.map(u32::from), ..Destination::default() };
-        (destination, absent)
+        ResolvedBackend {
+            problem: (!exists).then(|| BackendProblem::not_found("there is no such backend", &host)),
+            destination: Destination { host, port: backend.port.map(u32::from), ..Destination::default() },
+            picker: None,
+        }
     }
 
-    fn resolve_external(
-        &self,
-        cx: &Context,
-        key: &ObjectKey,
-        port: Option<u16>,
-    ) -> (Destination, Option<BackendProblem>) {
-        let (none, name) = (Destination::default(), &key.name);
+    fn resolve_external(&self, cx: &Context, key: &ObjectKey, port: Option<u16>) -> ResolvedBackend {
+        let name = &key.name;
         let Some(found) = cx.get(&self.backends, key) else {
-            return (none, not_found("there is no such backend", name));
+            return BackendProblem::not_found("there is no such backend", name).into();
         };
         let Some(hostname) = &found.hostname else {
             let message = format!("backend({name}) type: expected ExternalHostname");
-            return (none, problem("the backend has no host", INVALID_KIND, message));
+            return BackendProblem::new("the backend has no host", INVALID_KIND, message).into();
         };
         if let Some(port) = port.filter(|port| *port != found.port) {
             let message = format!("backend({name}) does not expose port {port}, expected {}", found.port);
-            return (none, problem("the backend has another port", NOT_FOUND, message));
+            return BackendProblem::new("the backend has another port", NOT_FOUND, message).into();
         }
         let host = Host::new(hostname);
         let exists = !cx.by(&self.by_host, &host).is_empty();
-        let absent = (!exists).then(|| not_found("no ServiceEntry has the host of the backend", &host)).flatten();
-        let destination = Destination { host, port: Some(found.port.into()), ..Destination::default() };
-        (destination, absent)
+        ResolvedBackend {
+            problem: (!exists)
+                .then(|| BackendProblem::not_found("no ServiceEntry has the host of the backend", &host)),
+            destination: Destination { host, port: Some(found.port.into()), ..Destination::default() },
+            picker: None,
+        }
+    }
+
+    /// The Service of an InferencePool. Its first port has the endpoints of all ports.
+    fn resolve_pool(&self, cx: &Context, pool: &ObjectKey) -> ResolvedBackend {
+        if cx.get(&self.pools, pool).is_none() {
+            return BackendProblem::not_found("there is no such InferencePool", &pool.name).into();
+        }
+        let host = service_host(&shadow_service_name(&pool.name), &pool.namespace, &self.domain);
+        if cx.by(&self.by_host, &host).is_empty() {
+            return BackendProblem::not_found("the Service of the InferencePool does not exist yet", &host).into();
+        }
+        let found = cx.get(&self.pool_services, &ServiceKey { namespace: pool.namespace.clone(), host: host.clone() });
+        let Some((port, picker)) = found.and_then(|found| Some((found.first_port, found.picker.clone()?))) else {
+            let message = "InferencePool service invalid, extensionRef labels not found";
+            let finding = "the Service of the InferencePool has no labels that name the endpoint picker";
+            return BackendProblem::new(finding, INVALID_DESTINATION, message).into();
+        };
+        let destination = Destination { host, port: Some(port.into()), ..Destination::default() };
+        ResolvedBackend { destination, picker: Some(picker), problem: None }
+    }
+}
+
+/// Why an object of a kind cannot be a backend.
+fn unsupported(kind: &GroupKind) -> String {
+    if kind.is(EXPERIMENTAL_GROUP, "XBackend") {
+        "The Alpha Gateway API is not enabled, XBackend is invalid. To enable, set PILOT_ENABLE_ALPHA_GATEWAY_API to true in istiod."
+            .to_owned()
+    } else if is_pool(kind) {
+        "InferencePool is not enabled. To enable, set ENABLE_GATEWAY_API_INFERENCE_EXTENSION to true in istiod".to_owned()
+    } else {
+        let GroupKind { group, kind } = kind;
+        format!("referencing unsupported backendRef: group \"{group}\" kind \"{kind}\"")
     }
 }

@@ -12,7 +12,7 @@ use sluice_model::{
 };
 
 use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
-use super::backends::{BackendIndex, BackendLookup, Referrer};
+use super::backends::{BackendIndex, BackendLookup, Referrer, ResolvedBackend};
 use super::route_report::{RouteReport, RouteReports};
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::statuses::StatusProblem;
@@ -180,19 +180,24 @@ impl HttpRouteBinder {
         note: &dyn Fn(String, &str),
     ) -> Result<(VirtualRoute, Option<StatusProblem>), StatusProblem> {
         let mut action = rule.action.clone();
+        if let Some(kind) = &rule.unsupported_filter {
+            return Err(unsupported_filter(kind));
+        }
         let mut of_mirrors = None;
         for mirror in &rule.mirrors {
-            match self.backends.resolve(cx, by, &mirror.backend) {
-                (destination, None) => action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage }),
-                (_, Some((finding, problem))) => {
-                    note(format!("spec.rules[{n}].filters"), finding);
-                    // A request that cannot be mirrored is only routed, as in the reference.
-                    if *self.kind.kind == *"GRPCRoute" {
-                        return Err(problem);
-                    }
-                    of_mirrors = Some(problem);
-                }
+            let ResolvedBackend { destination, problem, .. } = self.backends.resolve(cx, by, &mirror.backend);
+            let Some(problem) = problem else {
+                action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage });
+                continue;
+            };
+            if let Some(finding) = problem.finding {
+                note(format!("spec.rules[{n}].filters"), finding);
             }
+            // A request that cannot be mirrored is only routed, as in the reference.
+            if *self.kind.kind == *"GRPCRoute" {
+                return Err(problem.status);
+            }
+            of_mirrors = Some(problem.status);
         }
         let weights = rule.backends.iter().map(|backend| i64::from(backend.backend.weight)).sum::<i64>();
         if weights == 0 && action.redirect.is_none() {
@@ -203,16 +208,33 @@ impl HttpRouteBinder {
         let only = counted.clone().count() == 1;
         let mut of_backends = None;
         for (m, to) in counted {
-            let (destination, problem) = self.backends.resolve(cx, by, &to.backend);
-            if let Some((finding, problem)) = problem {
-                note(format!("spec.rules[{n}].backendRefs[{m}]"), finding);
-                of_backends = Some(problem);
+            let ResolvedBackend { destination, picker, problem } = self.backends.resolve(cx, by, &to.backend);
+            if let Some(problem) = problem {
+                if let Some(finding) = problem.finding {
+                    note(format!("spec.rules[{n}].backendRefs[{m}]"), finding);
+                }
+                if problem.omits_route() {
+                    return Err(problem.status);
+                }
+                of_backends = Some(problem.status);
+            }
+            if let Some(kind) = &to.unsupported_filter {
+                return Err(unsupported_filter(kind));
+            }
+            // GRPCRoutes do not call endpoint pickers, as in the reference.
+            if *self.kind.kind == *"HTTPRoute" {
+                action.endpoint_picker = picker.or(action.endpoint_picker);
             }
             let weight = if only { 0 } else { to.backend.weight };
             action.route.push(HttpDestination { destination, weight, headers: to.headers.clone() });
         }
         Ok((action, StatusProblem::joined(of_backends, of_mirrors)))
     }
+}
+
+/// The problem of a filter of this type. Requests must not bypass it: it may restrict access.
+fn unsupported_filter(kind: &Text) -> StatusProblem {
+    StatusProblem::new("InvalidFilter", format!("unsupported filter type \"{kind}\""))
 }
 
 /// Adds the VirtualServices of a route for the hosts of a parent.

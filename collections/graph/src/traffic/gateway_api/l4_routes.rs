@@ -11,7 +11,7 @@ use sluice_model::{
 };
 
 use super::attachment::{AttachedListeners, AttachingRoute, ParentLookup, RouteParents};
-use super::backends::{BackendIndex, BackendLookup, Referrer};
+use super::backends::{BackendIndex, BackendLookup, Referrer, ResolvedBackend};
 use super::http_routes::{RouteRejects, rejects};
 use super::route_report::{RouteReport, RouteReports};
 use super::{GENERATED, generated};
@@ -87,23 +87,31 @@ impl L4RouteBinder {
             }
             let is_attached = attachments.attached.iter().any(|attached| attached.is_mesh() == is_mesh);
             let by = Referrer { kind: &self.kind, key, is_mesh };
-            let mut last = None;
-            let rules = route.rules.iter().enumerate().map(|(n, backends)| {
-                let (destinations, problem) = self.destinations(cx, by, backends, |m, finding| {
+            let (mut last, mut rules) = (None, Vec::new());
+            for (n, backends) in route.rules.iter().enumerate() {
+                let found = self.destinations(cx, by, backends, |m, finding| {
                     // Nothing is sent to the backends of a route that is not attached.
                     if is_attached {
                         note(format!("spec.rules[{n}].backendRefs[{m}]"), finding);
                     }
                 });
-                last = problem.or(last.take());
-                destinations
-            });
-            (rules.collect::<Vec<_>>(), last)
+                match found {
+                    Ok((destinations, problem)) => {
+                        last = problem.or(last);
+                        rules.push(destinations);
+                    }
+                    Err(problem) => return (Vec::new(), Some(problem)),
+                }
+            }
+            (rules, last)
         };
         let ((of_mesh, mesh_problem), (of_gateways, gateway_problem)) = (rules(true), rules(false));
         let mut virtual_services: Vec<VirtualService> = Vec::new();
         for attached in &attachments.attached {
             let rules = if attached.is_mesh() { &of_mesh } else { &of_gateways };
+            if rules.is_empty() {
+                continue;
+            }
             let of_parent = if self.named { tls(route, attached, rules) } else { tcp(attached, rules) };
             for (host, routes) in of_parent {
                 let sort = if self.named { "tls" } else { "tcp" };
@@ -126,31 +134,38 @@ impl L4RouteBinder {
     }
 
     /// The destinations of a rule; without any weight, a destination that fails. Also the last problem.
+    ///
+    /// # Errors
+    /// The route is omitted because of it.
     fn destinations(
         &self,
         cx: &Context,
         by: Referrer<'_>,
         backends: &[BackendRef],
         mut note: impl FnMut(usize, &str),
-    ) -> (Vec<RouteDestination>, Option<StatusProblem>) {
+    ) -> Result<(Vec<RouteDestination>, Option<StatusProblem>), StatusProblem> {
         let counted = backends.iter().enumerate().filter(|(_, backend)| backend.weight != 0);
         let count = counted.clone().count();
         if count == 0 {
             let nowhere =
                 Destination { host: "internal.cluster.local".into(), subset: "zero-weight".into(), port: Some(65535) };
-            return (vec![RouteDestination { destination: nowhere, weight: 0 }], None);
+            return Ok((vec![RouteDestination { destination: nowhere, weight: 0 }], None));
         }
-        let mut last = None;
-        let resolve = |(m, backend): (usize, &BackendRef)| {
-            let (destination, problem) = self.backends.resolve(cx, by, backend);
-            if let Some((finding, problem)) = problem {
-                note(m, finding);
-                last = Some(problem);
+        let (mut last, mut destinations) = (None, Vec::new());
+        for (m, backend) in counted {
+            let ResolvedBackend { destination, problem, .. } = self.backends.resolve(cx, by, backend);
+            if let Some(problem) = problem {
+                if let Some(finding) = problem.finding {
+                    note(m, finding);
+                }
+                if problem.omits_route() {
+                    return Err(problem.status);
+                }
+                last = Some(problem.status);
             }
-            RouteDestination { destination, weight: if count == 1 { 0 } else { backend.weight } }
-        };
-        let destinations = counted.map(resolve).collect();
-        (destinations, last)
+            destinations.push(RouteDestination { destination, weight: if count == 1 { 0 } else { backend.weight } });
+        }
+        Ok((destinations, last))
     }
 }
 

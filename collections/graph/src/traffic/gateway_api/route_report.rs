@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{Kind, ObjectKey};
 
-use super::attachment::{Attachments, ParentResult};
+use super::attachment::{Attachments, NO_HOSTNAME, NOT_ALLOWED, ParentResult};
 use super::listeners::ListenerKey;
 use crate::statuses::StatusProblem;
 
@@ -36,4 +36,21 @@ impl RouteReport {
         let listeners = attachments.attached.into_iter().filter_map(|attached| attached.listener).collect();
         Self { results: attachments.results, listeners, mesh_problem, gateway_problem }
     }
+}
+
+/// Why no listener of a parent accepts a route; `None` if one does. Of several problems, it is the one of the listener that came
+/// closest to accept the route, with the messages of all those with a reason of that rank.
+pub(super) fn denied(results: &[&ParentResult]) -> Option<StatusProblem> {
+    if results.iter().any(|result| result.denied.is_none()) {
+        return None;
+    }
+    let rank = |problem: &StatusProblem| match problem.reason {
+        NOT_ALLOWED => 0,
+        NO_HOSTNAME => 1,
+        _ => 2,
+    };
+    let problems: Vec<&StatusProblem> = results.iter().filter_map(|result| result.denied.as_ref()).collect();
+    let least = problems.iter().map(|problem| rank(problem)).min()?;
+    let reported = problems.into_iter().filter(|problem| rank(problem) == least);
+    reported.fold(None, |joined, problem| StatusProblem::joined(joined, Some(problem.clone())))
 }

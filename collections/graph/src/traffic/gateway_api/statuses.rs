@@ -1,6 +1,7 @@
 //! Statuses of the objects of the Gateway API (G05).
 //!
-//! - `classes.rs`, `gateways.rs`, `listener_sets.rs`, `routes.rs`, `backend_tls_policies.rs`: one file for each kind.
+//! - `classes.rs`, `gateways.rs`, `listener_sets.rs`, `routes.rs`, `backend_tls_policies.rs`, `inference_pools.rs`: one file for each
+//!   kind.
 //! - `instances.rs`: the Services that serve a Gateway, and their addresses.
 //! - `listeners.rs`: listeners, in the statuses of Gateways and ListenerSets.
 //! - `attached_routes.rs`: the number of routes of each listener.
@@ -11,6 +12,7 @@ mod attached_routes;
 mod backend_tls_policies;
 mod classes;
 mod gateways;
+mod inference_pools;
 mod instances;
 mod listener_sets;
 mod listeners;
@@ -21,6 +23,7 @@ use sluice_model::{Host, ObjectKey, Service, ServiceKey};
 
 use super::credentials::CredentialIndex;
 use super::grants::GrantIndex;
+use super::inference_pools::PoolRoutes;
 use super::listener_report::ListenerReport;
 use super::listeners::{ListenerKey, ListenerRow, ParentKey};
 use super::parameters::ParameterIndex;
@@ -56,6 +59,8 @@ pub(super) struct StatusInputs<'a, 's> {
     pub(super) targets: &'a TargetObjects<'s>,
     /// BackendTLSPolicies by target.
     pub(super) tls_by_target: &'a TlsPolicyIndex<'s>,
+    /// The routes to each InferencePool.
+    pub(super) pool_routes: &'a PoolRoutes<'s>,
     /// Settings.
     pub(super) options: &'a GraphOptions,
 }
@@ -84,5 +89,6 @@ pub(super) fn derive_status_updates<'s>(inputs: &StatusInputs<'_, 's>) -> Collec
     updates.push(gateways::derive_gateway_statuses(inputs, &reports));
     updates.push(listener_sets::derive_listener_set_statuses(inputs, &reports));
     updates.push(backend_tls_policies::derive_policy_statuses(inputs));
+    updates.push(inference_pools::derive_pool_statuses(inputs));
     classes::derive_class_statuses(inputs.objects, inputs.options).union("status_updates", &updates)
 }

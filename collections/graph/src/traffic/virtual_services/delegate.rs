@@ -35,6 +35,8 @@ fn merge_route(root: &HttpRoute, delegate: &HttpRoute) -> Option<HttpRoute> {
         mirrors: if delegate.mirrors.is_empty() { root.mirrors.clone() } else { delegate.mirrors.clone() },
         cors: delegate.cors.clone().or_else(|| root.cors.clone()),
         headers: delegate.headers.clone().or_else(|| root.headers.clone()),
+        // Only routes of the Gateway API have one, and they have no delegates.
+        endpoint_picker: None,
     })
 }
 

@@ -7,8 +7,8 @@ use sluice_engine::{Collection, Value as Record};
 use sluice_model::gateway_api::{GROUP, GroupKind, HttpRoute, L4Route, ParentRef};
 use sluice_model::{Kind, ObjectKey, ObjectMeta, StoredStatus, Text};
 
-use super::super::attachment::{NO_HOSTNAME, NOT_ALLOWED, ParentResult, reference_text};
-use super::super::route_report::RouteReport;
+use super::super::attachment::{ParentResult, reference_text};
+use super::super::route_report::{RouteReport, denied};
 use super::StatusInputs;
 use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate, merge};
 
@@ -137,7 +137,7 @@ impl ParentWriter<'_> {
             0 | 1 => "Route was valid".to_owned(),
             count => format!("Route was valid, bound to {count} parents"),
         };
-        let denied = if attached > 0 { None } else { most_severe(results) };
+        let denied = denied(results);
         let is_mesh = results.iter().any(|result| result.is_mesh);
         let problem = if is_mesh { &self.report.mesh_problem } else { &self.report.gateway_problem };
         let resolved = StatusCondition::met("ResolvedRefs", "ResolvedRefs", "All references resolved");
@@ -151,20 +151,6 @@ impl ParentWriter<'_> {
         }
         conditions
     }
-}
-
-/// The problem that is reported of several: one of the listener that came closest to accept the route, with the messages of all
-/// those with a reason of that rank.
-fn most_severe(results: &[&ParentResult]) -> Option<StatusProblem> {
-    let rank = |problem: &StatusProblem| match problem.reason {
-        NOT_ALLOWED => 0,
-        NO_HOSTNAME => 1,
-        _ => 2,
-    };
-    let problems: Vec<&StatusProblem> = results.iter().filter_map(|result| result.denied.as_ref()).collect();
-    let least = problems.iter().map(|problem| rank(problem)).min()?;
-    let reported = problems.into_iter().filter(|problem| rank(problem) == least);
-    reported.fold(None, |joined, problem| StatusProblem::joined(joined, Some(problem.clone())))
 }
 
 /// A reference to a parent, as it is written.
