@@ -114,23 +114,6 @@ async fn slow_and_expired_lists_are_read_completely() {
     assert!(record.deleted.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn objects_without_effect_are_reported_and_delay_nothing() {
-    let Some(info) = KINDS.iter().find(|info| info.parse.is_none() && info.warn_unsupported && info.is_custom()) else {
-        return;
-    };
-    let server = ApiServer::start().await.expect("a server");
-    server.forbid(info.plural, true);
-    let (group, versions) = (info.group, info.versions.to_vec());
-    server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
-    server.apply(json!({"apiVersion": info.api_version(), "kind": info.name,
-                        "metadata": {"name": "a", "namespace": "n"}, "spec": {}}));
-    let running = RunningSource::start_fake(server);
-    running.sink.synced().await;
-    running.server.forbid(info.plural, false);
-    running.sink.until("the object is reported", |record| record.names(info.kind) == ["n/a"]).await;
-}
-
 /// Waits until `status.addresses` of a ServiceEntry has that many addresses, and returns them.
 async fn written(server: &ApiServer, name: &str, count: usize) -> Vec<Value> {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -324,6 +307,7 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
 fn granted() -> BTreeSet<Right> {
     let mut granted = api_server::granted_by_rules("", rules!("cluster"));
     granted.extend(api_server::granted_by_rules("", rules!("alpha-gateway-api")));
+    granted.extend(api_server::granted_by_rules("", rules!("inference-extension")));
     granted.extend(api_server::granted_by_rules("istio-system", rules!("namespace")));
     granted
 }

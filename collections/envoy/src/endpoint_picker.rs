@@ -55,10 +55,8 @@ pub(crate) fn override_host_policy() -> LoadBalancingPolicy {
 }
 
 fn policy(name: &str, config: Any) -> LoadBalancingPolicy {
-    let extension = TypedExtensionConfig {
-        name: format!("envoy.load_balancing_policies.{name}"),
-        typed_config: Some(config),
-    };
+    let extension =
+        TypedExtensionConfig { name: format!("envoy.load_balancing_policies.{name}"), typed_config: Some(config) };
     LoadBalancingPolicy { policies: vec![Policy { typed_extension_config: Some(extension) }] }
 }
 
@@ -69,7 +67,8 @@ fn metadata_key(name: &str) -> MetadataKey {
 
 /// The filter that calls pickers. It does nothing unless the route has a picker.
 pub(crate) fn picker_filter() -> HttpFilter {
-    let namespaces = || Some(MetadataNamespaces { untyped: vec![METADATA.to_owned()], ..MetadataNamespaces::default() });
+    let namespaces =
+        || Some(MetadataNamespaces { untyped: vec![METADATA.to_owned()], ..MetadataNamespaces::default() });
     let config = ExternalProcessor {
         grpc_service: Some(GrpcService { timeout: Some(duration(STREAM_TIMEOUT)), ..grpc_service(NO_CLUSTER) }),
         failure_mode_allow: true,

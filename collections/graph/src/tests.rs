@@ -11,6 +11,7 @@ mod fail_closed;
 mod gateway_api;
 mod gateways;
 mod grpc;
+mod inference_pools;
 mod ingress_waypoints;
 mod large;
 mod names;

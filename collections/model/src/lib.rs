@@ -139,9 +139,9 @@ pub use traffic_policy::{
 pub use unix_socket::UNIX_PREFIX;
 pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
-    AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, EndpointPicker, FaultAbort, FaultDelay, HeaderOperations,
-    Headers, HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match,
-    MESH_GATEWAY, NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute, TlsMatch,
-    TlsRoute, VirtualService,
+    AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, EndpointPicker, FaultAbort, FaultDelay,
+    HeaderOperations, Headers, HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute,
+    L4Match, MESH_GATEWAY, NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute,
+    TlsMatch, TlsRoute, VirtualService,
 };
 pub use workload::{EndpointSlice, Locality, Node, Pod, SliceEndpoint, SlicePort};

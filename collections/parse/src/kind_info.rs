@@ -23,10 +23,8 @@ pub struct KindInfo {
     pub plural: &'static str,
     /// Whether the kind is namespaced.
     pub namespaced: bool,
-    /// The parser; `None` if the kind is not supported yet.
+    /// The parser; `None` if nothing derives from the kind.
     pub parse: Option<Parse>,
-    /// Whether an object of an unsupported kind gets a warning: it is configuration that should have an effect.
-    pub warn_unsupported: bool,
 }
 
 impl KindInfo {

@@ -19,7 +19,7 @@ const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 const STABLE: &[&str] = &["v1", "v1beta1", "v1alpha3"];
 
 const fn core(kind: Kind, name: &'static str, plural: &'static str, parse: Option<Parse>) -> KindInfo {
-    KindInfo { kind, group: "", versions: &["v1"], name, plural, namespaced: true, parse, warn_unsupported: false }
+    KindInfo { kind, group: "", versions: &["v1"], name, plural, namespaced: true, parse }
 }
 
 const fn cluster_scoped(info: KindInfo) -> KindInfo {
@@ -34,7 +34,7 @@ const fn custom(
     plural: &'static str,
     parse: Option<Parse>,
 ) -> KindInfo {
-    KindInfo { kind, group, versions, name, plural, namespaced: true, parse, warn_unsupported: true }
+    KindInfo { kind, group, versions, name, plural, namespaced: true, parse }
 }
 
 /// All kinds that are read, in the order of [`Kind`]. To support one more kind, add its parser to its line.

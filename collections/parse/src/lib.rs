@@ -4,8 +4,7 @@
 //! with only the fields that something reads, and a [`sluice_model::Reject`] with a field path for each invalid part. No
 //! input makes a parser panic, and an invalid object does not affect another.
 //!
-//! `kinds.rs` is the table of kinds: their API versions, whether they are namespaced, and their parser. A kind without a
-//! parser gets a warning that it is not supported yet.
+//! `kinds.rs` is the table of kinds: their API versions, whether they are namespaced, and their parser.
 //!
 //! Modules import each other in one direction: `fields.rs` and `item.rs`, which every parser uses; the parsers;
 //! `panicked.rs`, for an object whose parser panics; the table of kinds; `object.rs`, which looks a kind up in the table and

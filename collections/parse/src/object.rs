@@ -61,9 +61,6 @@ pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<Pars
         if info.is_istio() {
             admission::check_object(item, info.kind, findings);
         }
-        if info.parse.is_none() && info.warn_unsupported {
-            findings.warning("kind", "this kind is not supported yet");
-        }
         info.parse.and_then(|parse| parse(item, findings))
     });
     let rejects = findings.into_vec().into_iter().map(|finding| finding.into_reject(info.kind, &key)).collect();

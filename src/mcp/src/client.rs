@@ -21,7 +21,7 @@ use sluice_parse::KindInfo;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::DiscoveryResponse;
 use sluice_sources::configuration::{ConfigSourceState, SourceFinding, SourceFindings, configuration_kinds};
-use sluice_sources::{Cluster, RejectLog, Sink};
+use sluice_sources::{Cluster, Sink, log_rejects};
 use sluice_tasks::restart_with;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -85,7 +85,6 @@ struct Reading {
     source: McpSource,
     received: ReceivedObjects,
     backoff: Backoff,
-    log: RejectLog,
     /// When a failure was last logged as a warning.
     warned: Option<Instant>,
 }
@@ -100,7 +99,6 @@ impl McpSource {
             source: self,
             received,
             backoff: Backoff::new(FIRST_RETRY_WAIT, MAX_RETRY_WAIT),
-            log: RejectLog::default(),
             warned: None,
         };
         // A new stream has all objects, so it contains what a panic has left out.
@@ -150,7 +148,7 @@ impl Reading {
         let mut response = self.received.compare(info, resources);
         let changes = std::mem::take(&mut response.changes);
         for parsed in changes.iter().filter_map(|change| change.object.as_deref()) {
-            self.log.log(parsed, &self.source.address, |_| Vec::new());
+            log_rejects(parsed, &self.source.address, |_| Vec::new());
         }
         debug!(
             target: "adsc", source = %self.source.address, kind = %info.kind, resources = resources.len(),

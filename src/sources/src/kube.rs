@@ -1,7 +1,6 @@
 //! The Kubernetes API as the source of a cluster's objects (C03, C04).
 //!
-//! Each kind that the graph uses, or that users may expect to have an effect, is listed and watched. This module passes
-//! parsed objects to the sink and keeps their keys only. A kind that a CustomResourceDefinition defines is read while the
+//! Each kind that the graph uses is listed and watched. This module passes parsed objects to the sink and keeps their keys only. A kind that a CustomResourceDefinition defines is read while the
 //! definition exists.
 
 mod definitions;
@@ -68,11 +67,9 @@ impl KubeSource {
             ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.options.backoff(), crds);
         tasks.spawn(keep_watching("watch of CustomResourceDefinition".to_owned(), definitions_watch));
         let (used, unused): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.uses(info));
-        // The graph does not use these kinds, so they are synced from the start. They are read only for the warning that
-        // they have no effect.
+        // The graph does not use these kinds, so they are synced from the start.
         sink.synced(&self.cluster.id, &unused.iter().map(|info| info.kind).collect::<Vec<_>>());
-        let unsupported = unused.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
-        for info in used.into_iter().chain(unsupported) {
+        for info in used {
             let namespace = self.namespace_of(info);
             let objects = ObjectsReceiver::new(info, self.cluster.clone(), sink.clone());
             if info.is_custom() {

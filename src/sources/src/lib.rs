@@ -26,7 +26,7 @@ pub use mesh_files::{MeshFileError, MeshFiles};
 pub use mesh_override::{CurrentMesh, MeshLayers, MeshOverride};
 pub use metrics::SourceMetrics;
 pub use originals::{ChangesByKind, Original, Originals};
-pub use report::{Duplicate, Problem, RejectLog, Reporter};
+pub use report::{Duplicate, Problem, Reporter, log_rejects};
 
 /// The origin of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]

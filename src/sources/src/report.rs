@@ -1,14 +1,13 @@
 //! Problems with the text that sources read, for the log and for `/debug`: files that cannot be read, and objects that are
 //! declared more than once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::str::Utf8Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Severity, Text};
-use sluice_parse::kind_info;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 /// Problems of text that is not an object, by file, and objects that files declare more than once. Rejects of objects are a collection of the graph.
 #[derive(Clone, Debug, Default)]
@@ -112,55 +111,26 @@ impl Reporter {
     }
 }
 
-/// Logs rejects. For a kind without any effect, only the first object is logged at its severity, because there can be
-/// thousands.
-#[derive(Debug, Default)]
-pub struct RejectLog {
-    /// Kinds without an effect that have been logged.
-    unsupported: BTreeSet<Kind>,
-}
-
-impl RejectLog {
-    /// Logs the rejects of an object. `lines` returns the lines of field paths if the object is from a file.
-    pub fn log(&mut self, object: &ParsedObject, place: &str, lines: impl FnOnce(&[&str]) -> Vec<usize>) {
-        let is_first = self.is_first(object.kind);
-        if object.rejects.is_empty() {
-            return;
-        }
-        let fields: Vec<&str> = object.rejects.iter().map(|reject| reject.field_path.as_str()).collect();
-        let lines = lines(&fields);
-        for (n, reject) in object.rejects.iter().enumerate() {
-            let place = lines.get(n).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
-            let (kind, key, field, reason) = (reject.kind, display(&reject.object), &reject.field_path, &reject.reason);
-            match reject.severity {
-                _ if !is_first => debug!(%kind, object = %key, %field, %reason, %place, "validation warning"),
-                Severity::Error => warn!(%kind, object = %key, %field, %reason, %place, "configuration rejected"),
-                Severity::Refused => {
-                    warn!(%kind, object = %key, %field, %reason, %place, "configuration is invalid: admission would refuse it");
-                }
-                Severity::Warning => info!(%kind, object = %key, %field, %reason, %place, "validation warning"),
-            }
-        }
+/// Logs the rejects of an object. `lines` returns the lines of field paths if the object is from a file.
+pub fn log_rejects(object: &ParsedObject, place: &str, lines: impl FnOnce(&[&str]) -> Vec<usize>) {
+    if object.rejects.is_empty() {
+        return;
     }
-
-    fn is_first(&mut self, kind: Kind) -> bool {
-        let is_supported = kind_info(kind).is_some_and(|info| info.parse.is_some());
-        is_supported || self.unsupported.insert(kind)
+    let fields: Vec<&str> = object.rejects.iter().map(|reject| reject.field_path.as_str()).collect();
+    let lines = lines(&fields);
+    for (n, reject) in object.rejects.iter().enumerate() {
+        let place = lines.get(n).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
+        let (kind, key, field, reason) = (reject.kind, display(&reject.object), &reject.field_path, &reject.reason);
+        match reject.severity {
+            Severity::Error => warn!(%kind, object = %key, %field, %reason, %place, "configuration rejected"),
+            Severity::Refused => {
+                warn!(%kind, object = %key, %field, %reason, %place, "configuration is invalid: admission would refuse it");
+            }
+            Severity::Warning => info!(%kind, object = %key, %field, %reason, %place, "validation warning"),
+        }
     }
 }
 
 fn display(key: &ObjectKey) -> String {
     if key.namespace.is_empty() { key.name.to_string() } else { format!("{}/{}", key.namespace, key.name) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unsupported_kind_is_logged_once() {
-        let mut log = RejectLog::default();
-        assert!(log.is_first(Kind::InferencePool) && !log.is_first(Kind::InferencePool));
-        assert!(log.is_first(Kind::Gateway) && log.is_first(Kind::Gateway));
-    }
 }

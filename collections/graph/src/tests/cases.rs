@@ -12,7 +12,7 @@ use sluice_model::{Identity, ParsedObject, ProxyKey};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::{AddressPools, AmbientOptions, GraphOptions, Handles, build};
+use crate::{AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, Handles, build};
 
 /// An object or a proxy of a case, which tests add and remove.
 #[derive(Clone)]
@@ -92,6 +92,7 @@ fn start() -> (Engine, Handles) {
         address_pools: Some(AddressPools::default()),
         sends_hbone: true,
         ambient: Some(AmbientOptions::default()),
+        gateway_api: GatewayApiOptions { experimental: true, inference: true, ..GatewayApiOptions::default() },
         ..GraphOptions::default()
     };
     Engine::start(EngineOptions::default(), move |b| build(b, &options))

@@ -1,9 +1,9 @@
 //! Routers: the resources that servers of Gateways, Ingresses and bound VirtualServices touch.
 
-use sluice_model::{Kind, ObjectKey, ProxyType, Resource, ResourceType, View};
+use sluice_model::{Kind, ProxyType, Resource, ResourceType, View};
 
 use super::{TestGraph, sidecar};
-use crate::{GraphOptions, RejectKey};
+use crate::GraphOptions;
 
 /// A Service, and its pod's slice.
 const CART: &str = "
@@ -307,21 +307,6 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
     let touched = mesh.touched();
     assert!(touched.contains(&"-Listener 0.0.0.0_443".to_owned()), "{touched:?}");
     assert!(mesh.router_listeners().is_empty(), "the class is not ours");
-}
-
-#[test]
-fn an_object_of_an_unsupported_kind_is_rejected_until_it_is_deleted() {
-    let mesh = edge(CART);
-    let text =
-        "{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: all, namespace: edge}}";
-    mesh.write(text, true);
-    let key = RejectKey { kind: Kind::InferencePool, object: ObjectKey::new("Kubernetes", "edge", "all") };
-    let rejects = mesh.get(&mesh.handles.rejects, &key).expect("a record");
-    assert_eq!(rejects.len(), 1);
-    assert_eq!(rejects[0].reason, *"this kind is not supported yet");
-    mesh.delete(Kind::InferencePool, "edge", "all");
-    mesh.engine.flush();
-    assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
 }
 
 #[test]

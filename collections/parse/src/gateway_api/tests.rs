@@ -72,6 +72,41 @@ fn invalid_gateway_fields_are_reported_with_their_path() {
 }
 
 #[test]
+fn inference_pool_has_defaults_and_its_invalid_fields_are_reported() {
+    let read = |spec: &str| {
+        let text = format!(
+            "{{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {{name: x, uid: u}}, spec: {{{spec}}}}}"
+        );
+        let value = parse_value(&text, &Limits::default()).expect("yaml");
+        let parsed = parse_object(&"c".into(), "cluster.local", &value).expect("a known kind");
+        let paths = parsed.rejects.iter().map(|reject| format!("{:?} {}", reject.severity, reject.field_path));
+        (parsed.object, paths.collect::<Vec<_>>())
+    };
+    let pool = |ports: &str, picker: &str| {
+        format!("selector: {{matchLabels: {{app: llm}}}}, targetPorts: [{ports}], endpointPickerRef: {{{picker}}}")
+    };
+    let (port, picker) = ("{number: 8000}", "name: picker, port: {number: 9002}");
+    let (object, found) = read(&pool(port, picker));
+    assert_eq!(found, [""; 0]);
+    let Some(Object::InferencePool(read_pool)) = object else { panic!("{object:?}") };
+    assert_eq!((read_pool.target_ports.as_slice(), read_pool.app_protocol.as_str()), (&[8000][..], "http"));
+    assert_eq!((read_pool.picker.port, read_pool.picker.fails_open, read_pool.uid.as_str()), (Some(9002), false, "u"));
+    let findings = |spec: &str| read(spec).1;
+    let all = ["Error spec.endpointPickerRef", "Error spec.selector", "Error spec.targetPorts"];
+    assert_eq!(findings(""), all);
+    assert_eq!(findings(&pool("{}", picker)), ["Error spec.targetPorts", "Error spec.targetPorts[0].number"]);
+    let nine: Vec<String> = (1..10).map(|number| format!("{{number: {number}}}")).collect();
+    assert_eq!(findings(&pool(&nine.join(", "), picker)), ["Error spec.targetPorts"]);
+    assert_eq!(findings(&pool("{number: 1}, {number: 1}", picker)), ["Refused spec.targetPorts"]);
+    assert_eq!(findings(&pool(port, "name: picker")), ["Refused spec.endpointPickerRef.port"]);
+    assert_eq!(findings(&pool(port, "kind: Pod, name: picker")), ["Warning spec.endpointPickerRef.kind"]);
+    let mode = format!("{picker}, failureMode: Retry");
+    assert_eq!(findings(&pool(port, &mode)), ["Error spec.endpointPickerRef.failureMode"]);
+    let selector = pool(port, picker).replace("{app: llm}", "{}");
+    assert_eq!(findings(&selector), ["Error spec.selector.matchLabels"]);
+}
+
+#[test]
 fn tls_passthrough_is_read() {
     let spec = "gatewayClassName: istio, listeners: [{name: a, port: 443, protocol: TLS, tls: {mode: Passthrough}}]";
     let (Some(Object::KubernetesGateway(gateway)), _) = read("Gateway", spec) else { panic!("a Gateway") };
@@ -108,11 +143,11 @@ fn http_route_becomes_the_model_of_virtual_services() {
 #[test]
 fn invalid_http_route_fields_are_reported_with_their_path() {
     let rule = |rest: &str| findings("HTTPRoute", &format!("parentRefs: [{{name: gw}}], rules: [{{{rest}}}]"));
-    assert_eq!(rule("backendRefs: [{name: a.b, port: 80}]"), ["!spec.rules[0].backendRefs[0].name"]);
-    assert_eq!(rule("backendRefs: [{name: a}]"), ["!spec.rules[0].backendRefs[0].port"]);
+    assert_eq!(rule("backendRefs: [{name: a.b, port: 80}]"), ["-spec.rules[0].backendRefs[0].name"]);
+    assert_eq!(rule("backendRefs: [{name: a}]"), ["-spec.rules[0].backendRefs[0].port"]);
     assert_eq!(rule("backendRefs: [{name: a, weight: 0}]"), [""; 0]);
     assert_eq!(rule("matches: [{path: {type: Glob, value: /a}}]"), ["!spec.rules[0].matches[0].path.type"]);
-    assert_eq!(rule("filters: [{type: ExtensionRef, extensionRef: {}}]"), ["!spec.rules[0].filters[0].type"]);
+    assert_eq!(rule("filters: [{type: ExtensionRef, extensionRef: {}}]"), ["-spec.rules[0].filters[0].type"]);
     assert_eq!(
         rule("filters: [{type: RequestHeaderModifier, requestHeaderModifier: {add: [{name: a, value: \"b\\n\"}]}}]"),
         ["!spec.rules[0].filters[0].requestHeaderModifier.add[0].value"]

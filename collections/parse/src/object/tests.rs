@@ -59,33 +59,6 @@ fn invalid_service_port_does_not_affect_other_ports() {
 }
 
 #[test]
-fn unsupported_kind_is_a_warning() {
-    let (object, findings) =
-        read("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: a}, spec: {}}");
-    assert!(object.is_none());
-    assert_eq!(findings, ["?kind"]);
-}
-
-#[test]
-fn every_unsupported_kind_of_configuration_is_a_warning() {
-    for info in crate::KINDS {
-        assert_eq!(info.warn_unsupported, info.is_custom(), "{}", info.kind);
-        if info.parse.is_some() || !info.warn_unsupported {
-            continue;
-        }
-        let text = format!(
-            "{{apiVersion: {}, kind: {}, metadata: {{name: a}}, spec: {{x: 1}}}}",
-            info.api_version(),
-            info.name
-        );
-        let parsed = parse(&text).expect("a known kind");
-        let [reject] = parsed.rejects.as_slice() else { panic!("{} {:?}", info.kind, parsed.rejects) };
-        assert_eq!((reject.kind, reject.severity), (info.kind, Severity::Warning));
-        assert_eq!((&reject.object, reject.reason.as_str()), (&parsed.key, "this kind is not supported yet"));
-    }
-}
-
-#[test]
 fn workload_of_a_pod_is_its_controller() {
     let pod = |owner: &str, labels: &str| {
         let text = format!(

@@ -220,8 +220,8 @@ mod tests {
         }
         let error = ObjectName::parse("VirtualServce/shop/cart", "").expect_err("unknown").to_string();
         assert!(error.contains("did you mean") && error.contains("VirtualService"), "{error}");
-        let error = ObjectName::parse("InferencePool/shop/cart", "").expect_err("not read");
-        assert_eq!(error, NameError::UnreadKind("InferencePool".into()));
+        let error = ObjectName::parse("ServiceAccount/shop/cart", "").expect_err("not read");
+        assert_eq!(error, NameError::UnreadKind("ServiceAccount".into()));
     }
 
     #[test]

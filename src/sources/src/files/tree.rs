@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::parsed_file::{Content, Entry, FileRecord, Id, Object, ParsedFile, Reader};
 use super::text::FileText;
-use crate::report::{Duplicate, Problem, RejectLog};
+use crate::report::{Duplicate, Problem, log_rejects};
 use crate::{Change, ChangeOrigin, Cluster, Reporter};
 
 /// The state of an object.
@@ -36,18 +36,11 @@ pub(super) struct Tree {
     files: HashMap<Arc<Path>, FileRecord>,
     objects: HashMap<Id, ObjectState>,
     reporter: Reporter,
-    log: RejectLog,
 }
 
 impl Tree {
     pub(super) fn new(cluster: Cluster, reporter: Reporter) -> Self {
-        Self {
-            reader: Reader::new(cluster),
-            files: HashMap::new(),
-            objects: HashMap::new(),
-            reporter,
-            log: RejectLog::default(),
-        }
+        Self { reader: Reader::new(cluster), files: HashMap::new(), objects: HashMap::new(), reporter }
     }
 
     /// Number of objects.
@@ -161,7 +154,7 @@ impl Tree {
             // The object was not parsed: another file declared it until now.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
             let Object { parsed, version, generation, original } = object;
-            self.log.log(&parsed, &holder.display().to_string(), |fields| {
+            log_rejects(&parsed, &holder.display().to_string(), |fields| {
                 let Some(chunk) = chunk else { return Vec::new() };
                 let positions = yaml::find_positions(chunk.text, entry.line - chunk.line + 1, fields);
                 positions.into_iter().map(|position| chunk.line - 1 + position.line).collect()

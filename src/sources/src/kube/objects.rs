@@ -10,7 +10,7 @@ use sluice_parse::{KindInfo, identify, parse_object};
 use sluice_telemetry::unix_time;
 use tracing::warn;
 
-use crate::report::RejectLog;
+use crate::report::log_rejects;
 use crate::{Change, ChangeOrigin, Cluster, Original, Sink};
 
 /// Passes changes of a kind's objects to the sink. It keeps the keys of the objects, so that a new list also yields the
@@ -25,20 +25,11 @@ pub(super) struct ObjectsReceiver {
     deleting: BTreeSet<ObjectKey>,
     /// Keys of those that the list in progress has not contained yet.
     not_listed: BTreeSet<ObjectKey>,
-    log: RejectLog,
 }
 
 impl ObjectsReceiver {
     pub(super) fn new(info: &'static KindInfo, cluster: Cluster, sink: Arc<dyn Sink>) -> Self {
-        Self {
-            info,
-            cluster,
-            sink,
-            known: BTreeSet::new(),
-            deleting: BTreeSet::new(),
-            not_listed: BTreeSet::new(),
-            log: RejectLog::default(),
-        }
+        Self { info, cluster, sink, known: BTreeSet::new(), deleting: BTreeSet::new(), not_listed: BTreeSet::new() }
     }
 
     fn commit(&mut self, changes: Vec<Change>) {
@@ -83,7 +74,7 @@ impl ObjectsReceiver {
         }
         match parse_object(&self.cluster.id, &self.cluster.domain, object) {
             Ok(parsed) => {
-                self.log.log(&parsed, "", |_| Vec::new());
+                log_rejects(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
                 let original = Original::of(self.info, object);

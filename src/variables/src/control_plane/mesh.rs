@@ -211,7 +211,12 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "Routers receive only the clusters that they send requests to",
     ),
     followed("PILOT_ENABLE_GATEWAY_API", Bool, "true", "Read the kinds of the Gateway API"),
-    followed("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", Bool, "false", "Also read InferencePools, and write their Services"),
+    followed(
+        "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",
+        Bool,
+        "false",
+        "Also read InferencePools, and write their Services",
+    ),
     followed("PILOT_ENABLE_ALPHA_GATEWAY_API", Bool, "false", "Also read the experimental kinds of the Gateway API"),
     followed(
         "PILOT_GATEWAY_API_CONTROLLER_NAME",

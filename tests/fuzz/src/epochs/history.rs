@@ -48,7 +48,7 @@ impl GraphVariant {
                 filter_gateway_clusters: true,
                 virtual_hosts: true,
                 address_pools: Some(AddressPools::default()),
-                gateway_api: GatewayApiOptions { experimental: true, ..GatewayApiOptions::default() },
+                gateway_api: GatewayApiOptions { experimental: true, inference: true, ..GatewayApiOptions::default() },
                 ..options
             },
         }

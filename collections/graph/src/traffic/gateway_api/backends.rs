@@ -210,7 +210,8 @@ impl BackendLookup {
         } else if is_pool(&target.kind) && self.inference {
             return self.resolve_pool(cx, &key);
         } else {
-            return BackendProblem::new("this kind cannot be a backend", INVALID_KIND, unsupported(&target.kind)).into();
+            return BackendProblem::new("this kind cannot be a backend", INVALID_KIND, unsupported(&target.kind))
+                .into();
         };
         ResolvedBackend {
             problem: (!exists).then(|| BackendProblem::not_found("there is no such backend", &host)),
@@ -235,8 +236,7 @@ impl BackendLookup {
         let host = Host::new(hostname);
         let exists = !cx.by(&self.by_host, &host).is_empty();
         ResolvedBackend {
-            problem: (!exists)
-                .then(|| BackendProblem::not_found("no ServiceEntry has the host of the backend", &host)),
+            problem: (!exists).then(|| BackendProblem::not_found("no ServiceEntry has the host of the backend", &host)),
             destination: Destination { host, port: Some(found.port.into()), ..Destination::default() },
             picker: None,
         }
@@ -268,7 +268,8 @@ fn unsupported(kind: &GroupKind) -> String {
         "The Alpha Gateway API is not enabled, XBackend is invalid. To enable, set PILOT_ENABLE_ALPHA_GATEWAY_API to true in istiod."
             .to_owned()
     } else if is_pool(kind) {
-        "InferencePool is not enabled. To enable, set ENABLE_GATEWAY_API_INFERENCE_EXTENSION to true in istiod".to_owned()
+        "InferencePool is not enabled. To enable, set ENABLE_GATEWAY_API_INFERENCE_EXTENSION to true in istiod"
+            .to_owned()
     } else {
         let GroupKind { group, kind } = kind;
         format!("referencing unsupported backendRef: group \"{group}\" kind \"{kind}\"")

@@ -6,9 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Index};
 use sluice_model::gateway_api::{GROUP, GroupKind, INFERENCE_GROUP, InferencePool, ParentRef};
-use sluice_model::{
-    KubernetesService, Kind, Labels, ObjectKey, Protocol, Reject, RejectCause, Severity, Text, label,
-};
+use sluice_model::{Kind, KubernetesService, Labels, ObjectKey, Protocol, Reject, RejectCause, Severity, Text, label};
 
 use super::route_report::{RouteReport, RouteReports, denied};
 use crate::inputs::{ObjectCollections, RejectKey};
@@ -188,15 +186,17 @@ fn reject(key: &ObjectKey, state: &ShadowState) -> Option<(RejectKey, Vec<Reject
     let kind = Kind::InferencePool;
     let reject = |of: ObjectKey| Reject {
         kind,
-        reason: format!("Service {} exists and is not that of an InferencePool: it is not changed", service_key(&of).name)
-            .into(),
+        reason: format!(
+            "Service {} exists and is not that of an InferencePool: it is not changed",
+            service_key(&of).name
+        )
+        .into(),
         object: of,
         field_path: "metadata.name".into(),
         severity: Severity::Warning,
         cause: RejectCause::Other,
     };
-    (*state == ShadowState::Occupied)
-        .then(|| (RejectKey { kind, object: key.clone() }, vec![reject(key.clone())]))
+    (*state == ShadowState::Occupied).then(|| (RejectKey { kind, object: key.clone() }, vec![reject(key.clone())]))
 }
 
 /// The routes to pools, for each Gateway that they refer to.
@@ -231,9 +231,7 @@ fn derive_pool_routes<'s>(
 
 /// The Gateways that a route refers to, each with the reason for which it does not accept the route.
 fn gateways(route: &ObjectKey, parents: &[ParentRef], report: &RouteReport) -> Vec<(ObjectKey, PoolRouteDenial)> {
-    let key = |parent: &ParentRef| {
-        ObjectKey::new(route.cluster.clone(), parent.namespace.clone(), parent.name.clone())
-    };
+    let key = |parent: &ParentRef| ObjectKey::new(route.cluster.clone(), parent.namespace.clone(), parent.name.clone());
     let mut found: Vec<(ObjectKey, PoolRouteDenial)> = Vec::new();
     for parent in parents.iter().filter(|parent| parent.kind.is(GROUP, "Gateway")) {
         let gateway = key(parent);

@@ -79,9 +79,10 @@ impl PoolLookups {
             }
         }
         parents.extend(wanted.into_values());
-        if draft.get("parents").is_some() || !parents.is_empty() {
-            draft.set("parents", Some(Value::Array(parents)));
+        if draft.get("parents").is_none() && parents.is_empty() {
+            return None;
         }
+        draft.set("parents", Some(Value::Array(parents)));
         draft.finish()
     }
 

@@ -10,7 +10,7 @@ use sluice_model::{Kind, ObjectKey, ObjectMeta, StoredStatus, Text};
 use super::super::attachment::{ParentResult, reference_text};
 use super::super::route_report::{RouteReport, denied};
 use super::StatusInputs;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate, merge};
+use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
 
 /// The parts of a route that its status follows from.
 trait Route: Record {
