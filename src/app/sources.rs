@@ -180,8 +180,9 @@ impl App {
             let updates = self.graph.handles.ingress_status_updates.clone();
             self.write_parts("ingress status writer", INGRESS_LOCK, client.clone(), updates);
             if options::writes_conditions(&self.config) {
-                let updates = self.graph.handles.condition_updates.clone();
-                self.write_parts("condition writer", STATUS_LOCK, client.clone(), updates);
+                let handles = &self.graph.handles;
+                let updates = (handles.condition_updates.clone(), handles.policy_status_updates.clone());
+                self.write_both("condition writer", STATUS_LOCK, client.clone(), updates);
             }
             self.write_gateway_api(client.clone());
             if options::writes_pool_services(&self.config) {
@@ -230,19 +231,29 @@ impl App {
         if !options::writes_gateway_api(&self.config) {
             return;
         }
-        let election = options::election(&self.config, Some(client.clone()));
         let lock = Lock::gateway_statuses(&self.config.identity.revision);
-        let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
         let handles = &self.graph.handles;
-        let (statuses, classes) = (handles.status_updates.clone(), handles.missing_gateway_classes.clone());
-        self.tasks.spawn_restarted("Gateway API writer", move || {
-            let (client, engine, statuses, classes) =
-                (client.clone(), engine.clone(), statuses.clone(), classes.clone());
+        let updates = (handles.status_updates.clone(), handles.missing_gateway_classes.clone());
+        self.write_both("Gateway API writer", lock, client, updates);
+    }
+
+    /// As [`Self::write_parts`], for two collections under one lock.
+    fn write_both<A: PartUpdate, B: PartUpdate>(
+        &mut self,
+        task: &'static str,
+        lock: Lock,
+        client: Client,
+        (first, second): (Published<A::Key, A>, Published<B::Key, B>),
+    ) {
+        let election = options::election(&self.config, Some(client.clone()));
+        let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
+        self.tasks.spawn_restarted(task, move || {
+            let (client, engine, first, second) = (client.clone(), engine.clone(), first.clone(), second.clone());
             let write = move |term: Term| {
-                let statuses = PartWriter::new(client.clone(), engine.feed(), statuses.clone()).run(term.clone());
-                let classes = PartWriter::new(client.clone(), engine.feed(), classes.clone()).run(term);
+                let first = PartWriter::new(client.clone(), engine.feed(), first.clone()).run(term.clone());
+                let second = PartWriter::new(client.clone(), engine.feed(), second.clone()).run(term);
                 async {
-                    futures::join!(statuses, classes);
+                    futures::join!(first, second);
                 }
             };
             election.clone().lead(lock.clone(), stop.clone(), write)

@@ -40,6 +40,8 @@ pub struct Handles {
     pub address_updates: Published<ObjectKey, AddressUpdate>,
     /// Conditions of ServiceEntries to write.
     pub condition_updates: Published<ObjectKey, ConditionUpdate>,
+    /// Statuses of policies of Istio to write.
+    pub policy_status_updates: Published<StatusKey, StatusUpdate>,
     /// Statuses of Ingresses to write.
     pub ingress_status_updates: Published<ObjectKey, IngressStatusUpdate>,
     /// Statuses of objects of the Gateway API to write.

@@ -34,6 +34,7 @@ mod views;
 mod visibility;
 
 use sluice_engine::{Collection, Engine, EngineOptions, GraphBuilder, HistoryLimits};
+use sluice_model::{AuthorizationPolicy, StoredStatus};
 
 pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
@@ -82,6 +83,7 @@ use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
+use traffic::policy_statuses::{TargetedPolicy, derive_policy_statuses};
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
 use traffic::unenforced_policies::derive_unenforced_policies;
@@ -104,7 +106,13 @@ pub fn start_without_history(options: &GraphOptions, on_start: impl FnOnce() + S
 /// Builds the graph: every collection in order.
 pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
     builder.dataflow("mesh", |graph| {
-        let (inputs, raw) = inputs::declare(graph);
+        let (inputs, mut raw) = inputs::declare(graph);
+        let targeted_policies =
+            raw.authorization_policies.filter_map("raw_targeted_policies", |_, policy| TargetedPolicy::of(policy));
+        // A status changes no derivation but its own.
+        raw.authorization_policies = raw.authorization_policies.map("raw_authorization_policies/rules", |_, policy| {
+            AuthorizationPolicy { status: StoredStatus::default(), ..policy.clone() }
+        });
         let one = graph.fixed("one", [((), ())]);
         let settings = mesh_config::derive_mesh_settings(&one, &raw.mesh_settings, options);
         let mesh = mesh_config::derive_mesh_config(&settings);
@@ -237,6 +245,9 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             IngressWaypoints::new(ambient, &endpoint_settings, &destinations)
         });
 
+        let targeted = discovery::discovered("targeted_policies", &targeted_policies, &discovery);
+        let policy_statuses =
+            derive_policy_statuses(&targeted, &objects, &root_namespace, ambient.as_ref(), options);
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
@@ -329,6 +340,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
             condition_updates: condition_updates.publish(),
+            policy_status_updates: policy_statuses.publish(),
             ingress_status_updates: ingresses.status_updates.publish(),
             status_updates: gateway_api.status_updates.publish(),
             missing_gateway_classes: missing_gateway_classes.publish(),

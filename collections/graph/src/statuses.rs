@@ -98,6 +98,13 @@ impl<'a> StatusDraft<'a> {
         self.wanted.insert("conditions".to_owned(), merged);
     }
 
+    /// As [`Self::set_conditions`], for a kind of Istio: its conditions have the generation as text, which is the JSON form of
+    /// such numbers in protobuf.
+    pub(crate) fn set_istio_conditions(&mut self, conditions: &[StatusCondition]) {
+        let merged = merge(self.wanted.get("conditions"), self.stored.generation.to_string(), conditions);
+        self.wanted.insert("conditions".to_owned(), merged);
+    }
+
     /// Removes a condition of the object.
     pub(crate) fn remove_condition(&mut self, kind: &str) {
         if let Some(conditions) = self.wanted.get_mut("conditions").and_then(Value::as_array_mut) {

@@ -6,6 +6,7 @@ pub(crate) mod destinations;
 pub(crate) mod gateway_api;
 pub(crate) mod gateways;
 pub(crate) mod ingresses;
+pub(crate) mod policy_statuses;
 pub(crate) mod pull_secrets;
 pub(crate) mod secrets;
 pub(crate) mod sidecars;

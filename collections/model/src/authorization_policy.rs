@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attachment, Text, Timestamp};
+use crate::{Attachment, StoredStatus, Text, Timestamp};
 
 /// Action for a request that a rule matches.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub struct AuthorizationPolicy {
     pub dry_run: bool,
     /// Rules, of which one must match; without rules nothing matches.
     pub rules: Vec<AuthorizationRule>,
+    /// Its status. Derived collections of policies do not have it, so that writing it changes nothing else.
+    pub status: StoredStatus,
 }
 
 /// A rule: one of the sources, one of the operations, and all conditions must match.

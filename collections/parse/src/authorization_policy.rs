@@ -28,6 +28,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     };
     policy.dry_run = meta.annotations.get(label::DRY_RUN).is_some_and(|value| check::dry_run(value));
     (policy.namespace, policy.name, policy.created) = (meta.namespace, meta.name, meta.created);
+    policy.status = item.status();
     Some(Object::AuthorizationPolicy(Box::new(policy)))
 }
 

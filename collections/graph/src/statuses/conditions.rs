@@ -42,7 +42,8 @@ impl StatusCondition {
 /// The present list of conditions with wanted ones: each replaces the one of its type, or is added in order of the types. As in
 /// the reference, a condition whose status, message and generation stay is kept, whatever its reason. The time of transition
 /// stays with the status.
-pub(crate) fn merge(present: Option<&Value>, generation: i64, wanted: &[StatusCondition]) -> Value {
+pub(crate) fn merge(present: Option<&Value>, generation: impl Into<Value>, wanted: &[StatusCondition]) -> Value {
+    let generation = generation.into();
     let mut list: Vec<Value> = present.and_then(Value::as_array).cloned().unwrap_or_default();
     let mut wanted: Vec<&StatusCondition> = wanted.iter().collect();
     wanted.sort_by_key(|condition| condition.kind);
@@ -52,12 +53,15 @@ pub(crate) fn merge(present: Option<&Value>, generation: i64, wanted: &[StatusCo
             "type": kind, "status": status, "reason": reason.as_str(), "message": message.as_str(),
             "observedGeneration": generation,
         });
+        if let Some(fields) = condition.as_object_mut().filter(|_| message.is_empty()) {
+            fields.remove("message");
+        }
         let Some(old) = list.iter_mut().find(|old| old["type"] == **kind) else {
             list.push(condition);
             continue;
         };
         if old["status"] == status {
-            if old["message"] == condition["message"] && old["observedGeneration"] == generation {
+            if old.get("message") == condition.get("message") && old["observedGeneration"] == generation {
                 continue;
             }
             condition["lastTransitionTime"] = old["lastTransitionTime"].take();

@@ -13,7 +13,8 @@ use super::TestGraph;
 use crate::{AmbientOptions, GatewayApiOptions, GraphOptions, StatusKey};
 
 /// Kinds whose statuses are written.
-const COMPARED: [Kind; 9] = [
+const COMPARED: [Kind; 10] = [
+    Kind::AuthorizationPolicy,
     Kind::BackendTLSPolicy,
     Kind::GRPCRoute,
     Kind::GatewayClass,
@@ -100,7 +101,8 @@ impl StatusCase {
             writes_statuses: flag("PILOT_ENABLE_GATEWAY_API_STATUS", true),
             ..GatewayApiOptions::default()
         };
-        let ambient = ambient.then(AmbientOptions::default);
+        let writes_conditions = flag("AMBIENT_ENABLE_STATUS", true);
+        let ambient = ambient.then(|| AmbientOptions { writes_conditions, ..AmbientOptions::default() });
         GraphOptions { ambient, gateway_api, ..GraphOptions::default() }
     }
 
@@ -122,7 +124,11 @@ impl StatusCase {
         let (mut differences, mut compared) = (Vec::new(), 0);
         for key in self.input.iter().filter_map(key).filter(|key| COMPARED.contains(&key.kind)) {
             compared += 1;
-            let update = mesh.get(&mesh.handles.status_updates, &key);
+            let updates = match key.kind {
+                Kind::AuthorizationPolicy => &mesh.handles.policy_status_updates,
+                _ => &mesh.handles.status_updates,
+            };
+            let update = mesh.get(updates, &key);
             let actual = update.map_or(Value::Null, |update| serde_json::from_str(&update.wanted).expect("JSON"));
             let expected = self.expected.get(&key).cloned().unwrap_or_default();
             let (actual, expected) = (comparable(&actual), comparable(&expected));

@@ -21,7 +21,7 @@ use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::WorkloadAddress;
 use sluice_model::{
     AmbientService, HboneDestination, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text,
-    match_labels,
+    Waypoint, match_labels,
 };
 
 use crate::inputs::ObjectCollections;
@@ -53,6 +53,8 @@ pub(crate) struct Ambient<'s> {
     pub(crate) workloads: Vec<Collection<'s, Text, AmbientWorkload>>,
     /// Policies by name (`NAMESPACE/NAME`).
     pub(crate) policies: Collection<'s, Text, Resource>,
+    /// Waypoints, by their Gateway.
+    pub(crate) waypoints: Collection<'s, ObjectKey, Waypoint>,
     /// The network of the cluster, empty if there is only one: one record.
     pub(crate) network: Collection<'s, (), Text>,
 }
@@ -108,7 +110,8 @@ pub(crate) fn derive_ambient<'s>(
         slices::derive_slices(inputs, &context, options),
         context.gateways.workloads.clone(),
     ];
-    Ambient { services, workloads, policies: context.policies.all, network }
+    let waypoints = context.waypoints.all().clone();
+    Ambient { services, workloads, policies: context.policies.all, waypoints, network }
 }
 
 /// The fields of the mesh config that every workload depends on.

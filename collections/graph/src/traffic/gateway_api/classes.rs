@@ -52,7 +52,7 @@ struct KnownClass<'a> {
 }
 
 /// Name of the controller of waypoints.
-pub(super) const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
+pub(crate) const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
 
 impl GatewayController {
     /// The description of the class that is created for the controller.
