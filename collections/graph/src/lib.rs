@@ -246,8 +246,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         });
 
         let targeted = discovery::discovered("targeted_policies", &targeted_policies, &discovery);
-        let policy_statuses =
-            derive_policy_statuses(&targeted, &objects, &root_namespace, ambient.as_ref(), options);
+        let policy_statuses = derive_policy_statuses(&targeted, &objects, &root_namespace, ambient.as_ref(), options);
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);

@@ -92,7 +92,8 @@ fn applicable_rule(fields: &Fields<'_>, action: PolicyAction) -> Option<Authoriz
 }
 
 /// A policy in place of one whose parser panics: it denies all that the policy could have denied. `None` if that is nothing.
-pub(crate) fn most_restrictive(spec: &Value, meta: ObjectMeta, attachment: Attachment) -> Option<Object> {
+pub(crate) fn most_restrictive(item: &Item<'_>, meta: ObjectMeta, attachment: Attachment) -> Option<Object> {
+    let spec = item.spec();
     let text = |path: &str| spec.pointer(path).and_then(Value::as_str);
     let everything = vec![AuthorizationRule::default()];
     let (action, rules) = match text("/action").unwrap_or("ALLOW") {
@@ -113,6 +114,7 @@ pub(crate) fn most_restrictive(spec: &Value, meta: ObjectMeta, attachment: Attac
         provider,
         dry_run,
         rules,
+        status: item.status(),
     })))
 }
 

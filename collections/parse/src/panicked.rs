@@ -43,9 +43,7 @@ fn replacement(kind: Kind, item: &Item<'_>) -> Option<Object> {
     meta.namespace = item.key.namespace.clone();
     meta.name = item.key.name.clone();
     match kind {
-        Kind::AuthorizationPolicy => {
-            authorization_policy::most_restrictive(item.spec(), meta, attachment.unwrap_or_default())
-        }
+        Kind::AuthorizationPolicy => authorization_policy::most_restrictive(item, meta, attachment.unwrap_or_default()),
         Kind::PeerAuthentication => Some(peer_authentication::most_restrictive(meta, attachment)),
         Kind::RequestAuthentication => {
             Some(request_authentication::most_restrictive(meta, attachment.unwrap_or_default()))

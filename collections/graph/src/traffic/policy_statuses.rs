@@ -196,7 +196,8 @@ fn flattened(policy: &ObjectKey, states: &[(&TargetRef, TargetState)]) -> Status
         format!("{}.{group}:{}", target.kind, shown(&object_of(policy, target)))
     });
     let unbound: Vec<String> = unbound.collect();
-    let message = if unbound.is_empty() { String::new() } else { format!("Invalid targetRefs: {}", unbound.join(", ")) };
+    let message =
+        if unbound.is_empty() { String::new() } else { format!("Invalid targetRefs: {}", unbound.join(", ")) };
     let reason = match (is_bound, unbound.is_empty()) {
         (true, true) => "Accepted",
         (true, false) => "PartiallyInvalid",
