@@ -96,8 +96,12 @@ mod tests {
 
     #[test]
     fn private_key_provider_gets_the_key() {
-        let certificate =
-            CertificateKeyPair { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
+        let certificate = CertificateKeyPair {
+            chain: bytes("P"),
+            key: bytes("K"),
+            ocsp_staple: Some(bytes("S")),
+            problem: "".into(),
+        };
         let plain = json!({"name": "n", "tlsCertificate": {
             "certificateChain": {"inlineBytes": "UA=="}, "privateKey": {"inlineBytes": "Sw=="},
             "ocspStaple": {"inlineBytes": "Uw=="},

@@ -66,8 +66,8 @@ pub struct CertificateKeyPair {
     pub key: Redacted,
     /// OCSP staple.
     pub ocsp_staple: Option<Redacted>,
-    /// Whether both are PEM.
-    pub readable: bool,
+    /// Why Envoy cannot use them; empty if it can.
+    pub problem: Text,
 }
 
 /// Root certificates, as configured: PEM if they are valid.
@@ -88,6 +88,8 @@ pub struct Secret {
     pub roots: Option<RootCertificates>,
     /// Credentials to pull images: the text of a Docker configuration.
     pub docker_config: Option<Redacted>,
+    /// Without a certificate: the names of its data, at most three, and how many more there are.
+    pub keys: Text,
 }
 
 impl RootCertificates {
@@ -107,10 +109,11 @@ impl Secret {
                 chain: replace(&pair.chain),
                 key: replace(&pair.key),
                 ocsp_staple: pair.ocsp_staple.as_ref().map(replace),
-                readable: pair.readable,
+                problem: pair.problem.clone(),
             }),
             roots: self.roots.as_ref().map(|roots| roots.with_bytes(replace)),
             docker_config: self.docker_config.as_ref().map(replace),
+            keys: self.keys.clone(),
         }
     }
 }
@@ -234,10 +237,11 @@ mod tests {
                 chain: bytes("PUBLIC"),
                 key: bytes("PRIVATE"),
                 ocsp_staple: Some(bytes("STAPLE")),
-                readable: true,
+                problem: Text::default(),
             }),
             roots: Some(RootCertificates { certificates: bytes("ROOTS"), revoked: Some(bytes("REVOKED")) }),
             docker_config: Some(bytes("DOCKER")),
+            keys: Text::default(),
         };
         let shown = format!("{secret:?} {secret:#?}");
         for hidden in ["PUBLIC", "PRIVATE", "STAPLE", "ROOTS", "REVOKED", "DOCKER", "80, 82"] {

@@ -2,11 +2,16 @@
 //!
 //! Findings never quote the content of a Secret.
 
+mod key_pair;
+
+use std::collections::BTreeSet;
+
 use serde_json::Value;
-use sluice_model::{CertificateKeyPair, Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret};
+use sluice_model::{CertificateKeyPair, Object, Redacted, RootCertificates, Secret, Text};
 
 use crate::encoding::decode_base64_lines;
 use crate::{Findings, Item};
+use key_pair::{PemBlock, is_mismatched};
 
 /// Frequent types of Secrets that a proxy never uses.
 const OTHER_TYPES: [&str; 3] =
@@ -21,7 +26,8 @@ const ROOTS: [(&str, &str); 2] = [("cacert", "crl"), ("ca.crt", "ca.crl")];
 /// Type and data key of image pull Secrets.
 const DOCKER_CONFIG: (&str, &str) = ("kubernetes.io/dockerconfigjson", ".dockerconfigjson");
 
-/// Parses a Secret with a certificate and key, with root certificates, or for image pulls. Others are ignored.
+/// Parses a Secret with a certificate and key, with root certificates, or for image pulls. Of others, only the names of their data are
+/// kept, for the status of a Gateway that refers to one.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let kind = item.object.get("type").and_then(Value::as_str).unwrap_or_default();
     if OTHER_TYPES.contains(&kind) {
@@ -31,10 +37,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     data.check_encoding();
     let certificate = CERTIFICATES.iter().find_map(|(chain, key, staple)| {
         let (chain_bytes, key_bytes) = (data.filled(chain)?, data.filled(key)?);
-        let chain_is_pem = data.check_pem(chain, &chain_bytes, "CERTIFICATE");
-        let readable = data.check_pem(key, &key_bytes, "PRIVATE KEY") && chain_is_pem;
+        let problem = data.pair_problem((chain, &chain_bytes), (key, &key_bytes)).into();
         let ocsp_staple = staple.and_then(|staple| data.get(staple)).map(redacted);
-        Some(CertificateKeyPair { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
+        Some(CertificateKeyPair { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, problem })
     });
     if certificate.is_none() && !findings.has_errors() {
         for (chain, key, _) in CERTIFICATES {
@@ -46,10 +51,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     }
     let roots = data.roots();
     let docker_config = if kind == DOCKER_CONFIG.0 { data.docker_config() } else { None };
-    // By its name, this Secret has the roots of another one, even if it contains none.
-    let counts =
-        certificate.is_some() || roots.is_some() || docker_config.is_some() || item.key.name.ends_with(ROOTS_SUFFIX);
-    counts.then_some(Object::Secret(Secret { certificate, roots, docker_config }))
+    let keys = if certificate.is_none() { data.names() } else { Text::default() };
+    Some(Object::Secret(Secret { certificate, roots, docker_config, keys }))
 }
 
 /// Parses a ConfigMap with root certificates.
@@ -97,6 +100,36 @@ impl Data<'_> {
         }
     }
 
+    /// The names of its values: the first three, and how many more there are.
+    fn names(&self) -> Text {
+        const MAX_NAMES: usize = 3;
+        let sections =
+            ["data", "stringData"].into_iter().filter_map(|section| self.item.object.get(section)?.as_object());
+        let names: BTreeSet<&String> = sections.flat_map(|section| section.keys()).collect();
+        let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(|name| name.as_str()).collect();
+        match names.len() {
+            0..MAX_NAMES => shown.join(", ").into(),
+            count => format!("{}, and {} more...", shown.join(", "), count - MAX_NAMES).into(),
+        }
+    }
+
+    /// Why Envoy cannot use a certificate and its key; empty if it can.
+    fn pair_problem(&self, (chain_name, chain): (&str, &[u8]), (key_name, key): (&str, &[u8])) -> &'static str {
+        let chain_is_pem = self.check_pem(chain_name, chain, "CERTIFICATE");
+        let key_is_pem = self.check_pem(key_name, key, "PRIVATE KEY");
+        if !chain_is_pem {
+            return "tls: failed to find any PEM data in certificate input";
+        }
+        if !key_is_pem {
+            return "tls: failed to find any PEM data in key input";
+        }
+        if is_mismatched(chain, key) {
+            self.findings.refuse(&format!("data.{key_name}"), "the private key is not that of the certificate");
+            return "tls: private key does not match public key";
+        }
+        ""
+    }
+
     /// The value of a key that is present and not empty.
     fn filled(&self, name: &str) -> Option<Vec<u8>> {
         self.get(name).filter(|bytes| !bytes.is_empty())
@@ -138,15 +171,9 @@ fn redacted(bytes: Vec<u8>) -> Redacted {
 /// Whether the first block is PEM, with a label that ends in `label` and with DER content.
 fn is_pem(bytes: &[u8], label: &str) -> bool {
     const DER_SEQUENCE: u8 = 0x30;
-    let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Some((_, block)) = text.split_once("-----BEGIN ") else { return false };
-    let Some((begins, block)) = block.split_once("-----") else { return false };
-    let Some((body, _)) = block.split_once(&format!("-----END {begins}-----")) else { return false };
-    // Keys in the traditional format may have headers, followed by an empty line.
-    let body = body.rsplit("\n\n").next().unwrap_or(body);
-    let encrypted = block.contains("ENCRYPTED");
-    begins.ends_with(label)
-        && decode_base64_lines(body).is_some_and(|der| encrypted || der.first() == Some(&DER_SEQUENCE))
+    PemBlock::first(bytes).is_some_and(|block| {
+        block.label.ends_with(label) && (block.is_encrypted || block.content.first() == Some(&DER_SEQUENCE))
+    })
 }
 
 #[cfg(test)]
@@ -223,7 +250,7 @@ mod tests {
     #[test]
     fn unrelated_secrets_are_ignored() {
         for (kind, name, plain, kept) in [
-            ("Opaque", "password", json!({"password": "x", "key": "y"}), false),
+            ("Opaque", "password", json!({"password": "x", "key": "y"}), true),
             ("kubernetes.io/service-account-token", "token", json!({"ca.crt": CERTIFICATE}), false),
             ("helm.sh/release.v1", "release", json!({"cert": CERTIFICATE, "key": KEY}), false),
             ("Opaque", "roots-cacert", json!({"password": "x"}), true),
@@ -234,20 +261,50 @@ mod tests {
     }
 
     #[test]
+    fn key_of_another_certificate_is_reported() {
+        let pem = |name: &str| {
+            let text = include_str!("../../../tests/statuses/own/03-listener-problems/input.yaml");
+            let documents = crate::yaml::parse_documents(text, &crate::yaml::Limits::default()).into_iter();
+            let secrets = documents.map(|document| document.expect("YAML").value);
+            let secret = |object: &Value| object["kind"] == "Secret" && object["metadata"]["name"] == name;
+            secrets.into_iter().find(secret).expect("a Secret")["stringData"].take()
+        };
+        let problem = |data: Value| {
+            let parsed = parse("kubernetes.io/tls", "s", Value::Null, data);
+            let paths: Vec<String> = found(&parsed).iter().map(|(path, _)| (*path).to_owned()).collect();
+            (secret(parsed).certificate.expect("a certificate").problem, paths)
+        };
+        assert_eq!(problem(pem("good")), (Text::default(), Vec::new()));
+        let mismatched = ("tls: private key does not match public key".into(), vec!["data.tls.key".to_owned()]);
+        assert_eq!(problem(pem("mismatch")), mismatched);
+    }
+
+    #[test]
+    fn names_of_data_are_shortened() {
+        let names = |data: Value| secret(parse("Opaque", "s", Value::Null, data)).keys;
+        assert_eq!(*names(json!({"b": "", "a": ""})), *"a, b");
+        assert_eq!(*names(json!({"d": "", "c": "", "b": "", "a": ""})), *"a, b, c, and 1 more...");
+    }
+
+    #[test]
     fn findings_do_not_quote_secrets() {
+        let without = |keys: &str| Some(Object::Secret(Secret { keys: keys.into(), ..Secret::default() }));
         let half = parse("Opaque", "half", Value::Null, json!({"cert": CERTIFICATE}));
-        assert_eq!((found(&half), &half.object), (vec![("data.key", Severity::Error)], &None));
+        assert_eq!((found(&half), &half.object), (vec![("data.key", Severity::Error)], &without("cert")));
         let empty = parse("kubernetes.io/tls", "empty", json!({}), json!({"tls.crt": "", "tls.key": KEY}));
-        assert_eq!((found(&empty), &empty.object), (vec![("data.tls.crt", Severity::Error)], &None));
+        assert_eq!(
+            (found(&empty), &empty.object),
+            (vec![("data.tls.crt", Severity::Error)], &without("tls.crt, tls.key"))
+        );
         let garbled = parse("Opaque", "garbled", json!({"cacert": "hush!"}), Value::Null);
-        assert_eq!((found(&garbled), &garbled.object), (vec![("data.cacert", Severity::Error)], &None));
+        assert_eq!((found(&garbled), &garbled.object), (vec![("data.cacert", Severity::Error)], &without("cacert")));
 
         let text = parse("Opaque", "text", Value::Null, json!({"cert": "hush", "key": KEY.replace("MAMC", "hush")}));
         let both = vec![("data.cert", Severity::Refused), ("data.key", Severity::Refused)];
         assert_eq!(found(&text), both);
         let Some(Object::Secret(kept)) = &text.object else { panic!("{text:?}") };
         assert!(
-            kept.certificate.as_ref().is_some_and(|kept| !kept.readable),
+            kept.certificate.as_ref().is_some_and(|kept| kept.problem.contains("certificate input")),
             "the Secret is served, and Envoy rejects it"
         );
         for parsed in [half, empty, garbled, text] {

@@ -107,8 +107,14 @@ fn objects_are_written_step_by_step_and_the_proxies_of_the_recorded_server_are_n
 #[test]
 fn secret_is_there_without_credentials_to_pull_images() {
     let text = |text: &'static str| Redacted(text.as_bytes().into());
-    let certificate = CertificateKeyPair { chain: text("chain"), key: text("key"), ocsp_staple: None, readable: true };
-    let secret = Secret { certificate: Some(certificate), roots: None, docker_config: Some(text("credentials")) };
+    let certificate =
+        CertificateKeyPair { chain: text("chain"), key: text("key"), ocsp_staple: None, problem: "".into() };
+    let secret = Secret {
+        certificate: Some(certificate),
+        roots: None,
+        docker_config: Some(text("credentials")),
+        ..Secret::default()
+    };
     let value = serde_json::to_value(&secret).expect("JSON");
     assert!(value["docker_config"].is_string(), "{value}");
     let key = ObjectKey::new("Kubernetes", "shop", "cert");

@@ -119,7 +119,7 @@ fn resource<M: Message + Default>(mesh: &TestGraph, resource_type: ResourceType,
     let now = mesh.engine.snapshot();
     let mut all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
     let (_, found) = all.find(|(key, _)| key.resource_type == resource_type && *key.name == *name)?;
-    let Resource::Encoded(bytes) = &*found else { panic!("{name} has slots") };
+    let Resource::Encoded(bytes) = found else { panic!("{name} has slots") };
     Some(M::decode(bytes.clone()).expect("it decodes"))
 }
 

@@ -107,7 +107,7 @@ fn has_certificate(secret: &Value, now_unix_seconds: Option<i64>) -> bool {
     let Ok((_, block)) = parse_x509_pem(&pair.chain.0) else { return false };
     let Ok(certificate) = block.parse_x509() else { return false };
     let is_current = |now| ASN1Time::from_timestamp(now).is_ok_and(|now| certificate.validity().is_valid_at(now));
-    pair.readable && now_unix_seconds.is_none_or(is_current)
+    pair.problem.is_empty() && now_unix_seconds.is_none_or(is_current)
 }
 
 /// Gateways of the same workloads that have a certificate in common.

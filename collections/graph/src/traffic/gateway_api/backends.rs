@@ -59,7 +59,7 @@ impl PoolService {
     /// The Service, if it has a label of one for a pool.
     fn of(service: &Service) -> Option<Self> {
         let labels = [label::POOL_NAME, label::PICKER_SERVICE, label::PICKER_PORT, label::PICKER_FAILURE_MODE];
-        labels.iter().any(|label| service.labels.contains_key(*label)).then(|| Self {
+        labels.iter().any(|label| service.labels.contains_key(label)).then(|| Self {
             first_port: service.ports.first().map_or(0, |port| port.port),
             picker: picker_of(&service.labels, &service.host),
         })

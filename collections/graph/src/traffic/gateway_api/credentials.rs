@@ -1,14 +1,14 @@
 //! Certificates and root certificates of listeners: whether an object has any (G02).
 
 use sluice_engine::{Collection, Context, Dep, Deps};
-use sluice_model::{ObjectKey, RootCertificates};
+use sluice_model::{ObjectKey, RootCertificates, Secret, Text};
 
 use crate::inputs::ObjectCollections;
 
 /// Presence only: a renewed certificate changes no listener.
 pub(super) struct CredentialIndex<'s> {
-    /// Whether Envoy can read the certificate and its key.
-    certificates: Collection<'s, ObjectKey, bool>,
+    /// Why Envoy cannot use the certificate of a Secret; empty if it can.
+    certificates: Collection<'s, ObjectKey, Text>,
     roots: Collection<'s, ObjectKey, ()>,
     bundles: Collection<'s, ObjectKey, ()>,
 }
@@ -18,19 +18,30 @@ impl<'s> CredentialIndex<'s> {
     pub(super) fn new(objects: &ObjectCollections<'s>, bundles: &Collection<'s, ObjectKey, RootCertificates>) -> Self {
         let secrets = &objects.secrets;
         Self {
-            certificates: secrets.filter_map("gateway_api/certificates", |_, secret| {
-                secret.certificate.as_ref().map(|certificate| certificate.readable)
-            }),
+            certificates: secrets.map("gateway_api/certificates", |_, secret| certificate_problem(secret)),
             roots: secrets.filter_map("gateway_api/roots", |_, secret| secret.roots.as_ref().map(|_| ())),
             bundles: bundles.map("gateway_api/bundles", |_, _| ()),
         }
     }
 }
 
+/// Why Envoy cannot use the certificate of a Secret; empty if it can.
+fn certificate_problem(secret: &Secret) -> Text {
+    match &secret.certificate {
+        Some(certificate) if certificate.problem.is_empty() => Text::default(),
+        Some(certificate) => format!("the certificate is malformed: {}", certificate.problem).into(),
+        None => format!(
+            "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: {}",
+            secret.keys
+        )
+        .into(),
+    }
+}
+
 /// Looks up credentials.
 #[derive(Clone, Copy)]
 pub(super) struct CredentialLookup {
-    certificates: Dep<ObjectKey, bool>,
+    certificates: Dep<ObjectKey, Text>,
     roots: Dep<ObjectKey, ()>,
     bundles: Dep<ObjectKey, ()>,
 }
@@ -45,9 +56,16 @@ impl CredentialLookup {
         }
     }
 
-    /// Whether Envoy can read the certificate of a Secret and its key; `None` if there is no Secret with a certificate.
-    pub(super) fn certificate(self, cx: &Context, secret: &ObjectKey) -> Option<bool> {
-        cx.get(&self.certificates, secret).map(|readable| *readable)
+    /// Checks that a Secret has a certificate that Envoy can use.
+    ///
+    /// # Errors
+    /// Why Envoy cannot.
+    pub(super) fn check_certificate(self, cx: &Context, secret: &ObjectKey) -> Result<(), Text> {
+        match cx.get(&self.certificates, secret) {
+            Some(problem) if problem.is_empty() => Ok(()),
+            Some(problem) => Err((*problem).clone()),
+            None => Err(format!("secret {}/{} not found", secret.namespace, secret.name).into()),
+        }
     }
 
     /// Whether a Secret has root certificates.

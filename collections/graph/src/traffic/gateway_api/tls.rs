@@ -151,15 +151,13 @@ fn terminate(
             let message = format!("invalid certificate reference {}, only secret is allowed", shown(reference));
             Err(StatusProblem::new(INVALID_CERTIFICATE, message))
         } else {
-            let of = |what: &str| {
-                let message = format!("invalid certificate reference {}, {what}", shown(reference));
-                Err(StatusProblem::new(INVALID_CERTIFICATE, message))
-            };
-            match credentials.certificate(cx, &object(reference)) {
-                Some(true) => Ok(format!("{}{namespace}/{name}", CredentialKind::GatewaySecret.prefix())),
-                Some(false) => of("the certificate is malformed"),
-                None => of(&format!("secret {namespace}/{name} not found")),
-            }
+            let checked = credentials.check_certificate(cx, &object(reference));
+            checked.map(|()| format!("{}{namespace}/{name}", CredentialKind::GatewaySecret.prefix())).map_err(
+                |problem| {
+                    let message = format!("invalid certificate reference {}, {problem}", shown(reference));
+                    StatusProblem::new(INVALID_CERTIFICATE, message)
+                },
+            )
         };
         match found {
             Ok(name) => names.push(name.into()),

@@ -147,12 +147,8 @@ impl GatewayLookups {
             );
             return Some(StatusProblem::new("RefNotPermitted", message));
         }
-        let secret = ObjectKey::new(key.cluster.clone(), namespace.clone(), name.clone());
-        match self.credentials.certificate(cx, &secret) {
-            Some(true) => None,
-            Some(false) => invalid("the certificate is malformed"),
-            None => invalid(&format!("secret {namespace}/{name} not found")),
-        }
+        let secret = ObjectKey::new(key.cluster.clone(), namespace, name.clone());
+        self.credentials.check_certificate(cx, &secret).err().and_then(|problem| invalid(&problem))
     }
 }
 
