@@ -338,3 +338,27 @@ spec: {{controllerName: {controller}}}
     ambient.engine.flush();
     assert_eq!(missing(&ambient).len(), 4);
 }
+
+#[test]
+fn route_of_a_service_entry_with_a_wildcard_host_is_for_that_host() {
+    let mut mesh = TestGraph::new(
+        "
+{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop},
+ spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: wild, namespace: shop}
+spec: {hosts: ['*.wild.example'], location: MESH_EXTERNAL, resolution: NONE, ports: [{number: 80, name: http, protocol: HTTP}]}
+",
+    );
+    mesh.connect(sidecar("shop", "client", "10.1.0.1", &[]));
+    mesh.touched();
+    let route = route("wild", "name: cart", "")
+        .replace("{name: door, namespace: edge}", "{group: networking.istio.io, kind: ServiceEntry, name: wild}");
+    mesh.apply(&route);
+    assert_eq!(mesh.touched(), ["~Route 80 *.wild.example:80"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "wild"), [""; 0]);
+    mesh.delete(Kind::HTTPRoute, "shop", "wild");
+    assert_eq!(mesh.touched(), ["~Route 80 *.wild.example:80"]);
+}

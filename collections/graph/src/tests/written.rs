@@ -3,7 +3,9 @@
 use sluice_model::{Kind, ObjectKey, Text};
 
 use super::TestGraph;
-use crate::{AmbientOptions, ConditionUpdate, GraphOptions, TaintRemoval, UntaintOptions};
+use crate::{
+    AmbientOptions, ConditionUpdate, GatewayApiOptions, GraphOptions, StatusKey, TaintRemoval, UntaintOptions,
+};
 
 /// A pod on a node.
 fn pod(namespace: &str, name: &str, node: &str, label: (&str, &str), phase: &str, ready: bool) -> String {
@@ -188,4 +190,56 @@ status: {{conditions: [{conditions}]}}
     let removed = update("shop").expect("an update");
     assert!(matches!(removed, ConditionUpdate { wanted: None, .. }) && removed.is.contains("Other"), "{removed:?}");
     assert_eq!(update("lab"), None);
+}
+
+#[test]
+fn policy_with_a_target_says_whether_a_waypoint_enforces_it() {
+    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
+    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
+    let service = "
+{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop, labels: {istio.io/use-waypoint: wp}},
+ spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}}
+";
+    let waypoint = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: wp, namespace: shop}
+spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+status: {addresses: [{type: IPAddress, value: 10.0.0.9}]}
+";
+    let policy = |targets: &str| {
+        format!(
+            "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: get, namespace: shop, generation: 2}}
+spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}}]}}]}}
+"
+        )
+    };
+    let cart = "{group: '', kind: Service, name: cart}";
+    let mut mesh = TestGraph::with(options, &policy(cart));
+    let key = StatusKey { kind: Kind::AuthorizationPolicy, object: ObjectKey::new("Kubernetes", "shop", "get") };
+    let wanted = |mesh: &TestGraph| {
+        mesh.engine.flush();
+        mesh.get(&mesh.handles.policy_status_updates, &key).map(|update| update.wanted.to_string()).unwrap_or_default()
+    };
+    assert!(wanted(&mesh).contains("Service shop/cart was not found"));
+    mesh.apply(service);
+    assert!(wanted(&mesh).contains("Service shop/cart is not bound to a waypoint"));
+    mesh.apply(waypoint);
+    let bound = wanted(&mesh);
+    assert!(bound.contains("bound to shop/wp") && bound.contains(r#""observedGeneration":"2""#), "{bound}");
+    mesh.changed();
+    // The status that is written changes no resource.
+    mesh.apply(&format!("{}status: {bound}", policy(cart)));
+    assert_eq!((wanted(&mesh), mesh.changed()), (String::new(), Vec::new()));
+    mesh.apply(&policy(&format!("{cart}, {{group: '', kind: Service, name: other}}")));
+    let partly = wanted(&mesh);
+    assert!(partly.contains("PartiallyInvalid") && partly.contains("Service.core:shop/other"), "{partly}");
+    mesh.apply(&policy("{group: gateway.networking.k8s.io, kind: GatewayClass, name: istio-waypoint}"));
+    assert!(wanted(&mesh).contains("must be in the root namespace `istio-system`"));
+    mesh.delete(Kind::AuthorizationPolicy, "shop", "get");
+    assert_eq!(wanted(&mesh), "");
 }
