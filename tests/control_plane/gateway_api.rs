@@ -1,11 +1,11 @@
-//! GatewayClasses and statuses of the Gateway API, which are written to the API server (G01, G05).
+//! GatewayClasses, statuses of the Gateway API and Services of InferencePools, which are written to the API server (G01, G05, G09).
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{GraphOptions, build};
-use sluice_model::gateway_api::GROUP;
+use sluice_graph::{GatewayApiOptions, GraphOptions, build};
+use sluice_model::gateway_api::{GROUP, INFERENCE_GROUP};
 use sluice_parse::KINDS;
 use sluice_sources::kube::PartWriter;
 use sluice_testkit::api_server::{ApiServer, ResourceKind};
@@ -17,13 +17,16 @@ use crate::kube_suite::source::{cluster, options, source, start_sink};
 
 /// Reads a cluster, and writes its GatewayClasses and statuses of the Gateway API until the guard is dropped.
 pub(crate) fn write_gateway_api(reader: kube::Client, writer: kube::Client) -> DropGuard {
-    let graph = GraphOptions { cluster: "c".into(), ..GraphOptions::default() };
+    let gateway_api = GatewayApiOptions { inference: true, ..GatewayApiOptions::default() };
+    let graph = GraphOptions { cluster: "c".into(), gateway_api, ..GraphOptions::default() };
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
     let sink = start_sink(&engine, &handles, &cluster(), "istio-system");
     let stop = CancellationToken::new();
     tokio::spawn(source(reader, options()).run(Arc::new(sink), stop.clone()));
     let statuses = PartWriter::new(writer.clone(), engine.feed(), handles.status_updates.clone());
     tokio::spawn(statuses.run(stop.clone()));
+    let services = PartWriter::new(writer.clone(), engine.feed(), handles.shadow_services.clone());
+    tokio::spawn(services.run(stop.clone()));
     let classes = PartWriter::new(writer, engine.feed(), handles.missing_gateway_classes.clone());
     tokio::spawn(classes.run(stop.clone()));
     stop.drop_guard()
@@ -63,10 +66,41 @@ pub(crate) async fn write_all_statuses(server: &ApiServer) {
         })
         .await;
     }
+    server.apply(pool());
+    server.apply(pool_route());
+    until("the status of the pool", || {
+        let object = server.get(INFERENCE_GROUP, "inferencepools", "edge", "llm")?;
+        object["status"]["parents"][0]["conditions"].is_array().then_some(())
+    })
+    .await;
+    until("the Service of the pool", || server.get("", "services", "edge", POOL_SERVICE)).await;
+}
+
+/// Name of the Service of [`pool`].
+const POOL_SERVICE: &str = "llm-ip-487b9104";
+
+fn pool() -> Value {
+    json!({
+        "apiVersion": format!("{INFERENCE_GROUP}/v1"), "kind": "InferencePool",
+        "metadata": {"namespace": "edge", "name": "llm", "uid": "u1"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "llm"}}, "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+        },
+    })
+}
+
+/// A route to [`pool`].
+fn pool_route() -> Value {
+    let mut object = route("HTTPRoute", "http");
+    object["metadata"]["name"] = json!("chat");
+    object["spec"]["rules"][0]["backendRefs"] =
+        json!([{"group": INFERENCE_GROUP, "kind": "InferencePool", "name": "llm"}]);
+    object
 }
 
 fn define_all(server: &ApiServer) {
-    for info in KINDS.iter().filter(|info| info.group == GROUP) {
+    for info in KINDS.iter().filter(|info| info.is_gateway_api()) {
         let (group, versions) = (info.group, info.versions.to_vec());
         server.define(ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     }
@@ -119,6 +153,35 @@ async fn statuses_keep_the_entries_of_other_controllers_and_are_written_again_af
     // A route that is deleted is no longer counted.
     server.delete("grpcroutes", "edge", "route");
     until("one route is attached", || attached(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_of_an_inference_pool_is_applied_and_restored() {
+    let server = ApiServer::start().await.expect("a server");
+    define_all(&server);
+    for object in gateway_objects() {
+        server.apply(object);
+    }
+    server.apply(pool());
+    server.apply(pool_route());
+    let client = || server.client().expect("a client");
+    let _writing = write_gateway_api(client(), client());
+    let service = || server.get("", "services", "edge", POOL_SERVICE);
+    let written = until("the Service is written", service).await;
+    let owner = &written["metadata"]["ownerReferences"][0];
+    assert_eq!((owner["kind"].as_str(), owner["uid"].as_str()), (Some("InferencePool"), Some("u1")), "{written}");
+    assert_eq!(written["metadata"]["labels"]["istio.io/inferencepool-extension-failure-mode"], "FailClose");
+    let port = json!({"name": "http-0", "protocol": "TCP", "port": 54321, "targetPort": 8000, "appProtocol": "http"});
+    assert_eq!(written["spec"]["ports"], json!([port]));
+    assert_eq!((&written["spec"]["clusterIP"], &written["spec"]["selector"]), (&json!("None"), &json!({"app": "llm"})));
+    // Another client changes it, and then deletes it.
+    let mut changed = written.clone();
+    changed["spec"]["selector"] = json!({"app": "other"});
+    server.apply(changed);
+    let is_restored = || service().filter(|object| object["spec"]["selector"]["app"] == "llm");
+    until("it is written again", is_restored).await;
+    server.delete("services", "edge", POOL_SERVICE);
+    until("it is created again", is_restored).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
