@@ -156,7 +156,7 @@ async fn statuses_keep_the_entries_of_other_controllers_and_are_written_again_af
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn service_of_an_inference_pool_is_applied_and_restored() {
+async fn service_of_an_inference_pool_is_applied_and_created_again() {
     let server = ApiServer::start().await.expect("a server");
     define_all(&server);
     for object in gateway_objects() {
@@ -174,14 +174,15 @@ async fn service_of_an_inference_pool_is_applied_and_restored() {
     let port = json!({"name": "http-0", "protocol": "TCP", "port": 54321, "targetPort": 8000, "appProtocol": "http"});
     assert_eq!(written["spec"]["ports"], json!([port]));
     assert_eq!((&written["spec"]["clusterIP"], &written["spec"]["selector"]), (&json!("None"), &json!({"app": "llm"})));
-    // Another client changes it, and then deletes it.
-    let mut changed = written.clone();
-    changed["spec"]["selector"] = json!({"app": "other"});
-    server.apply(changed);
-    let is_restored = || service().filter(|object| object["spec"]["selector"]["app"] == "llm");
-    until("it is written again", is_restored).await;
+    until("the watch has reported it", || {
+        let conditions = server.get(GROUP, "httproutes", "edge", "chat")?["status"]["parents"][0]["conditions"].take();
+        let is_resolved = |it: &Value| it["type"] == "ResolvedRefs" && it["status"] == "True";
+        conditions.as_array()?.iter().any(is_resolved).then_some(())
+    })
+    .await;
     server.delete("services", "edge", POOL_SERVICE);
-    until("it is created again", is_restored).await;
+    let again = until("it is created again", service).await;
+    assert_eq!(again["spec"], written["spec"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
