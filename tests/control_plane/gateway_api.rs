@@ -175,9 +175,9 @@ async fn service_of_an_inference_pool_is_applied_and_created_again() {
     assert_eq!(written["spec"]["ports"], json!([port]));
     assert_eq!((&written["spec"]["clusterIP"], &written["spec"]["selector"]), (&json!("None"), &json!({"app": "llm"})));
     until("the watch has reported it", || {
-        let conditions = server.get(GROUP, "httproutes", "edge", "chat")?["status"]["parents"][0]["conditions"].take();
+        let route = server.get(GROUP, "httproutes", "edge", "chat")?;
         let is_resolved = |it: &Value| it["type"] == "ResolvedRefs" && it["status"] == "True";
-        conditions.as_array()?.iter().any(is_resolved).then_some(())
+        route["status"]["parents"][0]["conditions"].as_array()?.iter().any(is_resolved).then_some(())
     })
     .await;
     server.delete("services", "edge", POOL_SERVICE);
