@@ -288,7 +288,7 @@ kinds! {
     reference_grants: ReferenceGrant(ReferenceGrant), input, "raw_reference_grants";
     /// RequestAuthentications.
     request_authentications: RequestAuthentication(RequestAuthentication), input, "raw_request_authentications";
-    /// Secrets that proxies can use, of every cluster.
+    /// Secrets of every cluster; of those without credentials, only the names of their data.
     secrets: Secret(Secret), input, "raw_secrets";
     /// Kubernetes Services, of every cluster.
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";

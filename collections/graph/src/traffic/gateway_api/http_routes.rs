@@ -49,9 +49,10 @@ struct BoundHttpRoute {
 pub(super) type RouteRejects<'s> = [Collection<'s, RejectKey, Vec<Reject>>; 2];
 
 /// Routes of requests, by parent and host, and findings in their references.
-/// Key: `PlacedKey`. From: `http_routes`, `grpc_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
-/// Changes when: the route does, a listener of a parent, or a grant in a namespace that it refers to; a Service that it
-/// refers to is added or removed. Size: routes × their parents × their hosts. Rejects: references to absent or
+/// Key: `PlacedKey`. From: `http_routes`, `grpc_routes`, `gateway_api/listeners`, `services`, `inference_pools`,
+/// `reference_grants`.
+/// Changes when: the route does, a listener of a parent, or a grant in a namespace that it refers to; a Service or InferencePool
+/// that it refers to is added or removed, or the endpoint picker of the pool changes. Size: routes × their parents × their hosts. Rejects: references to absent or
 /// forbidden objects.
 pub(super) fn derive_http_routes<'s>(
     objects: &ObjectCollections<'s>,
