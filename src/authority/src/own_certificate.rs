@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_ca::{IssueError, to_pem};
-use sluice_model::{CertificateKeyPair, Identity, Redacted, RootCertificates, Secret};
+use sluice_model::{CertificateKeyPair, Identity, Redacted, RootCertificates, Secret, Text};
 use sluice_telemetry::unix_time;
 
 use crate::Signer;
@@ -24,9 +24,10 @@ impl Signer {
         let key = Redacted(issued.key.secret_pem().to_owned().into());
         let certificates = Redacted(authority.roots_pem().to_owned().into());
         Ok(Secret {
-            certificate: Some(CertificateKeyPair { chain, key, ocsp_staple: None, readable: true }),
+            certificate: Some(CertificateKeyPair { chain, key, ocsp_staple: None, problem: Text::default() }),
             roots: Some(RootCertificates { certificates, revoked: None }),
             docker_config: None,
+            keys: Text::default(),
         })
     }
 }

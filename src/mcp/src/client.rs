@@ -95,12 +95,8 @@ impl McpSource {
         let received = ReceivedObjects::new(self.address.clone(), self.cluster.clone());
         self.state.received(0, received.not_answered());
         let name = format!("source of configuration {}", self.address);
-        let mut reading = Reading {
-            source: self,
-            received,
-            backoff: Backoff::new(FIRST_RETRY_WAIT, MAX_RETRY_WAIT),
-            warned: None,
-        };
+        let mut reading =
+            Reading { source: self, received, backoff: Backoff::new(FIRST_RETRY_WAIT, MAX_RETRY_WAIT), warned: None };
         // A new stream has all objects, so it contains what a panic has left out.
         let run = restart_with(&name, &mut reading, |reading| reading.run().boxed());
         tokio::select! {
