@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     let environment: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
         .collect();
-    let config = config.map(|config| config.check_environment(&environment).check_paths());
+    let config = config.and_then(|config| config.check_environment(&environment)).map(Config::check_paths);
     let result = config.map_err(AppError::from).and_then(run);
     match result {
         Ok(()) => ExitCode::SUCCESS,

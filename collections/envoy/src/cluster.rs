@@ -30,7 +30,7 @@ pub(crate) use dynamic_dns::{allow_any_dns_cache, dns_cache};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
 pub use grpc::{GrpcClusterInputs, build_grpc_clusters};
 pub use hbone::{HboneSettings, build_connect_originate};
-pub(crate) use hbone::{ORIGINAL_DST, mutual_tls};
+pub(crate) use hbone::{ORIGINAL_DST, mutual_tls, tunnel_trust_domains};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub(crate) use load_balancer::{LocalityMode, locality_mode, near_first};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
@@ -106,6 +106,15 @@ pub struct ClusterSwitches {
     pub sends_unhealthy: bool,
     /// So do those without a minimum health percentage (`PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS`).
     pub sends_unhealthy_by_default: bool,
+    /// TCP of the mesh exchanges metadata of peers by ALPN (not `PILOT_DISABLE_MX_ALPN`).
+    pub peer_exchange: bool,
+    /// Number of hosts in the DNS cache of sidecars that resolve unknown hosts (`PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS`).
+    pub dns_cache_hosts: u32,
+    /// Initial windows in bytes of the streams of HBONE connections, 0 for the default of Envoy
+    /// (`PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE`).
+    pub hbone_stream_window: u32,
+    /// The same of the connections themselves (`PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE`).
+    pub hbone_connection_window: u32,
 }
 
 impl Default for ClusterSwitches {
@@ -117,6 +126,10 @@ impl Default for ClusterSwitches {
             dns_jitter: Duration::from_millis(100),
             sends_unhealthy: false,
             sends_unhealthy_by_default: true,
+            peer_exchange: true,
+            dns_cache_hosts: 1024,
+            hbone_stream_window: 0,
+            hbone_connection_window: 0,
         }
     }
 }

@@ -27,6 +27,7 @@ pub use profile::{ListenerProfile, config_of_listeners};
 pub(crate) use telemetry::METRICS;
 pub use telemetry::{LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec};
 
+use crate::alpn::PEER_EXCHANGE;
 use crate::name;
 use crate::wire::{duration, uint32};
 
@@ -120,6 +121,14 @@ pub struct ListenerSwitches {
     pub persistent_sessions: bool,
     /// Ingress listeners of Sidecars terminate the TLS that they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
     pub sidecar_ingress_tls: bool,
+    /// Responses with status 100 are forwarded (`ENABLE_100_CONTINUE_HEADERS`).
+    pub continue_responses: bool,
+    /// Sidecars append the address of the application to `X-Forwarded-For` (`PILOT_SIDECAR_USE_REMOTE_ADDRESS`).
+    pub sidecar_remote_address: bool,
+    /// TCP of the mesh exchanges metadata of peers by ALPN (not `PILOT_DISABLE_MX_ALPN`).
+    pub peer_exchange: bool,
+    /// Number of hosts in the DNS cache of sidecars that resolve unknown hosts (`PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS`).
+    pub dns_cache_hosts: u32,
     /// Connections that are accepted for each socket event, 0 for no limit (`MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP`).
     pub connections_per_event: u32,
     /// Time limit of TLS handshakes at gateways, 0 for no limit (`PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT`).
@@ -127,6 +136,11 @@ pub struct ListenerSwitches {
 }
 
 impl ListenerSwitches {
+    /// The protocols that servers of TCP in the mesh accept.
+    pub(crate) fn tcp_protocols(self) -> &'static [&'static str] {
+        if self.peer_exchange { &[PEER_EXCHANGE, "h2", "http/1.1"] } else { &["h2", "http/1.1"] }
+    }
+
     pub(crate) fn connections_per_event(self) -> Option<UInt32Value> {
         (self.connections_per_event > 0).then(|| uint32(self.connections_per_event))
     }
@@ -146,6 +160,10 @@ impl Default for ListenerSwitches {
             http10: false,
             persistent_sessions: false,
             sidecar_ingress_tls: false,
+            continue_responses: true,
+            sidecar_remote_address: false,
+            peer_exchange: true,
+            dns_cache_hosts: 1024,
             connections_per_event: 1,
             gateway_handshake_timeout: Duration::from_secs(15),
         }

@@ -243,6 +243,7 @@ impl<'s> GraphContext<'s> {
     fn waypoint_output_inputs(&self) -> Option<WaypointOutputInputs<'_, 's>> {
         let waypoints = self.waypoints.as_ref()?;
         Some(WaypointOutputInputs {
+            switches: self.options.clusters,
             settings: derive_settings(&self.mesh, &self.options),
             mesh: &self.mesh,
             root_namespace: &self.root_namespace,

@@ -154,7 +154,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let root_namespace = mesh_config::derive_root_namespace(&mesh);
         let labels = selected_labels::derive_selected_labels(&objects, &root_namespace);
         let proxy_workloads =
-            workloads::derive_proxy_workloads(&proxies, &service_targets, &labels, options.ambient.is_some());
+            workloads::derive_proxy_workloads(&proxies, &service_targets, &labels, options.sidecars_receive_hbone());
         let workload_names = workloads::derive_workload_names(&proxy_workloads);
         let workloads = workloads::derive_workloads(&proxy_workloads);
         let selections = selected_labels::derive_selections(&proxies, &labels);

@@ -100,6 +100,13 @@ pub enum JwksFetch {
     Proxy,
 }
 
+impl GraphOptions {
+    /// Whether sidecars receive HBONE if their metadata say so.
+    pub(crate) fn sidecars_receive_hbone(&self) -> bool {
+        self.ambient.is_some_and(|ambient| !ambient.deaf_sidecars)
+    }
+}
+
 impl Default for GraphOptions {
     fn default() -> Self {
         Self {
@@ -183,6 +190,8 @@ pub struct AmbientOptions {
     pub writes_conditions: bool,
     /// Gateways never send through waypoints (`ENABLE_INGRESS_WAYPOINT_ROUTING=false`).
     pub direct_gateways: bool,
+    /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).
+    pub deaf_sidecars: bool,
 }
 
 /// Settings of the Gateway API.

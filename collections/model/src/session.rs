@@ -27,6 +27,9 @@ pub struct SessionLabels {
     pub header: Text,
     /// Proxies keep sessions (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`). Draining endpoints are sent in either case.
     pub enabled: bool,
+    /// Label of workloads that are draining, with any value: they receive requests of sessions only. An empty name disables it
+    /// (`PILOT_DRAINING_LABEL`).
+    pub draining: Text,
 }
 
 impl Default for SessionLabels {
@@ -35,11 +38,18 @@ impl Default for SessionLabels {
             cookie: "istio.io/persistent-session".into(),
             header: "istio.io/persistent-session-header".into(),
             enabled: false,
+            draining: "istio.io/draining".into(),
         }
     }
 }
 
 impl SessionLabels {
+    /// Whether the labels of a workload say that it is draining.
+    #[must_use]
+    pub fn is_draining(&self, labels: &Labels) -> bool {
+        value(&self.draining, labels).is_some()
+    }
+
     /// Whether the labels of a Service enable sessions by cookie.
     #[must_use]
     pub fn by_cookie(&self, labels: &Labels) -> bool {

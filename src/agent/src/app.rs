@@ -31,10 +31,10 @@ use crate::xds::{self, InterceptedTypes};
 /// Runs the agent until Envoy exits or a termination is requested. With `DISABLE_ENVOY` there is no Envoy.
 ///
 /// # Errors
-/// A setting is invalid, the agent cannot listen on an address, or Envoy cannot be started.
+/// A setting is invalid or a variable has a value that is not supported, the agent cannot listen on an address, or Envoy cannot be started.
 pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Termination> {
     let environment = Environment::of_process();
-    let mut warnings = Vec::new();
+    let mut warnings = environment.not_followed()?;
     let settings =
         Settings::new(args, log_as_json, &environment, &interface_addresses(), Path::new("."), &mut warnings)?;
     let stop = ShutdownTokens::default();
@@ -100,8 +100,7 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
 }
 
 fn log_warnings(warnings: &[String], environment: &Environment) {
-    let unread = [environment.take_warnings(), environment.not_followed()].concat();
-    warnings.iter().chain(&unread).for_each(|warning| warn!(warning, "configuration warning"));
+    warnings.iter().chain(&environment.take_warnings()).for_each(|warning| warn!(warning, "configuration warning"));
 }
 
 /// Serves the workload's certificate and secrets in files. If another SDS server has the socket, the agent serves secrets in files

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use sluice_parse::parse_duration;
-use sluice_variables::{AGENT, agent_warnings, parse_bool};
+use sluice_variables::{AGENT, agent_refusal, agent_warnings, parse_bool};
 
 /// Environment variables with typed reads. An invalid value gives a warning, and the default is used.
 pub(crate) struct Environment {
@@ -64,10 +65,16 @@ impl Environment {
         })
     }
 
-    /// Warnings for variables that are set and not followed, and for misspelt names.
-    pub(crate) fn not_followed(&self) -> Vec<String> {
+    /// Warnings for variables that are set and have no effect, and for misspelt names.
+    ///
+    /// # Errors
+    /// A variable has another value than the supported one.
+    pub(crate) fn not_followed(&self) -> Result<Vec<String>> {
         let values: Vec<_> = self.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        agent_warnings(&values)
+        match agent_refusal(&values) {
+            Some(reason) => bail!(reason),
+            None => Ok(agent_warnings(&values)),
+        }
     }
 
     /// The warnings so far.
@@ -99,12 +106,11 @@ mod tests {
 
     #[test]
     fn variable_that_is_not_followed_gives_a_warning() {
-        let environment = environment(&[("PEER_METADATA_DISCOVERY", "true"), ("TRUST_DOMAIN", "a"), ("PATH", "/bin")]);
-        let warnings = environment.not_followed();
-        assert!(
-            warnings.len() == 1 && warnings[0].starts_with("variable PEER_METADATA_DISCOVERY=\"true\""),
-            "{warnings:?}"
-        );
+        let set = [("PKCS8_KEY", "false"), ("TRUST_DOMAIN", "a"), ("PATH", "/bin")];
+        let warnings = environment(&set).not_followed().expect("all are supported");
+        assert!(warnings.len() == 1 && warnings[0].starts_with("variable PKCS8_KEY=\"false\""), "{warnings:?}");
+        let refused = environment(&[("PEER_METADATA_DISCOVERY", "true")]).not_followed().expect_err("not supported");
+        assert!(refused.to_string().starts_with("variable PEER_METADATA_DISCOVERY=\"true\""), "{refused}");
     }
 
     #[test]

@@ -121,6 +121,12 @@ pub struct Features {
     pub redis_filter: bool,
     /// `PILOT_ENABLE_MYSQL_FILTER`: Envoy's MySQL filter is used.
     pub mysql_filter: bool,
+    /// `ENABLE_100_CONTINUE_HEADERS`: proxies forward responses with status 100.
+    pub continue_responses: bool,
+    /// `PILOT_SIDECAR_USE_REMOTE_ADDRESS`: sidecars append the address of the application to `X-Forwarded-For`.
+    pub sidecar_remote_address: bool,
+    /// `PILOT_ENABLE_SIDECAR_LISTENING_HBONE`: in ambient mode, sidecars with `ENABLE_HBONE` in their metadata receive HBONE.
+    pub sidecars_receive_hbone: bool,
     /// `ENABLE_TLS_ON_SIDECAR_INGRESS`: ingress listeners of Sidecars terminate the TLS they declare.
     pub sidecar_ingress_tls: bool,
     /// `PILOT_ENABLE_PERSISTENT_SESSION_FILTER`: sticky sessions for services with the label
@@ -199,7 +205,8 @@ pub struct Features {
     /// `PLATFORM` is `openshift`: users and groups of proxies are those that OpenShift allocates.
     pub openshift: bool,
     /// Switches of clusters and endpoints: `DISABLE_TRACK_REMAINING_CB_METRICS`, `PILOT_DNS_CARES_UDP_MAX_QUERIES`,
-    /// `PILOT_DNS_JITTER_DURATION`, `PILOT_SEND_UNHEALTHY_ENDPOINTS`, `PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS`.
+    /// `PILOT_DNS_JITTER_DURATION`, `PILOT_SEND_UNHEALTHY_ENDPOINTS`, `PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS`,
+    /// `PILOT_DISABLE_MX_ALPN`, `PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS`, `PILOT_HBONE_INITIAL_*_WINDOW_SIZE`.
     pub clusters: ClusterSwitches,
     /// Not `DISABLE_SHADOW_HOST_SUFFIX`: the host of mirrored requests has the suffix `-shadow`.
     pub shadow_suffix: bool,
@@ -260,6 +267,7 @@ impl Features {
             cookie: variables.raw("PILOT_PERSISTENT_SESSION_LABEL").map_or(labels.cookie, Text::from),
             header: variables.raw("PILOT_PERSISTENT_SESSION_HEADER_LABEL").map_or(labels.header, Text::from),
             enabled: variables.flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
+            draining: variables.raw("PILOT_DRAINING_LABEL").map_or(labels.draining, Text::from),
         };
         let allocate_addresses = variables.flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
@@ -308,6 +316,9 @@ impl Features {
             mongo_filter: variables.flag("PILOT_ENABLE_MONGO_FILTER", true),
             redis_filter: variables.flag("PILOT_ENABLE_REDIS_FILTER", false),
             mysql_filter: variables.flag("PILOT_ENABLE_MYSQL_FILTER", false),
+            continue_responses: variables.flag("ENABLE_100_CONTINUE_HEADERS", true),
+            sidecar_remote_address: variables.flag("PILOT_SIDECAR_USE_REMOTE_ADDRESS", false),
+            sidecars_receive_hbone: variables.flag("PILOT_ENABLE_SIDECAR_LISTENING_HBONE", true),
             sidecar_ingress_tls: variables.flag("ENABLE_TLS_ON_SIDECAR_INGRESS", false),
             sessions,
             service_entry_selects_pods: variables.flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
@@ -364,6 +375,11 @@ fn read_cluster_switches(variables: &mut Variables<'_>) -> ClusterSwitches {
         sends_unhealthy: variables.flag("PILOT_SEND_UNHEALTHY_ENDPOINTS", default.sends_unhealthy),
         sends_unhealthy_by_default: variables
             .flag("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", default.sends_unhealthy_by_default),
+        peer_exchange: !variables.flag("PILOT_DISABLE_MX_ALPN", !default.peer_exchange),
+        dns_cache_hosts: variables.count("PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS", default.dns_cache_hosts),
+        hbone_stream_window: variables.count("PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE", default.hbone_stream_window),
+        hbone_connection_window: variables
+            .count("PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE", default.hbone_connection_window),
     }
 }
 

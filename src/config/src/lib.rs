@@ -258,12 +258,16 @@ impl Config {
         self
     }
 
-    /// Adds warnings for variables that are set and not followed: misspelt ones, and those of istiod with another value than the
-    /// supported one.
-    #[must_use]
-    pub fn check_environment(mut self, environment: &[(String, String)]) -> Self {
+    /// Adds warnings for variables that are set and have no effect, such as misspelt ones.
+    ///
+    /// # Errors
+    /// A variable of istiod has another value than the supported one.
+    pub fn check_environment(mut self, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+        if let Some(reason) = sluice_variables::control_plane_refusal(environment) {
+            return Err(ConfigError { flag: "environment", reason });
+        }
         self.warnings.extend(sluice_variables::control_plane_warnings(environment));
-        self
+        Ok(self)
     }
 
     /// Adds warnings for files that flags name and that do not exist.

@@ -175,18 +175,24 @@ fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
         ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "true"),
         ("PILOT_PERSISTENT_SESSION_LABEL", "session"),
         ("PILOT_PERSISTENT_SESSION_HEADER_LABEL", ""),
+        ("PILOT_DRAINING_LABEL", "draining"),
     ])
     .features;
     assert!(on.http10 && on.filter_gateway_clusters && on.sidecar_ingress_tls && !on.allocate_addresses);
-    let sessions = sluice_model::SessionLabels { cookie: "session".into(), header: "".into(), enabled: true };
+    let sessions = sluice_model::SessionLabels {
+        cookie: "session".into(),
+        header: "".into(),
+        enabled: true,
+        draining: "draining".into(),
+    };
     assert_eq!(on.sessions, sessions);
 
-    let warned = |name: &str, value: &str| {
+    let refused = |name: &str, value: &str| {
         let config = read(&[]).check_environment(&[(name.to_owned(), value.to_owned())]);
-        config.warnings.iter().any(|warning| warning.contains(&format!("{name}={value:?}")))
+        config.is_err_and(|error| error.to_string().starts_with(&format!("environment: variable {name}={value:?}")))
     };
-    assert!(warned("ENABLE_MCS_HOST", "true") && warned("PILOT_ENABLE_ALPN_FILTER", "false"));
-    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "the supported value");
+    assert!(refused("ENABLE_MCS_HOST", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false"));
+    assert!(!refused("ENABLE_MCS_HOST", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"), "the supported value");
 }
 
 #[test]
@@ -368,8 +374,10 @@ fn every_listed_variable_is_read() {
         });
         read.expect("a configuration");
     }
-    // The Kubernetes client reads this one.
-    asked.borrow_mut().insert("KUBERNETES_SERVICE_HOST".to_owned());
+    // These are read elsewhere: by the Kubernetes client, by sources of configuration, and by the check of the environment.
+    for name in ["KUBERNETES_SERVICE_HOST", "SERVICE_ACCOUNT", "SLUICE_IGNORE_UNSUPPORTED_VARIABLES"] {
+        asked.borrow_mut().insert(name.to_owned());
+    }
     let listed = |state: State| sluice_variables::all(CONTROL_PLANE).filter(move |variable| variable.state == state);
     let followed: BTreeSet<String> = listed(State::Followed).map(|variable| variable.name.to_owned()).collect();
     assert_eq!(followed, asked.into_inner());
@@ -413,6 +421,14 @@ fn details_of_proxies_follow_the_environment() {
     assert!(read("DISABLE_TRACK_REMAINING_CB_METRICS", "false").clusters.tracks_remaining);
     assert!(!read("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", "false").clusters.sends_unhealthy_by_default);
     assert!(read("PILOT_SEND_UNHEALTHY_ENDPOINTS", "true").clusters.sends_unhealthy);
+    let without_exchange = read("PILOT_DISABLE_MX_ALPN", "true");
+    assert!(!without_exchange.clusters.peer_exchange);
+    assert!(!read("ENABLE_100_CONTINUE_HEADERS", "false").continue_responses);
+    assert!(read("PILOT_SIDECAR_USE_REMOTE_ADDRESS", "true").sidecar_remote_address);
+    assert!(!read("PILOT_ENABLE_SIDECAR_LISTENING_HBONE", "false").sidecars_receive_hbone);
+    assert_eq!(read("PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS", "9").clusters.dns_cache_hosts, 9);
+    assert_eq!(read("PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE", "65536").clusters.hbone_stream_window, 65_536);
+    assert_eq!(read("PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE", "65536").clusters.hbone_connection_window, 65_536);
     assert_eq!(read("PILOT_DNS_CARES_UDP_MAX_QUERIES", "0").clusters.dns_udp_queries, 0);
     assert_eq!(read("PILOT_DNS_JITTER_DURATION", "0s").clusters.dns_jitter.as_secs(), 0);
     assert_eq!(read("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "8").connections_per_event, 8);

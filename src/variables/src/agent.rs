@@ -10,6 +10,12 @@ pub const AGENT: &[Group] = &[
 ];
 
 const FOLLOWED: &[Variable] = &[
+    followed(
+        "SLUICE_IGNORE_UNSUPPORTED_VARIABLES",
+        Bool,
+        "false",
+        "Start although a variable has a value that is not supported: its default is used, and a warning is logged",
+    ),
     followed("POD_NAME", Text, "", "Name of the pod; part of the node id"),
     followed("POD_NAMESPACE", Text, "", "Namespace of the pod"),
     followed("INSTANCE_IP", Text, "", "First IP address of the pod; the addresses of the network interfaces follow"),
@@ -255,8 +261,13 @@ const NOT_FOLLOWED: &[Variable] = &[
         "true",
         "the agent always fetches Wasm modules: Envoy has no credentials for registries",
     ),
-    default_only("ISTIO_ENABLE_HTTP2_PROBING", Bool, "false", "probes use HTTP/1.1"),
-    default_only("ENABLE_PROBE_KEEPALIVE_CONNECTIONS", Bool, "false", "each probe has a connection of its own"),
+    no_effect(
+        "ISTIO_ENABLE_HTTP2_PROBING",
+        Bool,
+        "false",
+        "probes use HTTP/1.1, which servers of HTTP/2 with TLS accept as well, unless they refuse it",
+    ),
+    no_effect("ENABLE_PROBE_KEEPALIVE_CONNECTIONS", Bool, "false", "each probe has a connection of its own"),
     default_only(
         "HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED",
         Bool,

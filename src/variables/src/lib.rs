@@ -13,7 +13,7 @@ pub use control_plane::CONTROL_PLANE;
 pub use flags::{FLAGS_WITHOUT_EFFECT, flag_warning};
 pub use kind::{ValueKind, parse_bool};
 pub use list::{help, markdown, names_and_states};
-pub use warnings::{agent_warnings, control_plane_warnings, nearest};
+pub use warnings::{agent_refusal, agent_warnings, control_plane_refusal, control_plane_warnings, nearest};
 
 /// A variable.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,8 @@ pub enum State {
     Followed,
     /// It sets a flag, which is named in `about`.
     Flag,
-    /// Only its default is supported: another value would change what proxies receive or what is written.
+    /// Only its default is supported: another value would change what proxies receive or what is written, so the program does not
+    /// start with it.
     DefaultOnly,
     /// What it adjusts does not exist here.
     NoEffect,

@@ -75,6 +75,65 @@ fn value_that_is_not_followed_causes_a_warning_with_the_reason() {
 }
 
 #[test]
+fn value_that_would_change_the_configuration_prevents_the_start() {
+    let refused = |values: &[(&str, &str)]| control_plane_refusal(&environment(values));
+    let expected = "variable ENABLE_MCS_HOST=\"true\" is not supported, \"false\" is used: ServiceExports and ServiceImports are not \
+                    read; variable PILOT_MX_ADDITIONAL_LABELS=\"team\" is not supported, it is ignored: the labels of the metadata \
+                    exchange are fixed. Unset them, or set SLUICE_IGNORE_UNSUPPORTED_VARIABLES=true to use what is supported";
+    let both = [("PILOT_MX_ADDITIONAL_LABELS", "team"), ("ENABLE_MCS_HOST", "true")];
+    assert_eq!(refused(&both).as_deref(), Some(expected));
+    let ignored = [both[0], both[1], ("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", "true")];
+    assert_eq!(refused(&ignored), None);
+    assert_eq!(control_plane_warnings(&environment(&ignored)).len(), 2);
+    // Supported values, variables without a meaning here, and unknown names.
+    let accepted =
+        [("ENABLE_MCS_HOST", "F"), ("PILOT_XDS_CACHE_SIZE", "1"), ("PILOT_ENABLE_AMBIANT", "true"), ("PATH", "/bin")];
+    assert_eq!(refused(&accepted), None);
+    assert_eq!(agent_refusal(&environment(&[("CA_PROVIDER", "Citadel"), ("ENABLE_MCS_HOST", "true")])), None);
+    assert!(
+        agent_refusal(&environment(&[("CA_PROVIDER", "other")])).is_some_and(|reason| reason.contains("CA_PROVIDER"))
+    );
+}
+
+#[test]
+fn value_without_an_effect_prevents_no_start() {
+    let (baggage, ambient) = (("AMBIENT_ENABLE_BAGGAGE", "true"), ("PILOT_ENABLE_AMBIENT", "true"));
+    assert_eq!(control_plane_refusal(&environment(&[baggage])), None);
+    assert_eq!(
+        control_plane_warnings(&environment(&[baggage])),
+        ["variable AMBIENT_ENABLE_BAGGAGE=\"true\" has no effect without PILOT_ENABLE_AMBIENT=true"]
+    );
+    assert!(control_plane_refusal(&environment(&[baggage, ambient])).is_some());
+    let ingress = ("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", "true");
+    assert_eq!(control_plane_refusal(&environment(&[ingress, ambient])), None);
+    let networks = ("AMBIENT_ENABLE_MULTI_NETWORK", "true");
+    assert!(control_plane_refusal(&environment(&[ingress, ambient, networks])).is_some());
+}
+
+/// What Istio's charts set in their profiles and compatibility versions.
+#[test]
+fn environment_of_the_charts_of_istio_is_accepted() {
+    let set = [
+        ("ENABLE_NATIVE_SIDECARS", "false"),
+        ("DISABLE_SHADOW_HOST_SUFFIX", "false"),
+        ("PILOT_SPAWN_UPSTREAM_SPAN_FOR_GATEWAY", "false"),
+        ("DISABLE_TRACK_REMAINING_CB_METRICS", "false"),
+        ("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", "false"),
+        ("PILOT_ENABLE_STRICT_GATEWAY_MERGING", "false"),
+        ("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", "false"),
+        ("PILOT_ENABLE_ANALYSIS", "false"),
+        ("PILOT_ENABLE_AMBIENT", "true"),
+        ("PILOT_CERT_PROVIDER", "istiod"),
+        ("PILOT_TRACE_SAMPLING", "1"),
+        ("PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS", "true"),
+        ("EXTERNAL_ISTIOD", "false"),
+        ("CLUSTER_ID", "Kubernetes"),
+        ("PLATFORM", ""),
+    ];
+    assert_eq!(control_plane_refusal(&environment(&set)), None);
+}
+
+#[test]
 fn agent_warns_about_its_own_variables_and_those_of_the_control_plane() {
     let names = [
         ("PEER_METADATA_DISCOVERY", "true"),

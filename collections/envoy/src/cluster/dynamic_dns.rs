@@ -20,8 +20,6 @@ use crate::wire::{any, duration, uint32};
 
 /// Name of the DNS cache of unknown hosts.
 const ALLOW_ANY_DNS_CACHE: &str = "allow_any_dfp_dns_cache";
-/// Capacity of the DNS cache of unknown hosts.
-const MAX_HOSTS: u32 = 1024;
 
 /// The cluster of a wildcard host's port, before its policy is applied; `None` for protocols without a host name.
 pub(super) fn start(
@@ -47,7 +45,7 @@ pub(super) fn start(
 /// The cluster of unknown hosts, if the mesh resolves them.
 #[must_use]
 pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
-    let cache = allow_any_dns_cache(profile, settings.dual_stack);
+    let cache = allow_any_dns_cache(profile, settings.dual_stack, settings.switches.dns_cache_hosts);
     let tls = settings.outbound_tls.as_ref().filter(|tls| tls.mode != ClientTlsMode::Disable);
     let mut draft = resolving(ALLOW_ANY_DYNAMIC_DNS_CLUSTER, cache, tls.is_none());
     draft.cluster.connect_timeout = Some(duration(settings.connect_timeout));
@@ -73,9 +71,9 @@ pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &Cluster
     draft.finish()
 }
 
-/// The DNS cache of unknown hosts. The cluster and the listener's filter must have equal configurations.
+/// The DNS cache of this number of unknown hosts. The cluster and the listener's filter must have equal configurations.
 #[must_use]
-pub(crate) fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool) -> DnsCacheConfig {
+pub(crate) fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool, max_hosts: u32) -> DnsCacheConfig {
     let resolver = profile.dns_proxy.as_ref().map(|(host, port)| TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(any(&CaresDnsResolverConfig {
@@ -86,7 +84,7 @@ pub(crate) fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool) ->
     DnsCacheConfig {
         name: ALLOW_ANY_DNS_CACHE.to_owned(),
         dns_lookup_family: dns_family(profile.ip_families, dual_stack) as i32,
-        max_hosts: Some(uint32(MAX_HOSTS)),
+        max_hosts: Some(uint32(max_hosts)),
         typed_dns_resolver_config: resolver,
         ..DnsCacheConfig::default()
     }

@@ -26,13 +26,14 @@ use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::PathSegment;
 use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::path_segment::Segment;
 use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Cluster as OfCluster, Host as OfHost, Kind};
 use envoy_types::pb::envoy::r#type::metadata::v3::{MetadataKey, MetadataKind};
+use envoy_types::pb::google::protobuf::UInt32Value;
 use serde::Serialize;
 use sluice_model::{ClientTlsMode, CompliancePolicy, HBONE_PORT, MeshConfig, Text};
 
-use super::ClusterSettings;
 use super::draft::{Draft, explicit};
 use super::traffic_policy::unlimited;
 use super::transport_socket::{RAW_BUFFER, by_tls_mode, plain_match, raw_buffer};
+use super::{ClusterSettings, ClusterSwitches};
 use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
@@ -54,20 +55,34 @@ pub struct HboneSettings {
     pub idle_timeout: Option<Duration>,
     /// Accepted trust domains of the peer: that of the mesh, then its aliases.
     pub trust_domains: Vec<Text>,
+    /// Initial window of streams in bytes, 0 for the default of Envoy.
+    stream_window: u32,
+    /// Initial window of connections in bytes, 0 for the default of Envoy.
+    connection_window: u32,
 }
 
 impl HboneSettings {
-    /// Settings from `MeshConfig`.
+    /// Settings from `MeshConfig` and the options of the server.
     #[must_use]
-    pub fn new(mesh: &MeshConfig) -> Self {
-        let mut trust_domains = vec![mesh.trust_domain.clone()];
-        for alias in &mesh.trust_domain_aliases {
-            if !trust_domains.contains(alias) {
-                trust_domains.push(alias.clone());
-            }
+    pub fn new(mesh: &MeshConfig, switches: ClusterSwitches) -> Self {
+        Self {
+            idle_timeout: mesh.hbone_idle_timeout,
+            trust_domains: tunnel_trust_domains(mesh),
+            stream_window: switches.hbone_stream_window,
+            connection_window: switches.hbone_connection_window,
         }
-        Self { idle_timeout: mesh.hbone_idle_timeout, trust_domains }
     }
+}
+
+/// The accepted trust domains of the peers of tunnels: that of the mesh, then its aliases.
+pub(crate) fn tunnel_trust_domains(mesh: &MeshConfig) -> Vec<Text> {
+    let mut trust_domains = vec![mesh.trust_domain.clone()];
+    for alias in &mesh.trust_domain_aliases {
+        if !trust_domains.contains(alias) {
+            trust_domains.push(alias.clone());
+        }
+    }
+    trust_domains
 }
 
 /// The cluster behind the internal listener: to the proxy of the destination, or to the waypoint in the metadata.
@@ -131,10 +146,16 @@ pub(super) fn connect_options(hbone: &HboneSettings) -> HttpProtocolOptions {
         }),
         upstream_protocol_options: Some(explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions {
             allow_connect: true,
+            initial_stream_window_size: window(hbone.stream_window),
+            initial_connection_window_size: window(hbone.connection_window),
             ..Http2ProtocolOptions::default()
         }))),
         ..HttpProtocolOptions::default()
     }
+}
+
+fn window(bytes: u32) -> Option<UInt32Value> {
+    (bytes > 0).then(|| uint32(bytes))
 }
 
 /// Mutual TLS of HBONE with the mesh certificate, which accepts any identity of the trust domains, or with the prefix

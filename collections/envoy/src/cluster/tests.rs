@@ -6,6 +6,8 @@ use envoy_types::pb::envoy::config::core::v3::TransportSocket;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::UpstreamProtocolOptions;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
 use prost::Message;
 use sluice_model::{
     ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, EnvoyExtensions, MeshConfig, Protocol, Proxy,
@@ -13,8 +15,8 @@ use sluice_model::{
 };
 
 use super::{
-    ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_connect_originate, build_outbound,
-    build_passthrough,
+    ClusterProfile, ClusterSettings, ClusterSwitches, HboneSettings, OutboundInputs, build_connect_originate,
+    build_outbound, build_passthrough,
 };
 
 fn service() -> Service {
@@ -161,17 +163,54 @@ fn compliance_policy_limits_every_cluster_with_tls() {
         assert_eq!(versions(cluster.transport_socket.unwrap()), only_12, "{mode:?}");
     }
     // Without a policy, tunnels use only TLS 1.3.
-    let tunnel = build_connect_originate(&settings, &HboneSettings::new(&MeshConfig::default()));
+    let tunnel =
+        build_connect_originate(&settings, &HboneSettings::new(&MeshConfig::default(), ClusterSwitches::default()));
     assert_eq!(versions(tunnel.transport_socket.unwrap()), only_12);
 }
 
 #[test]
 fn circuit_breakers_count_what_remains_if_the_server_says_so() {
     let tracked = |tracks_remaining| {
-        let switches = super::ClusterSwitches { tracks_remaining, ..Default::default() };
+        let switches = ClusterSwitches { tracks_remaining, ..Default::default() };
         let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
         let clusters = build_with(&settings, &service(), None, &ClusterProfile::default(), false);
         clusters[0].circuit_breakers.as_ref().expect("thresholds").thresholds[0].track_remaining
     };
     assert!(!tracked(false) && tracked(true));
+}
+
+#[test]
+fn alpn_of_the_metadata_exchange_is_offered_unless_the_server_says_otherwise() {
+    let offered = |peer_exchange| {
+        let switches = ClusterSwitches { peer_exchange, ..ClusterSwitches::default() };
+        let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
+        let tls = ClientTls { mode: ClientTlsMode::IstioMutual, ..ClientTls::default() };
+        let rule = DestinationRule {
+            host: "cart.shop.svc.cluster.local".into(),
+            traffic_policy: Some(TrafficPolicy { tls: Some(tls), ..TrafficPolicy::default() }),
+            ..DestinationRule::default()
+        };
+        let cluster = build_with(&settings, &service(), Some(&rule), &ClusterProfile::default(), false).remove(0);
+        let Some(ConfigType::TypedConfig(config)) = cluster.transport_socket.unwrap().config_type else { panic!() };
+        UpstreamTlsContext::decode(config.value.as_slice()).unwrap().common_tls_context.unwrap().alpn_protocols
+    };
+    assert_eq!(offered(true), ["istio-peer-exchange", "istio"]);
+    assert_eq!(offered(false), ["istio"]);
+}
+
+#[test]
+fn windows_of_tunnels_are_those_of_the_server() {
+    let windows = |hbone_stream_window, hbone_connection_window| {
+        let switches = ClusterSwitches { hbone_stream_window, hbone_connection_window, ..ClusterSwitches::default() };
+        let hbone = HboneSettings::new(&MeshConfig::default(), switches);
+        let options = super::hbone::connect_options(&hbone);
+        let Some(UpstreamProtocolOptions::ExplicitHttpConfig(explicit)) = options.upstream_protocol_options else {
+            panic!()
+        };
+        let Some(ProtocolConfig::Http2ProtocolOptions(http2)) = explicit.protocol_config else { panic!() };
+        let bytes = |window: Option<envoy_types::pb::google::protobuf::UInt32Value>| window.map(|window| window.value);
+        (bytes(http2.initial_stream_window_size), bytes(http2.initial_connection_window_size))
+    };
+    assert_eq!(windows(0, 0), (None, None));
+    assert_eq!(windows(65_536, 131_072), (Some(65_536), Some(131_072)));
 }

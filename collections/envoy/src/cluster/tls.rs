@@ -182,7 +182,7 @@ fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option
     }
     let mut context = match tls.mode {
         ClientTlsMode::Disable => None,
-        ClientTlsMode::IstioMutual => Some(istio_mutual(draft, tls)),
+        ClientTlsMode::IstioMutual => Some(istio_mutual(draft, inputs.settings, tls)),
         ClientTlsMode::Simple => user_tls(draft, inputs, tls, false),
         ClientTlsMode::Mutual => user_tls(draft, inputs, tls, true),
     };
@@ -192,14 +192,13 @@ fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option
     context
 }
 
-fn istio_mutual(draft: &mut Draft, tls: &ClientTls) -> UpstreamTlsContext {
+fn istio_mutual(draft: &mut Draft, settings: &ClusterSettings, tls: &ClientTls) -> UpstreamTlsContext {
     let mut common = common_context();
     common.tls_certificate_sds_secret_configs.push(agent_secret(WORKLOAD_CERTIFICATE));
     common.validation_context_type = Some(verified_by(agent_secret(MESH_ROOTS), &tls.subject_alt_names, ""));
-    common.alpn_protocols = vec![PEER_EXCHANGE.to_owned(), ISTIO.to_owned()];
-    if draft.speaks_http2() {
-        common.alpn_protocols.push("h2".to_owned());
-    }
+    let exchange = settings.switches.peer_exchange.then_some(PEER_EXCHANGE);
+    let http2 = draft.speaks_http2().then_some("h2");
+    common.alpn_protocols = exchange.into_iter().chain([ISTIO]).chain(http2).map(str::to_owned).collect();
     let sni = if tls.sni.is_empty() && !draft.dynamic_dns { draft.cluster.name.clone() } else { tls.sni.to_string() };
     if draft.dynamic_dns {
         set_auto_sni(draft, tls);

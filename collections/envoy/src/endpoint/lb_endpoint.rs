@@ -16,9 +16,6 @@ use crate::name::CONNECT_ORIGINATE;
 use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone};
 use crate::wire::{string_value, structure, uint32};
 
-/// Label that marks an endpoint as draining.
-const DRAINING_LABEL: &str = "istio.io/draining";
-
 /// Whether the client uses an endpoint. `unhealthy`: also one that is not ready.
 pub(super) fn is_usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -> bool {
     let (service, client) = (inputs.service, inputs.client);
@@ -41,7 +38,7 @@ pub(super) fn is_usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhe
     if !visible(client, endpoint) {
         return false;
     }
-    match health(endpoint) {
+    match health(inputs, endpoint) {
         Health::Unknown | Health::Healthy => true,
         Health::Unhealthy => unhealthy,
         Health::Terminating => false,
@@ -54,14 +51,14 @@ fn visible(client: &EndpointClient, endpoint: &Endpoint) -> bool {
     client.network_view.is_empty() || endpoint.network.is_empty() || client.network_view.contains(&endpoint.network)
 }
 
-fn health(endpoint: &Endpoint) -> Health {
-    let drained = endpoint.labels.get(DRAINING_LABEL).is_some_and(|value| !value.is_empty());
+fn health(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint) -> Health {
+    let drained = inputs.settings.sessions.is_draining(&endpoint.labels);
     if drained && endpoint.health != Health::Terminating { Health::Draining } else { endpoint.health }
 }
 
 /// The message of an endpoint.
 pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -> LbEndpoint {
-    let status = health_status(endpoint);
+    let status = health_status(inputs, endpoint);
     let settings = inputs.settings;
     let waypoint = inputs.client.waypoint;
     if (settings.sends_hbone || waypoint)
@@ -94,8 +91,8 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
     }
 }
 
-fn health_status(endpoint: &Endpoint) -> HealthStatus {
-    match health(endpoint) {
+fn health_status(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint) -> HealthStatus {
+    match health(inputs, endpoint) {
         Health::Unknown => HealthStatus::Unknown,
         Health::Healthy => HealthStatus::Healthy,
         Health::Unhealthy => HealthStatus::Unhealthy,
@@ -112,11 +109,12 @@ struct Tunnel<'a> {
 }
 
 /// An instance of a waypoint, which ends the tunnel of connections to a service at `local`.
-pub(super) fn through_waypoint(endpoint: &Endpoint, local: &str) -> LbEndpoint {
+pub(super) fn through_waypoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, local: &str) -> LbEndpoint {
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
     let waypoint = join_port(first, endpoint.port);
     let tunnel = Tunnel { local, waypoint: Some(&waypoint) };
-    over_hbone(endpoint, health_status(endpoint), &tunnel, metadata::metadata(endpoint, false), Some(by_hbone()))
+    let metadata = metadata::metadata(endpoint, false);
+    over_hbone(endpoint, health_status(inputs, endpoint), &tunnel, metadata, Some(by_hbone()))
 }
 
 /// An endpoint behind the internal listener for HBONE. The transport socket is selected by `matched`, if the cluster

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_model::{
     DestinationRule, Endpoint, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb, MeshConfig,
-    NetworkGateway, OutlierDetection, PortTrafficPolicy, Protocol, Service, ServicePort, Subset, Text, TlsMode,
-    TrafficDistribution, TrafficPolicy,
+    NetworkGateway, OutlierDetection, PortTrafficPolicy, Protocol, Service, ServicePort, SessionLabels, Subset, Text,
+    TlsMode, TrafficDistribution, TrafficPolicy,
 };
 
 use super::{
@@ -351,4 +351,16 @@ fn endpoints_that_are_not_ready_are_sent_as_the_server_says() {
     assert!(sent(false, true, None) && !sent(false, true, Some(&with_panic_routing)));
     assert!(!sent(false, false, None));
     assert!(sent(true, false, None) && sent(true, false, Some(&with_panic_routing)));
+}
+
+#[test]
+fn label_of_draining_endpoints_is_that_of_the_server() {
+    let draining = Endpoint { labels: [("leaving".into(), "yes".into())].into(), ..endpoint("10.0.0.1", "a/1", "") };
+    let sent = |label: &str| {
+        let sessions = SessionLabels { draining: label.into(), ..SessionLabels::default() };
+        let settings = ClusterSettings::new(&MeshConfig::default(), false).with_sessions(&sessions);
+        let found = assign_to(&EndpointClient::default(), &settings, None, std::slice::from_ref(&draining), &[]);
+        found.endpoints.iter().any(|group| !group.lb_endpoints.is_empty())
+    };
+    assert!(!sent("leaving") && sent("istio.io/draining") && sent(""));
 }

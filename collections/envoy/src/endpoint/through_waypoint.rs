@@ -45,7 +45,7 @@ pub fn build_assignment_through_waypoints(
             // Waypoints accept virtual addresses only.
             let Some(address) = inputs.service.addresses_for(&endpoint.cluster).first() else { continue };
             let local = join_port(address, u32::from(inputs.port.port));
-            let message = lb_endpoint::through_waypoint(&endpoint, &local);
+            let message = lb_endpoint::through_waypoint(inputs, &endpoint, &local);
             part.push(inputs, &rules, &endpoint, (message, scale));
         }
     }

@@ -39,9 +39,9 @@ pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain)
         tracing,
         http_protocol_options: http1_options(settings, chain),
         access_log: http_access_logs(settings, chain.class),
-        use_remote_address: Some(boolean(chain.use_remote_address)),
+        use_remote_address: Some(boolean(uses_remote_address(settings, chain))),
         stream_idle_timeout: Some(duration(Duration::ZERO)),
-        proxy_100_continue: true,
+        proxy_100_continue: settings.switches.continue_responses,
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..UpgradeConfig::default() }],
         request_id_extension: Some(request_id(sample_by_request_id)),
         common_http_protocol_options: settings.profile.idle_timeout.map(|timeout| HttpProtocolOptions {
@@ -70,6 +70,12 @@ pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain)
         apply_connection_settings(&mut manager, &connection);
     }
     manager
+}
+
+/// Whether the remote address is the address of the client. An HTTP proxy keeps what its client states.
+fn uses_remote_address(settings: &ListenerSettings, chain: &HttpChain) -> bool {
+    let of_sidecar = chain.class == ListenerClass::Outbound && !chain.forward_proxy;
+    chain.use_remote_address || of_sidecar && settings.switches.sidecar_remote_address
 }
 
 /// Keepalive of tunnels, as of ztunnel: the interval of pings, and the time limit of the answer.

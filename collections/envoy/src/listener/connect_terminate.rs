@@ -16,7 +16,7 @@ use sluice_model::HBONE_PORT;
 use super::address::{additional, wildcards};
 use super::outbound::exact_balance;
 use crate::address::address;
-use crate::cluster::{HboneSettings, mutual_tls};
+use crate::cluster::{mutual_tls, tunnel_trust_domains};
 use crate::filter::{build_tunnel_manager, hcm_filter, listener_access_log, router, waypoint_peer_metadata};
 use crate::filter_config::http_filter;
 use crate::filter_state::{
@@ -36,7 +36,7 @@ pub(super) const CONNECT_AUTHORITY_FILTER: &str = "connect_authority";
 pub fn build_connect_terminate(settings: &ListenerSettings) -> Listener {
     let trust_domains = match settings.security.any_trust_domain {
         true => Vec::new(),
-        false => HboneSettings::new(&settings.mesh).trust_domains,
+        false => tunnel_trust_domains(&settings.mesh),
     };
     let tls = DownstreamTlsContext {
         common_tls_context: Some(mutual_tls(settings.security.compliance, &trust_domains, None)),

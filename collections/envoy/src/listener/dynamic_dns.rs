@@ -41,7 +41,7 @@ pub(super) fn allow_any_filter(settings: &ListenerSettings) -> HttpFilter {
         dns_proxy: settings.profile.dns_proxy.clone(),
         ..ClusterProfile::default()
     };
-    filter(allow_any_dns_cache(&profile, settings.dual_stack))
+    filter(allow_any_dns_cache(&profile, settings.dual_stack, settings.switches.dns_cache_hosts))
 }
 
 fn filter(cache: DnsCacheConfig) -> HttpFilter {

@@ -12,7 +12,6 @@ use serde::Serialize;
 use sluice_model::{MeshConfig, Text, TlsVersion};
 
 use super::server_tls::{certificate, roots};
-use crate::alpn::PEER_EXCHANGE;
 use crate::compliance::enforce;
 use crate::listener_settings::ListenerSettings;
 use crate::string_match::in_trust_domain;
@@ -59,7 +58,7 @@ const CIPHER_SUITES: [&str; 6] = [
 
 /// TLS context that requires a certificate of the mesh, for HTTP or TCP.
 pub(super) fn mesh_tls(settings: &ListenerSettings, http: bool) -> TransportSocket {
-    let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &[PEER_EXCHANGE, "h2", "http/1.1"] };
+    let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { settings.switches.tcp_protocols() };
     let mesh_mtls = settings.mesh.mesh_mtls.clone().unwrap_or_default();
     let cipher_suites = if mesh_mtls.cipher_suites.is_empty() {
         CIPHER_SUITES.map(str::to_owned).to_vec()

@@ -12,7 +12,6 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use sluice_model::{ProviderKind, ServerTls, ServerTlsMode, Text, TlsProtocol, TlsVersion, is_cipher_suite};
 
-use crate::alpn::PEER_EXCHANGE;
 use crate::compliance::enforce;
 use crate::listener_settings::ListenerSettings;
 use crate::proxy_metadata::CertificateFiles;
@@ -42,7 +41,7 @@ pub(super) fn server_tls(settings: &ListenerSettings, tls: &ServerTls, carries: 
     let validates = requires || tls.mode == ServerTlsMode::OptionalMutual;
     let protocols: &[&str] = match carries {
         // Peers in the mesh may exchange metadata before the first byte.
-        TlsPayload::Bytes if tls.mode == ServerTlsMode::IstioMutual => &[PEER_EXCHANGE, "h2", "http/1.1"],
+        TlsPayload::Bytes if tls.mode == ServerTlsMode::IstioMutual => settings.switches.tcp_protocols(),
         TlsPayload::Bytes | TlsPayload::Http => &["h2", "http/1.1"],
         TlsPayload::Http3 => &["h3"],
     };

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType as SocketConfig;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, Listener, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use prost::Message;
 use sluice_model::{MeshConfig, Protocol, Resolution, ServerTls, Service, ServicePort, Text};
 
@@ -254,4 +256,25 @@ fn connections_of_an_event_and_handshakes_are_limited_as_the_server_says() {
     assert_eq!(limits(1, 15), (Some(1), Some(15)));
     assert_eq!(limits(5, 7), (Some(5), Some(7)));
     assert_eq!(limits(0, 0), (None, None));
+}
+
+#[test]
+fn headers_and_alpn_follow_the_switches_of_the_server() {
+    let of = |switches| {
+        let settings = ListenerSettings { switches, ..settings() };
+        let listener = build(&settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]);
+        let http = manager(&listener.filter_chains[0].filters).unwrap();
+        let remote = http.use_remote_address.is_some_and(|uses| uses.value);
+        let Some(SocketConfig::TypedConfig(config)) = mtls::mesh_tls(&settings, false).config_type else { panic!() };
+        let tls = DownstreamTlsContext::decode(config.value.as_slice()).unwrap().common_tls_context.unwrap();
+        (http.proxy_100_continue, remote, tls.alpn_protocols.len())
+    };
+    assert_eq!(of(ListenerSwitches::default()), (true, false, 3));
+    let other = ListenerSwitches {
+        continue_responses: false,
+        sidecar_remote_address: true,
+        peer_exchange: false,
+        ..ListenerSwitches::default()
+    };
+    assert_eq!(of(other), (false, true, 2));
 }

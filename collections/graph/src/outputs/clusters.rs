@@ -180,8 +180,9 @@ fn derive_fixed<'s>(
 ) -> Collection<'s, ResourceKey, Resource> {
     let profiles = derive_envoy_profiles(inputs.proxies, "cluster_profiles", FixedProfile::of);
     let outbound = inputs.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
-    let hbone = inputs.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
-    let ambient = inputs.waypoints.is_some();
+    let switches = inputs.options.clusters;
+    let hbone = inputs.mesh.map("hbone_settings", move |(), mesh| HboneSettings::new(mesh, switches));
+    let receives = inputs.options.sidecars_receive_hbone();
     profiles.derive_many("clusters/fixed", |deps| {
         let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
         move |cx, fixed, ()| {
@@ -200,7 +201,7 @@ fn derive_fixed<'s>(
             if sends && let Some(hbone) = cx.get(&hbone, &()) {
                 clusters.push(build_connect_originate(&settings, &hbone));
             }
-            if ambient && profile.receives_hbone {
+            if receives && profile.receives_hbone {
                 clusters.push(build_main_internal(&settings, profile));
             }
             if profile.credential_socket {

@@ -71,7 +71,7 @@ pub(crate) fn derive_proxy_workloads<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     targets: &Collection<'s, ProxyKey, Vec<ServiceTarget>>,
     labels: &Collection<'s, (), SelectedLabels>,
-    ambient: bool,
+    receives: bool,
 ) -> Collection<'s, ProxyKey, Workload> {
     proxies.derive("proxy_workloads", |deps| {
         let (targets, labels) = (deps.on(targets), deps.on(labels));
@@ -85,7 +85,7 @@ pub(crate) fn derive_proxy_workloads<'s>(
                 labels,
                 targets,
                 sidecar: WorkloadSidecar::of(proxy),
-                hbone_addresses: if ambient && receives_hbone(proxy) { proxy.ips.clone() } else { Vec::new() },
+                hbone_addresses: if receives && receives_hbone(proxy) { proxy.ips.clone() } else { Vec::new() },
             })
         }
     })

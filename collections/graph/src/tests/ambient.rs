@@ -309,6 +309,11 @@ fn replicas_that_receive_hbone_have_listeners_of_their_own() {
     mesh.connect(replica("shell-5", "unknown", "true"));
     assert_eq!(inbound_listeners(&mut mesh), ["+virtualInbound"], "no tunnel leads to any address");
 
+    let options = AmbientOptions { deaf_sidecars: true, ..AmbientOptions::default() };
+    let mut deaf = TestGraph::with(GraphOptions { ambient: Some(options), ..GraphOptions::default() }, REEF);
+    deaf.connect(replica("shell-1", "10.9.0.1", "true"));
+    assert_eq!(inbound_listeners(&mut deaf), ["+virtualInbound"]);
+
     mesh.apply(
         "{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: one, namespace: reef}, \
          spec: {action: DENY, rules: [{from: [{source: {namespaces: [pond]}}]}]}}",

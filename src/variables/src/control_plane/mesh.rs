@@ -116,6 +116,31 @@ pub(super) const PROXIES: &[Variable] = &[
         "true",
         "Circuit breakers do not count what remains before they open",
     ),
+    followed("ENABLE_100_CONTINUE_HEADERS", Bool, "true", "Proxies forward responses with status 100"),
+    followed(
+        "PILOT_SIDECAR_USE_REMOTE_ADDRESS",
+        Bool,
+        "false",
+        "Sidecars append the address of the application to X-Forwarded-For",
+    ),
+    followed(
+        "PILOT_DISABLE_MX_ALPN",
+        Bool,
+        "false",
+        "TLS in the mesh does not have the ALPN of the metadata exchange, so that TCP has no metadata of its peer",
+    ),
+    followed(
+        "PILOT_DRAINING_LABEL",
+        Text,
+        "istio.io/draining",
+        "Label of workloads that receive requests of persistent sessions only; empty disables it",
+    ),
+    followed(
+        "PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS",
+        Number,
+        "1024",
+        "Number of hosts in the DNS cache of sidecars with ALLOW_ANY_DYNAMIC_DNS",
+    ),
     followed(
         "MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP",
         Number,
@@ -295,6 +320,24 @@ pub(super) const AMBIENT: &[Variable] = &[
         Bool,
         "false",
         "ztunnel receives dry-run authorization policies",
+    ),
+    followed(
+        "PILOT_ENABLE_SIDECAR_LISTENING_HBONE",
+        Bool,
+        "true",
+        "In ambient mode, sidecars with ENABLE_HBONE in their metadata receive HBONE",
+    ),
+    followed(
+        "PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE",
+        Number,
+        "0",
+        "Initial window of the streams of HBONE connections in bytes; 0 is the default of Envoy",
+    ),
+    followed(
+        "PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE",
+        Number,
+        "0",
+        "Initial window of HBONE connections in bytes; 0 is the default of Envoy",
     ),
     followed(
         "ENABLE_INGRESS_WAYPOINT_ROUTING",

@@ -5,7 +5,6 @@ use crate::{Variable, default_only, no_effect};
 
 /// Switches of configuration that `sluiced` always builds in one way: the way of Istio's default.
 pub(super) const PROXIES: &[Variable] = &[
-    default_only("ENABLE_100_CONTINUE_HEADERS", Bool, "true", "proxies forward responses with status 100"),
     default_only(
         "ENABLE_ENHANCED_DESTINATIONRULE_MERGE",
         Bool,
@@ -44,19 +43,11 @@ pub(super) const PROXIES: &[Variable] = &[
         "endpoints outside of the mesh have no canonical service",
     ),
     default_only(
-        "PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS",
-        Number,
-        "1024",
-        "the size of the DNS cache of ALLOW_ANY_DYNAMIC_DNS is fixed",
-    ),
-    default_only(
         "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE",
         Bool,
         "false",
         "ingress listeners of a Sidecar replace those of its services",
     ),
-    default_only("PILOT_DISABLE_MX_ALPN", Bool, "false", "TLS of proxies has the ALPN of the metadata exchange"),
-    default_only("PILOT_DRAINING_LABEL", Text, "istio.io/draining", "the label of draining endpoints is fixed"),
     default_only(
         "PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN",
         Bool,
@@ -92,12 +83,6 @@ pub(super) const PROXIES: &[Variable] = &[
     ),
     default_only("PILOT_ENDPOINT_TELEMETRY_LABEL", Bool, "true", "telemetry needs the metadata of endpoints"),
     default_only("PILOT_MX_ADDITIONAL_LABELS", List, "", "the labels of the metadata exchange are fixed"),
-    default_only(
-        "PILOT_SIDECAR_USE_REMOTE_ADDRESS",
-        Bool,
-        "false",
-        "sidecars do not append the address of the client to X-Forwarded-For",
-    ),
     default_only("PILOT_UNIFIED_SIDECAR_SCOPE", Bool, "true", "there is one implementation of Sidecars"),
     default_only(
         "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES",
@@ -140,20 +125,7 @@ pub(super) const FEATURES: &[Variable] = &[
         "false",
         "policies with a selector do not apply to waypoints",
     ),
-    default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "false", "waypoints are served with PILOT_ENABLE_AMBIENT"),
-    default_only("PILOT_ENABLE_SIDECAR_LISTENING_HBONE", Bool, "false", "sidecars do not receive HBONE"),
-    default_only(
-        "PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE",
-        Number,
-        "0",
-        "the windows of HBONE connections have the default of Envoy",
-    ),
-    default_only(
-        "PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE",
-        Number,
-        "0",
-        "the windows of HBONE connections have the default of Envoy",
-    ),
+    default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "true", "waypoints are served with PILOT_ENABLE_AMBIENT"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
     default_only("ENABLE_MCS_AUTO_EXPORT", Bool, "false", "ServiceExports are not written"),
     default_only("ENABLE_MCS_CLUSTER_LOCAL", Bool, "false", "ServiceExports and ServiceImports are not read"),

@@ -6,6 +6,12 @@ use crate::{Variable, followed};
 /// Load.
 pub(super) const LOAD: &[Variable] = &[
     followed(
+        "SLUICE_IGNORE_UNSUPPORTED_VARIABLES",
+        Bool,
+        "false",
+        "Start although a variable has a value that is not supported: its default is used, and a warning is logged",
+    ),
+    followed(
         "PILOT_PUSH_THROTTLE",
         Number,
         "two for each CPU",

@@ -58,7 +58,8 @@ pub(super) fn derive_waypoints<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
 ) -> [Collection<'s, ResourceKey, Resource>; 2] {
-    let hbone = inputs.mesh.map("waypoints/hbone-settings", |(), mesh| HboneSettings::new(mesh));
+    let switches = inputs.switches;
+    let hbone = inputs.mesh.map("waypoints/hbone-settings", move |(), mesh| HboneSettings::new(mesh, switches));
     let profiles = inputs.waypoints.proxies.derive("waypoints/cluster-profiles-of-proxies", |deps| {
         let proxies = deps.on(inputs.proxies);
         move |cx, key, waypoint: &Router| {

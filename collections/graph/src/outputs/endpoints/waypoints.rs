@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps, Index};
-use sluice_envoy::cluster::{ClusterSettings, uses_eds, vip_cluster_names};
+use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_model::{
     DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Service,
@@ -64,6 +64,8 @@ pub(crate) fn derive_settings<'s>(
 /// Inputs of the derivation of clusters and endpoint assignments of waypoints.
 #[derive(Clone)]
 pub(crate) struct WaypointOutputInputs<'a, 's> {
+    /// Options of the server that change clusters.
+    pub(crate) switches: ClusterSwitches,
     /// Settings of the mesh for waypoints: one record.
     pub(crate) settings: Collection<'s, (), ClusterSettings>,
     /// The mesh config: one record.
