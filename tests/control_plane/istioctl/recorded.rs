@@ -20,9 +20,10 @@ const RECORDED: &str = include_str!("recorded.json");
 const MISSING_PAGES: [&str; 4] = ["adsz?push=true", "cachez?clear=true", "cachez?sizes=true", "force_disconnect"];
 
 /// Pages that only Sluice has.
-const OWN_PAGES: [&str; 14] = [
+const OWN_PAGES: [&str; 15] = [
     "authorization",
     "collections",
+    "config_sources",
     "describe",
     "epochs",
     "frontier",
