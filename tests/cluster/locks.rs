@@ -110,7 +110,8 @@ async fn write_as_istiod(
             cluster.apply(&object).await?;
             writes += 1;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        // Until then, the watch has reported a write of sluiced. One that is never seen is repeated much later.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(writes)
 }
