@@ -25,9 +25,6 @@ use sluice_sources::kube::{RemoteOptions, WatchStates};
 use sluice_webhook::NativeSidecars;
 use sluice_xds::{ProxyLimits, ServerOptions, StreamLimits};
 
-/// Service account of the control plane, unless `SERVICE_ACCOUNT` has another name.
-const DEFAULT_SERVICE_ACCOUNT: &str = "istiod";
-
 pub(super) fn graph_options(config: &Config) -> GraphOptions {
     GraphOptions {
         cluster: config.identity.cluster.clone(),
@@ -347,9 +344,7 @@ pub(super) fn source_node(config: &Config) -> SourceNode {
 
 /// The identity of this control plane in a trust domain.
 pub(super) fn own_identity(config: &Config, trust_domain: &str) -> Identity {
-    let account = (config.sources.variable)("SERVICE_ACCOUNT").filter(|account| !account.is_empty());
-    let account = account.unwrap_or_else(|| DEFAULT_SERVICE_ACCOUNT.to_owned());
-    Identity::new(trust_domain, config.identity.namespace.clone(), account)
+    Identity::new(trust_domain, config.identity.namespace.clone(), config.identity.service_account.clone())
 }
 
 pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {

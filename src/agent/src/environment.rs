@@ -68,10 +68,11 @@ impl Environment {
     /// Warnings for variables that are set and have no effect, and for misspelt names.
     ///
     /// # Errors
-    /// A variable has another value than the supported one.
+    /// A variable has another value than the supported one, and such values are not ignored.
     pub(crate) fn not_followed(&self) -> Result<Vec<String>> {
         let values: Vec<_> = self.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        match agent_refusal(&values) {
+        let ignores = self.flag("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", false);
+        match agent_refusal(&values).filter(|_| !ignores) {
             Some(reason) => bail!(reason),
             None => Ok(agent_warnings(&values)),
         }
@@ -109,6 +110,8 @@ mod tests {
         let set = [("PKCS8_KEY", "false"), ("TRUST_DOMAIN", "a"), ("PATH", "/bin")];
         let warnings = environment(&set).not_followed().expect("all are supported");
         assert!(warnings.len() == 1 && warnings[0].starts_with("variable PKCS8_KEY=\"false\""), "{warnings:?}");
+        let ignored = [("PEER_METADATA_DISCOVERY", "true"), ("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", "true")];
+        assert_eq!(environment(&ignored).not_followed().expect("the default is used").len(), 1);
         let refused = environment(&[("PEER_METADATA_DISCOVERY", "true")]).not_followed().expect_err("not supported");
         assert!(refused.to_string().starts_with("variable PEER_METADATA_DISCOVERY=\"true\""), "{refused}");
     }

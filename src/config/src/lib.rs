@@ -62,6 +62,8 @@ pub struct Config {
     pub traces: Option<TraceSettings>,
     /// Profiles of the process are served.
     pub profiles: bool,
+    /// Values of variables that are not supported are warnings (`SLUICE_IGNORE_UNSUPPORTED_VARIABLES`).
+    pub ignores_unsupported: bool,
     /// Warnings about settings. They are logged when the log has started.
     pub warnings: Vec<String>,
 }
@@ -109,6 +111,8 @@ pub struct ControlPlaneIdentity {
     pub namespace: Text,
     /// Name of its pod; empty outside Kubernetes.
     pub pod_name: Text,
+    /// Its service account (`SERVICE_ACCOUNT`).
+    pub service_account: Text,
     /// Its revision; `default` unless set.
     pub revision: Text,
     /// The revision whose configuration is read (label `istio.io/rev`): the revision of the control plane if it is set, else configuration of all revisions.
@@ -210,9 +214,11 @@ impl Config {
         }
         let aliases = args.cluster_aliases.iter().filter(|pair| !pair.is_empty());
         let cluster_aliases = aliases.map(|pair| parse_pair("--clusterAliases", pair)).collect::<Result<_, _>>()?;
+        let mut variables = Variables::new(&variable);
         let identity = ControlPlaneIdentity {
             namespace: if args.namespace.is_empty() { "istio-system".into() } else { args.namespace.into() },
             pod_name: args.pod_name.into(),
+            service_account: variables.text_or("SERVICE_ACCOUNT", "istiod").into(),
             read_revision: args.revision.as_str().into(),
             revision: if args.revision.is_empty() { "default".into() } else { args.revision.into() },
             domain: args.domain.into(),
@@ -220,7 +226,6 @@ impl Config {
             cluster_aliases,
         };
         let (proxy_limits, namespace_limits, profiles) = (args.proxy_limits, args.namespace_limits, args.profile);
-        let mut variables = Variables::new(&variable);
         let security = SecurityConfig::new(&security_args, &mut variables)?;
         let features = Features::read(&mut variables, &mut warnings);
         sources.shared_mesh_config = variables.text("SHARED_MESH_CONFIG").map(Text::from);
@@ -231,6 +236,7 @@ impl Config {
                 None
             }
         };
+        let ignores_unsupported = variables.flag("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", false);
         variables.finish()?;
         Ok(Self {
             sources,
@@ -245,6 +251,7 @@ impl Config {
             features,
             traces,
             profiles,
+            ignores_unsupported,
             warnings,
         })
     }
@@ -261,9 +268,10 @@ impl Config {
     /// Adds warnings for variables that are set and have no effect, such as misspelt ones.
     ///
     /// # Errors
-    /// A variable of istiod has another value than the supported one.
+    /// A variable of istiod has another value than the supported one, and such values are not ignored.
     pub fn check_environment(mut self, environment: &[(String, String)]) -> Result<Self, ConfigError> {
-        if let Some(reason) = sluice_variables::control_plane_refusal(environment) {
+        let refusal = sluice_variables::control_plane_refusal(environment);
+        if let Some(reason) = refusal.filter(|_| !self.ignores_unsupported) {
             return Err(ConfigError { flag: "environment", reason });
         }
         self.warnings.extend(sluice_variables::control_plane_warnings(environment));

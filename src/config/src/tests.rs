@@ -192,6 +192,12 @@ fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
         config.is_err_and(|error| error.to_string().starts_with(&format!("environment: variable {name}={value:?}")))
     };
     assert!(refused("ENABLE_MCS_HOST", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false"));
+    let environment = [("ENABLE_MCS_HOST", "true"), ("PILOT_MX_ADDITIONAL_LABELS", "team")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let ignoring = read(&[("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", "true")]);
+    let warnings = ignoring.warnings.len();
+    let ignoring = ignoring.check_environment(&environment).expect("the defaults are used");
+    assert_eq!(ignoring.warnings.len(), warnings + 2);
     assert!(!refused("ENABLE_MCS_HOST", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"), "the supported value");
 }
 
@@ -374,10 +380,8 @@ fn every_listed_variable_is_read() {
         });
         read.expect("a configuration");
     }
-    // These are read elsewhere: by the Kubernetes client, by sources of configuration, and by the check of the environment.
-    for name in ["KUBERNETES_SERVICE_HOST", "SERVICE_ACCOUNT", "SLUICE_IGNORE_UNSUPPORTED_VARIABLES"] {
-        asked.borrow_mut().insert(name.to_owned());
-    }
+    // The Kubernetes client reads this one.
+    asked.borrow_mut().insert("KUBERNETES_SERVICE_HOST".to_owned());
     let listed = |state: State| sluice_variables::all(CONTROL_PLANE).filter(move |variable| variable.state == state);
     let followed: BTreeSet<String> = listed(State::Followed).map(|variable| variable.name.to_owned()).collect();
     assert_eq!(followed, asked.into_inner());

@@ -24,13 +24,13 @@ const MULTI_NETWORK: &str = "AMBIENT_ENABLE_MULTI_NETWORK";
 /// Starts with the supported values instead of those that are not supported.
 const IGNORE_UNSUPPORTED: &str = "SLUICE_IGNORE_UNSUPPORTED_VARIABLES";
 
-/// Why `sluiced` does not start in this environment, if it does not.
+/// Why `sluiced` does not start in this environment, unless `SLUICE_IGNORE_UNSUPPORTED_VARIABLES` is true; `None` if it does.
 #[must_use]
 pub fn control_plane_refusal(environment: &[(String, String)]) -> Option<String> {
     refusal(CONTROL_PLANE, environment)
 }
 
-/// Why `sluice-agent` does not start in this environment, if it does not.
+/// Why `sluice-agent` does not start in this environment, unless `SLUICE_IGNORE_UNSUPPORTED_VARIABLES` is true; `None` if it does.
 #[must_use]
 pub fn agent_refusal(environment: &[(String, String)]) -> Option<String> {
     refusal(AGENT, environment)
@@ -39,13 +39,12 @@ pub fn agent_refusal(environment: &[(String, String)]) -> Option<String> {
 /// A value that is not supported would change what proxies receive or what is written, so a program that ignored it would not do
 /// what its user expects.
 fn refusal(groups: &'static [Group], environment: &[(String, String)]) -> Option<String> {
-    if is_true(environment, IGNORE_UNSUPPORTED) {
-        return None;
-    }
-    let mut refused: Vec<String> = environment
-        .iter()
-        .filter(|(name, value)| find(groups, name).is_some_and(|known| is_refused(known, environment, value)))
-        .filter_map(|(name, value)| Some(unsupported(find(groups, name)?, name, value)))
+    let judged = environment.iter().filter_map(|(name, value)| find(groups, name)?.judge(name, value, environment));
+    let mut refused: Vec<String> = judged
+        .filter_map(|judgement| match judgement {
+            Judgement::Unsupported(reason) => Some(reason),
+            Judgement::NoEffect(_) => None,
+        })
         .collect();
     refused.sort();
     (!refused.is_empty()).then(|| {
@@ -53,12 +52,33 @@ fn refusal(groups: &'static [Group], environment: &[(String, String)]) -> Option
     })
 }
 
-/// Whether a value is neither supported nor without an effect.
-fn is_refused(known: &Variable, environment: &[(String, String)], value: &str) -> bool {
-    known.state == State::DefaultOnly
-        && !value.is_empty()
-        && !known.kind.is_same(value, known.default)
-        && missing(known.name, environment).is_none()
+/// What a value of a variable means that is not the one that is used.
+enum Judgement {
+    /// It changes nothing: the reason.
+    NoEffect(String),
+    /// It would change something: the reason why it does not.
+    Unsupported(String),
+}
+
+impl Variable {
+    /// `None` if the value is used, or is the one that is used anyway.
+    fn judge(&self, name: &str, value: &str, environment: &[(String, String)]) -> Option<Judgement> {
+        if value.is_empty() || self.is_read() || self.kind.is_same(value, self.default) {
+            return None;
+        }
+        let set = format!("variable {name}={value:?}");
+        Some(match missing(self.name, environment) {
+            _ if self.state == State::NoEffect => Judgement::NoEffect(format!("{set} has no effect: {}", self.about)),
+            Some(required) => Judgement::NoEffect(format!("{set} has no effect without {required}=true")),
+            None => {
+                let used = match self.default {
+                    "" => "it is ignored".to_owned(),
+                    default => format!("{default:?} is used"),
+                };
+                Judgement::Unsupported(format!("{set} is not supported, {used}: {}", self.about))
+            }
+        })
+    }
 }
 
 /// The variable without which this one has no effect, if it is not set.
@@ -70,14 +90,6 @@ fn missing(name: &str, environment: &[(String, String)]) -> Option<&'static str>
 
 fn is_true(environment: &[(String, String)], name: &str) -> bool {
     environment.iter().any(|(of, value)| of == name && parse_bool(value) == Some(true))
-}
-
-fn unsupported(known: &Variable, name: &str, value: &str) -> String {
-    let used = match known.default {
-        "" => "it is ignored".to_owned(),
-        default => format!("{default:?} is used"),
-    };
-    format!("variable {name}={value:?} is not supported, {used}: {}", known.about)
 }
 
 /// Warnings about the environment of `sluiced`: names and values.
@@ -110,13 +122,8 @@ fn warnings(
     let mut warnings: Vec<String> = Vec::new();
     for (name, value) in environment.iter().filter(|(_, value)| !value.is_empty()) {
         let warning = match find(groups, name) {
-            Some(known) if known.is_read() || known.kind.is_same(value, known.default) => None,
-            Some(known) if known.state == State::NoEffect => {
-                Some(format!("variable {name}={value:?} has no effect: {}", known.about))
-            }
-            Some(known) => Some(match missing(name, environment) {
-                Some(required) => format!("variable {name}={value:?} has no effect without {required}=true"),
-                None => unsupported(known, name, value),
+            Some(known) => known.judge(name, value, environment).map(|judgement| match judgement {
+                Judgement::NoEffect(reason) | Judgement::Unsupported(reason) => reason,
             }),
             None => foreign(name).or_else(|| misspelt(groups, name)),
         };
