@@ -116,8 +116,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) ambient: Option<Ambient<'s>>,
     /// Connected waypoints, and what they serve, in ambient mode.
     pub(crate) waypoints: Option<WaypointProxies<'s>>,
-    /// Settings that endpoint assignments depend on: one record.
-    pub(crate) endpoint_settings: Collection<'s, (), ClusterSettings>,
+    /// Settings of clusters and endpoint assignments: one record.
+    pub(crate) cluster_settings: Collection<'s, (), ClusterSettings>,
     /// Services that gateways reach through waypoints, in ambient mode.
     pub(crate) ingress_waypoints: Option<IngressWaypoints<'s>>,
     /// The Secrets that each proxy may read.
@@ -226,6 +226,7 @@ impl<'s> GraphContext<'s> {
     ) -> ClusterInputs<'a, 's> {
         ClusterInputs {
             options: &self.options,
+            settings: &self.cluster_settings,
             mesh: &self.mesh,
             proxies: &self.proxies,
             rare_tiers: &self.rare_tiers,
@@ -269,7 +270,7 @@ impl<'s> GraphContext<'s> {
 
     fn endpoint_inputs(&self) -> EndpointInputs<'_, 's> {
         EndpointInputs {
-            settings: &self.endpoint_settings,
+            settings: &self.cluster_settings,
             proxies: &self.proxies,
             rare_tiers: &self.rare_tiers,
             auto_passthrough: &self.routers.auto_passthrough,

@@ -66,7 +66,6 @@ pub use visibility::{
 
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
-use outputs::endpoints::derive_endpoint_settings;
 use outputs::endpoints::ingress_waypoints::IngressWaypoints;
 use proxies::policies::PolicyIndex;
 use proxies::sidecar_choice::SidecarHeads;
@@ -230,7 +229,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             })
         });
 
-        let endpoint_settings = derive_endpoint_settings(&mesh, options);
+        let cluster_settings = outputs::clusters::derive_settings(&mesh, options);
         let routed_ambient =
             ambient.as_ref().filter(|_| options.ambient.is_some_and(|ambient| !ambient.direct_gateways));
         let ingress_waypoints = routed_ambient.map(|ambient| {
@@ -242,7 +241,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
                 selections: &selections,
                 sidecars: &sidecars,
             };
-            IngressWaypoints::new(ambient, &endpoint_settings, &destinations)
+            IngressWaypoints::new(ambient, &cluster_settings, &destinations)
         });
 
         let targeted = discovery::discovered("targeted_policies", &targeted_policies, &discovery);
@@ -317,7 +316,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             trust_bundle: raw.trust_bundle,
             ambient,
             waypoints,
-            endpoint_settings,
+            cluster_settings,
             ingress_waypoints,
             secrets,
             pulls,

@@ -121,6 +121,8 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
 pub(crate) struct ClusterInputs<'a, 's> {
     /// Settings fixed at start-up.
     pub(crate) options: &'a GraphOptions,
+    /// Settings of clusters: one record.
+    pub(crate) settings: &'a Collection<'s, (), ClusterSettings>,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     /// Connected proxies.
@@ -145,6 +147,23 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
 }
 
+/// Settings of clusters and endpoint assignments.
+/// Key: none, one record. From: `mesh_config`. Changes when: a setting of clusters does. Size: 1. Rejects: none.
+pub(crate) fn derive_settings<'s>(
+    mesh: &Collection<'s, (), MeshConfig>,
+    options: &GraphOptions,
+) -> Collection<'s, (), ClusterSettings> {
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = options;
+    let (sessions, compliance) = (options.sessions.clone(), options.security.compliance);
+    mesh.map("cluster_settings", move |(), mesh| {
+        ClusterSettings::new(mesh, dual_stack)
+            .with_hbone(sends_hbone, prefers_hbone)
+            .with_sessions(&sessions)
+            .with_compliance(compliance)
+            .with_switches(clusters)
+    })
+}
+
 /// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they select by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
 /// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where
@@ -154,23 +173,15 @@ pub(crate) struct ClusterInputs<'a, 's> {
 /// Size: ports of services × (1 + subsets) × profiles, plus the differences of special views, plus ports of workloads.
 /// Rejects: none.
 pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut Outputs<'s>) {
-    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = inputs.options;
-    let sessions = inputs.options.sessions.clone();
-    let compliance = inputs.options.security.compliance;
-    let settings = inputs.mesh.map("cluster_settings", move |(), mesh| {
-        let settings =
-            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
-        settings.with_compliance(compliance).with_switches(clusters)
-    });
     if let Some((inputs, clients)) = &inputs.waypoints {
         outputs.resources.extend(waypoints::derive_waypoints(inputs, clients));
     }
     let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
     outputs.resources.extend([
-        derive_fixed(inputs, &settings),
-        derive_outbound(inputs, &settings, &aliases),
+        derive_fixed(inputs, inputs.settings),
+        derive_outbound(inputs, inputs.settings, &aliases),
         grpc::derive_grpc(inputs, &aliases),
-        inbound::derive_inbound(inputs, &settings),
+        inbound::derive_inbound(inputs, inputs.settings),
     ]);
 }
 

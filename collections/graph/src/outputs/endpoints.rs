@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use sluice_engine::Collection;
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
 use sluice_envoy::endpoint::{EndpointClient, Tier, build_assignment, tier};
+use sluice_envoy::wire;
 use sluice_model::{
-    Host, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey,
-    Service, ServiceKey, Text, View,
+    Host, Layer, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, Service,
+    ServiceKey, Text, View,
 };
 
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::content_names::profile_text;
-use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
 use crate::proxies::tiers::RareTiers;
 use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
@@ -73,21 +73,6 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) ingress_waypoints: Option<&'a IngressWaypoints<'s>>,
 }
 
-/// Settings that endpoint assignments depend on.
-/// Key: none, one record. From: `mesh_config`. Changes when: a setting of clusters does. Size: 1. Rejects: none.
-pub(crate) fn derive_endpoint_settings<'s>(
-    mesh: &Collection<'s, (), MeshConfig>,
-    options: &GraphOptions,
-) -> Collection<'s, (), ClusterSettings> {
-    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, clusters, .. } = options;
-    let sessions = options.sessions.clone();
-    mesh.map("endpoint_settings", move |(), mesh| {
-        let settings =
-            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
-        settings.with_switches(clusters)
-    })
-}
-
 /// The distinct clients of each tier.
 type Clients<'s> = [Collection<'s, EndpointClient, ()>; Tier::ALL.len()];
 
@@ -131,7 +116,6 @@ pub(crate) fn derive_endpoint_assignments<'s>(
             let mut known: BTreeMap<ServiceKey, Option<EndpointList>> = BTreeMap::new();
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
-                let text = profile_text(&client);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let mut assignments = BTreeMap::new();
                     let service = ClientService::of(&destinations, view, &client);
@@ -141,15 +125,12 @@ pub(crate) fn derive_endpoint_assignments<'s>(
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
                     let Some(found) = found else { return assignments };
                     service.each_assignment(&settings, &found.backends(), &gateways, |name, inputs| {
-                        let bytes = sluice_proto::wire::encode(&build_assignment(inputs, &name));
-                        assignments.insert(name, Resource::Encoded(bytes.into()));
+                        let bytes = wire::encode(&build_assignment(inputs, &name));
+                        assignments.insert(name, Resource::Encoded(bytes));
                     });
                     assignments
                 });
-                rows.extend(seen.into_iter().map(|(view, name, resource)| {
-                    let layer = Layer { view, profile: text.clone() };
-                    (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
-                }));
+                rows.extend(assignment_rows(&client, seen));
             }
             rows
         }
@@ -158,6 +139,18 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     let ingress = inputs.ingress_waypoints.map(|ingress| ingress_waypoints::derive_assignments(inputs, ingress));
     outputs.resources.extend(ingress);
     large::derive_assignments(inputs, inputs.settings, &clients)
+}
+
+/// The rows of the assignments of a client, by view and name.
+fn assignment_rows(
+    client: &EndpointClient,
+    seen: Vec<(View, String, Resource)>,
+) -> impl Iterator<Item = (ResourceKey, Resource)> {
+    let profile = profile_text(client);
+    seen.into_iter().map(move |(view, name, resource)| {
+        let layer = Layer { view, profile: profile.clone() };
+        (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
+    })
 }
 
 /// Whether some proxies get the endpoints of a service by EDS.

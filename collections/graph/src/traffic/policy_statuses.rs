@@ -4,8 +4,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::gateway_api::{GROUP, GatewayClass};
 use sluice_model::{
-    AuthorizationPolicy, Kind, NETWORKING_GROUP, ObjectKey, ServiceKey, ServiceSource, StoredStatus, TargetRef, Text,
-    Waypoint,
+    AuthorizationPolicy, Kind, KubernetesService, NETWORKING_GROUP, ObjectKey, ServiceEntry, ServiceKey, ServiceSource,
+    StoredStatus, TargetRef, Text, Waypoint,
 };
 
 use super::ambient::Ambient;
@@ -54,7 +54,7 @@ impl TargetState {
 
 /// Statuses of AuthorizationPolicies with targets that have to be written, in ambient mode.
 /// Key: `StatusKey`. From: `authorization_policies`, `waypoints`, `ambient_services`, `kubernetes_services` and `service_entries`
-/// (their presence), `gateway_classes`, `root_namespace`. Changes when: targets or status of the policy do, or a target begins or
+/// (the targets), `gateway_classes`, `root_namespace`. Changes when: targets or status of the policy do, or a target begins or
 /// stops to use a waypoint. Size: policies that are not written yet. Rejects: none.
 pub(crate) fn derive_policy_statuses<'s>(
     policies: &Collection<'s, ObjectKey, TargetedPolicy>,
@@ -73,16 +73,14 @@ pub(crate) fn derive_policy_statuses<'s>(
             let waypoint = service.waypoints.waypoint.clone();
             [((service.source, object.namespace.clone(), object.name.clone()), waypoint)]
         });
-    let services = objects.kubernetes_services.map("policy_statuses/kubernetes_services", |_, _| ());
-    let entries = objects.service_entries.map("policy_statuses/service_entries", |_, _| ());
     let cluster = options.cluster.clone();
     let updates = policies.derive("policy_statuses", |deps| {
         let lookups = TargetLookups {
             root: deps.on(root_namespace),
             waypoints: deps.on(&ambient.waypoints),
             classes: deps.on(&objects.gateway_classes),
-            services: deps.on(&services),
-            entries: deps.on(&entries),
+            services: deps.on(&objects.kubernetes_services),
+            entries: deps.on(&objects.service_entries),
             served: deps.by(&served),
         };
         move |cx, key, policy: &TargetedPolicy| {
@@ -105,8 +103,8 @@ struct TargetLookups {
     root: Dep<(), Text>,
     waypoints: Dep<ObjectKey, Waypoint>,
     classes: Dep<ObjectKey, GatewayClass>,
-    services: Dep<ObjectKey, ()>,
-    entries: Dep<ObjectKey, ()>,
+    services: Dep<ObjectKey, KubernetesService>,
+    entries: Dep<ObjectKey, ServiceEntry>,
     served: IndexDep<Declaration, ServiceKey, Option<ObjectKey>>,
 }
 

@@ -12,14 +12,15 @@ use sluice_envoy::cluster::ClusterSettings;
 use sluice_envoy::endpoint::{
     EndpointClient, Tier, WaypointInstances, build_assignment, build_assignment_through_waypoints,
 };
+use sluice_envoy::wire;
 use sluice_model::{
-    Endpoint, HBONE_PORT, HboneAddress, HboneDestination, Host, Layer, ProxyType, Resource, ResourceKey, ResourceType,
-    Service, ServiceKey, ServiceWaypoints, Text,
+    Endpoint, HBONE_PORT, HboneAddress, HboneDestination, Host, Layer, ProxyType, Resource, ResourceKey, Service,
+    ServiceKey, ServiceWaypoints, Text,
 };
 
 use super::client_service::ClientService;
-use super::lookup::{WholeServices, backends};
-use super::{EndpointInputs, EndpointLookup, has_eds, tier_of};
+use super::lookup::WholeServices;
+use super::{EndpointInputs, EndpointList, assignment_rows, has_eds, tier_of};
 use crate::content_names::profile_text;
 use crate::outputs::derive_profiles;
 use crate::outputs::layers::LayerFacts;
@@ -93,6 +94,14 @@ struct InstanceLookup {
     by_address: IndexDep<(Text, IpAddr), ServiceKey, ()>,
 }
 
+/// Where a gateway sends the requests to a service.
+enum FoundPath {
+    /// To its endpoints.
+    Direct(EndpointList),
+    /// To the instances of its waypoints.
+    ThroughWaypoints(Vec<FoundInstances>),
+}
+
 /// The instances of a waypoint.
 struct FoundInstances {
     endpoints: Arc<Vec<Endpoint>>,
@@ -145,44 +154,48 @@ pub(super) fn derive_assignments<'s>(
     });
     ingress.hosts.derive_many("ingress_waypoints/assignments", |deps| {
         let destinations = Destinations::on(deps, &inputs.destinations);
-        let (endpoints, whole) =
-            (EndpointLookup::on(deps, &inputs.endpoints), WholeServices::on(deps, &inputs.endpoints));
+        let endpoints = WholeServices::on(deps, &inputs.endpoints);
         let (settings, waypoints) = (deps.on(inputs.settings), deps.on(&ingress.services));
         let clients = clients.each_ref().map(|clients| deps.on(clients));
         let (services, by_address) = (deps.on(inputs.destinations.services), deps.by(&ingress.by_address));
-        let instances = InstanceLookup { services, endpoints: whole, by_address };
+        let instances = InstanceLookup { services, endpoints, by_address };
         move |cx, host, tier| {
             let (Some(settings), Some(clients)) = (cx.get(&settings, &()), clients.get(*tier as usize)) else {
                 return Vec::new();
             };
             let destinations = destinations.get(cx, host);
-            let gateways = endpoints.gateways(cx, false);
+            let gateways = endpoints.lookup.gateways(cx, false);
+            let mut known: BTreeMap<(ServiceKey, bool), FoundPath> = BTreeMap::new();
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
-                let text = profile_text(&client);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let mut assignments = BTreeMap::new();
                     let Some(service) = ClientService::of(&destinations, view, &client) else { return assignments };
-                    let waypoints = cx.get(&waypoints, &service.key()).filter(|_| service.has_address());
-                    let found = waypoints.map(|waypoints| instances.of(cx, &waypoints));
-                    let through: Option<Vec<WaypointInstances<'_>>> =
-                        found.as_ref().map(|found| found.iter().map(FoundInstances::of).collect());
-                    let own = if through.is_none() { whole.endpoints(cx, &service.key()) } else { Default::default() };
-                    let refuse = endpoints.refuse_mtls(cx, &own, destinations.root_namespace());
-                    service.each_assignment(&settings, &backends(&own, &refuse), &gateways, |name, inputs| {
-                        let built = match &through {
-                            Some(waypoints) => build_assignment_through_waypoints(inputs, waypoints, &name),
-                            None => build_assignment(inputs, &name),
-                        };
-                        let bytes = sluice_proto::wire::encode(&built);
-                        assignments.insert(name, Resource::Encoded(bytes.into()));
-                    });
+                    let found =
+                        known.entry((service.key(), service.has_address())).or_insert_with_key(|(key, addressed)| {
+                            match cx.get(&waypoints, key).filter(|_| *addressed) {
+                                Some(waypoints) => FoundPath::ThroughWaypoints(instances.of(cx, &waypoints)),
+                                None => FoundPath::Direct(endpoints.list(cx, key, destinations.root_namespace())),
+                            }
+                        });
+                    match found {
+                        FoundPath::Direct(list) => {
+                            service.each_assignment(&settings, &list.backends(), &gateways, |name, inputs| {
+                                let built = build_assignment(inputs, &name);
+                                assignments.insert(name, Resource::Encoded(wire::encode(&built)));
+                            });
+                        }
+                        FoundPath::ThroughWaypoints(found) => {
+                            let waypoints: Vec<WaypointInstances<'_>> = found.iter().map(FoundInstances::of).collect();
+                            service.each_assignment(&settings, &[], &gateways, |name, inputs| {
+                                let built = build_assignment_through_waypoints(inputs, &waypoints, &name);
+                                assignments.insert(name, Resource::Encoded(wire::encode(&built)));
+                            });
+                        }
+                    }
                     assignments
                 });
-                rows.extend(seen.into_iter().map(|(view, name, resource)| {
-                    let layer = Layer { view, profile: text.clone() };
-                    (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
-                }));
+                rows.extend(assignment_rows(&client, seen));
             }
             rows
         }

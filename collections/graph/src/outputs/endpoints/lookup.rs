@@ -110,7 +110,8 @@ impl EndpointLookup {
 /// Looks up all endpoints of a service, large or not, inside a `derive`.
 #[derive(Clone, Copy)]
 pub(super) struct WholeServices {
-    listed: Dep<ServiceKey, Vec<Endpoint>>,
+    /// The look-up of the endpoints of services that are not large.
+    pub(super) lookup: EndpointLookup,
     by_service: IndexDep<ServiceKey, EndpointChunkKey, ()>,
     chunks: Dep<EndpointChunkKey, Arc<[Endpoint]>>,
 }
@@ -118,18 +119,25 @@ pub(super) struct WholeServices {
 impl WholeServices {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &EndpointLookupInputs<'_, 's>) -> Self {
         Self {
-            listed: deps.on(&inputs.endpoints.listed),
+            lookup: EndpointLookup::on(deps, inputs),
             by_service: deps.by(&inputs.endpoints.chunks_by_service),
             chunks: deps.on(&inputs.endpoints.chunks),
         }
     }
 
     pub(super) fn endpoints(&self, cx: &Context, service: &ServiceKey) -> Arc<Vec<Endpoint>> {
-        if let Some(listed) = cx.get(&self.listed, service) {
+        if let Some(listed) = cx.get(&self.lookup.endpoints, service) {
             return listed;
         }
         let keys = cx.by(&self.by_service, service).into_iter();
         let chunks = keys.filter_map(|(key, _)| cx.get(&self.chunks, &key));
         Arc::new(chunks.flat_map(|chunk| chunk.iter().cloned().collect::<Vec<_>>()).collect())
+    }
+
+    /// The endpoints, with which of them refuse mutual TLS. `root` is the root namespace.
+    pub(super) fn list(&self, cx: &Context, service: &ServiceKey, root: &Text) -> EndpointList {
+        let endpoints = self.endpoints(cx, service);
+        let refuse_mtls = self.lookup.refuse_mtls(cx, &endpoints, root);
+        EndpointList { endpoints, refuse_mtls }
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use sluice_engine::{Collection, Context, Dep, Deps, Index};
 use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
+use sluice_envoy::wire;
 use sluice_model::{
     DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Service,
     ServiceKey, Text, View,
 };
 
-use super::lookup::{WholeServices, backends};
-use super::{EndpointLookup, EndpointLookupInputs};
+use super::EndpointLookupInputs;
+use super::lookup::WholeServices;
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::traffic::destinations::{DestinationInputs, Destinations};
@@ -160,8 +161,7 @@ pub(crate) fn derive_waypoint_assignments<'s>(
         let served = ServedServices::on(deps, inputs);
         let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
         let clients = deps.by(clients);
-        let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
-        let all = WholeServices::on(deps, &inputs.endpoints);
+        let endpoints = WholeServices::on(deps, &inputs.endpoints);
         move |cx, key: &ServedKey, ()| {
             let (Some(settings), Some(root)) = (cx.get(&settings, &()), cx.get(&root, &())) else { return Vec::new() };
             let Some(found) = served.get(cx, key) else { return Vec::new() };
@@ -169,10 +169,9 @@ pub(crate) fn derive_waypoint_assignments<'s>(
             let tier = found.tier(&settings);
             let of_tier = cx.by(&clients, &(key.0.clone(), tier));
             let distinct: BTreeSet<EndpointClient> = of_tier.into_iter().map(|((_, client), _)| client).collect();
-            let found_endpoints = all.endpoints(cx, &service.key());
-            let refuse = endpoints.refuse_mtls(cx, &found_endpoints, &root);
-            let backends = backends(&found_endpoints, &refuse);
-            let gateways = endpoints.gateways(cx, false);
+            let list = endpoints.list(cx, &service.key(), &root);
+            let backends = list.backends();
+            let gateways = endpoints.lookup.gateways(cx, false);
             let mut rows = Vec::new();
             for client in &distinct {
                 let layer = Layer { view: key.0.view(), profile: profile_text(client) };
@@ -196,13 +195,12 @@ pub(crate) fn derive_waypoint_assignments<'s>(
                             },
                             &name,
                         );
-                        let bytes = sluice_proto::wire::encode(&built);
                         let row = ResourceKey {
                             resource_type: ResourceType::Endpoint,
                             layer: layer.clone(),
                             name: name.into(),
                         };
-                        rows.push((row, Resource::Encoded(bytes.into())));
+                        rows.push((row, Resource::Encoded(wire::encode(&built))));
                     }
                 }
             }

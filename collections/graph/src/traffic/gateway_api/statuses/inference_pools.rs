@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_model::gateway_api::{Gateway, GatewayClass, InferencePool};
-use sluice_model::{Kind, NETWORKING_GROUP, ObjectKey, Text};
+use sluice_model::{Kind, KubernetesService, NETWORKING_GROUP, ObjectKey, Text};
 
 use super::super::classes::find_controller;
 use super::super::inference_pools::{PoolRouteDenial, PoolRouteKey};
@@ -14,16 +14,15 @@ use crate::options::GraphOptions;
 use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
 
 /// Statuses of InferencePools that have to be written. Their parents are the Gateways that a route to the pool refers to.
-/// Key: `StatusKey`. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (presence of the picker),
+/// Key: `StatusKey`. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (that of the picker),
 /// `kubernetes_gateways` and `gateway_classes` (of the parents in the status), `namespaces`. Changes when: the pool, its status or
 /// one of these does. Size: pools that are not written yet. Rejects: none.
 pub(super) fn derive_pool_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Collection<'s, StatusKey, StatusUpdate> {
     let (objects, options) = (inputs.objects, inputs.options.clone());
-    let services = objects.kubernetes_services.map("gateway_api/picker_services", |_, _| ());
     let updates = objects.inference_pools.derive("gateway_api/inference_pool_statuses", |deps| {
         let lookups = PoolLookups {
             routes: deps.by(inputs.pool_routes),
-            services: deps.on(&services),
+            services: deps.on(&objects.kubernetes_services),
             gateways: deps.on(&objects.kubernetes_gateways),
             classes: deps.on(&objects.gateway_classes),
             revisions: RevisionLookup::on(deps, &objects.namespaces, inputs.options),
@@ -40,7 +39,7 @@ pub(super) fn derive_pool_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Collect
 
 struct PoolLookups {
     routes: IndexDep<ObjectKey, PoolRouteKey, PoolRouteDenial>,
-    services: Dep<ObjectKey, ()>,
+    services: Dep<ObjectKey, KubernetesService>,
     gateways: Dep<ObjectKey, Gateway>,
     classes: Dep<ObjectKey, GatewayClass>,
     revisions: RevisionLookup,
