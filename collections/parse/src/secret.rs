@@ -115,15 +115,11 @@ impl Data<'_> {
 
     /// Why Envoy cannot use a certificate and its key; empty if it can.
     fn pair_problem(&self, (chain_name, chain): (&str, &[u8]), (key_name, key): (&str, &[u8])) -> &'static str {
-        let chain_is_pem = self.check_pem(chain_name, chain, "CERTIFICATE");
-        let key_is_pem = self.check_pem(key_name, key, "PRIVATE KEY");
-        if !chain_is_pem {
-            return "tls: failed to find any PEM data in certificate input";
-        }
-        if !key_is_pem {
-            return "tls: failed to find any PEM data in key input";
-        }
-        if is_mismatched(chain, key) {
+        let (chain, key) =
+            (self.check_pem(chain_name, chain, "CERTIFICATE"), self.check_pem(key_name, key, "PRIVATE KEY"));
+        let Some(chain) = chain else { return "tls: failed to find any PEM data in certificate input" };
+        let Some(key) = key else { return "tls: failed to find any PEM data in key input" };
+        if is_mismatched(&chain, &key) {
             self.findings.refuse(&format!("data.{key_name}"), "the private key is not that of the certificate");
             return "tls: private key does not match public key";
         }
@@ -153,27 +149,20 @@ impl Data<'_> {
         config.map(redacted)
     }
 
-    /// Reports a value that Envoy will reject. It is served nevertheless: the proxy sends a NACK and keeps its old certificate.
-    fn check_pem(&self, name: &str, bytes: &[u8], label: &str) -> bool {
-        let is_pem = is_pem(bytes, label);
-        if !is_pem {
+    /// The first block of a value. Reports a value that Envoy will reject. It is served nevertheless: the proxy sends a NACK and keeps
+    /// its old certificate.
+    fn check_pem<'b>(&self, name: &str, bytes: &'b [u8], label: &str) -> Option<PemBlock<'b>> {
+        let block = PemBlock::first(bytes).filter(|block| block.is_der_of(label));
+        if block.is_none() {
             self.findings
                 .refuse(&format!("data.{name}"), format!("expected a PEM block of a {}", label.to_lowercase()));
         }
-        is_pem
+        block
     }
 }
 
 fn redacted(bytes: Vec<u8>) -> Redacted {
     Redacted(bytes.into())
-}
-
-/// Whether the first block is PEM, with a label that ends in `label` and with DER content.
-fn is_pem(bytes: &[u8], label: &str) -> bool {
-    const DER_SEQUENCE: u8 = 0x30;
-    PemBlock::first(bytes).is_some_and(|block| {
-        block.label.ends_with(label) && (block.is_encrypted || block.content.first() == Some(&DER_SEQUENCE))
-    })
 }
 
 #[cfg(test)]

@@ -105,15 +105,15 @@ impl ConfigurationSources {
             shared.is_local_only.store(true, Ordering::Release);
             return Vec::new();
         }
-        *state = State::Merged(Merge::new(sources, &not_local));
-        let State::Merged(merge) = &mut *state else { return Vec::new() };
+        let mut merge = Merge::new(sources, &not_local);
         shared.sink.synced(&shared.cluster.id, &merge.take_synced());
         for report in held {
             match report {
-                HeldReport::Commit(changes) => shared.commit_local(merge, changes),
-                HeldReport::Synced(kinds) => shared.synced_local(merge, &kinds),
+                HeldReport::Commit(changes) => shared.commit_local(&mut merge, changes),
+                HeldReport::Synced(kinds) => shared.synced_local(&mut merge, &kinds),
             }
         }
+        *state = State::Merged(merge);
         let read = sources
             .iter()
             .enumerate()

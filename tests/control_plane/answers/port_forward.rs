@@ -60,19 +60,28 @@ impl ForwardingCluster {
 
 /// An HTTP server that answers each request with a text; `None` never answers.
 pub(super) async fn serve_text(text: Option<&'static str>) -> SocketAddr {
+    serve_pages(move |_| text.map(|text| ("200 OK", text.to_owned()))).await
+}
+
+/// An HTTP server that answers a request, by its request line, with a status and a text; `None` never answers.
+pub(super) async fn serve_pages(
+    answer: impl Fn(&str) -> Option<(&'static str, String)> + Clone + Send + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
             tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
-                let mut line = String::new();
-                while stream.read_line(&mut line).await.is_ok_and(|count| count > 2) {
-                    line.clear();
+                let (mut request, mut header) = (String::new(), String::new());
+                let _ = stream.read_line(&mut request).await;
+                while stream.read_line(&mut header).await.is_ok_and(|count| count > 2) {
+                    header.clear();
                 }
-                match text {
-                    Some(text) => {
-                        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
+                match answer(&request) {
+                    Some((status, text)) => {
+                        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", text.len());
                         let _ = stream.write_all(format!("{head}{text}").as_bytes()).await;
                     }
                     None => std::future::pending().await,

@@ -1,12 +1,8 @@
 //! `sluicectl ztunnel-config` with ztunnel pods, which are reached by the port-forward of an API server.
 
-use std::net::SocketAddr;
-
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
-use super::port_forward::ForwardingCluster;
+use super::port_forward::{ForwardingCluster, serve_pages};
 
 const SYSTEM: &str = "istio-system";
 const ADMIN_PORT: u16 = 15_000;
@@ -39,33 +35,13 @@ fn dump(node: &str) -> String {
     .to_string()
 }
 
-/// Answers one request as the admin interface of ztunnel does.
-async fn answer(stream: TcpStream, node: &str) -> std::io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    let (mut request, mut header) = (String::new(), String::new());
-    stream.read_line(&mut request).await?;
-    while stream.read_line(&mut header).await? > 2 {
-        header.clear();
-    }
-    let (status, body) = match request.split(' ').take(2).collect::<Vec<_>>()[..] {
+/// Answers a request as the admin interface of the ztunnel of a node does.
+fn answer(request: &str, node: &str) -> (&'static str, String) {
+    match request.split(' ').take(2).collect::<Vec<_>>()[..] {
         ["GET", "/config_dump"] => ("200 OK", dump(node)),
         ["POST", path] if path.starts_with("/logging") => ("200 OK", format!("{node} is set by {path}\n")),
         _ => ("405 Method Not Allowed", String::new()),
-    };
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
-    stream.write_all(format!("{head}{body}").as_bytes()).await
-}
-
-/// The admin interface of the ztunnel of a node.
-async fn serve(node: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, node));
-        }
-    });
-    address
+    }
 }
 
 /// Two nodes with a ztunnel and a pod each, and a third one with a pod only.
@@ -77,7 +53,8 @@ async fn nodes() -> ForwardingCluster {
         cluster.api.apply(pod("shop", workload, "web", node));
         if !ztunnel.is_empty() {
             cluster.api.apply(pod(SYSTEM, ztunnel, "ztunnel", node));
-            cluster.api.forward_port(SYSTEM, ztunnel, ADMIN_PORT, serve(node).await);
+            let admin = serve_pages(move |request| Some(answer(request, node))).await;
+            cluster.api.forward_port(SYSTEM, ztunnel, ADMIN_PORT, admin);
         }
     }
     cluster

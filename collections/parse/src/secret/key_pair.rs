@@ -11,9 +11,9 @@ use crate::encoding::decode_base64_lines;
 
 /// A PEM block: its label and its content.
 pub(super) struct PemBlock<'a> {
-    pub(super) label: &'a str,
-    pub(super) is_encrypted: bool,
-    pub(super) content: Vec<u8>,
+    label: &'a str,
+    is_encrypted: bool,
+    content: Vec<u8>,
 }
 
 impl<'a> PemBlock<'a> {
@@ -27,12 +27,17 @@ impl<'a> PemBlock<'a> {
         let body = body.rsplit("\n\n").next().unwrap_or(body);
         Some(Self { label, is_encrypted: block.contains("ENCRYPTED"), content: decode_base64_lines(body)? })
     }
+
+    /// Whether its label ends in `label` and its content is DER.
+    pub(super) fn is_der_of(&self, label: &str) -> bool {
+        const DER_SEQUENCE: u8 = 0x30;
+        self.label.ends_with(label) && (self.is_encrypted || self.content.first() == Some(&DER_SEQUENCE))
+    }
 }
 
 /// Whether the private key is certainly not that of the certificate. Keys of other algorithms than RSA, ECDSA and Ed25519 are not
 /// compared, and neither is what cannot be read.
-pub(super) fn is_mismatched(chain: &[u8], key: &[u8]) -> bool {
-    let (Some(chain), Some(key)) = (PemBlock::first(chain), PemBlock::first(key)) else { return false };
+pub(super) fn is_mismatched(chain: &PemBlock<'_>, key: &PemBlock<'_>) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(&chain.content) else { return false };
     let declared = &certificate.public_key().subject_public_key.data;
     public_key(&key.content).is_some_and(|public| public != **declared)

@@ -23,7 +23,7 @@ pub async fn read_secret(client: &Client, namespace: &str, name: &str) -> Result
     };
     let parsed = parse_object(&Text::default(), "", &object);
     Ok(match parsed.ok().and_then(|parsed| parsed.object) {
-        Some(Object::Secret(secret)) => Some(secret),
+        Some(Object::Secret(secret)) => Some(secret).filter(|it| it.certificate.is_some() || it.roots.is_some()),
         _ => None,
     })
 }
