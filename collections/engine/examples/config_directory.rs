@@ -6,8 +6,8 @@
 //! Each file `*.json` has backends by name, such as `{"web": {"host": "web.example", "weight": 3}}`. The example derives
 //! the share of each backend.
 
-#![allow(clippy::disallowed_methods, reason = "an example writes files and reads its arguments")]
-#![allow(clippy::print_stdout, reason = "an example prints what it shows")]
+#![expect(clippy::disallowed_methods, reason = "an example writes files and reads its arguments")]
+#![expect(clippy::print_stdout, reason = "an example prints what it shows")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -7,7 +7,7 @@
 //! [ pods ] ──by namespace──────┘
 //! ```
 
-#![allow(clippy::print_stdout, reason = "an example prints what it shows")]
+#![expect(clippy::print_stdout, reason = "an example prints what it shows")]
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};

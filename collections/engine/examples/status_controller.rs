@@ -5,8 +5,8 @@
 //! replicas that hold a Lease in the namespace `default`. Without `KUBECONFIG` it runs with an API server of the process, and
 //! ends.
 
-#![allow(clippy::disallowed_methods, reason = "an example reads its environment")]
-#![allow(clippy::print_stdout, reason = "an example prints what it shows")]
+#![expect(clippy::disallowed_methods, reason = "an example reads its environment")]
+#![expect(clippy::print_stdout, reason = "an example prints what it shows")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

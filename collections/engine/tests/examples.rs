@@ -1,12 +1,12 @@
 //! Runs the examples.
 
-#[allow(dead_code, reason = "its `main` is not called")]
+#[expect(dead_code, reason = "its `main` is not called")]
 #[path = "../examples/config_directory.rs"]
 mod config_directory;
-#[allow(dead_code, reason = "its `main` is not called")]
+#[expect(dead_code, reason = "its `main` is not called")]
 #[path = "../examples/endpoints.rs"]
 mod endpoints;
-#[allow(dead_code, reason = "its `main` is not called")]
+#[expect(dead_code, reason = "its `main` is not called")]
 #[path = "../examples/status_controller.rs"]
 mod status_controller;
 

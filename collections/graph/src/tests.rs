@@ -144,3 +144,20 @@ fn sidecar(namespace: &str, name: &str, ip: &str, labels: &[(&str, &str)]) -> Pr
         ..Proxy::default()
     }
 }
+
+/// The ready endpoints of a service in the namespace `reef`, as a YAML document.
+fn endpoint_slice(service: &str, port_name: &str, port: u16, addresses: &[&str]) -> String {
+    let endpoints: Vec<String> =
+        addresses.iter().map(|ip| format!("{{addresses: [{ip}], conditions: {{ready: true}}}}")).collect();
+    format!(
+        "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {service}-x, namespace: reef, labels: {{kubernetes.io/service-name: {service}}}}}
+addressType: IPv4
+ports: [{{name: {port_name}, port: {port}}}]
+endpoints: [{}]
+",
+        endpoints.join(", ")
+    )
+}

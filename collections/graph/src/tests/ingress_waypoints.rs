@@ -4,7 +4,7 @@ use serde_json::Value;
 use sluice_model::{Kind, Layer, Proxy, ProxyKey, ProxyType, ResourceKey, ResourceType, SlotValues};
 use sluice_proto::json::encode_any;
 
-use super::{TestGraph, sidecar};
+use super::{TestGraph, endpoint_slice, sidecar};
 use crate::{AmbientOptions, GraphOptions};
 
 const CORAL: &str = "outbound|80||coral.reef.svc.cluster.local";
@@ -43,10 +43,10 @@ status: {{addresses: [{{type: Hostname, value: {name}.reef.svc.cluster.local}}]}
         service("wp-next", "10.0.0.9", mesh),
         waypoint("wp"),
         waypoint("wp-next"),
-        slice("coral", "http", 8080, &["10.1.0.1"]),
-        slice("crab", "http", 8080, &["10.1.0.2"]),
-        slice("wp", "mesh", 15_008, &["10.1.0.8"]),
-        slice("wp-next", "mesh", 15_008, &["10.1.0.9", "10.1.0.10"]),
+        endpoint_slice("coral", "http", 8080, &["10.1.0.1"]),
+        endpoint_slice("crab", "http", 8080, &["10.1.0.2"]),
+        endpoint_slice("wp", "mesh", 15_008, &["10.1.0.8"]),
+        endpoint_slice("wp-next", "mesh", 15_008, &["10.1.0.9", "10.1.0.10"]),
         coral("{istio.io/use-waypoint: wp}", "{}", "clusterIP: 10.0.0.1,"),
     ]
     .concat()
@@ -64,22 +64,6 @@ spec: {{{address} ports: [{{name: http, port: 80}}]}}
 }
 
 const FOR_INGRESS: &str = "{istio.io/use-waypoint: wp, istio.io/ingress-use-waypoint: 'true'}";
-
-fn slice(service: &str, port_name: &str, port: u16, addresses: &[&str]) -> String {
-    let endpoints: Vec<String> =
-        addresses.iter().map(|ip| format!("{{addresses: [{ip}], conditions: {{ready: true}}}}")).collect();
-    format!(
-        "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {service}-x, namespace: reef, labels: {{kubernetes.io/service-name: {service}}}}}
-addressType: IPv4
-ports: [{{name: {port_name}, port: {port}}}]
-endpoints: [{}]
-",
-        endpoints.join(", ")
-    )
-}
 
 fn gateway(name: &str, ip: &str) -> Proxy {
     Proxy { proxy_type: ProxyType::Router, ..sidecar("edge", name, ip, &[("app", "edge")]) }
@@ -152,13 +136,13 @@ fn gateways_send_through_the_waypoint_of_a_service_with_the_label() {
     mesh.touched();
 
     // An instance of the waypoint, and an endpoint of the service.
-    mesh.graph.apply(&slice("wp", "mesh", 15_008, &["10.1.0.8", "10.1.0.18"]));
+    mesh.graph.apply(&endpoint_slice("wp", "mesh", 15_008, &["10.1.0.8", "10.1.0.18"]));
     assert_eq!(mesh.endpoints(&mesh.gateway, CORAL).len(), 2);
     let through = |touched: &[String]| touched.iter().filter(|line| line.contains("ingress_waypoints")).count();
     let touched = mesh.touched();
     assert_eq!(through(&touched), 1, "{touched:?}");
     assert!(touched.iter().all(|line| !line.contains("crab")), "{touched:?}");
-    mesh.graph.apply(&slice("coral", "http", 8080, &["10.1.0.1", "10.1.0.11"]));
+    mesh.graph.apply(&endpoint_slice("coral", "http", 8080, &["10.1.0.1", "10.1.0.11"]));
     let touched = mesh.touched();
     assert_eq!(through(&touched), 0, "the waypoint sends to it: {touched:?}");
 

@@ -3,7 +3,7 @@
 use sluice_model::label::GATEWAY_NAME;
 use sluice_model::{Identity, Kind, Proxy, ProxyType, Resource, ResourceType, View};
 
-use super::{TestGraph, sidecar};
+use super::{TestGraph, endpoint_slice, sidecar};
 use crate::{AmbientOptions, GraphOptions, JwksFetch};
 
 const REEF: &str = "
@@ -44,20 +44,6 @@ metadata: {name: far, namespace: sand}
 spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
 ";
 
-/// Endpoints of `coral`.
-fn slice(addresses: &str) -> String {
-    format!(
-        "
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: coral-x, namespace: reef, labels: {{kubernetes.io/service-name: coral}}}}
-addressType: IPv4
-ports: [{{name: http, port: 8080}}]
-endpoints: [{{addresses: [{addresses}], conditions: {{ready: true}}}}]
-"
-    )
-}
-
 fn policy(kind: &str, name: &str) -> String {
     let group = if kind == "Service" { "''" } else { "gateway.networking.k8s.io" };
     format!(
@@ -80,7 +66,7 @@ fn waypoint(name: &str, ip: &str) -> Proxy {
 /// A mesh with a connected waypoint, and a service that it does not serve; nothing is pending.
 fn test_mesh() -> TestGraph {
     let options = GraphOptions { ambient: Some(AmbientOptions::default()), ..GraphOptions::default() };
-    let mut mesh = TestGraph::with(options, &format!("{REEF}---{}", slice("10.1.0.1")));
+    let mut mesh = TestGraph::with(options, &format!("{REEF}{}", endpoint_slice("coral", "http", 8080, &["10.1.0.1"])));
     mesh.connect(waypoint("wp-1", "10.1.0.9"));
     mesh.touched();
     mesh
@@ -129,7 +115,7 @@ fn a_waypoint_has_its_services_only() {
 #[test]
 fn an_endpoint_touches_its_assignment_only() {
     let mut mesh = test_mesh();
-    mesh.apply(&slice("10.1.0.2"));
+    mesh.apply(&endpoint_slice("coral", "http", 8080, &["10.1.0.2"]));
     assert_eq!(mesh.waypoint_changes(), ["~Endpoint inbound-vip|80|http|coral.reef.svc.cluster.local"]);
 }
 
