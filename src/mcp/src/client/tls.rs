@@ -1,15 +1,16 @@
 //! TLS of the connection to a source (`tlsSettings`).
 
+use std::fmt::Display;
 use std::path::Path;
 
 use futures::future::BoxFuture;
 use rustls::ClientConfig;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sluice_crypto::{ClientCertificate, CompliancePolicy, Roots, client_without_verification, verified_client};
 use sluice_model::{ClientTls, ClientTlsMode, Secret, Text};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
-use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
@@ -86,14 +87,20 @@ impl SourceTls {
             return Err(format!("the certificate of the server has none of the subjectAltNames {}", names.join(", ")));
         }
         let Some(revoked) = &self.revoked else { return Ok(()) };
-        let der = parse_x509_pem(revoked).map(|(_, pem)| pem.contents).unwrap_or_else(|_| revoked.clone());
-        let (_, list) = CertificateRevocationList::from_der(&der)
-            .map_err(|error| format!("caCrl: is not a certificate revocation list: {error}"))?;
-        let serial = certificate.raw_serial();
-        match list.iter_revoked_certificates().any(|entry| entry.raw_serial() == serial) {
-            true => Err("the certificate of the server is revoked".to_owned()),
-            false => Ok(()),
+        // A list that cannot be read may revoke the certificate.
+        let invalid = |error: &dyn Display| format!("caCrl: is not a certificate revocation list: {error}");
+        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(revoked).collect();
+        let mut lists = lists.map_err(|error| invalid(&error))?;
+        if lists.is_empty() {
+            lists.push(CertificateRevocationListDer::from(revoked.as_slice()));
         }
+        for list in &lists {
+            let (_, list) = CertificateRevocationList::from_der(list).map_err(|error| invalid(&error))?;
+            if list.iter_revoked_certificates().any(|entry| entry.raw_serial() == certificate.raw_serial()) {
+                return Err("the certificate of the server is revoked".to_owned());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -144,4 +151,54 @@ fn has_name(certificate: &X509Certificate<'_>, names: &[Text]) -> bool {
         GeneralName::DNSName(name) | GeneralName::URI(name) => is_accepted(name),
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams,
+        SerialNumber, date_time_ymd,
+    };
+
+    use super::*;
+
+    #[test]
+    fn certificate_that_any_list_revokes_is_refused() {
+        let key = KeyPair::generate().expect("a key");
+        let mut authority = CertificateParams::new([]).expect("parameters");
+        authority.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        authority.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign, rcgen::KeyUsagePurpose::KeyCertSign];
+        let issuer = Issuer::new(authority, key);
+        let list = |serial: u64| {
+            let revoked = RevokedCertParams {
+                serial_number: SerialNumber::from(serial),
+                revocation_time: date_time_ymd(2026, 1, 1),
+                reason_code: None,
+                invalidity_date: None,
+            };
+            let list = CertificateRevocationListParams {
+                this_update: date_time_ymd(2026, 1, 1),
+                next_update: date_time_ymd(2036, 1, 1),
+                crl_number: SerialNumber::from(1_u64),
+                issuing_distribution_point: None,
+                revoked_certs: vec![revoked],
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            list.signed_by(&issuer).expect("a list")
+        };
+        let mut server = CertificateParams::new(["server".to_owned()]).expect("parameters");
+        server.serial_number = Some(SerialNumber::from(7_u64));
+        let server = server.signed_by(&KeyPair::generate().expect("a key"), &issuer).expect("a certificate");
+        let check = |revoked: &[u8]| {
+            let config = client_without_verification().expect("a client");
+            let tls = SourceTls { config, names: Vec::new(), revoked: Some(revoked.to_vec()) };
+            tls.check(&[server.der().clone()])
+        };
+        let pem = |serial: u64| list(serial).pem().expect("PEM");
+        assert_eq!(check(pem(5).as_bytes()), Ok(()));
+        let refused = Err("the certificate of the server is revoked".to_owned());
+        assert_eq!(check((pem(5) + &pem(7)).as_bytes()), refused, "the second list");
+        assert_eq!(check(list(7).der()), refused, "DER");
+        assert!(check(b"text").is_err_and(|error| error.starts_with("caCrl: ")));
+    }
 }
