@@ -371,7 +371,8 @@ impl Inputs {
 impl<'s> RawInputs<'s> {
     /// The objects of the namespaces that `discoverySelectors` select (C21).
     ///
-    /// Pods and slices are only reached through Services of their own namespace, so they are not filtered.
+    /// Pods and slices are mostly reached through Services of their own namespace, so they are not filtered: who reads others
+    /// asks [`discovery::is_read`].
     pub(crate) fn discovered(&self, discovery: &Discovery<'s>) -> ObjectCollections<'s> {
         ObjectCollections {
             authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),

@@ -116,7 +116,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let settings = mesh_config::derive_mesh_settings(&one, &raw.mesh_settings, options);
         let mesh = mesh_config::derive_mesh_config(&settings);
         let mesh_networks = mesh_config::derive_mesh_networks(&settings);
-        let discovery = discovery::derive_discovery(&mesh, &raw.namespaces, options);
+        let discovery = discovery::derive_discovery(&mesh, &raw.namespaces);
         let objects = raw.discovered(&discovery);
         let networks = registry::networks::derive_networks(&mesh_networks, &raw.namespaces, options);
 
@@ -141,7 +141,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
 
         let locations = registry::locations::derive_locations(&services, &endpoints, options);
         let sidecar_heads = SidecarHeads::new(&objects.sidecars, &mesh);
-        let proxies = connected::derive_proxies(&raw.proxies, &objects, &sidecar_heads, &locations, options);
+        let proxies =
+            connected::derive_proxies(&raw.proxies, &objects, &discovery, &sidecar_heads, &locations, options);
         let registry = TargetInputs {
             objects: &objects,
             declared: &declared,

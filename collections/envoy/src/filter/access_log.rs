@@ -73,17 +73,17 @@ const ALL_PEER_STATE: [&str; 6] = [
 ];
 
 pub(super) fn http_access_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
-    logs(settings, class, "http_envoy_accesslog", None)
+    logs(settings, class, Some("http_envoy_accesslog"), None)
 }
 
 pub(crate) fn tcp_access_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
-    logs(settings, class, "tcp_envoy_accesslog", None)
+    logs(settings, class, Some("tcp_envoy_accesslog"), None)
 }
 
 /// Access logs of a listener that makes tunnels: only failures to connect, because the listener before it logs the
 /// rest.
 pub(crate) fn connection_failure_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
-    logs(settings, class, "tcp_envoy_accesslog", Some(&with_flags(&["UF"])))
+    logs(settings, class, None, Some(&with_flags(&["UF"])))
 }
 
 /// Access logs of a listener that terminates tunnels: only refused ones, because the listener behind it logs the rest.
@@ -96,7 +96,7 @@ pub(super) fn tunnel_access_logs(settings: &ListenerSettings, class: ListenerCla
         }),
     };
     let filter = AccessLogFilter { filter_specifier: Some(FilterSpecifier::StatusCodeFilter(refused)) };
-    logs(settings, class, "http_envoy_accesslog", Some(&filter))
+    logs(settings, class, None, Some(&filter))
 }
 
 fn with_flags(flags: &[&str]) -> AccessLogFilter {
@@ -109,14 +109,15 @@ pub(crate) fn listener_access_log(settings: &ListenerSettings, class: ListenerCl
     if settings.mesh.disable_envoy_listener_log {
         return Vec::new();
     }
-    logs(settings, class, "listener_envoy_accesslog", Some(&with_flags(&["NR"])))
+    logs(settings, class, Some("listener_envoy_accesslog"), Some(&with_flags(&["NR"])))
 }
 
-/// Access logs of the effective providers; if none is usable, by the settings of `MeshConfig`.
+/// Access logs of the effective providers; if none is usable, by the settings of `MeshConfig`: a file, and the log service
+/// under the name `service_log`. As in Istio, the log service gets none of tunnels.
 fn logs(
     settings: &ListenerSettings,
     class: ListenerClass,
-    service_log: &str,
+    service_log: Option<&str>,
     filter: Option<&AccessLogFilter>,
 ) -> Vec<AccessLog> {
     let specs = settings.observed(class).logging.iter().flatten();
@@ -139,13 +140,15 @@ fn logs(
 }
 
 /// Access logs by the settings of `MeshConfig`.
-fn legacy(settings: &ListenerSettings, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
+fn legacy(settings: &ListenerSettings, service_log: Option<&str>, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
     let mesh = &settings.mesh;
     let mut logs = Vec::new();
     if !mesh.access_log_file.is_empty() {
         logs.push(file_log(&mesh.access_log_file, mesh_format(settings)));
     }
-    if mesh.enable_envoy_access_log_service {
+    if let Some(service_log) = service_log
+        && mesh.enable_envoy_access_log_service
+    {
         let collector = Collector { host: Text::default(), cluster: SERVICE_CLUSTER.into() };
         let common = common_config(service_log, &collector, &ALL_PEER_STATE.map(Text::from));
         logs.push(if service_log.starts_with("http") {

@@ -35,8 +35,7 @@ pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
     };
     let tunnel = tunnel("%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(), None);
     let filters = vec![tunnel_filter(settings, class, CONNECT_ORIGINATE, tunnel)];
-    let listener = internal_listener(CONNECT_ORIGINATE, vec![original_dst()], filters);
-    if settings.profile.proxy_type == ProxyType::Waypoint { logged(settings, listener) } else { listener }
+    logged(settings, class, internal_listener(CONNECT_ORIGINATE, vec![original_dst()], filters))
 }
 
 /// The listeners of a waypoint that make two tunnels, one in the other, to a destination in another network. Endpoints
@@ -67,8 +66,8 @@ pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
     ];
     let outer = vec![tunnel_filter(settings, class, OUTER_CONNECT_ORIGINATE, outer)];
     [
-        logged(settings, internal_listener(INNER_CONNECT_ORIGINATE, Vec::new(), inner)),
-        logged(settings, internal_listener(OUTER_CONNECT_ORIGINATE, vec![original_dst()], outer)),
+        logged(settings, class, internal_listener(INNER_CONNECT_ORIGINATE, Vec::new(), inner)),
+        logged(settings, class, internal_listener(OUTER_CONNECT_ORIGINATE, vec![original_dst()], outer)),
     ]
 }
 
@@ -100,7 +99,7 @@ fn internal_listener(name: &str, listener_filters: Vec<ListenerFilter>, filters:
     }
 }
 
-/// The listener with the access log of a waypoint's listeners.
-fn logged(settings: &ListenerSettings, listener: Listener) -> Listener {
-    Listener { access_log: listener_access_log(settings, ListenerClass::Inbound), ..listener }
+/// The listener with the access log of listeners.
+fn logged(settings: &ListenerSettings, class: ListenerClass, listener: Listener) -> Listener {
+    Listener { access_log: listener_access_log(settings, class), ..listener }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::accesslog::v3::AccessLog;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType as SocketConfig;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, Listener, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use prost::Message;
-use sluice_model::{MeshConfig, Protocol, Resolution, ServerTls, Service, ServicePort, Text};
+use sluice_model::{MeshConfig, Protocol, ProxyType, Resolution, ServerTls, Service, ServicePort, Text};
 
 use super::*;
 use crate::listener_settings::{ListenerProfile, ListenerSettings, ListenerSwitches};
@@ -277,4 +279,24 @@ fn headers_and_alpn_follow_the_switches_of_the_server() {
         ..ListenerSwitches::default()
     };
     assert_eq!(of(other), (false, true, 2));
+}
+
+#[test]
+fn tunnels_log_to_the_file_of_the_mesh_and_listeners_to_the_log_service_as_well() {
+    let mesh = MeshConfig {
+        access_log_file: "/dev/stdout".into(),
+        enable_envoy_access_log_service: true,
+        ..MeshConfig::default()
+    };
+    let names = |logs: &[AccessLog]| logs.iter().map(|log| log.name.clone()).collect::<Vec<_>>();
+    let (file, service) = ("envoy.access_loggers.file".to_owned(), "envoy.tcp_grpc_access_log".to_owned());
+    for proxy_type in [ProxyType::Sidecar, ProxyType::Router, ProxyType::Waypoint] {
+        let profile = ListenerProfile { proxy_type, ..settings().profile };
+        let listener = build_connect_originate(&ListenerSettings { profile, mesh: mesh.clone().into(), ..settings() });
+        assert_eq!(names(&listener.access_log), [file.clone(), service.clone()], "{proxy_type:?}");
+        let filter = listener.filter_chains[0].filters.last().expect("a filter");
+        let Some(ConfigType::TypedConfig(config)) = &filter.config_type else { panic!("{filter:?}") };
+        let tunnel = TcpProxy::decode(config.value.as_slice()).expect("a TCP proxy");
+        assert_eq!(names(&tunnel.access_log), [file.clone()], "{proxy_type:?}");
+    }
 }

@@ -2,9 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Value};
-use sluice_model::{MeshConfig, Namespace, ObjectKey, Text};
-
-use crate::options::GraphOptions;
+use sluice_model::{LabelSelector, MeshConfig, Namespace, ObjectKey, Text};
 
 /// A namespace of a cluster.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -28,25 +26,23 @@ pub(crate) fn is_read(cx: &Context, discovery: &Dep<Option<NamespaceKey>, ()>, o
     cx.get(discovery, &None).is_some() || cx.get(discovery, &Some(NamespaceKey::of(object))).is_some()
 }
 
-/// The namespaces that `discoverySelectors` select: those that match any selector; without selectors, all.
+/// The namespaces that `discoverySelectors` select: those that match any selector; without selectors, all. That of the
+/// control plane is selected as others are.
 /// Key: namespace, or none for all. From: `mesh_config`, `namespaces`.
 /// Changes when: a selector does, or, while there are selectors, a namespace starts or stops matching.
 /// Size: selected namespaces, or 1. Rejects: none.
 pub(crate) fn derive_discovery<'s>(
     mesh: &Collection<'s, (), MeshConfig>,
     namespaces: &Collection<'s, ObjectKey, Namespace>,
-    options: &GraphOptions,
 ) -> Discovery<'s> {
     let selectors = mesh.map("discovery_selectors", |(), mesh| mesh.discovery_selectors.clone());
     let everything = selectors.flat_map("discovery/all", |(), selectors| selectors.is_empty().then_some((None, ())));
-    let system_namespace = options.system_namespace.clone();
     let selected = namespaces.derive_many("discovery/selected", |deps| {
         let selectors = deps.on(&selectors);
         move |cx, key, namespace| {
             let selectors = cx.get(&selectors, &()).filter(|selectors| !selectors.is_empty());
-            let is_selected = selectors.is_some_and(|selectors| {
-                key.name == system_namespace || selectors.iter().any(|selector| selector.matches(&namespace.labels))
-            });
+            let matches = |selector: &LabelSelector| selector.matches(&namespace.labels);
+            let is_selected = selectors.is_some_and(|selectors| selectors.iter().any(matches));
             let namespace = NamespaceKey { cluster: key.cluster.clone(), name: key.name.clone() };
             is_selected.then_some((Some(namespace), ())).into_iter().collect()
         }

@@ -7,6 +7,7 @@ use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text};
 
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
 use crate::inputs::ObjectCollections;
+use crate::inputs::discovery::{Discovery, is_read};
 use crate::options::GraphOptions;
 use crate::registry::locations::{KnownLocation, LocationLookup};
 use crate::registry::workloads::{pod_locality, with_topology};
@@ -35,13 +36,14 @@ impl ProxyPods {
 
 /// Connected proxies, with the labels of their pod and the locality of its node, else those of their own node metadata;
 /// with their Sidecar, and the location that their shared resources are built for.
-/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`, `locations`.
+/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `discovery`, `nodes`, `sidecars`, `mesh_config`, `locations`.
 /// Changes when: a proxy connects, leaves or sends other node metadata; the labels of its pod or the locality of its
-/// node change; its Sidecar changes in a field that proxies depend on; its cluster or network becomes known.
+/// node change; its namespace starts or stops being selected; its Sidecar changes in a field that proxies depend on; its cluster or network becomes known.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxies<'s>(
     connected: &Collection<'s, ProxyKey, Proxy>,
     objects: &ObjectCollections<'s>,
+    discovery: &Discovery<'s>,
     sidecars: &SidecarHeads<'s>,
     locations: &Collection<'s, KnownLocation, ()>,
     options: &GraphOptions,
@@ -50,13 +52,13 @@ pub(crate) fn derive_proxies<'s>(
     connected.derive("proxies", |deps| {
         let sidecars = SidecarChoice::on(deps, sidecars);
         let locations = LocationLookup::on(deps, locations, &options);
-        let pods = ProxyPods { pods: deps.on(&objects.pods) };
+        let (pods, discovery) = (ProxyPods { pods: deps.on(&objects.pods) }, deps.on(discovery));
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
             let mut proxy = connected.clone();
             // Every proxy that captures DNS uses the addresses in statuses.
             proxy.dns_auto_allocate |= options.allocates_addresses;
-            let found = pods.get(cx, connected, &options);
+            let found = pods.get(cx, connected, &options).filter(|(key, _)| is_read(cx, &discovery, key));
             if let Some((key, pod)) = &found {
                 let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
                 let locality = pod_locality(&pod.labels, node.as_deref());

@@ -88,6 +88,7 @@ pub(crate) fn derive_workload_instances<'s>(
             let networks = cx.get(&networks, &()).map(|found| (*found).clone()).unwrap_or_default();
             let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
             let endpoint = pod_endpoint(pod, key, node.as_deref(), &trust_domain, &networks);
+            let endpoint = Endpoint { health: Health::Healthy, ..endpoint };
             let tcp = pod.ports.iter().rev().filter(|(name, _, transport)| !name.is_empty() && transport == "TCP");
             let ports = tcp.map(|(name, port, _)| (name.clone(), u32::from(*port))).collect();
             vec![(WorkloadInstanceKey { kind: Kind::Pod, object: key.clone() }, WorkloadInstance { endpoint, ports })]

@@ -1,4 +1,4 @@
-use sluice_model::{ExportTo, Health, Kind, TlsMode};
+use sluice_model::{ExportTo, Health, Kind, ServiceKey, TlsMode};
 
 use super::{TestGraph, sidecar};
 
@@ -38,8 +38,8 @@ endpoints:
 - {addresses: [10.1.0.2], conditions: {ready: false, serving: false, terminating: false}, targetRef: {kind: Pod, name: web-2, namespace: app}}
 ";
 
-fn web() -> sluice_model::ServiceKey {
-    sluice_model::ServiceKey { namespace: "app".into(), host: "web.app.svc.cluster.local".into() }
+fn web() -> ServiceKey {
+    ServiceKey { namespace: "app".into(), host: "web.app.svc.cluster.local".into() }
 }
 
 #[test]
@@ -130,7 +130,7 @@ spec:
   workloadSelector: {labels: {app: web}}
 ",
     );
-    let both = sluice_model::ServiceKey { namespace: "app".into(), host: "both.example".into() };
+    let both = ServiceKey { namespace: "app".into(), host: "both.example".into() };
     let endpoints = mesh.get(&mesh.handles.endpoints, &both).expect("endpoints");
     let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port)).collect();
     // The pod has a container port named http.
@@ -165,13 +165,30 @@ fn an_invalid_mesh_config_leaves_the_last_valid_one() {
 #[test]
 fn objects_outside_discovery_selectors_have_no_effect() {
     let mesh = TestGraph::new(WEB);
+    // The namespace of the control plane is one as others are.
+    mesh.apply(&WEB.replace("namespace: app", "namespace: istio-system"));
+    let proxy = mesh.connect(sidecar("app", "web-1", "10.1.0.1", &[]));
+    let labelled = || mesh.get(&mesh.handles.proxies, &proxy).expect("a proxy").labels.contains_key("app");
+    let system = ServiceKey { namespace: "istio-system".into(), host: "web.istio-system.svc.cluster.local".into() };
     let exists = || mesh.get(&mesh.handles.services, &web()).is_some();
-    assert!(exists());
+    let exists_in_system = || mesh.get(&mesh.handles.services, &system).is_some();
+    assert!(exists() && exists_in_system() && labelled());
     mesh.apply(&mesh_map("discoverySelectors: [{matchLabels: {mesh: here}}]"));
-    assert!(!exists());
+    assert!(!exists() && !exists_in_system());
+    assert!(!labelled(), "its pod is not read");
     mesh.apply("{apiVersion: v1, kind: Namespace, metadata: {name: app, labels: {mesh: here}}}");
-    assert!(exists());
+    assert!(exists() && !exists_in_system() && labelled());
     assert_eq!(mesh.get(&mesh.handles.endpoints, &web()).map(|endpoints| endpoints.len()), Some(2));
+}
+
+#[test]
+fn endpoints_of_an_entry_that_selects_a_pod_and_a_workload_entry_have_the_health_of_each() {
+    let mesh = outside();
+    let chosen = ServiceKey { namespace: "app".into(), host: "chosen.example".into() };
+    let endpoints = mesh.get(&mesh.handles.endpoints, &chosen).expect("endpoints");
+    let mut found: Vec<_> = endpoints.iter().map(|it| (it.addresses[0].as_str(), it.health)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [("10.1.0.1", Health::Healthy), ("192.0.2.7", Health::Unknown)]);
 }
 
 #[test]
@@ -241,7 +258,7 @@ fn an_address_of_a_service_entry_is_all_of_its_endpoints_once_more() {
     let mesh = TestGraph::new(
         &OUTSIDE.replace("hosts: [listed.example]", "hosts: [listed.example]\n  addresses: [10.7.0.1, 10.7.0.2]"),
     );
-    let listed = sluice_model::ServiceKey { namespace: "app".into(), host: "listed.example".into() };
+    let listed = ServiceKey { namespace: "app".into(), host: "listed.example".into() };
     let endpoints = mesh.get(&mesh.handles.endpoints, &listed).expect("endpoints");
     assert_eq!(endpoints.iter().map(|endpoint| endpoint.addresses[0].as_str()).collect::<Vec<_>>(), ["192.0.2.1"; 2]);
 }
@@ -321,7 +338,7 @@ fn the_first_matching_policy_limits_the_visibility_of_a_service_entry() {
         mesh.apply(&OUTSIDE.replace("namespace: app", &format!("namespace: {namespace}")));
     }
     let export_to = |namespace: &str| {
-        let key = sluice_model::ServiceKey { namespace: namespace.into(), host: "listed.example".into() };
+        let key = ServiceKey { namespace: namespace.into(), host: "listed.example".into() };
         mesh.get(&mesh.handles.services, &key).expect("a service").export_to
     };
     assert_eq!(export_to("wide"), ExportTo::All);

@@ -17,7 +17,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         retry_constraint: fields.read("retryConstraint", |constraint| {
             let budget = constraint.object("budget");
             RetryConstraint {
-                percent: budget.as_ref().and_then(|budget| budget.opt_integer("percent")),
+                percent: Some(budget.as_ref().and_then(|budget| budget.opt_integer("percent")).unwrap_or(20)),
                 interval: budget.as_ref().and_then(|budget| budget.opt_duration("interval")),
                 minimum: constraint.object("minRetryRate").and_then(|rate| {
                     rate.opt_duration("interval");

@@ -214,7 +214,7 @@ fn mirror(fields: &Fields<'_>) -> Mirror {
 }
 
 fn cors(fields: &Fields<'_>) -> CorsPolicy {
-    let max_age: i64 = fields.integer("maxAge");
+    let max_age: i64 = fields.opt_integer("maxAge").unwrap_or(5);
     CorsPolicy {
         allow_origins: fields.texts("allowOrigins").iter().filter_map(|origin| self::origin(origin)).collect(),
         allow_methods: fields.texts("allowMethods"),

@@ -8,7 +8,7 @@ use super::http_route::{http_backend, named_matches, parse_route};
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
-    parse_route(item, findings, rule).map(|route| Object::GRPCRoute(Box::new(route)))
+    parse_route(item, findings, rule, Vec::new()).map(|route| Object::GRPCRoute(Box::new(route)))
 }
 
 fn rule(fields: &Fields<'_>) -> HttpRule {

@@ -8,20 +8,23 @@ use super::route::{backend, hostnames, parents};
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
-    parse_route(item, findings, rule).map(|route| Object::HTTPRoute(Box::new(route)))
+    // The definition declares these defaults, but an object of a file does not pass through an API server.
+    let default = HttpRule { matches: vec![every_path()], ..HttpRule::default() };
+    parse_route(item, findings, rule, vec![default]).map(|route| Object::HTTPRoute(Box::new(route)))
 }
 
-/// Reads a route for HTTP requests. `rule` reads one of its rules.
+/// Reads a route for HTTP requests. `rule` reads one of its rules; without `rules`, it has those of `default`.
 pub(super) fn parse_route(
     item: &Item<'_>,
     findings: &Findings,
     rule: impl Fn(&Fields<'_>) -> HttpRule,
+    default: Vec<HttpRule>,
 ) -> Option<HttpRoute> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
     let parents: Vec<ParentRef> = parents(&fields, &meta.namespace);
     let hostnames = hostnames(&fields);
-    let mut rules = fields.list("rules", rule);
+    let mut rules = if fields.has("rules") { fields.list("rules", rule) } else { default };
     for (n, rule) in rules.iter_mut().enumerate() {
         if rule.action.name.is_empty() {
             let ObjectMeta { namespace, name, .. } = &meta;
@@ -33,7 +36,7 @@ pub(super) fn parse_route(
 }
 
 fn rule(fields: &Fields<'_>) -> HttpRule {
-    let matches = fields.list("matches", http_match);
+    let matches = if fields.has("matches") { fields.list("matches", http_match) } else { vec![every_path()] };
     let Filters { headers, redirect, rewrite, cors, mirrors, unsupported } = http_filters(fields);
     let mut retries = fields.read("retry", retry);
     let mut timeout = None;
@@ -114,6 +117,10 @@ fn http_match(fields: &Fields<'_>) -> HttpMatch {
         method: fields.opt_text("method").map(StringMatch::Exact),
         ..HttpMatch::default()
     }
+}
+
+fn every_path() -> HttpMatch {
+    HttpMatch { uri: Some(StringMatch::Prefix("/".into())), ..HttpMatch::default() }
 }
 
 /// The match for a path; `None` if it is invalid.

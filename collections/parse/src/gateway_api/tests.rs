@@ -1,5 +1,7 @@
 //! Parsing of Gateway API kinds: values and findings.
 
+use std::time::Duration;
+
 use sluice_model::gateway_api::{AddressKind, GroupKind, ListenerTlsMode, NamespaceSelection};
 use sluice_model::{Decimal, Object, RedirectPort, Severity, StringMatch, Text};
 
@@ -48,6 +50,25 @@ fn gateway_references_have_defaults() {
     assert_eq!((tls.mode, &tls.certificates[0].kind), (None, &GroupKind { group: "".into(), kind: "Secret".into() }));
     assert_eq!(listener.allowed_routes.namespaces, NamespaceSelection::All);
     assert!(listener.allowed_routes.kinds[0].is("gateway.networking.k8s.io", "HTTPRoute"));
+}
+
+#[test]
+fn routes_have_the_defaults_that_their_definition_declares() {
+    let rules = |spec: &str| match read("HTTPRoute", &format!("parentRefs: [{{name: door}}], {spec}")) {
+        (Some(Object::HTTPRoute(route)), found) if found.is_empty() => route.rules,
+        (object, found) => panic!("{object:?} {found:?}"),
+    };
+    let all = Some(StringMatch::Prefix("/".into()));
+    let uris = |spec: &str| -> Vec<Vec<Option<StringMatch>>> {
+        rules(spec).iter().map(|rule| rule.matches.iter().map(|found| found.uri.clone()).collect()).collect()
+    };
+    assert_eq!(uris("hostnames: [a.example]"), [vec![all.clone()]], "a rule for all paths");
+    assert_eq!(uris("rules: [{backendRefs: [{name: b, port: 80}]}]"), [vec![all.clone()]]);
+    assert_eq!(uris("rules: [{matches: [{method: GET}]}]"), [vec![all]]);
+    assert_eq!(uris("rules: [{matches: []}]"), [vec![]], "an empty list is no default");
+    let cors = "rules: [{filters: [{type: CORS, cors: {allowOrigins: ['https://a.example']}}]}]";
+    let age = rules(cors)[0].action.cors.as_ref().and_then(|cors| cors.max_age);
+    assert_eq!(age, Some(Duration::from_secs(5)));
 }
 
 #[test]
