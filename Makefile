@@ -101,6 +101,11 @@ bench-full: bench ## measure further mesh sizes, both drivers and further storms
 soak: bench-build ## apply random changes for an hour (SOAK=10m): memory stays constant, and the state equals that of a new server
 	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json
 
+.PHONY: soak-sources
+soak-sources: build ## apply random changes to a source of configuration for an hour (SOAK_SECONDS=600), whose server is killed again and again
+	SLUICE_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) $(CARGO) test --locked --test control_plane \
+	  random_changes_arrive_exactly_although_the_server_is_killed -- --nocapture
+
 # Duration of each fault.
 HOLD ?= 10s
 
