@@ -141,6 +141,13 @@ impl Engine {
         self.request_epoch(false, |reply| EngineCommand::Transaction(Transaction::of(write), reply))
     }
 
+    /// As [`Self::transaction`], without waiting for the epoch. Later calls of this thread see it: [`Self::inputs`], [`Self::flush`].
+    /// The caller has to call one of these before it submits more, so that the queue stays bounded.
+    pub fn submit(&self, write: impl FnOnce(&mut Transaction)) {
+        let (reply, _) = bounded(1);
+        self.inner.queue.send(false, EngineCommand::Transaction(Transaction::of(write), reply));
+    }
+
     /// As [`Self::transaction`], but before all waiting writes to inputs without priority.
     pub fn priority_transaction(&self, write: impl FnOnce(&mut Transaction)) -> Epoch {
         self.request_epoch(true, |reply| EngineCommand::Transaction(Transaction::of(write), reply))

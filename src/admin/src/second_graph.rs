@@ -124,7 +124,7 @@ impl SecondGraph {
         let writes = live.writes_since(&own);
         // The shared rows are released before they are written.
         drop(own);
-        self.engine.transaction(|tx| writes.iter().for_each(|write| tx.write_record(write)));
+        self.engine.submit(|tx| writes.iter().for_each(|write| tx.write_record(write)));
         Ok(writes.len())
     }
 

@@ -1,5 +1,6 @@
 //! The rules of the xDS protocol (X06 to X09, X11).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};
@@ -9,11 +10,11 @@ use sluice_auth::{Caller, Viewer};
 use sluice_model::{Resource, ResourceType, Template, TemplatePart};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-use sluice_xds::StatusReader;
+use sluice_xds::{AckWatch, AwaitedChange, StatusReader};
 use sluice_xds_protocol::{ACK_TIMEOUT, HEALTH_TYPE, StreamError, SyncState, XdsProtocol};
 
 use super::client::{ScriptedClient, message, sotw};
-use super::fixture::{SIDECAR, SessionFixture};
+use super::fixture::{SIDECAR, SessionFixture, layer};
 
 const BOTH: [XdsProtocol; 2] = [Sotw, Delta];
 
@@ -364,6 +365,35 @@ fn names_subscribed_again_are_sent_again() {
     client.settle();
     client.change(Endpoint, &["a"], &[]);
     assert_eq!(client.settled(), ["EDS +a"], "the client may have forgotten it");
+}
+
+#[test]
+fn resource_subscribed_after_a_change_is_awaited_until_it_is_acknowledged() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = ScriptedClient::connect(&mesh, protocol);
+        client.want(Endpoint, &["a"]);
+        client.settle();
+        for name in ["a", "b"] {
+            mesh.set(Endpoint, "base", name, &message(name, "2"));
+        }
+        mesh.commit();
+        let changed = BTreeMap::from([((Endpoint, layer("base")), BTreeSet::from(["b".into()]))]);
+        let mut watch = AckWatch::new(mesh.status.clone(), AwaitedChange::Resources(changed));
+        let mut acked = || {
+            let report = watch.poll();
+            (report.concerned, report.acked)
+        };
+        let frontier = || mesh.status.frontier(Endpoint, "b");
+        assert_eq!(client.settled(), ["EDS +a"], "the snapshot that was sent has the change of the other resource too");
+        assert_eq!(acked(), (0, 0), "{protocol:?}: it is not subscribed to");
+        client.change(Endpoint, &["b"], &[]);
+        assert_eq!((acked(), frontier().sent), ((1, 0), 0), "{protocol:?}: it is not sent");
+        assert_eq!(client.received(), ["EDS +b"]);
+        assert_eq!((acked(), frontier().sent), ((1, 0), 1), "{protocol:?}: it is sent and not acknowledged");
+        client.answer(None);
+        assert_eq!((acked(), frontier().acked), ((1, 1), 1), "{protocol:?}");
+    }
 }
 
 #[test]

@@ -10,13 +10,14 @@ use crate::connect::{Endpoint, QueryError, Server, seconds};
 
 /// Debug pages of sluiced and of istiod that change nothing, need no parameters and end. `krtz` of istiod prints the data of
 /// Secrets.
-const PAGES: [&str; 26] = [
+const PAGES: [&str; 27] = [
     "adsz",
     "ambientz",
     "authorizationz",
     "cachez",
     "clusterz",
     "collections",
+    "config_sources",
     "configz",
     "connections",
     "endpointShardz",

@@ -439,8 +439,7 @@ impl Session {
     #[must_use]
     pub fn progress(&self, kind: ResourceType, name: &str) -> Option<ResourceProgress> {
         let subscription = self.subscriptions.get(kind).filter(|subscription| subscription.wants(name))?;
-        let sent = subscription.sent.as_ref().and_then(|view| view.version(name));
-        let acked = subscription.acked().and_then(|view| view.version(name));
+        let (sent, acked) = (subscription.sent_version(name), subscription.acked_version(name));
         Some(ResourceProgress { sent, acked, error: subscription.error.as_ref().map(|(_, message)| message.clone()) })
     }
 }

@@ -115,8 +115,7 @@ impl Session {
         let whole = self.protocol == XdsProtocol::Sotw && kind.is_wildcard() && differences.complete;
         let new_tables = if fills_tables { subscription.new_tables(&items) } else { BTreeSet::new() };
         let before = subscription.sent.replace(view.clone());
-        subscription.requested.clear();
-        subscription.resend_all = false;
+        let resent = subscription.take_resent();
         subscription.response_due = false;
         subscription.holds = HeldResources::default();
         // pilot-agent, the client of these types, ignores a response without resources and never acknowledges it.
@@ -125,7 +124,7 @@ impl Session {
         if items.is_empty() && (is_ignored_if_empty || has_no_content) {
             return PlannedResponse::Idle;
         }
-        subscription.set_unacked(before, now);
+        subscription.set_unacked(before, resent, now);
         subscription.outstanding = true;
         subscription.sent_at = Some(now);
         subscription.sent_nonce = self.responses + 1;

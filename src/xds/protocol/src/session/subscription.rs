@@ -11,6 +11,10 @@ use crate::name_list::NameList;
 use crate::name_set::{CallerNames, NameSet};
 use crate::request::{Interest, StreamError};
 use crate::store::{ResolvedResource, TypeSnapshot};
+use crate::version::Version;
+
+/// Names of [`ResentResources`] that are kept.
+const MAX_RESENT_NAMES: usize = 1024;
 
 /// A client's subscription to one type, and the resources of the type that it holds.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(super) struct Subscription {
     pub(super) requested: BTreeSet<Text>,
     /// All subscribed resources are to be sent.
     pub(super) resend_all: bool,
+    /// Resources that responses since the last acknowledged one sent again.
+    resent: ResentResources,
     /// The client waits for a response, even an empty one.
     pub(super) response_due: bool,
     /// The resources that the client holds from an earlier stream.
@@ -52,6 +58,30 @@ pub(super) struct Subscription {
     pub(super) unacked_since: Option<Instant>,
 }
 
+/// Resources that were sent although an earlier snapshot already had them: the client had not subscribed to them then, or no longer
+/// holds them.
+#[derive(Debug, Default)]
+pub(super) struct ResentResources {
+    names: BTreeSet<Text>,
+    /// All of them were sent.
+    all: bool,
+}
+
+impl ResentResources {
+    fn contains(&self, name: &str) -> bool {
+        self.all || self.names.contains(name)
+    }
+
+    /// Adds those of a further response. Of a client that acknowledges nothing, not all names are kept.
+    fn join(&mut self, mut later: Self) {
+        self.all |= later.all || self.names.len() + later.names.len() > MAX_RESENT_NAMES;
+        match self.all {
+            true => self.names = BTreeSet::new(),
+            false => self.names.append(&mut later.names),
+        }
+    }
+}
+
 impl Subscription {
     pub(super) fn new(kind: ResourceType, names_only: bool) -> Self {
         Self {
@@ -64,6 +94,7 @@ impl Subscription {
             acked_before: None,
             requested: BTreeSet::new(),
             resend_all: false,
+            resent: ResentResources::default(),
             response_due: false,
             holds: HeldResources::default(),
             deferred_removals: BTreeMap::new(),
@@ -77,6 +108,29 @@ impl Subscription {
         }
     }
 
+    /// The version of a resource that the client was sent. A client that has just subscribed to it was sent none, although
+    /// [`Self::sent`] has it.
+    pub(super) fn sent_version(&self, name: &str) -> Option<Version> {
+        if self.resend_all || self.requested.contains(name) {
+            return None;
+        }
+        self.sent.as_ref().and_then(|view| view.version(name))
+    }
+
+    /// The version of a resource that the client acknowledged.
+    pub(super) fn acked_version(&self, name: &str) -> Option<Version> {
+        if self.resend_all || self.requested.contains(name) || self.resent.contains(name) {
+            return None;
+        }
+        self.acked().and_then(|view| view.version(name))
+    }
+
+    /// Takes what is to be sent although the client may hold it, because a response with it is being sent.
+    pub(super) fn take_resent(&mut self) -> ResentResources {
+        let all = std::mem::take(&mut self.resend_all);
+        ResentResources { names: std::mem::take(&mut self.requested), all }
+    }
+
     /// The last snapshot that the client acknowledged.
     pub(super) fn acked(&self) -> Option<&TypeSnapshot> {
         if self.is_acked { self.sent.as_ref() } else { self.acked_before.as_ref() }
@@ -87,6 +141,7 @@ impl Subscription {
         self.is_acked = true;
         self.acked_before = None;
         self.unacked_since = None;
+        self.resent = ResentResources::default();
     }
 
     /// The client has rejected the last response: later snapshots without a response do not count as acknowledged.
@@ -97,8 +152,9 @@ impl Subscription {
     }
 
     /// A response is being sent; the client held the snapshot `before`.
-    pub(super) fn set_unacked(&mut self, before: Option<TypeSnapshot>, now: Instant) {
+    pub(super) fn set_unacked(&mut self, before: Option<TypeSnapshot>, resent: ResentResources, now: Instant) {
         self.unacked_since.get_or_insert(now);
+        self.resent.join(resent);
         if std::mem::take(&mut self.is_acked) {
             self.acked_before = before;
         }
