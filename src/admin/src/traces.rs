@@ -9,7 +9,7 @@ use sluice_engine::{Epoch, EpochSummary, HistoryQuery};
 use sluice_listen::PeriodicLog;
 use sluice_telemetry::{Count, register_counts};
 use sluice_traces::{AcknowledgedProxy, ChangeTrace, ChangedObject, TraceExporter, TraceId, TraceOutcome};
-use sluice_xds::{AckReport, AckWatch, AwaitedChange, ProxyAck, short_name};
+use sluice_xds::{AckCounts, AckWatch, AwaitedChange, ProxyAck, short_name};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -153,8 +153,8 @@ struct FollowedChange {
     deadline: Instant,
     awaited: Option<AwaitedChange>,
     acks: Option<AckWatch>,
-    /// The state at the last poll.
-    report: Option<AckReport>,
+    /// The numbers at the last poll.
+    counts: Option<AckCounts>,
 }
 
 impl FollowedChange {
@@ -189,7 +189,7 @@ impl FollowedChange {
             acknowledged: Vec::new(),
             outcome: TraceOutcome::Acknowledged,
         };
-        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None, report: None }
+        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None, counts: None }
     }
 
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
@@ -203,22 +203,41 @@ impl FollowedChange {
         }
         // When the process stops, it ends the streams of proxies: what counts is the state before.
         if !stopped {
-            self.report = self.acks.as_mut().map(AckWatch::poll);
+            self.counts = self.acks.as_mut().map(AckWatch::poll);
         }
-        let report = self.report.as_ref();
-        let is_complete = report.is_some_and(|report| report.lagging.is_empty());
+        let is_complete = self.counts.is_some_and(|counts| counts.acked == counts.concerned);
         if !is_complete && !is_late {
             return None;
         }
         let acks = self.acks.as_ref().map(AckWatch::acknowledgements).unwrap_or_default();
         let mut trace = self.trace.clone();
         trace.ended = SystemTime::now();
-        trace.concerned = report.map_or(0, |report| report.concerned);
+        trace.concerned = self.counts.map_or(0, |counts| counts.concerned);
         trace.acknowledged = acks.into_iter().map(acknowledged_proxy).collect();
         if !is_complete {
-            trace.outcome = TraceOutcome::Incomplete(incomplete(report, stopped));
+            trace.outcome = TraceOutcome::Incomplete(self.incomplete(stopped));
         }
         Some(trace)
+    }
+
+    /// Why the trace ends without all acknowledgements.
+    fn incomplete(&self, stopped: bool) -> String {
+        let reason = if stopped { "the control plane stopped" } else { "the time limit passed" };
+        let Some((counts, acks)) = self.counts.zip(self.acks.as_ref()) else {
+            return format!("{reason} before the change was served");
+        };
+        let lagging = acks.lagging();
+        let named = lagging.iter().take(MAX_NAMED).map(|proxy| {
+            let pending = proxy.pending.first().map(|of| format!(" ({} {})", of.r#type, of.reason));
+            format!("{}{}", proxy.proxy, pending.unwrap_or_default())
+        });
+        let named: Vec<_> = named.collect();
+        format!(
+            "{reason}: {} of {} proxies have not acknowledged: {}",
+            lagging.len(),
+            counts.concerned,
+            named.join(", ")
+        )
     }
 }
 
@@ -231,21 +250,4 @@ fn acknowledged_proxy(ack: ProxyAck) -> AcknowledgedProxy {
     let now = SystemTime::now();
     let time = |at: Instant| now.checked_sub(at.elapsed()).unwrap_or(now);
     AcknowledgedProxy { proxy: ack.proxy.to_string(), sent: ack.sent.map(time), acknowledged: time(ack.acked) }
-}
-
-/// Why a trace ended without all acknowledgements.
-fn incomplete(report: Option<&AckReport>, stopped: bool) -> String {
-    let reason = if stopped { "the control plane stopped" } else { "the time limit passed" };
-    let Some(report) = report else { return format!("{reason} before the change was served") };
-    let lagging = report.lagging.iter().take(MAX_NAMED).map(|proxy| {
-        let pending = proxy.pending.first().map(|of| format!(" ({} {})", of.r#type, of.reason));
-        format!("{}{}", proxy.proxy, pending.unwrap_or_default())
-    });
-    let lagging: Vec<_> = lagging.collect();
-    format!(
-        "{reason}: {} of {} proxies have not acknowledged: {}",
-        report.lagging.len(),
-        report.concerned,
-        lagging.join(", ")
-    )
 }

@@ -220,13 +220,10 @@ async fn follow(mut wait: Wait, sender: &mpsc::Sender<Bytes>) {
             let progress = wait.poll();
             (wait, progress, start.elapsed())
         });
-        let Ok((polled, mut progress, took)) = polled.await else { return };
+        let Ok((polled, progress, took)) = polled.await else { return };
         drop(turn);
         wait = polled;
         let is_final = progress.state.is_final();
-        if !is_final {
-            progress.omit_lagging();
-        }
         let is_due = last
             .as_ref()
             .is_none_or(|(last, at)| is_final || !last.is_like(&progress) || at.elapsed() >= WAIT_LINE_INTERVAL);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sluice_engine::{Epoch, HistoryQuery, Origin, Write};
 use sluice_graph::{Inputs, RejectKey};
 use sluice_model::{Kind, ObjectKey, Severity};
-use sluice_xds::{AckReport, AckWatch, AwaitedChange};
+use sluice_xds::{AckCounts, AckWatch, AwaitedChange, LaggingProxy};
 
 use super::AnswerError;
 use super::changes::changed_resources;
@@ -97,25 +97,27 @@ pub(crate) struct WaitProgress {
     rejects: Vec<String>,
     /// The proxies; those of other instances are not included.
     #[serde(skip_serializing_if = "Option::is_none")]
-    proxies: Option<AckReport>,
+    proxies: Option<AwaitedProxies>,
     /// Why all proxies are awaited, if it is not known which ones the change concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
     waited_seconds: f64,
 }
 
+/// The proxies that a change concerns.
+#[derive(Clone, Debug, Default, Serialize)]
+struct AwaitedProxies {
+    #[serde(flatten)]
+    counts: AckCounts,
+    /// Those that did not acknowledge it, in order of connecting. Only the last line has them.
+    lagging: Vec<LaggingProxy>,
+}
+
 impl WaitProgress {
     /// Whether it has the same state and the same numbers of proxies.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let counts = |progress: &Self| progress.proxies.as_ref().map(|report| (report.concerned, report.acked));
+        let counts = |progress: &Self| progress.proxies.as_ref().map(|proxies| proxies.counts);
         self.state == other.state && counts(self) == counts(other)
-    }
-
-    /// Leaves out the proxies that lag, of which only the last line is about.
-    pub(crate) fn omit_lagging(&mut self) {
-        if let Some(report) = &mut self.proxies {
-            report.lagging.clear();
-        }
     }
 }
 
@@ -129,12 +131,13 @@ pub(crate) struct Wait {
 }
 
 /// The awaited change, once it is read.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct ReadChange {
     object: Option<ObjectVersion>,
     deleted: bool,
     epoch: Option<Epoch>,
-    change: AwaitedChange,
+    /// Taken once it is followed.
+    change: Option<AwaitedChange>,
     note: Option<&'static str>,
 }
 
@@ -158,6 +161,11 @@ impl Wait {
         if !progress.state.is_final() && self.start.elapsed() >= self.question.timeout {
             progress.state = WaitState::TimedOut;
         }
+        if progress.state.is_final()
+            && let Some((proxies, acks)) = progress.proxies.as_mut().zip(self.acks.as_ref())
+        {
+            proxies.lagging = acks.lagging();
+        }
         progress
     }
 
@@ -173,15 +181,15 @@ impl Wait {
             waited_seconds: self.start.elapsed().as_secs_f64(),
         };
         progress.rejects = self.rejects();
-        let Some(read) = self.read.clone() else {
-            let is_certain = !self.awaits_version() || self.start.elapsed() >= REJECT_GRACE;
+        let is_certain = !self.awaits_version() || self.start.elapsed() >= REJECT_GRACE;
+        let Some(read) = &mut self.read else {
             if !progress.rejects.is_empty() && is_certain {
                 progress.state = WaitState::Rejected;
             }
             return progress;
         };
         progress.state = WaitState::Applied;
-        (progress.object, progress.deleted, progress.note) = (read.object, read.deleted, read.note);
+        (progress.object, progress.deleted, progress.note) = (read.object.clone(), read.deleted, read.note);
         progress.epoch = read.epoch.map(|epoch| epoch.0);
         let Goal::Acked(share) = self.question.goal else {
             progress.state = WaitState::Done;
@@ -189,16 +197,18 @@ impl Wait {
             return progress;
         };
         let is_served = read.epoch.is_none_or(|epoch| self.state.status.served_epoch() >= epoch.0);
-        let is_empty = matches!(&read.change, AwaitedChange::Resources(changed) if changed.is_empty());
-        if !is_served && !is_empty {
-            return progress;
+        let is_empty = matches!(&read.change, Some(AwaitedChange::Resources(changed)) if changed.is_empty());
+        if (is_served || is_empty)
+            && let Some(change) = read.change.take()
+        {
+            self.acks = Some(AckWatch::new(self.state.status.clone(), change));
         }
-        let acks = self.acks.get_or_insert_with(|| AckWatch::new(self.state.status.clone(), read.change));
-        let report = acks.poll();
-        if reaches(&report, share) {
+        let Some(acks) = &mut self.acks else { return progress };
+        let counts = acks.poll();
+        if reaches(counts, share) {
             progress.state = WaitState::Done;
         }
-        progress.proxies = Some(report);
+        progress.proxies = Some(AwaitedProxies { counts, lagging: Vec::new() });
         progress
     }
 
@@ -232,7 +242,7 @@ impl Wait {
                 None => (AwaitedChange::Everything, Some(UNKNOWN_RESOURCES)),
             };
             let object = is_present.then(|| ObjectVersion::new(kind, &key, origin));
-            return Some(ReadChange { object, deleted: was_deleted, epoch, change, note });
+            return Some(ReadChange { object, deleted: was_deleted, epoch, change: Some(change), note });
         }
         None
     }
@@ -272,8 +282,8 @@ impl Wait {
 
 /// Whether a share of the proxies, in percent, have acknowledged.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn reaches(report: &AckReport, share: f64) -> bool {
-    report.acked as f64 * 100.0 >= report.concerned as f64 * share
+fn reaches(counts: AckCounts, share: f64) -> bool {
+    counts.acked as f64 * 100.0 >= counts.concerned as f64 * share
 }
 
 #[cfg(test)]
@@ -293,8 +303,8 @@ mod tests {
 
     #[test]
     fn share_of_no_proxies_is_reached() {
-        let report = |acked, concerned| AckReport { acked, concerned, lagging: Vec::new() };
-        assert!(reaches(&report(0, 0), 100.0));
-        assert!(reaches(&report(99, 100), 99.0) && !reaches(&report(98, 100), 99.0));
+        let counts = |acked, concerned| AckCounts { acked, concerned };
+        assert!(reaches(counts(0, 0), 100.0));
+        assert!(reaches(counts(99, 100), 99.0) && !reaches(counts(98, 100), 99.0));
     }
 }

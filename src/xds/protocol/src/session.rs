@@ -50,8 +50,8 @@ pub struct Session {
     stream: u64,
     /// Number of the last response.
     responses: u64,
-    /// Number of requests.
-    requests: u64,
+    /// Number of requests, and of snapshots up to which the client has been sent changes.
+    revision: u64,
     names: CallerNames,
     subscriptions: Subscriptions,
     /// Unknown types, each with whether a response is due.
@@ -101,7 +101,7 @@ impl Session {
             proxy,
             stream,
             responses: 0,
-            requests: 0,
+            revision: 0,
             names,
             subscriptions: Subscriptions::default(),
             unknown: BTreeMap::new(),
@@ -157,6 +157,7 @@ impl Session {
             if subscription.sent.is_none() && subscription.holds_all(view) {
                 subscription.sent = Some(view.clone());
                 subscription.forget_holds();
+                self.revision += 1;
             }
         }
     }
@@ -190,7 +191,7 @@ impl Session {
     /// # Errors
     /// The client exceeds a limit. The caller ends the stream with the error.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<RequestOutcome, StreamError> {
-        self.requests += 1;
+        self.revision += 1;
         if request.type_url == HEALTH_TYPE {
             let health = request.error.map_or(Ok(()), |(_, message)| Err(truncated(message)));
             return Ok(RequestOutcome::Health(health));
@@ -429,10 +430,23 @@ impl Session {
         self.subscriptions.get(kind).is_some_and(|subscription| subscription.wildcard)
     }
 
-    /// Number of requests. While it stays the same, the client has subscribed to nothing else and acknowledged nothing more.
+    /// While it stays the same, so does what the client subscribes to, was sent and has acknowledged.
     #[must_use]
-    pub fn requests(&self) -> u64 {
-        self.requests
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// When the last response of a type was sent, and when one was last acknowledged.
+    #[must_use]
+    pub fn times(&self, kind: ResourceType) -> (Option<Instant>, Option<Instant>) {
+        self.subscriptions.get(kind).map_or((None, None), |subscription| (subscription.sent_at, subscription.acked_at))
+    }
+
+    /// The version of one resource that the client acknowledged last; `None` if it does not subscribe to it.
+    #[must_use]
+    pub fn acked_version(&self, kind: ResourceType, name: &str) -> Option<Option<Version>> {
+        let subscription = self.subscriptions.get(kind).filter(|subscription| subscription.wants(name))?;
+        Some(subscription.acked_version(name))
     }
 
     /// The versions of one resource that the client was sent and acknowledged; `None` if it does not subscribe to it.

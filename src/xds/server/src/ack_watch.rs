@@ -1,6 +1,6 @@
 //! Follows the acknowledgements of a change: which proxies it concerns, and which of them have not acknowledged it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,22 +25,44 @@ pub enum AwaitedChange {
     Everything,
 }
 
-/// One resource of one stream.
-type StreamResource = (u64, ResourceType, Text);
-
 /// Follows the acknowledgements of a change. A proxy acknowledges a changed resource with the version that was current at any
 /// [`Self::poll`], so that later changes do not delay the end.
 pub struct AckWatch {
     status: StatusReader,
-    change: AwaitedChange,
+    change: WatchedChange,
+    streams: HashMap<u64, WatchedStream>,
+    /// The streams that had not acknowledged the change at the last poll, in order of connecting.
+    lagging: Vec<Arc<Connection>>,
+}
+
+/// [`AwaitedChange`], by what is looked up.
+enum WatchedChange {
+    Resources {
+        resources: Vec<(ResourceType, Text)>,
+        /// Indices of the resources.
+        by_layer: HashMap<(ResourceType, Layer), Vec<usize>>,
+        kinds: BTreeSet<ResourceType>,
+    },
+    Everything,
+}
+
+/// What a stream has acknowledged of the changed resources.
+#[derive(Default)]
+struct WatchedStream {
+    /// Revision of the session and epoch of the store at the last visit: nothing differs while both are the same.
+    seen: Option<(u64, u64)>,
+    /// By index, the resources that the stream subscribes to.
+    resources: BTreeMap<usize, ResourceState>,
+    /// Number of them that are not acknowledged.
+    pending: usize,
+    /// The last acknowledgement of one of them.
+    last: Option<ProxyAck>,
+}
+
+enum ResourceState {
+    Acked,
     /// The versions that were current at a poll.
-    versions: HashMap<StreamResource, Vec<Option<Version>>>,
-    acked: HashSet<StreamResource>,
-    /// The streams that had acknowledged everything, with their number of requests at that time: they are visited again when they
-    /// have sent another one, which may subscribe to more.
-    complete: HashMap<u64, u64>,
-    /// The last acknowledgement of each stream.
-    last: HashMap<u64, ProxyAck>,
+    Pending(Vec<Option<Version>>),
 }
 
 /// When a proxy acknowledged a change.
@@ -54,15 +76,13 @@ pub struct ProxyAck {
     pub acked: Instant,
 }
 
-/// The proxies that a change concerns.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct AckReport {
-    /// Number of proxies that it concerns.
+/// Numbers of proxies.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct AckCounts {
+    /// Proxies that a change concerns.
     pub concerned: usize,
-    /// Number of those that acknowledged it.
+    /// Those of them that acknowledged it.
     pub acked: usize,
-    /// Those that did not, in order of connecting.
-    pub lagging: Vec<LaggingProxy>,
 }
 
 /// A proxy that has not acknowledged a change.
@@ -91,108 +111,182 @@ impl AckWatch {
     /// Follows a change that the store has applied.
     #[must_use]
     pub fn new(status: StatusReader, change: AwaitedChange) -> Self {
-        Self {
-            status,
-            change,
-            versions: HashMap::new(),
-            acked: HashSet::new(),
-            complete: HashMap::new(),
-            last: HashMap::new(),
-        }
+        Self { status, change: WatchedChange::new(change), streams: HashMap::new(), lagging: Vec::new() }
     }
 
-    /// The current state.
-    pub fn poll(&mut self) -> AckReport {
-        let mut report = AckReport::default();
-        for connection in self.status.server.connections().values() {
-            let Some(pending) = self.pending(connection) else { continue };
-            report.concerned += 1;
-            if pending.is_empty() {
-                report.acked += 1;
-                continue;
+    /// The current numbers. Only streams that something has happened to since the last poll are visited.
+    pub fn poll(&mut self) -> AckCounts {
+        let mut counts = AckCounts::default();
+        self.lagging.clear();
+        for connection in self.status.server.connections().into_values() {
+            let Some(is_acked) = self.visit(&connection) else { continue };
+            counts.concerned += 1;
+            match is_acked {
+                true => counts.acked += 1,
+                false => self.lagging.push(connection),
             }
-            let count = pending.len();
-            let pending = pending.into_iter().take(MAX_PENDING_PER_PROXY).collect();
-            report.lagging.push(LaggingProxy { proxy: short_id(&connection.key.0), pending, count });
         }
-        report
+        counts
+    }
+
+    /// The proxies that had not acknowledged the change at the last poll.
+    #[must_use]
+    pub fn lagging(&self) -> Vec<LaggingProxy> {
+        let of = |connection: &Arc<Connection>| {
+            let (pending, count) = match &self.change {
+                WatchedChange::Everything => {
+                    let pending = pending_types(connection);
+                    let count = pending.len();
+                    (pending, count)
+                }
+                WatchedChange::Resources { resources, .. } => {
+                    let stream = self.streams.get(&connection.id);
+                    let count = stream.map_or(0, |stream| stream.pending);
+                    (stream.map(|stream| self.reasons(connection, stream, resources)).unwrap_or_default(), count)
+                }
+            };
+            let pending = pending.into_iter().take(MAX_PENDING_PER_PROXY).collect();
+            LaggingProxy { proxy: short_id(&connection.key.0), pending, count }
+        };
+        self.lagging.iter().map(of).collect()
     }
 
     /// The last acknowledgements, as of the last poll, of the proxies that acknowledged changed resources, in order of connecting.
     #[must_use]
     pub fn acknowledgements(&self) -> Vec<ProxyAck> {
-        let mut acks: Vec<_> = self.last.iter().collect();
-        acks.sort_by_key(|(stream, _)| **stream);
-        acks.into_iter().map(|(_, ack)| ack.clone()).collect()
+        let acks = self.streams.iter().filter_map(|(stream, watched)| Some((stream, watched.last.as_ref()?)));
+        let acks: BTreeMap<_, _> = acks.collect();
+        acks.into_values().cloned().collect()
     }
 
-    /// The resources of the change that a stream has not acknowledged; `None` if the change does not concern it.
-    fn pending(&mut self, connection: &Arc<Connection>) -> Option<Vec<PendingResource>> {
-        let AwaitedChange::Resources(changed) = &self.change else { return Some(pending_types(connection)) };
-        if self.complete.get(&connection.id).is_some_and(|requests| *requests == connection.session().requests()) {
-            return Some(Vec::new());
+    /// Whether a stream has acknowledged the change; `None` if it does not concern the stream.
+    fn visit(&mut self, connection: &Connection) -> Option<bool> {
+        let WatchedChange::Resources { resources, by_layer, kinds } = &self.change else {
+            return Some(!is_unsynced(connection));
+        };
+        let stream = self.streams.entry(connection.id).or_default();
+        let store = self.status.server.store();
+        // What happens after these are read is seen at the next poll.
+        let seen = (connection.session().revision(), store.epoch());
+        if stream.seen != Some(seen) {
+            stream.seen = Some(seen);
+            let snapshot = store.snapshot(&connection.key, kinds.iter().copied());
+            let in_scope = in_scope(by_layer, kinds, &snapshot);
+            stream.update(connection, &snapshot, in_scope.into_iter().map(|at| (at, &resources[at])));
         }
-        let kinds: BTreeSet<ResourceType> = changed.keys().map(|(kind, _)| *kind).collect();
-        let snapshot = self.status.server.store().snapshot(&connection.key, kinds.iter().copied());
-        let resources = in_scope(changed, &snapshot);
+        (!stream.resources.is_empty()).then_some(stream.pending == 0)
+    }
+
+    /// Resources that a stream has not acknowledged, each with the reason; not all if there are many.
+    fn reasons(
+        &self,
+        connection: &Connection,
+        stream: &WatchedStream,
+        resources: &[(ResourceType, Text)],
+    ) -> Vec<PendingResource> {
+        let pending = stream.resources.iter().filter(|(_, state)| matches!(state, ResourceState::Pending(_)));
+        let pending: Vec<_> = pending.map(|(at, _)| &resources[*at]).take(MAX_PENDING_PER_PROXY).collect();
+        let snapshot = self.status.server.store().snapshot(&connection.key, pending.iter().map(|(kind, _)| *kind));
         let session = connection.session();
         let status = session.status();
-        let (mut pending, mut concerns) = (Vec::new(), false);
-        for (kind, name) in resources {
-            let Some(progress) = session.progress(kind, name) else { continue };
-            concerns = true;
-            let resource = (connection.id, kind, name.clone());
-            if self.acked.contains(&resource) {
-                continue;
-            }
-            let current = snapshot.view(kind).and_then(|view| view.version(name));
-            let versions = self.versions.entry(resource.clone()).or_default();
+        let of = |(kind, name): &&(ResourceType, Text)| {
+            let current = snapshot.view(*kind).and_then(|view| view.version(name));
+            let reason = reason(&session.progress(*kind, name)?, current, status.get(kind));
+            Some(PendingResource { r#type: short_name(*kind), name: name.clone(), reason })
+        };
+        pending.iter().filter_map(of).collect()
+    }
+}
+
+impl WatchedChange {
+    fn new(change: AwaitedChange) -> Self {
+        let AwaitedChange::Resources(changed) = change else { return Self::Everything };
+        let named = changed.iter().flat_map(|((kind, _), names)| names.iter().map(|name| (*kind, name.clone())));
+        let resources: BTreeSet<(ResourceType, Text)> = named.collect();
+        let resources: Vec<_> = resources.into_iter().collect();
+        let kinds = changed.keys().map(|(kind, _)| *kind).collect();
+        let index = |(layer, names): ((ResourceType, Layer), BTreeSet<Text>)| {
+            let of = |name| resources.binary_search(&(layer.0, name)).ok();
+            let indices = names.into_iter().filter_map(of).collect();
+            (layer, indices)
+        };
+        let by_layer = changed.into_iter().map(index).collect();
+        Self::Resources { resources, by_layer, kinds }
+    }
+}
+
+impl WatchedStream {
+    /// Compares what the stream has acknowledged with what is current. `in_scope` has the changed resources in the proxy's scope.
+    fn update<'a>(
+        &mut self,
+        connection: &Connection,
+        snapshot: &ScopeSnapshot,
+        in_scope: impl Iterator<Item = (usize, &'a (ResourceType, Text))>,
+    ) {
+        let session = connection.session();
+        let mut before = std::mem::take(&mut self.resources);
+        self.pending = 0;
+        for (at, (kind, name)) in in_scope {
+            let Some(acked) = session.acked_version(*kind, name) else { continue };
+            let mut versions = match before.remove(&at) {
+                Some(ResourceState::Acked) => {
+                    self.resources.insert(at, ResourceState::Acked);
+                    continue;
+                }
+                Some(ResourceState::Pending(versions)) => versions,
+                None => Vec::new(),
+            };
+            let current = snapshot.view(*kind).and_then(|view| view.version(name));
             if versions.last() != Some(&current) {
                 versions.push(current);
             }
-            if versions.contains(&progress.acked) {
-                self.versions.remove(&resource);
-                self.acked.insert(resource);
-                note_ack(&mut self.last, connection, status.get(&kind));
+            if versions.contains(&acked) {
+                self.resources.insert(at, ResourceState::Acked);
+                self.note_ack(connection, session.times(*kind));
             } else {
-                let reason = reason(&progress, current, status.get(&kind));
-                pending.push(PendingResource { r#type: short_name(kind), name: name.clone(), reason });
+                self.pending += 1;
+                self.resources.insert(at, ResourceState::Pending(versions));
             }
         }
-        match concerns && pending.is_empty() {
-            true => drop(self.complete.insert(connection.id, session.requests())),
-            false => drop(self.complete.remove(&connection.id)),
+    }
+
+    /// Notes when the stream acknowledged a resource of the change, if it is the last one so far.
+    fn note_ack(&mut self, connection: &Connection, (sent, acked): (Option<Instant>, Option<Instant>)) {
+        let Some(acked) = acked else { return };
+        if self.last.as_ref().is_none_or(|last| last.acked < acked) {
+            self.last = Some(ProxyAck { proxy: short_id(&connection.key.0), sent, acked });
         }
-        concerns.then_some(pending)
     }
 }
 
-/// Notes when a stream acknowledged a resource of the change, if it is the last one so far.
-fn note_ack(last: &mut HashMap<u64, ProxyAck>, connection: &Connection, status: Option<&TypeStatus>) {
-    let Some((status, acked)) = status.and_then(|status| Some((status, status.acked_at?))) else { return };
-    let ack = ProxyAck { proxy: short_id(&connection.key.0), sent: status.sent_at, acked };
-    let last = last.entry(connection.id).or_insert_with(|| ack.clone());
-    if last.acked < acked {
-        *last = ack;
-    }
-}
-
-/// The changed resources that are in a layer of the proxy's scope.
-fn in_scope<'a>(changed: &'a ChangedResources, snapshot: &ScopeSnapshot) -> BTreeSet<(ResourceType, &'a Text)> {
+/// Indices of the changed resources that are in a layer of the proxy's scope.
+fn in_scope(
+    by_layer: &HashMap<(ResourceType, Layer), Vec<usize>>,
+    kinds: &BTreeSet<ResourceType>,
+    snapshot: &ScopeSnapshot,
+) -> BTreeSet<usize> {
     let Some(scope) = snapshot.scope() else { return BTreeSet::new() };
     let layers = &scope.scope().layers;
-    let is_seen = |kind: &ResourceType, layer: &Layer| layers.get(kind).is_some_and(|of_kind| of_kind.contains(layer));
-    let seen = changed.iter().filter(|((kind, layer), _)| is_seen(kind, layer));
-    seen.flat_map(|((kind, _), names)| names.iter().map(|name| (*kind, name))).collect()
+    let seen = kinds.iter().filter_map(|kind| Some((kind, layers.get(kind)?)));
+    let seen = seen.flat_map(|(kind, layers)| layers.iter().map(|layer| (*kind, layer.clone())));
+    seen.filter_map(|layer| by_layer.get(&layer)).flatten().copied().collect()
+}
+
+/// Whether a stream has not acknowledged all that it subscribes to.
+fn is_unsynced(connection: &Connection) -> bool {
+    let session = connection.session();
+    session.unsent_since().is_some() || session.status().values().any(is_type_unsynced)
+}
+
+/// A type without a response has nothing for this proxy, unless a change waits to be sent.
+fn is_type_unsynced(status: &TypeStatus) -> bool {
+    !matches!(status.state(), SyncState::Synced | SyncState::NotSent)
 }
 
 /// The types of a stream whose last response is not acknowledged.
-fn pending_types(connection: &Arc<Connection>) -> Vec<PendingResource> {
+fn pending_types(connection: &Connection) -> Vec<PendingResource> {
     let session = connection.session();
-    let unsynced = session.status().into_iter().filter(|(_, status)| {
-        // A type without a response has nothing for this proxy, unless a change waits to be sent.
-        !matches!(status.state(), SyncState::Synced | SyncState::NotSent)
-    });
+    let unsynced = session.status().into_iter().filter(|(_, status)| is_type_unsynced(status));
     let mut pending: Vec<PendingResource> = unsynced
         .map(|(kind, status)| {
             let reason = match &status.error {

@@ -35,7 +35,7 @@ mod unacknowledged;
 mod version_counts;
 mod workload_observer;
 
-pub use ack_watch::{AckReport, AckWatch, AwaitedChange, LaggingProxy, PendingResource, ProxyAck};
+pub use ack_watch::{AckCounts, AckWatch, AwaitedChange, LaggingProxy, PendingResource, ProxyAck};
 pub use admission::Admission;
 pub use audience::{Audience, ChangedResources};
 pub use caller_streams::StreamLimits;

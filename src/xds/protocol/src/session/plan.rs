@@ -114,6 +114,7 @@ impl Session {
         };
         let whole = self.protocol == XdsProtocol::Sotw && kind.is_wildcard() && differences.complete;
         let new_tables = if fills_tables { subscription.new_tables(&items) } else { BTreeSet::new() };
+        self.revision += 1;
         let before = subscription.sent.replace(view.clone());
         let resent = subscription.take_resent();
         subscription.response_due = false;
