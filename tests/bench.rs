@@ -214,7 +214,7 @@ async fn webhooks_answer_alone_and_while_changes_are_pushed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn answers_are_measured_and_the_server_is_watched() -> Result<()> {
+async fn answers_are_measured() -> Result<()> {
     let arguments = [
         "answers",
         "--services=44",
@@ -222,8 +222,6 @@ async fn answers_are_measured_and_the_server_is_watched() -> Result<()> {
         "--endpoints=1",
         "--proxies=8",
         "--repeat=1",
-        "--changes=vs,service-add",
-        "--idle=1s",
         "--quiet=50",
         "--rest=0",
         "--no-loopback",
@@ -235,13 +233,38 @@ async fn answers_are_measured_and_the_server_is_watched() -> Result<()> {
         let times = answer["rounds_ms"].as_array().context("list the times")?;
         assert!(times.len() == 1 && number(&answer["bytes"]) > 100, "{answer}");
     }
-    let rows = result["overhead"].as_array().context("list the overhead")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn overhead_compares_a_server_without_history_with_an_idle_and_a_watched_one() -> Result<()> {
+    let arguments = [
+        "overhead",
+        "--services=22",
+        "--namespaces=2",
+        "--endpoints=1",
+        "--proxies=3",
+        "--repeat=1",
+        "--changes=vs,service-add",
+        "--idle=3s",
+        "--quiet=50",
+        "--rest=0",
+        "--no-loopback",
+        // CPU time is measured with a release build on an idle machine.
+        "--idle-limit=1000",
+        "--watched-limit=1000",
+    ];
+    let (result, output_text) = result_of(&arguments).await?;
+    let rows = result["rows"].as_array().context("list the rows")?;
     let whats: Vec<_> = rows.iter().filter_map(|row| row["what"].as_str()).collect();
-    assert_eq!(whats, ["no change, CPU s in a second", "virtual-service", "service-add"]);
-    for row in &rows[1..] {
-        assert!(row["idle_last_ms"].is_f64() && row["watched_last_ms"].is_f64(), "{row}");
+    assert_eq!(whats, ["no change, in a second", "virtual-service", "service-add", "all changes"]);
+    for row in &rows[1..3] {
+        let times = row["last_ms"].as_array().context("list the times")?;
+        assert!(times.len() == 3 && times.iter().all(Value::is_f64), "{row}");
     }
-    assert!(number(&result["watched_memory"]["resident_kib"]) > 1_000, "{output_text}");
+    let cpu = |row: &Value, at: usize| row["cpu_seconds"][at].as_f64().unwrap_or_default();
+    assert!((0..3).all(|at| cpu(&rows[3], at) > 0.0), "{}", rows[3]);
+    assert!(output_text.contains("| watched : idle |"), "{output_text}");
     Ok(())
 }
 

@@ -1,8 +1,6 @@
-//! Questions to a running server about its own state, and the cost of being watched.
+//! Questions to a running server about its own state.
 
-mod overhead;
 mod questions;
-mod trace_sink;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -13,11 +11,10 @@ use sluice_testkit::server::request;
 
 use crate::arguments::AnswersArguments;
 use crate::measured_mesh::{MeasuredMesh, Setup};
-use crate::process::{Memory, Process};
+use crate::process::Process;
 use crate::result::Machine;
 use crate::shape::Shape;
 use crate::statistics::of;
-use overhead::OverheadRow;
 use questions::Question;
 
 /// A server is idle when it takes less than this CPU time in this time.
@@ -50,21 +47,15 @@ struct AnswersResult {
     shape: Shape,
     proxies: usize,
     answers: Vec<AnswerRow>,
-    overhead: Vec<OverheadRow>,
-    idle_memory: Memory,
-    watched_memory: Memory,
 }
 
-/// Measures the changes of an idle server, its answers, and the changes of a watched one.
+/// Measures the answers of a server.
 pub(crate) async fn run(arguments: &AnswersArguments) -> Result<()> {
     let setup = Setup::started(arguments.shape()?, arguments.proxies, &arguments.sluiced);
     let mut mesh = MeasuredMesh::open(&setup, &arguments.measure).await?;
-    let idle = overhead::measure(&mesh, arguments).await?;
     let answers = answers(&mesh, arguments.measure.repeat).await?;
     let measured = mesh.result(Vec::new(), Vec::new())?;
     mesh.fleet.disconnect().await;
-    drop(mesh);
-    let watched = overhead::measure_watched(&setup, arguments).await?;
     let result = AnswersResult {
         machine: measured.machine,
         commit: measured.commit,
@@ -72,9 +63,6 @@ pub(crate) async fn run(arguments: &AnswersArguments) -> Result<()> {
         shape: measured.shape,
         proxies: measured.proxies,
         answers,
-        idle_memory: idle.memory,
-        watched_memory: watched.memory,
-        overhead: overhead::rows(&idle, &watched),
     };
     if let Some(path) = &arguments.json {
         std::fs::write(path, serde_json::to_vec_pretty(&result)?)
@@ -160,15 +148,5 @@ fn table(result: &AnswersResult) -> String {
             "| {question} | {p50_ms:.1} | {max_ms:.1} | {kilobytes} | {server_cpu_seconds:.3} | {growth} |"
         );
     }
-    text += &overhead::table(&result.overhead);
-    let (idle, watched) = (result.idle_memory, result.watched_memory);
-    let _ = writeln!(
-        text,
-        "\nMemory after the changes: {} MiB idle, {} MiB watched; at its peak {} and {} MiB.",
-        mebibytes(idle.resident_kib),
-        mebibytes(watched.resident_kib),
-        mebibytes(idle.peak_kib),
-        mebibytes(watched.peak_kib)
-    );
     text
 }

@@ -43,9 +43,11 @@ pub(crate) enum Command {
     /// Send admission reviews to the webhooks at a rate: alone, and while changes are pushed to all proxies. Exit code 1 when a
     /// 99th percentile is over the limit.
     Webhooks(Box<WebhookArguments>),
-    /// Ask a server of a mesh with many proxies about its own state: why, why-not, previews, wait, history, krtz, console. Then
-    /// measure changes while the server is watched, and while it is not.
+    /// Ask a server of a mesh with many proxies about its own state: why, why-not, previews, wait, history, krtz, console.
     Answers(Box<AnswersArguments>),
+    /// Measure what it costs that a server keeps a history, and that it is watched: each change is applied to a server without
+    /// history, to an idle one and to a watched one in turn. Exit code 1 when the CPU time of all changes is over a limit.
+    Overhead(Box<OverheadArguments>),
     /// Send bytes through loopback sockets to many readers: no server on this machine can be faster.
     Loopback {
         /// Bytes for each reader: in the table of a run, MB divided by affected.
@@ -377,13 +379,37 @@ pub(crate) struct AnswersArguments {
     pub(crate) proxies: usize,
     #[command(flatten)]
     pub(crate) measure: MeasureOptions,
-    /// Changes to make while the server is watched and while it is not, comma separated; those of shape M1 if not given.
+    /// Binary to start as the server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sluiced: PathBuf,
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Changes of three servers of one build.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OverheadArguments {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArguments,
+    #[command(flatten)]
+    pub(crate) measure: MeasureOptions,
+    /// Connected proxies, of each server.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) proxies: usize,
+    /// Changes to make, comma separated; those of shape M1 if not given.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub(crate) changes: Vec<ChangeKind>,
-    /// Time without changes in which the CPU time of the server is measured, such as 20s.
+    /// Time without changes in which the CPU time of the servers is measured, such as 20s.
     #[arg(long, value_parser = duration, default_value = "20s")]
     pub(crate) idle: Duration,
-    /// Binary to start as the server.
+    /// Largest ratio of the CPU time of all changes, idle to without history.
+    #[arg(long, default_value_t = 1.01)]
+    pub(crate) idle_limit: f64,
+    /// Largest ratio of the CPU time of all changes, watched to idle.
+    #[arg(long, default_value_t = 1.05)]
+    pub(crate) watched_limit: f64,
+    /// Binary to start as the servers.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,
     /// Write the result as JSON.

@@ -23,6 +23,7 @@ mod mesh_objects;
 mod messages;
 mod nodes;
 mod objects;
+mod overhead;
 mod plot;
 mod process;
 mod report;
@@ -68,6 +69,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Faults(arguments) => runtime.block_on(faults::run(&arguments))?,
         Command::Webhooks(arguments) => runtime.block_on(webhooks::run(&arguments))?,
         Command::Answers(arguments) => runtime.block_on(answers::run(&arguments)).map(|()| true)?,
+        Command::Overhead(arguments) => runtime.block_on(overhead::run(&arguments))?,
         Command::Loopback { bytes, readers, repeat } => {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }

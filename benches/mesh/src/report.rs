@@ -21,7 +21,7 @@ fn megabytes(bytes: u64) -> f64 {
     value
 }
 
-fn mebibytes(kib: u64) -> f64 {
+pub(crate) fn mebibytes(kib: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "mebibytes")]
     let value = kib as f64 / MIB;
     value

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::arguments::VersusArguments;
+use crate::change::ChangeKind;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::report;
 use crate::result::ChangeResult;
@@ -16,22 +17,8 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     let after = MeasuredMesh::open(&setup(&arguments.after)?, &arguments.measure).await?;
     let mut meshes = [(before, Vec::new()), (after, Vec::new())];
     for kind in meshes[0].0.kinds(&arguments.changes)? {
-        let mut results = [(); 2].map(|()| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None });
-        for number in 0..=arguments.measure.repeat {
-            // Each build is first in half of the rounds.
-            let order = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
-            for at in order {
-                let (affected, round) = meshes[at].0.round(kind, number).await?;
-                results[at].affected = affected;
-                if number > 0 {
-                    results[at].rounds.push(round);
-                }
-            }
-        }
-        for ((_, changes), result) in meshes.iter_mut().zip(results) {
-            eprintln!("{}", report::change_line(&result));
-            changes.push(result);
-        }
+        let results = changes(&[&meshes[0].0, &meshes[1].0], kind, arguments.measure.repeat).await?;
+        meshes.iter_mut().zip(results).for_each(|((_, changes), result)| changes.push(result));
     }
     let mut results = Vec::new();
     for (mut mesh, changes) in meshes {
@@ -48,4 +35,22 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
         [before, after] => report::compare(before, after, arguments.limit),
         _ => anyhow::bail!("there are two builds"),
     }
+}
+
+/// Makes the changes of a kind on each mesh in turn, after a round that is not counted, and prints the results.
+pub(crate) async fn changes(meshes: &[&MeasuredMesh], kind: ChangeKind, repeat: usize) -> Result<Vec<ChangeResult>> {
+    let new = |_| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
+    let mut results: Vec<_> = meshes.iter().map(new).collect();
+    for number in 0..=repeat {
+        // Each mesh is first in as many rounds.
+        for at in (0..meshes.len()).map(|at| (at + number) % meshes.len()) {
+            let (affected, round) = meshes[at].round(kind, number).await?;
+            results[at].affected = affected;
+            if number > 0 {
+                results[at].rounds.push(round);
+            }
+        }
+    }
+    results.iter().for_each(|result| eprintln!("{}", report::change_line(result)));
+    Ok(results)
 }

@@ -43,7 +43,6 @@ impl Question {
 
 /// All questions, in the order in which they are asked.
 pub(super) fn all(shape: &Shape) -> Vec<Question> {
-    // The changes of the overhead are those of the first services.
     let service = shape.http_service(shape.services / 2);
     let (owner, endpoint) = shape.proxy(0);
     let proxy = format!("{}.{}", owner.pod(endpoint), owner.namespace());
