@@ -173,6 +173,23 @@ fn writers_do_not_wait_for_a_long_epoch_and_the_last_write_of_a_key_applies() {
 }
 
 #[test]
+fn submitted_writes_are_not_awaited_and_apply_before_later_calls_return() {
+    let epoch = LongEpoch::default();
+    let (engine, handles) = start(epoch.options());
+    epoch.hold(&handles);
+    engine.submit(|tx| {
+        tx.set(&handles.left, 1, 5);
+        tx.set(&handles.right, 1, 6);
+    });
+    assert_eq!(engine.snapshot().get(&handles.left_out, &1), None);
+    epoch.release();
+    let inputs = engine.inputs().expect("the engine runs");
+    assert_eq!((inputs.get(&handles.left, &1), inputs.get(&handles.right, &1)), (Some(&5), Some(&6)));
+    let snapshot = engine.snapshot();
+    assert_eq!((snapshot.len(&handles.left_out), snapshot.len(&handles.right_out)), (2, 1));
+}
+
+#[test]
 fn waiting_replacement_of_all_records_drops_earlier_writes_only() {
     let epoch = LongEpoch::default();
     let (engine, handles) = start(epoch.options());

@@ -88,6 +88,7 @@ impl PreviewGuard<'_> {
         }
         let Some(graph) = &self.0.graph else { return Err(SecondGraphError::Stopped) };
         let copied = graph.copy(&inputs)?;
+        graph.engine.flush();
         Ok((graph, inputs, copied))
     }
 }

@@ -162,7 +162,7 @@ impl AckWatch {
     /// Whether a stream has acknowledged the change; `None` if it does not concern the stream.
     fn visit(&mut self, connection: &Connection) -> Option<bool> {
         let WatchedChange::Resources { resources, by_layer, kinds } = &self.change else {
-            return Some(!is_unsynced(connection));
+            return Some(connection.session().is_synced());
         };
         let stream = self.streams.entry(connection.id).or_default();
         let store = self.status.server.store();
@@ -272,21 +272,13 @@ fn in_scope(
     seen.filter_map(|layer| by_layer.get(&layer)).flatten().copied().collect()
 }
 
-/// Whether a stream has not acknowledged all that it subscribes to.
-fn is_unsynced(connection: &Connection) -> bool {
-    let session = connection.session();
-    session.unsent_since().is_some() || session.status().values().any(is_type_unsynced)
-}
-
-/// A type without a response has nothing for this proxy, unless a change waits to be sent.
-fn is_type_unsynced(status: &TypeStatus) -> bool {
-    !matches!(status.state(), SyncState::Synced | SyncState::NotSent)
-}
-
 /// The types of a stream whose last response is not acknowledged.
 fn pending_types(connection: &Connection) -> Vec<PendingResource> {
     let session = connection.session();
-    let unsynced = session.status().into_iter().filter(|(_, status)| is_type_unsynced(status));
+    let unsynced = session.status().into_iter().filter(|(_, status)| {
+        // A type without a response has nothing for this proxy, unless a change waits to be sent.
+        !matches!(status.state(), SyncState::Synced | SyncState::NotSent)
+    });
     let mut pending: Vec<PendingResource> = unsynced
         .map(|(kind, status)| {
             let reason = match &status.error {
