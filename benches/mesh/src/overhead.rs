@@ -197,7 +197,8 @@ fn table(result: &OverheadResult) -> String {
     for OverheadRow { what, last_ms, cpu_seconds } in &result.rows {
         let [without, idle, watched] = *cpu_seconds;
         let ratios = [ratio(idle, without), ratio(watched, idle)];
-        let figures: Vec<String> = cpu_seconds.iter().chain(&ratios).chain(last_ms).map(|value| figure(*value)).collect();
+        let figures: Vec<String> =
+            cpu_seconds.iter().chain(&ratios).chain(last_ms).map(|value| figure(*value)).collect();
         // Writing to a String does not fail.
         let _ = writeln!(text, "| {what} | {} |", figures.join(" | "));
     }

@@ -125,7 +125,11 @@ async fn archive_has_what_explains_a_mesh_and_no_secret() {
     assert!(file("istio/istio-system/istiod-1/discovery.log").contains("control plane"));
     assert!(file("istio/istio-system/istiod-1/debug/registryz.json").contains("ratings.shop.svc.cluster.local"));
     assert!(file("istio/istio-system/istiod-1/debug/configz.json").contains("keyed"));
-    assert_eq!(file("istio/istio-system/istiod-1/debug/config_sources.json").trim(), "[]", "the mesh config lists none");
+    assert_eq!(
+        file("istio/istio-system/istiod-1/debug/config_sources.json").trim(),
+        "[]",
+        "the mesh config lists none"
+    );
     assert!(file("istio/istio-system/istiod-1/metrics.txt").contains("# HELP"));
     assert!(file("proxies/shop/cart-7f/istio-proxy.log").contains("starts"));
     assert!(file("proxies/shop/cart-7f/config_dump.json").contains("[redacted]"));

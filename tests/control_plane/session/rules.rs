@@ -10,7 +10,7 @@ use sluice_auth::{Caller, Viewer};
 use sluice_model::{Resource, ResourceType, Template, TemplatePart};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-use sluice_xds::{AckWatch, AwaitedChange, StatusReader};
+use sluice_xds::{AckCounts, AckWatch, AwaitedChange, StatusReader};
 use sluice_xds_protocol::{ACK_TIMEOUT, HEALTH_TYPE, StreamError, SyncState, XdsProtocol};
 
 use super::client::{ScriptedClient, message, sotw};
@@ -381,8 +381,8 @@ fn resource_subscribed_after_a_change_is_awaited_until_it_is_acknowledged() {
         let changed = BTreeMap::from([((Endpoint, layer("base")), BTreeSet::from(["b".into()]))]);
         let mut watch = AckWatch::new(mesh.status.clone(), AwaitedChange::Resources(changed));
         let mut acked = || {
-            let report = watch.poll();
-            (report.concerned, report.acked)
+            let counts = watch.poll();
+            (counts.concerned, counts.acked)
         };
         let frontier = || mesh.status.frontier(Endpoint, "b");
         assert_eq!(client.settled(), ["EDS +a"], "the snapshot that was sent has the change of the other resource too");
@@ -394,6 +394,27 @@ fn resource_subscribed_after_a_change_is_awaited_until_it_is_acknowledged() {
         client.answer(None);
         assert_eq!((acked(), frontier().acked), ((1, 1), 1), "{protocol:?}");
     }
+}
+
+#[test]
+fn change_without_a_response_is_awaited_until_the_stream_has_seen_it() {
+    let mesh = SessionFixture::new();
+    mesh.set(ExtensionConfig, "base", "x", &message("x", "1"));
+    mesh.commit();
+    let mut client = ScriptedClient::connect(&mesh, Delta);
+    client.want(ExtensionConfig, &["x"]);
+    assert_eq!(client.settled(), ["ECDS +x"]);
+    mesh.delete(ExtensionConfig, "base", "x");
+    mesh.commit();
+    let changed = BTreeMap::from([((ExtensionConfig, layer("base")), BTreeSet::from(["x".into()]))]);
+    let mut watch = AckWatch::new(mesh.status.clone(), AwaitedChange::Resources(changed));
+    for _ in 0..2 {
+        assert_eq!(watch.poll(), AckCounts { concerned: 1, acked: 0 });
+        assert_eq!(watch.lagging().len(), 1);
+    }
+    assert_eq!(client.received(), [""; 0], "removals of this type are not sent");
+    assert_eq!(watch.poll(), AckCounts { concerned: 1, acked: 1 });
+    assert!(watch.lagging().is_empty());
 }
 
 #[test]

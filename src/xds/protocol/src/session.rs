@@ -439,7 +439,8 @@ impl Session {
     /// Whether the client has acknowledged the last response of each type, and no change waits to be sent.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        let is_synced = |of: &Subscription| of.error.is_none() && (of.sent_nonce == 0 || of.sent_nonce == of.acked_nonce);
+        let is_synced =
+            |of: &Subscription| of.error.is_none() && (of.sent_nonce == 0 || of.sent_nonce == of.acked_nonce);
         self.since.is_none() && self.subscriptions.iter().all(is_synced)
     }
 
