@@ -380,3 +380,56 @@ async fn visibility_of_a_service_entry_is_a_condition_beside_others() -> Result<
     assert_eq!(control_plane.warnings()?, Vec::<String>::new());
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_of_ambient_mode_are_written_and_removed() -> Result<()> {
+    let Some(cluster) = start_with_crds(ALL).await? else { return Ok(()) };
+    cluster.install_crds("gateway-api.yaml", ALL).await?;
+    apply_templates(&cluster, &["mesh"], &[]).await?;
+    cluster.create_namespace("shop", json!({})).await?;
+    let labels = json!({"istio.io/use-waypoint": "absent"});
+    let metadata = |name: &str| json!({"name": name, "namespace": "shop", "labels": labels});
+    let (service, entry, policy) = (("v1", "Service"), ("networking.istio.io/v1", "WorkloadEntry"), ("security.istio.io/v1", "AuthorizationPolicy"));
+    let object = |(version, kind): (&str, &str), name: &str, spec: Value| {
+        json!({"apiVersion": version, "kind": kind, "metadata": metadata(name), "spec": spec})
+    };
+    cluster.apply(&object(service, "cart", json!({"ports": [{"name": "http", "port": 80}]}))).await?;
+    cluster.apply(&object(entry, "vm", json!({"address": "192.0.2.1"}))).await?;
+    cluster.apply(&object(policy, "get", json!({"rules": [{"to": [{"operation": {"methods": ["GET"]}}]}]}))).await?;
+    let variables = [("POD_NAME", "istiod-1"), ("PILOT_ENABLE_AMBIENT", "true")];
+    let control_plane = RunningControlPlane::start_with(&cluster, cluster.address(), &variables).await?;
+    let conditions = async |(version, kind): (&str, &str), name: &str| -> Result<Vec<String>> {
+        let object = cluster.get(version, kind, "shop", name).await?.unwrap_or_default();
+        let list = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let shown = |it: &Value| format!("{} {} {}", it["type"], it["status"], it["reason"]).replace('"', "");
+        Ok(list.iter().map(shown).collect())
+    };
+    let refused = ["istio.io/WaypointBound False WaypointIsNotReady"];
+    until("the Service has its condition", async || Ok(conditions(service, "cart").await? == refused)).await?;
+    until("the WorkloadEntry has its condition", async || Ok(conditions(entry, "vm").await? == refused)).await?;
+    let partly = ["ZtunnelAccepted True UnsupportedValue"];
+    until("the policy has its condition", async || Ok(conditions(policy, "get").await? == partly)).await?;
+    // The waypoint is ready.
+    cluster
+        .apply(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "absent", "namespace": "shop", "labels": {"istio.io/waypoint-for": "all"}},
+            "spec": {"gatewayClassName": "istio-waypoint", "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE"}]},
+        }))
+        .await?;
+    let addresses = json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.2"}]});
+    cluster.write_status("gateway.networking.k8s.io/v1", "Gateway", ("shop", "absent"), addresses).await?;
+    let bound = ["istio.io/WaypointBound True WaypointAccepted"];
+    until("the Service is bound", async || Ok(conditions(service, "cart").await? == bound)).await?;
+    until("the WorkloadEntry is bound", async || Ok(conditions(entry, "vm").await? == bound)).await?;
+    // Without the label, the conditions are removed.
+    let unlabelled = json!({"metadata": {"labels": {"istio.io/use-waypoint": null}}});
+    cluster.patch(service.0, service.1, ("shop", "cart"), &unlabelled).await?;
+    cluster.patch(entry.0, entry.1, ("shop", "vm"), &unlabelled).await?;
+    until("the conditions are removed", async || {
+        Ok(conditions(service, "cart").await?.is_empty() && conditions(entry, "vm").await?.is_empty())
+    })
+    .await?;
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
+}

@@ -15,7 +15,7 @@ use sluice_proto::istio::workload::{
     Address, GatewayAddress, NamespacedHostname, NetworkAddress, Workload, gateway_address::Destination,
 };
 
-pub use authorization::{build_authorization, build_waypoint_authorization};
+pub use authorization::{PolicyAcceptance, build_authorization, build_waypoint_authorization, policy_acceptance};
 pub use peer_authentication::{
     InheritedModes, STRICT_POLICY, build_peer_authorization, build_strict_authorization, peer_policy_name,
 };

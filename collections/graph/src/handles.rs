@@ -13,10 +13,10 @@ use sluice_model::{
 use crate::inputs::{Inputs, RejectKey};
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
-use crate::registry::conditions::ConditionUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
 use crate::registry::nodes::TaintRemoval;
 use crate::statuses::{StatusKey, StatusUpdate};
+use crate::traffic::ambient::ConditionUpdate;
 use crate::traffic::gateway_api::classes::MissingGatewayClass;
 use crate::traffic::gateway_api::inference_pools::ShadowService;
 use crate::traffic::ingresses::IngressStatusUpdate;
@@ -38,8 +38,8 @@ pub struct Handles {
     pub rejects: Published<RejectKey, Vec<Reject>>,
     /// Statuses of ServiceEntries to write.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
-    /// Conditions of ServiceEntries to write.
-    pub condition_updates: Published<ObjectKey, ConditionUpdate>,
+    /// Conditions of Services, ServiceEntries and WorkloadEntries to write.
+    pub condition_updates: Published<StatusKey, ConditionUpdate>,
     /// Statuses of policies of Istio to write.
     pub policy_status_updates: Published<StatusKey, StatusUpdate>,
     /// Statuses of Ingresses to write.

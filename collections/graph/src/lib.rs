@@ -47,7 +47,6 @@ pub use policy_explanation::{AttachedPolicy, ExplainedPeerPolicy, ExplainedWorkl
 pub use proxies::collectors::COLLECTORS;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
-pub use registry::conditions::ConditionUpdate;
 pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
 pub use registry::nodes::TaintRemoval;
 pub use sluice_envoy::listener::{MtlsMode, PeerPolicy};
@@ -56,6 +55,7 @@ pub use sluice_envoy::security::{
     MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
 };
 pub use statuses::{StatusKey, StatusUpdate};
+pub use traffic::ambient::ConditionUpdate;
 pub use traffic::gateway_api::classes::MissingGatewayClass;
 pub use traffic::gateway_api::inference_pools::{ShadowPort, ShadowService};
 pub use traffic::ingresses::IngressStatusUpdate;
@@ -82,7 +82,7 @@ use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
-use traffic::policy_statuses::{TargetedPolicy, derive_policy_statuses};
+use traffic::policy_statuses::{PolicyWithStatus, derive_policy_statuses};
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
 use traffic::unenforced_policies::derive_unenforced_policies;
@@ -106,8 +106,10 @@ pub fn start_without_history(options: &GraphOptions, on_start: impl FnOnce() + S
 pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
     builder.dataflow("mesh", |graph| {
         let (inputs, mut raw) = inputs::declare(graph);
-        let targeted_policies =
-            raw.authorization_policies.filter_map("raw_targeted_policies", |_, policy| TargetedPolicy::of(policy));
+        let settings = options.clone();
+        let policies_with_status = raw
+            .authorization_policies
+            .filter_map("raw_policies_with_status", move |_, policy| PolicyWithStatus::of(policy, &settings));
         // A status changes no derivation but its own.
         raw.authorization_policies = raw.authorization_policies.map("raw_authorization_policies/rules", |_, policy| {
             AuthorizationPolicy { status: StoredStatus::default(), ..policy.clone() }
@@ -122,7 +124,6 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
 
         let allocations = allocation::derive_allocations(&objects, &one, options);
         let address_updates = allocation::derive_address_updates(&objects, &allocations, options);
-        let condition_updates = registry::conditions::derive_condition_updates(&objects, &mesh, options);
         let taint_removals = registry::nodes::derive_taint_removals(&raw.nodes, &raw.pods, options);
         let kubelet_versions = registry::nodes::derive_kubelet_versions(&raw.nodes);
         let declared = services::derive_declared_services(&objects, &mesh, &allocations, options);
@@ -219,6 +220,9 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             };
             ambient::derive_ambient(&inputs, switches, options)
         });
+        let condition_updates = ambient.as_ref().and_then(|ambient| ambient.condition_updates.clone());
+        let condition_updates =
+            condition_updates.unwrap_or_else(|| objects.service_entries.flat_map("condition_updates", |_, _| None));
 
         let waypoints = ambient.as_ref().map(|ambient| {
             derive_waypoint_proxies(&WaypointProxyInputs {
@@ -245,8 +249,9 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             IngressWaypoints::new(ambient, &cluster_settings, &destinations)
         });
 
-        let targeted = discovery::discovered("targeted_policies", &targeted_policies, &discovery);
-        let policy_statuses = derive_policy_statuses(&targeted, &objects, &root_namespace, ambient.as_ref(), options);
+        let with_status = discovery::discovered("policies_with_status", &policies_with_status, &discovery);
+        let policy_statuses =
+            derive_policy_statuses(&with_status, &objects, &root_namespace, ambient.as_ref(), options);
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
         let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);

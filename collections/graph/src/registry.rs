@@ -1,7 +1,6 @@
 //! The service registry: networks, services, workloads, endpoints, allocated addresses, conditions, and nodes.
 
 pub(crate) mod allocation;
-pub(crate) mod conditions;
 pub(crate) mod endpoints;
 pub(crate) mod locations;
 pub(crate) mod network_gateways;

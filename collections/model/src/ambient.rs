@@ -91,6 +91,34 @@ impl Waypoint {
     }
 }
 
+/// Why a waypoint is not used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub enum WaypointProblemKind {
+    /// There is no such Gateway, or it has no address yet.
+    NotReady,
+    /// Its listener does not allow the namespace.
+    AttachmentDenied,
+    /// It does not process traffic for services.
+    NoServiceTraffic,
+    /// It does not process traffic for workloads.
+    NoWorkloadTraffic,
+    /// It is in another namespace than a ServiceEntry that is visible only in its own.
+    OtherNamespace,
+    /// The share of the second waypoint is not a percentage.
+    InvalidShare,
+    /// The second waypoint is the first one.
+    SameAsPrimary,
+}
+
+/// A waypoint that is not used.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct WaypointProblem {
+    /// The waypoint: `NAMESPACE/NAME`.
+    pub waypoint: Text,
+    /// Why it is not used.
+    pub kind: WaypointProblemKind,
+}
+
 /// The waypoints of a service.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ServiceWaypoints {
@@ -100,8 +128,12 @@ pub struct ServiceWaypoints {
     pub address: Option<HboneAddress>,
     /// Gateways use it as well (`istio.io/ingress-use-waypoint`).
     pub for_ingress: bool,
+    /// Whether the label `istio.io/ingress-use-waypoint` is set.
+    pub has_ingress_label: bool,
     /// Shares in percent, if a part of the traffic goes to another waypoint.
     pub weighted: Vec<(HboneAddress, u32)>,
+    /// Why the waypoint that the service refers to is not used; with a waypoint, why the second one gets no traffic.
+    pub problem: Option<WaypointProblem>,
 }
 
 impl ServiceWaypoints {

@@ -66,6 +66,8 @@ pub struct KubernetesService {
     pub publish_not_ready: bool,
     /// Unique id of the InferencePool that owns it, empty if none does.
     pub owner_pool: Text,
+    /// The conditions in its status as JSON text; empty if there are none (A07).
+    pub conditions: Text,
 }
 
 /// A Kubernetes Namespace.

@@ -47,6 +47,8 @@ pub struct WorkloadEntry {
     pub workload: WorkloadAddress,
     /// Whether its health checks pass, or it has none (S14).
     pub healthy: bool,
+    /// The conditions in its status as JSON text; empty if there are none (A07).
+    pub conditions: Text,
 }
 
 /// A WorkloadGroup: the template of WorkloadEntries for workloads that register themselves (S13).
@@ -93,10 +95,20 @@ pub struct ServiceEntry {
     pub conditions: Text,
 }
 
+/// Annotation: how Envoy connects to the addresses of a host that it resolves by DNS.
+const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
+
 impl ServiceEntry {
     /// Whether clients resolve the host by DNS. They resolve a wildcard host only with resolution DYNAMIC_DNS, by its names.
     #[must_use]
     pub fn is_resolved(&self, host: &Host) -> bool {
         !host.is_wildcard() || self.resolution == Resolution::DynamicDns
+    }
+
+    /// Clients connect to all addresses from DNS at once and use the first connection (`istio.io/connect-strategy`).
+    #[must_use]
+    pub fn races_connects(&self) -> bool {
+        let strategy = self.meta.annotations.get(CONNECT_STRATEGY);
+        strategy.is_some_and(|word| word.eq_ignore_ascii_case("RACE_FIRST_TCP_CONNECT"))
     }
 }

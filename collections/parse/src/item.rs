@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use sluice_model::{ObjectKey, ObjectMeta, StoredStatus};
+use sluice_model::{ObjectKey, ObjectMeta, StoredStatus, Text};
 
 use crate::{Findings, metadata};
 
@@ -29,6 +29,13 @@ impl<'a> Item<'a> {
     #[must_use]
     pub fn meta(&self, findings: &Findings) -> ObjectMeta {
         metadata::parse(self.key, self.object, findings)
+    }
+
+    /// The conditions in the stored status as JSON text; empty if there are none.
+    #[must_use]
+    pub fn conditions(&self) -> Text {
+        let conditions = self.object.pointer("/status/conditions").filter(|conditions| !conditions.is_null());
+        conditions.map_or_else(Text::default, |conditions| conditions.to_string().into())
     }
 
     /// The stored status.

@@ -116,6 +116,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         internal_traffic_local: spec.internal_traffic_policy.is_some_and(|policy| policy == "Local"),
         publish_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
         owner_pool: owner_pool.unwrap_or_default(),
+        conditions: item.conditions(),
     }))
 }
 

@@ -40,10 +40,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         export_to: fields.texts("exportTo"),
         subject_alt_names: fields.texts("subjectAltNames"),
         allocated_addresses: allocated(item, findings),
-        conditions: item
-            .object
-            .pointer("/status/conditions")
-            .map_or_else(Text::default, |conditions| conditions.to_string().into()),
+        conditions: item.conditions(),
     };
     check::check(&fields, &entry);
     check_export_to(&fields, &entry.export_to, &entry.meta.namespace, true);

@@ -27,7 +27,12 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let checked = meta.annotations.get(HEALTH_CHECKED).is_some_and(|word| is_true(word));
     let healthy = !checked || condition(item, "Healthy");
     drop(fields);
-    (!findings.has_errors()).then_some(Object::WorkloadEntry(WorkloadEntry { meta, workload, healthy }))
+    (!findings.has_errors()).then_some(Object::WorkloadEntry(WorkloadEntry {
+        meta,
+        workload,
+        healthy,
+        conditions: item.conditions(),
+    }))
 }
 
 /// Reads the spec of a WorkloadEntry or an endpoint of a ServiceEntry.

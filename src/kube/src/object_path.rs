@@ -16,10 +16,11 @@ impl ObjectPath {
         Self { api: Cow::Borrowed(api), plural }
     }
 
-    /// The objects `plural` of an `apiVersion` with a group, such as `networking.istio.io/v1`.
+    /// The objects `plural` of an `apiVersion`, such as `v1` or `networking.istio.io/v1`.
     #[must_use]
     pub fn of_version(api_version: &str, plural: &'static str) -> Self {
-        Self { api: format!("/apis/{api_version}").into(), plural }
+        let root = if api_version.contains('/') { "apis" } else { "api" };
+        Self { api: format!("/{root}/{api_version}").into(), plural }
     }
 
     /// The plural name of the objects.

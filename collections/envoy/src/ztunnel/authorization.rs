@@ -1,9 +1,11 @@
 //! AuthorizationPolicies for connections (A04).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use bytes::Bytes;
 use ipnet::IpNet;
+use serde::Serialize;
 use sluice_model::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
     PolicyAction, PolicyValues, Text,
@@ -16,6 +18,10 @@ use sluice_proto::istio::security::{
 
 use super::octets;
 use crate::string_match::WildcardValue;
+
+/// Attributes of conditions that apply to connections.
+const CONNECTION_ATTRIBUTES: [&str; 5] =
+    ["source.ip", "source.namespace", "source.principal", "destination.ip", "destination.port"];
 
 /// The policy in the form of ztunnel; `None` if it does not apply to ztunnel.
 ///
@@ -63,6 +69,73 @@ pub(super) fn authorization(
     })
 }
 
+/// What ztunnel enforces of a policy.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct PolicyAcceptance {
+    /// It receives the policy.
+    pub is_accepted: bool,
+    /// As one word: `Accepted`, or `UnsupportedValue` if a part is not supported.
+    pub reason: &'static str,
+    /// As a sentence.
+    pub message: String,
+}
+
+impl PolicyAcceptance {
+    fn unsupported(is_accepted: bool, message: String) -> Self {
+        Self { is_accepted, reason: "UnsupportedValue", message }
+    }
+}
+
+/// What ztunnel enforces of a policy; `None` if the policy is for waypoints and gateways. Reasons and messages are those of the
+/// reference (`pilot/pkg/serviceregistry/ambient/authorization.go`).
+#[must_use]
+pub fn policy_acceptance(policy: &AuthorizationPolicy, with_dry_run: bool) -> Option<PolicyAcceptance> {
+    let AuthorizationPolicy { namespace, name, .. } = policy;
+    if policy.dry_run && !with_dry_run {
+        let message = format!(
+            "found policy \"{namespace}/{name}\" using dry-run annotation, but support for ambient dry-run \
+             authorizationPolicies isn't enabled"
+        );
+        return Some(PolicyAcceptance::unsupported(false, message));
+    }
+    if policy.attachment.has_targets() {
+        return None;
+    }
+    let Some(sent) = authorization(policy, "", with_dry_run) else {
+        let action = if policy.action == PolicyAction::Custom { "CUSTOM" } else { "AUDIT" };
+        return Some(PolicyAcceptance::unsupported(false, format!("ztunnel does not support the {action} action")));
+    };
+    let found: BTreeSet<&str> = policy.rules.iter().flat_map(http_attributes).collect();
+    if found.is_empty() {
+        let message = "attached to ztunnel".to_owned();
+        return Some(PolicyAcceptance { is_accepted: true, reason: "Accepted", message });
+    }
+    let effect = match policy.action {
+        PolicyAction::Deny if !sent.groups.iter().any(may_match) => {
+            "After omitting unsupported HTTP attributes, this DENY policy has no enforceable rules at ztunnel and will have no \
+             effect. Deploy a waypoint proxy and use a targetRef to enforce this policy."
+        }
+        PolicyAction::Deny => {
+            "DENY policy with HTTP attributes is enforced without the HTTP rules. This will be more restrictive than requested."
+        }
+        _ => {
+            "Within an ALLOW policy, rules matching HTTP attributes are omitted. This will be more restrictive than requested."
+        }
+    };
+    let found: Vec<&str> = found.into_iter().collect();
+    let message = format!(
+        "ztunnel does not support HTTP attributes (found: {}). In ambient mode you must use a waypoint proxy to enforce HTTP \
+         rules. {effect}",
+        found.join(", ")
+    );
+    Some(PolicyAcceptance::unsupported(true, message))
+}
+
+/// Whether a connection may match: ztunnel skips matches without fields.
+fn may_match(group: &Group) -> bool {
+    group.rules.iter().all(|clause| clause.matches.iter().any(|one| *one != Match::default()))
+}
+
 /// The ALLOW policy for the instances of a waypoint, which denies all others (`PILOT_AUTO_ALLOW_WAYPOINT_POLICY`).
 #[must_use]
 pub fn build_waypoint_authorization(name: &str, namespace: &str, principals: &[Text]) -> Bytes {
@@ -79,15 +152,32 @@ pub fn build_waypoint_authorization(name: &str, namespace: &str, principals: &[T
 }
 
 fn asks_for_http(rule: &AuthorizationRule) -> bool {
-    let of_source =
-        |source: &AuthorizationSource| !source.remote_ip_blocks.is_empty() || !source.request_principals.is_empty();
-    let of_operation = |operation: &AuthorizationOperation| {
-        !operation.hosts.is_empty() || !operation.methods.is_empty() || !operation.paths.is_empty()
-    };
-    let of_connections = ["source.ip", "source.namespace", "source.principal", "destination.ip", "destination.port"];
-    rule.from.iter().any(of_source)
-        || rule.to.iter().any(of_operation)
-        || rule.when.iter().any(|condition| !of_connections.contains(&condition.key.as_str()))
+    http_attributes(rule).next().is_some()
+}
+
+/// The fields of a rule that apply to HTTP requests only, by their names in the policy.
+fn http_attributes(rule: &AuthorizationRule) -> impl Iterator<Item = &str> {
+    let of_sources = rule.from.iter().flat_map(|source| {
+        [
+            (&source.remote_ip_blocks.any, "remoteIpBlocks"),
+            (&source.remote_ip_blocks.none, "notRemoteIpBlocks"),
+            (&source.request_principals.any, "requestPrincipals"),
+            (&source.request_principals.none, "notRequestPrincipals"),
+        ]
+    });
+    let of_operations = rule.to.iter().flat_map(|operation| {
+        [
+            (&operation.hosts.any, "hosts"),
+            (&operation.hosts.none, "notHosts"),
+            (&operation.methods.any, "methods"),
+            (&operation.methods.none, "notMethods"),
+            (&operation.paths.any, "paths"),
+            (&operation.paths.none, "notPaths"),
+        ]
+    });
+    let fields = of_sources.chain(of_operations).filter(|(values, _)| !values.is_empty()).map(|(_, name)| name);
+    let keys = rule.when.iter().map(|condition| condition.key.as_str());
+    fields.chain(keys.filter(|key| !CONNECTION_ATTRIBUTES.contains(key)))
 }
 
 /// Clauses, all of which must match, each by one of its matches. `None` for an ALLOW rule with an invalid value.

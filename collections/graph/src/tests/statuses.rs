@@ -10,7 +10,7 @@ use sluice_model::{Kind, ObjectKey};
 use sluice_parse::{identify, parse_object, yaml};
 
 use super::TestGraph;
-use crate::{AmbientOptions, GatewayApiOptions, GraphOptions, StatusKey};
+use crate::{AmbientOptions, ConditionUpdate, GatewayApiOptions, GraphOptions, StatusKey};
 
 /// Kinds whose statuses are written.
 const COMPARED: [Kind; 10] = [
@@ -25,6 +25,9 @@ const COMPARED: [Kind; 10] = [
     Kind::TCPRoute,
     Kind::TLSRoute,
 ];
+
+/// Kinds of which only conditions are written.
+const WITH_CONDITIONS: [Kind; 3] = [Kind::Service, Kind::ServiceEntry, Kind::WorkloadEntry];
 
 /// Objects whose status differs, each with the reason.
 const DIFFERENCES: [(&str, &str); 1] = [(
@@ -117,6 +120,12 @@ impl StatusCase {
         mesh.engine.flush();
         let keys: Vec<StatusKey> = self.input.iter().filter_map(key).collect();
         let compared: Vec<&StatusKey> = keys.iter().filter(|key| COMPARED.contains(&key.kind)).collect();
+        let conditioned = keys.iter().filter(|key| WITH_CONDITIONS.contains(&key.kind));
+        let conditions = |key: &StatusKey| {
+            let update = mesh.get(&mesh.handles.condition_updates, key);
+            let list = |update: &ConditionUpdate| serde_json::from_str::<Value>(&update.wanted).expect("JSON");
+            update.map_or(Value::Null, |update| json!({"conditions": list(&update)}))
+        };
         let status = |key: &StatusKey| {
             let updates = match key.kind {
                 Kind::AuthorizationPolicy => &mesh.handles.policy_status_updates,
@@ -128,7 +137,7 @@ impl StatusCase {
         let is_policy = |key: &&&StatusKey| key.kind == Kind::AuthorizationPolicy;
         let mut found: Vec<(&StatusKey, Value)> =
             compared.iter().filter(|key| !is_policy(key)).map(|key| (*key, status(key))).collect();
-        // Policies depend on the addresses of waypoints, which are in their statuses.
+        // Policies and services depend on the addresses of waypoints, which are in their statuses.
         let gateways = found.iter().filter(|(key, status)| key.kind == Kind::KubernetesGateway && !status.is_null());
         let of = |wanted: &StatusKey| self.input.iter().find(|object| key(object).as_ref() == Some(wanted));
         let written = gateways.filter_map(|(key, status)| {
@@ -145,6 +154,7 @@ impl StatusCase {
         });
         mesh.engine.flush();
         found.extend(compared.iter().filter(is_policy).map(|key| (*key, status(key))));
+        found.extend(conditioned.map(|key| (key, conditions(key))));
         let mut differences = Vec::new();
         for (key, actual) in &found {
             let expected = self.expected.get(key).cloned().unwrap_or_default();

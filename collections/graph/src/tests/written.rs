@@ -1,11 +1,10 @@
-//! What the control plane has to write: statuses of Ingresses, conditions of ServiceEntries, taints of nodes.
+//! What the control plane has to write: statuses of Ingresses, conditions, taints of nodes.
 
+use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, Text};
 
 use super::TestGraph;
-use crate::{
-    AmbientOptions, ConditionUpdate, GatewayApiOptions, GraphOptions, StatusKey, TaintRemoval, UntaintOptions,
-};
+use crate::{AmbientOptions, GatewayApiOptions, GraphOptions, StatusKey, TaintRemoval, UntaintOptions};
 
 /// A pod on a node.
 fn pod(namespace: &str, name: &str, node: &str, label: (&str, &str), phase: &str, ready: bool) -> String {
@@ -163,8 +162,16 @@ status: {{conditions: [{conditions}]}}
         .concat(),
     );
     let updates = mesh.handles.condition_updates.clone();
-    let update = |namespace: &str| mesh.get(&updates, &ObjectKey::new("Kubernetes", namespace, "api"));
-    let reason = |namespace: &str| Some(update(namespace)?.wanted.map(|(reason, _)| reason.to_string()));
+    let update = |namespace: &str| {
+        let object = ObjectKey::new("Kubernetes", namespace, "api");
+        mesh.get(&updates, &StatusKey { kind: Kind::ServiceEntry, object })
+    };
+    let condition = |namespace: &str| -> Option<Value> {
+        let wanted: Value = serde_json::from_str(&update(namespace)?.wanted).expect("JSON");
+        let list = wanted.as_array().expect("a list").iter();
+        Some(list.filter(|it| it["type"] == "istio.io/VisibilityApplied").cloned().next().unwrap_or_default())
+    };
+    let reason = |namespace: &str| Some(condition(namespace)?["reason"].as_str().map(str::to_owned));
     assert_eq!([reason("shop"), reason("lab"), reason("hulk")], [None, None, None], "no visibility is configured");
     mesh.apply(&mesh_config(
         "{serviceEntryVisibility: {defaultVisibility: NAMESPACE, policies: [\
@@ -174,7 +181,9 @@ status: {{conditions: [{conditions}]}}
     let some = |reason: &str| Some(Some(reason.to_owned()));
     assert_eq!([reason("shop"), reason("lab"), reason("hulk")], [some("Public"), some("Namespace"), None]);
     // It is written, beside a condition of another writer.
-    let (wanted, message) = update("shop").and_then(|update| update.wanted).expect("a condition");
+    let wanted = condition("shop").expect("a condition");
+    let (wanted, message) =
+        (wanted["reason"].as_str().expect("a reason"), wanted["message"].as_str().expect("a message"));
     let other = "{type: Other, status: 'True'}";
     let own = format!(
         "{{type: istio.io/VisibilityApplied, status: 'True', reason: {wanted}, message: '{message}', \
@@ -188,7 +197,8 @@ status: {{conditions: [{conditions}]}}
     // Without the setting, the condition is removed.
     mesh.apply(&mesh_config("{}"));
     let removed = update("shop").expect("an update");
-    assert!(matches!(removed, ConditionUpdate { wanted: None, .. }) && removed.is.contains("Other"), "{removed:?}");
+    assert!(removed.is.contains("VisibilityApplied"), "{removed:?}");
+    assert_eq!(removed.wanted.as_str(), r#"[{"status":"True","type":"Other"}]"#);
     assert_eq!(update("lab"), None);
 }
 
@@ -242,4 +252,114 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
     assert!(wanted(&mesh).contains("must be in the root namespace `istio-system`"));
     mesh.delete(Kind::AuthorizationPolicy, "shop", "get");
     assert_eq!(wanted(&mesh), "");
+}
+
+/// Conditions that are written to an object, as `TYPE STATUS REASON: MESSAGE`; `None` if its status is up to date.
+fn written_conditions(mesh: &TestGraph, kind: Kind, name: &str) -> Option<Vec<String>> {
+    let key = StatusKey { kind, object: ObjectKey::new("Kubernetes", "shop", name) };
+    let update = mesh.get(&mesh.handles.condition_updates, &key)?;
+    let wanted: Value = serde_json::from_str(&update.wanted).expect("JSON");
+    let text = |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    let shown = |it: &Value| {
+        format!("{} {} {}: {}", text(it, "type"), text(it, "status"), text(it, "reason"), text(it, "message"))
+    };
+    Some(wanted.as_array().expect("a list").iter().map(shown).collect())
+}
+
+#[test]
+fn objects_say_whether_their_waypoint_is_used() {
+    let ambient = AmbientOptions { writes_conditions: true, ..AmbientOptions::default() };
+    let gateway_api = GatewayApiOptions { waypoints: true, ..GatewayApiOptions::default() };
+    let options = GraphOptions { ambient: Some(ambient), gateway_api, ..GraphOptions::default() };
+    let service = |marks: &str, status: &str| {
+        format!(
+            "
+{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: shop, {marks}}},
+ spec: {{clusterIP: 10.0.0.1, ports: [{{name: http, port: 80}}]}}, status: {{conditions: [{status}]}}}}
+"
+        )
+    };
+    let entry = |labels: &str| {
+        format!(
+            "
+{{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {{name: api, namespace: shop, labels: {{{labels}}}}},
+ spec: {{hosts: ['*.api.example'], resolution: DYNAMIC_DNS, ports: [{{number: 80, name: http, protocol: HTTP}}]}}}}
+"
+        )
+    };
+    let workload = |labels: &str| {
+        format!(
+            "
+{{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {{name: vm, namespace: shop, labels: {{{labels}}}}},
+ spec: {{address: 10.1.0.1}}}}
+"
+        )
+    };
+    let waypoint = |name: &str, traffic: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: shop, labels: {{istio.io/waypoint-for: {traffic}}}}}
+spec: {{gatewayClassName: istio-waypoint, listeners: [{{name: mesh, port: 15008, protocol: HBONE}}]}}
+status: {{addresses: [{{type: IPAddress, value: 10.0.0.9}}]}}
+---"
+        )
+    };
+    let uses = |name: &str| format!("istio.io/use-waypoint: {name}");
+    let labels = |labels: &str| format!("labels: {{{labels}}}");
+    let mut mesh = TestGraph::with(options, &service(&labels(&uses("wp")), ""));
+    let cart = |mesh: &TestGraph| written_conditions(mesh, Kind::Service, "cart").map(|all| all.join("; "));
+    let some = |text: &str| Some(text.to_owned());
+    let bound = "istio.io/WaypointBound True WaypointAccepted: Successfully attached to waypoint shop/wp";
+    let not_ready = "istio.io/WaypointBound False WaypointIsNotReady: waypoint \"shop/wp\" is not ready";
+    assert_eq!(cart(&mesh), some(not_ready));
+    mesh.apply(&waypoint("wp", "service"));
+    assert_eq!(cart(&mesh), some(bound));
+    // The status that is written changes no resource.
+    mesh.changed();
+    let other = "{type: Other, status: 'True'}";
+    let own = "{type: istio.io/WaypointBound, status: 'True', reason: WaypointAccepted, \
+               message: Successfully attached to waypoint shop/wp, lastTransitionTime: '2026-01-01T00:00:00Z'}";
+    let stored = format!("{other}, {own}");
+    mesh.apply(&service(&labels(&uses("wp")), &stored));
+    assert_eq!((cart(&mesh), mesh.changed()), (None, Vec::new()));
+    let canary = format!(
+        "{}, annotations: {{istio.io/use-waypoint-canary-weight: many}}",
+        labels(&format!("{}, istio.io/use-waypoint-canary: next, istio.io/ingress-use-waypoint: 'false'", uses("wp")))
+    );
+    mesh.apply(&service(&canary, &stored));
+    let with_canary = format!(
+        "Other True : ; {bound}. Ingress traffic is not using the waypoint, set the istio.io/ingress-use-waypoint label to \
+         true if desired.. Canary waypoint not attached: canary waypoint \"shop/next\" has an invalid weight; must be an \
+         integer in [0,100]"
+    );
+    assert_eq!(cart(&mesh), Some(with_canary));
+    // Without the label, the condition is removed.
+    mesh.apply(&service("labels: {}", &stored));
+    assert_eq!(cart(&mesh), some("Other True : "));
+    mesh.delete(Kind::Service, "shop", "cart");
+    assert_eq!(cart(&mesh), None);
+
+    mesh.apply(&entry(&uses("none")));
+    let api = |mesh: &TestGraph| written_conditions(mesh, Kind::ServiceEntry, "api").map(|all| all.join("; "));
+    let missing = "istio.io/WaypointMissing True NoWaypointForWildcardService: ServiceEntry will not apply until it is bound \
+                   to a valid waypoint.";
+    assert_eq!(api(&mesh), some(missing));
+    mesh.apply(&entry(&uses("wp")));
+    assert_eq!(api(&mesh), some(bound));
+
+    mesh.apply(&workload(&uses("wp")));
+    let vm = |mesh: &TestGraph| written_conditions(mesh, Kind::WorkloadEntry, "vm").map(|all| all.join("; "));
+    let unsupported = "istio.io/WaypointBound False UnsupportedTrafficType: attempting to bind to traffic type \"workload\" \
+                       which the waypoint \"shop/wp\" does not support";
+    assert_eq!(vm(&mesh), some(unsupported));
+    mesh.apply(&waypoint("wp", "all"));
+    assert_eq!(vm(&mesh), some(bound));
+    // A waypoint of the namespace may be for services only.
+    mesh.apply(&workload(""));
+    mesh.apply(&waypoint("wp", "service"));
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio.io/use-waypoint: wp}}}";
+    mesh.apply(namespace);
+    assert_eq!(vm(&mesh), None);
 }

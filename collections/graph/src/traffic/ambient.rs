@@ -3,7 +3,9 @@
 //! Everything is of the config cluster. `services.rs` derives one service for each namespace and host. `pods.rs`,
 //! `entries.rs` and `slices.rs` derive workloads. `policies.rs` derives policies and finds those of a workload.
 //! `waypoints.rs` finds the waypoint of a workload or service. `gateways.rs` derives the gateways of other networks.
+//! `conditions.rs` derives conditions of objects.
 
+mod conditions;
 mod entries;
 mod gateways;
 mod pods;
@@ -30,7 +32,9 @@ use crate::options::{AmbientOptions, GraphOptions};
 use crate::registry::networks::NetworkRules;
 use crate::registry::services::DeclaredKey;
 use crate::registry::workloads::selector_key;
+use crate::statuses::StatusKey;
 
+pub use conditions::ConditionUpdate;
 use gateways::{GatewayReads, RemoteGateways};
 use policies::{AmbientPolicies, PolicyReads};
 use waypoints::{WaypointReads, Waypoints};
@@ -57,6 +61,8 @@ pub(crate) struct Ambient<'s> {
     pub(crate) waypoints: Collection<'s, ObjectKey, Waypoint>,
     /// The network of the cluster, empty if there is only one: one record.
     pub(crate) network: Collection<'s, (), Text>,
+    /// Conditions of objects that have to be written, unless none are (`AMBIENT_ENABLE_STATUS`).
+    pub(crate) condition_updates: Option<Collection<'s, StatusKey, ConditionUpdate>>,
 }
 
 /// A workload in the form that node proxies get.
@@ -110,8 +116,11 @@ pub(crate) fn derive_ambient<'s>(
         slices::derive_slices(inputs, &context, options),
         context.gateways.workloads.clone(),
     ];
+    let condition_updates = switches
+        .writes_conditions
+        .then(|| conditions::derive_condition_updates(inputs, &services, &context.waypoints, options));
     let waypoints = context.waypoints.all().clone();
-    Ambient { services, workloads, policies: context.policies.all, waypoints, network }
+    Ambient { services, workloads, policies: context.policies.all, waypoints, network, condition_updates }
 }
 
 /// The fields of the mesh config that every workload depends on.

@@ -1,7 +1,8 @@
-//! The statuses of AuthorizationPolicies with targets: whether a waypoint enforces them (G07).
+//! The statuses of AuthorizationPolicies: whether a waypoint or ztunnel enforces them (G07, A07).
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
+use sluice_envoy::ztunnel::{PolicyAcceptance, policy_acceptance};
 use sluice_model::gateway_api::{GROUP, GatewayClass};
 use sluice_model::{
     AuthorizationPolicy, Kind, KubernetesService, NETWORKING_GROUP, ObjectKey, ServiceEntry, ServiceKey, ServiceSource,
@@ -17,18 +18,26 @@ use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate};
 /// The condition of a policy that waypoints enforce.
 const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
 
-/// The targets of a policy, and its status.
+/// The condition of a policy that ztunnel enforces.
+const ZTUNNEL_ACCEPTED: &str = "ZtunnelAccepted";
+
+/// The targets of a policy, what ztunnel enforces of it, and its status.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct TargetedPolicy {
+pub(crate) struct PolicyWithStatus {
     targets: Vec<TargetRef>,
+    ztunnel: Option<PolicyAcceptance>,
     status: StoredStatus,
 }
 
-impl TargetedPolicy {
-    /// The policy, if it has targets.
-    pub(crate) fn of(policy: &AuthorizationPolicy) -> Option<Self> {
-        let targets = policy.attachment.targets.clone();
-        (!targets.is_empty()).then(|| Self { targets, status: policy.status.clone() })
+impl PolicyWithStatus {
+    /// The policy, if its status is written.
+    pub(crate) fn of(policy: &AuthorizationPolicy, options: &GraphOptions) -> Option<Self> {
+        let ambient = options.ambient.filter(|switches| switches.writes_conditions)?;
+        Some(Self {
+            targets: policy.attachment.targets.clone(),
+            ztunnel: policy_acceptance(policy, ambient.dry_run_policies),
+            status: policy.status.clone(),
+        })
     }
 }
 
@@ -52,19 +61,18 @@ impl TargetState {
     }
 }
 
-/// Statuses of AuthorizationPolicies with targets that have to be written, in ambient mode.
+/// Statuses of AuthorizationPolicies that have to be written, in ambient mode.
 /// Key: `StatusKey`. From: `authorization_policies`, `waypoints`, `ambient_services`, `kubernetes_services` and `service_entries`
 /// (the targets), `gateway_classes`, `root_namespace`. Changes when: targets or status of the policy do, or a target begins or
 /// stops to use a waypoint. Size: policies that are not written yet. Rejects: none.
 pub(crate) fn derive_policy_statuses<'s>(
-    policies: &Collection<'s, ObjectKey, TargetedPolicy>,
+    policies: &Collection<'s, ObjectKey, PolicyWithStatus>,
     objects: &ObjectCollections<'s>,
     root_namespace: &Collection<'s, (), Text>,
     ambient: Option<&Ambient<'s>>,
     options: &GraphOptions,
 ) -> Collection<'s, StatusKey, StatusUpdate> {
-    let writes = options.ambient.is_some_and(|switches| switches.writes_conditions);
-    let Some(ambient) = ambient.filter(|_| writes) else {
+    let Some(ambient) = ambient else {
         return policies.flat_map("policy_status_updates", |_, _| None);
     };
     let served: Index<'s, Declaration, ServiceKey, Option<ObjectKey>> =
@@ -83,14 +91,24 @@ pub(crate) fn derive_policy_statuses<'s>(
             entries: deps.on(&objects.service_entries),
             served: deps.by(&served),
         };
-        move |cx, key, policy: &TargetedPolicy| {
+        move |cx, key, policy: &PolicyWithStatus| {
             if key.cluster != cluster {
                 return None;
             }
             let states = policy.targets.iter().map(|target| (target, lookups.state(cx, key, target)));
-            let condition = flattened(key, &states.collect::<Vec<_>>());
+            let states: Vec<_> = states.collect();
+            let of_waypoint = (!states.is_empty()).then(|| flattened(key, &states));
+            let of_ztunnel = policy.ztunnel.as_ref().map(|acceptance| StatusCondition {
+                is_met: acceptance.is_accepted,
+                ..StatusCondition::met(ZTUNNEL_ACCEPTED, acceptance.reason, acceptance.message.as_str())
+            });
             let mut draft = StatusDraft::new(&policy.status);
-            draft.set_istio_conditions(&[condition]);
+            for (kind, condition) in [(WAYPOINT_ACCEPTED, of_waypoint), (ZTUNNEL_ACCEPTED, of_ztunnel)] {
+                match condition {
+                    Some(condition) => draft.set_istio_conditions(&[condition]),
+                    None => draft.remove_condition(kind),
+                }
+            }
             draft.finish()
         }
     });

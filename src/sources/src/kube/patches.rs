@@ -94,24 +94,21 @@ impl PartUpdate for IngressStatusUpdate {
 }
 
 impl PartUpdate for ConditionUpdate {
-    type Key = ObjectKey;
+    type Key = StatusKey;
     const SUBRESOURCE: &'static str = "status";
 
-    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
-        Some((SERVICE_ENTRIES, key))
+    fn object<'a>(&self, key: &'a StatusKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        let info = sluice_parse::kind_info(key.kind)?;
+        // The first version is the preferred one, which every supported API server serves.
+        let version = info.versions.first()?;
+        let version = if info.group.is_empty() { (*version).to_owned() } else { format!("{}/{version}", info.group) };
+        Some((ObjectPath::of_version(&version, info.plural), &key.object))
     }
 
-    fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
-        let present = list(&self.is);
-        let others = present.as_array().into_iter().flatten();
-        let mut wanted: Vec<Value> = others.filter(|it| it["type"] != self.condition.as_str()).cloned().collect();
-        wanted.extend(self.wanted.as_ref().map(|(reason, message)| {
-            json!({
-                "type": self.condition.as_str(), "status": "True", "reason": reason.as_str(),
-                "message": message.as_str(), "lastTransitionTime": Timestamp::now().to_string(),
-            })
-        }));
-        replace_list("/status", "conditions", &present, &Value::Array(wanted))
+    fn writes(&self, _: &StatusKey) -> Vec<PartWrite> {
+        let mut wanted = json!({"conditions": list(&self.wanted)});
+        set_transition_times(&mut wanted, &Timestamp::now().to_string());
+        replace_list("/status", "conditions", &list(&self.is), &wanted["conditions"])
     }
 }
 

@@ -294,7 +294,7 @@ pub(super) const AMBIENT: &[Variable] = &[
         "AMBIENT_ENABLE_STATUS",
         Bool,
         "true",
-        "Write the condition istio.io/VisibilityApplied into the statuses of ServiceEntries. Conditions about waypoints and policies are not written",
+        "Write conditions of ambient mode into the statuses of Services, ServiceEntries, WorkloadEntries and AuthorizationPolicies",
     ),
     followed("PILOT_ENABLE_AMBIENT", Bool, "false", "Ambient mode: serve ztunnel and waypoints"),
     followed(

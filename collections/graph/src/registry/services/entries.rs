@@ -14,9 +14,6 @@ use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::allocation::{AllocationKey, allocates, in_status};
 
-/// Annotation: how Envoy connects to the addresses of a host that it resolves by DNS.
-const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
-
 /// Inputs of the derivation of services of ServiceEntries.
 pub(super) struct EntryInputs<'a, 's> {
     pub(super) objects: &'a ObjectCollections<'s>,
@@ -111,11 +108,7 @@ fn convert(
             entry.meta.annotations.get(TRAFFIC_DISTRIBUTION).map(Text::as_str),
             namespace_traffic,
         ),
-        races_connects: entry
-            .meta
-            .annotations
-            .get(CONNECT_STRATEGY)
-            .is_some_and(|word| word.eq_ignore_ascii_case("RACE_FIRST_TCP_CONNECT")),
+        races_connects: entry.races_connects(),
         covered_by: None,
         cluster_local: is_cluster_local(&defaults.settings, host.as_str(), domain),
     }

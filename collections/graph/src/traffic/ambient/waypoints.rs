@@ -6,7 +6,8 @@ use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_model::gateway_api::{AddressKind, Gateway, Listener, NamespaceSelection};
 use sluice_model::{
     HBONE_PORT, HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta,
-    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, is_true, label,
+    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, WaypointProblem, WaypointProblemKind, is_true,
+    label,
 };
 
 use super::{AmbientInputs, namespace_labels, namespace_of};
@@ -186,6 +187,8 @@ pub(super) struct WorkloadWaypoint {
     pub(super) waypoint: Option<std::sync::Arc<Waypoint>>,
     /// It is an instance of a waypoint, and accepts connections in this form.
     pub(super) binding: Option<InboundBinding>,
+    /// Why the waypoint that it refers to is not used.
+    pub(super) problem: Option<WaypointProblem>,
 }
 
 impl WaypointReads {
@@ -207,10 +210,21 @@ impl WaypointReads {
         let gateway = labels.get(label::GATEWAY_NAME).filter(|name| !name.is_empty());
         let instance = gateway.map(|name| ObjectKey { name: name.clone(), ..key.clone() });
         if let Some(own) = instance.and_then(|instance| cx.get(&self.all, &instance)) {
-            return WorkloadWaypoint { waypoint: None, binding: own.binding };
+            return WorkloadWaypoint { binding: own.binding, ..WorkloadWaypoint::default() };
         }
-        let waypoint = self.target(cx, key, labels).filter(|waypoint| waypoint.serves_workloads);
-        WorkloadWaypoint { waypoint, binding: None }
+        let problem = |problem| WorkloadWaypoint { problem, ..WorkloadWaypoint::default() };
+        match self.target(cx, key, labels) {
+            Ok(waypoint) if waypoint.as_ref().is_none_or(|waypoint| waypoint.serves_workloads) => {
+                WorkloadWaypoint { waypoint, ..WorkloadWaypoint::default() }
+            }
+            // A waypoint of the namespace may be for services only.
+            Ok(waypoint) => problem(
+                waypoint
+                    .filter(|_| labels.contains_key(label::USE_WAYPOINT))
+                    .map(|waypoint| problem_of(&waypoint.key, WaypointProblemKind::NoWorkloadTraffic)),
+            ),
+            Err(found) => problem(Some(found)),
+        }
     }
 
     /// The waypoints of a service; `key` is the declaring object, with these labels and annotations. A service that is
@@ -226,21 +240,37 @@ impl WaypointReads {
         if labels.get(label::GATEWAY_MANAGED).is_some_and(|by| WITHOUT_WAYPOINT.contains(&by.as_str())) {
             return ServiceWaypoints::default();
         }
-        let near = |waypoint: &Waypoint| !private || waypoint.key.namespace == key.namespace;
-        let found = self.target(cx, key, labels).filter(|waypoint| waypoint.serves_services && near(waypoint));
-        let Some(waypoint) = found else { return ServiceWaypoints::default() };
+        let failed = |problem| ServiceWaypoints { problem: Some(problem), ..ServiceWaypoints::default() };
+        let waypoint = match self.target(cx, key, labels) {
+            Ok(Some(waypoint)) => waypoint,
+            Ok(None) => return ServiceWaypoints::default(),
+            Err(problem) => return failed(problem),
+        };
+        if !waypoint.serves_services {
+            return failed(problem_of(&waypoint.key, WaypointProblemKind::NoServiceTraffic));
+        }
+        if private && waypoint.key.namespace != key.namespace {
+            return failed(problem_of(&waypoint.key, WaypointProblemKind::OtherNamespace));
+        }
         let of_namespace = cx.get(&self.declared, &namespace_of(key));
         let namespace_labels = of_namespace.as_ref().map(|declared| &declared.0);
         let word = labels.get(FOR_INGRESS).or_else(|| namespace_labels.and_then(|labels| labels.get(FOR_INGRESS)));
+        let shares = self.weighted(cx, key, (labels, annotations), of_namespace.as_deref(), &waypoint);
+        let (weighted, problem) = match shares {
+            Ok(weighted) => (weighted, None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
         ServiceWaypoints {
             waypoint: Some(waypoint.key.clone()),
             address: waypoint.address.clone(),
             for_ingress: word.is_some_and(|word| is_true(word)),
-            weighted: self.weighted(cx, key, (labels, annotations), of_namespace.as_deref(), &waypoint),
+            has_ingress_label: word.is_some(),
+            weighted,
+            problem,
         }
     }
 
-    /// The shares of two waypoints, if some traffic goes to the second one. With an invalid share all traffic goes to
+    /// The shares of two waypoints, if some traffic goes to the second one. If that one cannot be used, all traffic goes to
     /// the first.
     fn weighted(
         &self,
@@ -249,7 +279,7 @@ impl WaypointReads {
         (labels, annotations): (&Labels, &Labels),
         of_namespace: Option<&WaypointMarks>,
         primary: &Waypoint,
-    ) -> Vec<(HboneAddress, u32)> {
+    ) -> Result<Vec<(HboneAddress, u32)>, WaypointProblem> {
         // The share of the namespace counts only if its waypoint is used.
         let inherited = of_namespace.filter(|_| {
             !matches!(waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE), WaypointLabel::Named(_))
@@ -261,41 +291,67 @@ impl WaypointReads {
             _ => labels,
         };
         let WaypointLabel::Named(named) = waypoint_label(declaring, key, CANARY, CANARY_NAMESPACE) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
-        let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
-        let share = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100));
-        let canary = cx.get(&self.all, &named).filter(|canary| self.allows(cx, canary, key) && canary.serves_services);
-        let canary = canary.filter(|canary| canary.key != primary.key).and_then(|canary| canary.address.clone());
-        match (share, canary, &primary.address) {
-            (Some(share), Some(canary), Some(address)) => vec![(address.clone(), 100 - share), (canary, share)],
-            _ => Vec::new(),
+        let problem = |kind| Err(problem_of(&named, kind));
+        if named == primary.key {
+            return problem(WaypointProblemKind::SameAsPrimary);
         }
+        let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
+        let Some(share) = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100)) else {
+            return problem(WaypointProblemKind::InvalidShare);
+        };
+        let canary = self.allowed(cx, &named, key)?;
+        if !canary.serves_services {
+            return problem(WaypointProblemKind::NoServiceTraffic);
+        }
+        Ok(match (&canary.address, &primary.address) {
+            (Some(canary), Some(address)) => vec![(address.clone(), 100 - share), (canary.clone(), share)],
+            _ => Vec::new(),
+        })
     }
 
     /// The waypoint that an object refers to or, if it refers to none, that of its namespace. A reference to an absent
     /// or forbidden waypoint is not replaced by another.
-    fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
+    fn target(
+        &self,
+        cx: &Context,
+        key: &ObjectKey,
+        labels: &Labels,
+    ) -> Result<Option<std::sync::Arc<Waypoint>>, WaypointProblem> {
         let named = match waypoint_label(labels, key, label::USE_WAYPOINT, USE_NAMESPACE) {
-            WaypointLabel::None => return None,
+            WaypointLabel::None => return Ok(None),
             WaypointLabel::Named(named) => named,
             WaypointLabel::Absent => {
-                let declared = cx.get(&self.declared, &namespace_of(key))?;
-                let WaypointLabel::Named(named) = waypoint_label(&declared.0, key, label::USE_WAYPOINT, USE_NAMESPACE)
-                else {
-                    return None;
-                };
+                let declared = cx.get(&self.declared, &namespace_of(key));
+                let of_namespace =
+                    declared.map(|declared| waypoint_label(&declared.0, key, label::USE_WAYPOINT, USE_NAMESPACE));
+                let Some(WaypointLabel::Named(named)) = of_namespace else { return Ok(None) };
                 named
             }
         };
-        cx.get(&self.all, &named).filter(|waypoint| self.allows(cx, waypoint, key))
+        self.allowed(cx, &named, key).map(Some)
     }
 
-    fn allows(&self, cx: &Context, waypoint: &Waypoint, key: &ObjectKey) -> bool {
-        let selects = matches!(waypoint.clients, WaypointClients::Selected(_));
+    /// The waypoint of that name, if it is ready and allows the namespace of the object `key`.
+    fn allowed(
+        &self,
+        cx: &Context,
+        named: &ObjectKey,
+        key: &ObjectKey,
+    ) -> Result<std::sync::Arc<Waypoint>, WaypointProblem> {
+        let found = cx.get(&self.all, named).ok_or_else(|| problem_of(named, WaypointProblemKind::NotReady))?;
+        let selects = matches!(found.clients, WaypointClients::Selected(_));
         let labels = if selects { namespace_labels(cx, &self.namespaces, key) } else { Labels::new() };
-        waypoint.allows(&key.namespace, &labels)
+        if found.allows(&key.namespace, &labels) {
+            return Ok(found);
+        }
+        Err(problem_of(named, WaypointProblemKind::AttachmentDenied))
     }
+}
+
+fn problem_of(waypoint: &ObjectKey, kind: WaypointProblemKind) -> WaypointProblem {
+    WaypointProblem { waypoint: format!("{}/{}", waypoint.namespace, waypoint.name).into(), kind }
 }
 
 fn waypoint_label(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> WaypointLabel {
