@@ -97,6 +97,21 @@ bench-full: bench ## measure further mesh sizes, both drivers and further storms
 	target/release/sluice-bench scale --sluiced target/release/sluiced --out $(RESULTS)/scale --resume --repeat 3 --window 256 --timeout 900
 	target/release/sluice-bench report $(RESULTS)/*.json $(RESULTS)/scale/*.json --out $(RESULTS)/report.html
 
+# Clients of the benches of ambient mode. Fewer of them need fewer services, with 100 services for each waypoint.
+WAYPOINTS ?= 100
+WAYPOINT_SERVICES ?= 10000
+ZTUNNELS ?= 1000
+ZTUNNEL_SERVICES ?= 10000
+
+.PHONY: bench-ambient
+bench-ambient: bench-build ## measure 100 waypoints with 10,000 Services, and 1,000 ztunnels with 50,000 pods (WAYPOINTS=… ZTUNNELS=…)
+	$(BENCH) --services $(WAYPOINT_SERVICES) --endpoints 1 --proxies 0 --gateways 0 --waypoints $(WAYPOINTS) \
+	  --changes waypoint-endpoint,waypoint-route,no-op --repeat 5 --json $(RESULTS)/ambient-waypoints.json
+	$(BENCH) --services $(ZTUNNEL_SERVICES) --endpoints 5 --proxies 0 --gateways 0 --ztunnels $(ZTUNNELS) --window 64 --timeout 900 \
+	  --changes workload,no-op --repeat 5 --json $(RESULTS)/ambient-ztunnels.json
+	target/release/sluice-bench report $(RESULTS)/ambient-waypoints.json $(RESULTS)/ambient-ztunnels.json \
+	  --out $(RESULTS)/ambient-report.html
+
 .PHONY: soak
 soak: bench-build ## apply random changes for an hour (SOAK=10m): memory stays constant, and the state equals that of a new server
 	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json

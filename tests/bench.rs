@@ -18,7 +18,6 @@ async fn run(arguments: &[&str]) -> Result<Value> {
             "--services=44",
             "--namespaces=4",
             "--endpoints=3",
-            "--proxies=12",
             "--repeat=1",
             "--quiet=100",
             "--rest=0",
@@ -29,6 +28,7 @@ async fn run(arguments: &[&str]) -> Result<Value> {
         .arg(&json)
         .arg("--html")
         .arg(&html)
+        .args((!arguments.iter().any(|argument| argument.starts_with("--proxies"))).then_some("--proxies=12"))
         .args(arguments)
         .output()
         .await?;
@@ -315,5 +315,25 @@ async fn invalid_arguments_are_named() -> Result<()> {
     let nothing_to_narrow = ["run", "--proxies=2", "--services=2", "--namespaces=1", "--changes=sidecar"];
     let output = bench()?.args(nothing_to_narrow).arg("--sluiced").arg(&sluiced).output().await?;
     assert!(String::from_utf8_lossy(&output.stderr).contains("sidecar needs more --namespaces than one"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn changes_in_ambient_mode_reach_only_the_waypoint_and_the_ztunnels_that_they_concern() -> Result<()> {
+    let ambient = ["--proxies=0", "--gateways=0", "--waypoints=4", "--ztunnels=2"];
+    let kinds = "--changes=waypoint-endpoint,waypoint-route,workload,no-op";
+    let result = run(&[&ambient[..], &[kinds]].concat()).await?;
+    let changes = result["changes"].as_array().context("list the changes")?;
+    let counts = |kind: &str| {
+        let change = changes.iter().find(|change| change["kind"] == kind).expect("made");
+        let round = &change["rounds"][0];
+        let resources: Vec<u64> = round["traffic"]["resources"].as_array().expect("counts").iter().map(number).collect();
+        (number(&change["affected"]), number(&round["missed"]), resources)
+    };
+    // CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies.
+    assert_eq!(counts("waypoint-endpoint"), (1, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]), "each ztunnel gets the workload");
+    assert_eq!(counts("waypoint-route"), (1, 0, vec![0, 0, 1, 0, 0, 0, 0, 0]));
+    assert_eq!(counts("workload"), (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]), "the waypoint of the service gets the endpoint");
+    assert_eq!(counts("no-op"), (0, 0, vec![0; 8]));
     Ok(())
 }

@@ -21,6 +21,7 @@ const CONCURRENT_REQUESTS: usize = 16;
 
 /// Custom resources that are written: group, kind, plural.
 const CUSTOM_RESOURCES: &[(&str, &str, &str)] = &[
+    ("gateway.networking.k8s.io", "Gateway", "gateways"),
     ("networking.istio.io", "DestinationRule", "destinationrules"),
     ("networking.istio.io", "Gateway", "gateways"),
     ("networking.istio.io", "ServiceEntry", "serviceentries"),
@@ -70,7 +71,7 @@ impl Api {
         Ok(Self::new(server.client()?, Some(server), kubeconfig))
     }
 
-    /// The cluster of a kubeconfig. Its namespaces `sb-*`, `bench-gateways` and `istio-system` are written to.
+    /// The cluster of a kubeconfig. Its namespaces `sb-*`, `bench-gateways`, `bench-waypoints` and `istio-system` are written to.
     pub(crate) async fn connect(kubeconfig: &Path) -> Result<Self> {
         let read = kube::config::Kubeconfig::read_from(kubeconfig)?;
         let config = kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await?;

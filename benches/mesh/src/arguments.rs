@@ -94,6 +94,8 @@ const RUN_EXAMPLES: &str = "Examples:
   sluice-bench run --sluiced target/release/sluiced --services 1000 --proxies 100
   sluice-bench run --sluiced target/release/sluiced --services 10000 --endpoints 2 --proxies 100 --changes vs,dr --json r.json
   sluice-bench run --sluiced target/release/sluiced --driver kube --services 10000 --proxies 0 --starts 5
+  sluice-bench run --sluiced target/release/sluiced --services 10000 --endpoints 1 --proxies 0 --gateways 0 --waypoints 100
+  sluice-bench run --sluiced target/release/sluiced --services 10000 --proxies 0 --gateways 0 --ztunnels 1000 --window 64
   sluice-bench run --server 127.0.0.1:15010 --pid 4711 --config-dir /tmp/mesh --services 200 --proxies 50
   sluice-bench run --server 127.0.0.1:15010 --pid 4711 --driver kube --kubeconfig ~/.kube/config --proxies 100";
 
@@ -119,6 +121,12 @@ pub(crate) struct ShapeArguments {
     /// Gateways in addition to the sidecars. They serve HTTPS with a Secret that `secret-rotation` replaces.
     #[arg(long, default_value_t = 1)]
     pub(crate) gateways: usize,
+    /// Waypoints, each of which serves an equal part of the services. A started server is in ambient mode.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) waypoints: usize,
+    /// Clients that are ztunnel, and receive all workloads and services. A started server is in ambient mode.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) ztunnels: usize,
     /// Visibility between namespaces.
     #[arg(long, value_enum, default_value_t = Layout::Flat)]
     pub(crate) layout: Layout,
@@ -134,6 +142,8 @@ impl ShapeArguments {
             endpoints: self.endpoints,
             service_entries: self.service_entries,
             gateways: self.gateways,
+            waypoints: self.waypoints,
+            ztunnels: self.ztunnels,
             layout: self.layout,
         })
     }
@@ -421,7 +431,17 @@ impl AnswersArguments {
     pub(crate) fn shape(&self) -> Result<Shape> {
         let Self { services, namespaces, endpoints, .. } = *self;
         let layout = Layout::Flat;
-        ShapeArguments { services, namespaces, endpoints, service_entries: 0, gateways: 0, layout }.shape()
+        let shape = ShapeArguments {
+            services,
+            namespaces,
+            endpoints,
+            service_entries: 0,
+            gateways: 0,
+            waypoints: 0,
+            ztunnels: 0,
+            layout,
+        };
+        shape.shape()
     }
 }
 

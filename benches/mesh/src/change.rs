@@ -7,11 +7,11 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::change_tracker::{Expectation, ExpectedContent};
-use crate::gateway;
 use crate::mesh_objects::MeshObjects;
 use crate::objects::{self, Endpoints};
 use crate::scan::Type;
 use crate::shape::{Layout, Role, Service, Shape};
+use crate::{ambient, gateway};
 
 /// Addresses that a pod takes in turn. The first octet allows no more.
 const MOVED_ENDPOINTS: usize = 100;
@@ -54,6 +54,12 @@ pub(crate) enum ChangeKind {
     RollingRestart,
     /// The certificate of the gateways is replaced; needs gateways.
     SecretRotation,
+    /// A pod of a service with a waypoint restarts with another address: its waypoint gets the endpoint; needs waypoints.
+    WaypointEndpoint,
+    /// A VirtualService for a service with a waypoint changes; needs waypoints.
+    WaypointRoute,
+    /// A pod restarts with another address: every ztunnel gets the workload; needs ztunnels.
+    Workload,
     /// No change.
     None,
 }
@@ -68,6 +74,8 @@ impl ChangeKind {
     pub(crate) fn needs(self, shape: &Shape) -> Option<&'static str> {
         match self {
             Self::SecretRotation if shape.gateways == 0 => Some("--gateways"),
+            Self::WaypointEndpoint | Self::WaypointRoute if shape.waypoints == 0 => Some("--waypoints"),
+            Self::Workload if shape.ztunnels == 0 => Some("--ztunnels"),
             Self::Sidecar if shape.namespaces == 1 => Some("more --namespaces than one"),
             _ => None,
         }
@@ -89,6 +97,9 @@ pub(crate) enum AffectedProxies {
     /// The sidecars in a namespace, by its number.
     Namespace(usize),
     Gateways,
+    /// The waypoint of that number.
+    Waypoint(usize),
+    Ztunnels,
     None,
 }
 
@@ -97,6 +108,8 @@ impl AffectedProxies {
         let own = match role {
             Role::Sidecar(number) => shape.proxy(number).0.namespace_number(),
             Role::Gateway(_) => return matches!(self, Self::Gateways),
+            Role::Waypoint(number) => return matches!(self, Self::Waypoint(affected) if *affected == number),
+            Role::Ztunnel(_) => return matches!(self, Self::Ztunnels),
         };
         match self {
             Self::Sidecars => true,
@@ -105,7 +118,7 @@ impl AffectedProxies {
                 Layout::Scoped => own == *number || shape.neighbour(own) == *number,
             },
             Self::Namespace(number) => own == *number,
-            Self::Gateways | Self::None => false,
+            Self::Gateways | Self::Waypoint(_) | Self::Ztunnels | Self::None => false,
         }
     }
 }
@@ -245,6 +258,29 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan)
                 ..home_change(file("gateway-secret.yaml", text), expected)
             }
         }
+        ChangeKind::WaypointEndpoint => {
+            let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, ..Endpoints::default() };
+            let content = ExpectedContent::Has(endpoints.address(target, 0));
+            let expected = vec![Expectation { kind: Type::Eds, name: Some(ambient::cluster(target)), content }];
+            PlannedChange {
+                affected: shape.waypoint(target).map_or(AffectedProxies::None, AffectedProxies::Waypoint),
+                ..home_change(service(target, endpoints), expected)
+            }
+        }
+        ChangeKind::WaypointRoute => {
+            let text = objects::virtual_service(target, &marker);
+            let expected = vec![listener(ExpectedContent::Has(marker))];
+            PlannedChange {
+                affected: shape.waypoint(target).map_or(AffectedProxies::None, AffectedProxies::Waypoint),
+                ..home_change(file("virtual-service.yaml", text), expected)
+            }
+        }
+        ChangeKind::Workload => {
+            let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, ..Endpoints::default() };
+            let name = Some(ambient::workload(target, 0));
+            let expected = vec![Expectation { kind: Type::Address, name, content: ExpectedContent::Any }];
+            PlannedChange { affected: AffectedProxies::Ztunnels, ..home_change(service(target, endpoints), expected) }
+        }
         ChangeKind::None => {
             let nothing: Write = Box::new(|_| Ok(Instant::now()));
             PlannedChange { affected: AffectedProxies::None, ..home_change(nothing, Vec::new()) }
@@ -331,8 +367,16 @@ mod tests {
     use super::*;
     use crate::mesh_objects::ObjectTarget;
 
-    const SHAPE: Shape =
-        Shape { services: 60, namespaces: 4, endpoints: 2, service_entries: 1, gateways: 1, layout: Layout::Flat };
+    const SHAPE: Shape = Shape {
+        services: 60,
+        namespaces: 4,
+        endpoints: 2,
+        service_entries: 1,
+        gateways: 1,
+        waypoints: 3,
+        ztunnels: 1,
+        layout: Layout::Flat,
+    };
 
     #[test]
     fn every_kind_changes_something_in_every_round() -> Result<()> {
@@ -386,5 +430,9 @@ mod tests {
             !affected.includes(&SHAPE, Role::Gateway(0))
                 && AffectedProxies::Gateways.includes(&SHAPE, Role::Gateway(0))
         );
+        let of_waypoint = AffectedProxies::Waypoint(1);
+        let waypoints: Vec<usize> =
+            (0..3).filter(|number| of_waypoint.includes(&SHAPE, Role::Waypoint(*number))).collect();
+        assert_eq!(waypoints, [1]);
     }
 }

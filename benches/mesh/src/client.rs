@@ -1,7 +1,7 @@
 //! One proxy: its stream, and its subscriptions in Envoy's order.
 //!
 //! It subscribes to CDS first, to EDS for the received clusters, then to LDS, then to RDS and SDS for the listeners, and
-//! to VHDS for route tables that use it. It acknowledges every response at once. Unlike Envoy, it stays subscribed to
+//! to VHDS for route tables that use it. A ztunnel subscribes to all workload addresses and policies. It acknowledges every response at once. Unlike Envoy, it stays subscribed to
 //! the route tables of a removed listener.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +54,8 @@ pub(crate) struct SimulatedProxy {
     node: Arc<Node>,
     /// The forwarded certificate of the proxy.
     certificate: Option<HeaderValue>,
+    /// The types that it requests before it has received anything.
+    first: &'static [Type],
     held: [HeldVersions; TYPES],
     /// State of the world: the version of each type.
     versions: [String; TYPES],
@@ -65,10 +67,11 @@ impl SimulatedProxy {
         number: usize,
         node: Arc<Node>,
         certificate: Option<HeaderValue>,
+        first: &'static [Type],
         dictionaries: &[Arc<Dictionary>; TYPES],
     ) -> Self {
         let held = dictionaries.clone().map(HeldVersions::new);
-        Self { number, pace: Pace::Prompt, node, certificate, held, versions: Default::default() }
+        Self { number, pace: Pace::Prompt, node, certificate, first, held, versions: Default::default() }
     }
 
     /// The versions it holds of a type.
@@ -97,6 +100,17 @@ impl SimulatedProxy {
             request.headers_mut().insert("x-forwarded-client-cert", certificate.clone());
         }
         Ok(request)
+    }
+
+    /// Whether it needs an answer for a type before it is configured, even without resources.
+    fn is_required(&self, kind: Type) -> bool {
+        self.first.contains(&kind) || kind == Type::Lds && self.first.contains(&Type::Cds)
+    }
+
+    /// Whether it requests a type when the stream opens.
+    fn requests_at_start(&self, kind: Type, is_reconnect: bool) -> bool {
+        let is_own = self.is_required(kind) || !kind.is_wildcard();
+        self.first.contains(&kind) || is_reconnect && is_own
     }
 
     /// Resources it holds, over all types.
@@ -300,10 +314,10 @@ impl<'a> Stream<'a> {
     fn is_configured(&self) -> bool {
         let complete = |kind: Type| self.client.held[kind as usize].is_complete();
         Type::ALL.into_iter().all(|kind| {
-            let unused = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
+            let is_unused = !self.client.is_required(kind) && self.client.held[kind as usize].len() == 0;
             // The server sends no response for secrets that the client already holds.
             let optional = kind == Type::Sds;
-            (unused || optional || self.answered[kind as usize]) && complete(kind)
+            (is_unused || optional || self.answered[kind as usize]) && complete(kind)
         })
     }
 
@@ -401,7 +415,9 @@ impl Stream<'_> {
     /// Sends the first requests as Envoy does: for CDS; after a reconnect, for every type of which it holds resources.
     fn open_delta(&mut self) {
         let is_reconnect = self.client.resources() > 0;
-        for kind in Type::ALL.into_iter().filter(|kind| is_reconnect || *kind == Type::Cds) {
+        let client = &*self.client;
+        let kinds = Type::ALL.into_iter().filter(|kind| client.requests_at_start(*kind, is_reconnect));
+        for kind in kinds.collect::<Vec<_>>() {
             self.requested[kind as usize] = true;
             let node = self.node();
             let held = &self.client.held[kind as usize];
@@ -485,7 +501,9 @@ impl Stream<'_> {
 impl Stream<'_> {
     fn open_sotw(&mut self) {
         let is_reconnect = self.client.resources() > 0;
-        for kind in Type::ALL.into_iter().filter(|kind| is_reconnect || *kind == Type::Cds) {
+        let client = &*self.client;
+        let kinds = Type::ALL.into_iter().filter(|kind| client.requests_at_start(*kind, is_reconnect));
+        for kind in kinds.collect::<Vec<_>>() {
             self.requested[kind as usize] = true;
             self.request_sotw(kind);
         }

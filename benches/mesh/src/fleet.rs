@@ -17,10 +17,14 @@ use crate::arguments::AdsProtocol;
 use crate::change_tracker::{ChangeTracker, Expectation};
 use crate::client::{self, Pace, SimulatedProxy};
 use crate::messages::RecentRequests;
+use crate::scan::Type;
 use crate::shape::{Role, Shape};
 use crate::shared::{Shared, Traffic};
 use crate::{gateway, nodes};
 
+/// The types that a proxy requests before it has received anything.
+const ENVOY_TYPES: &[Type] = &[Type::Cds];
+const ZTUNNEL_TYPES: &[Type] = &[Type::Address, Type::Authorization];
 /// The lowest priority of a thread.
 const LOWEST_PRIORITY: i32 = 19;
 
@@ -31,6 +35,10 @@ pub(crate) struct ProxyGroup {
     pub(crate) sidecars: Range<usize>,
     /// Number of gateways after them.
     pub(crate) gateways: usize,
+    /// Number of waypoints after the gateways.
+    pub(crate) waypoints: usize,
+    /// Number of ztunnels after the waypoints.
+    pub(crate) ztunnels: usize,
     pub(crate) protocol: AdsProtocol,
     /// They subscribe to virtual hosts one by one (VHDS).
     pub(crate) by_virtual_host: bool,
@@ -42,14 +50,18 @@ pub(crate) struct ProxyGroup {
 
 impl ProxyGroup {
     pub(crate) fn len(&self) -> usize {
-        self.sidecars.len() + self.gateways
+        self.sidecars.len() + self.gateways + self.waypoints + self.ztunnels
     }
 
     /// The role of the proxy of that number.
     pub(crate) fn role(&self, proxy: usize) -> Role {
-        match proxy.checked_sub(self.sidecars.len()) {
-            None => Role::Sidecar(self.sidecars.start + proxy),
-            Some(gateway) => Role::Gateway(gateway),
+        let Some(gateway) = proxy.checked_sub(self.sidecars.len()) else {
+            return Role::Sidecar(self.sidecars.start + proxy);
+        };
+        let Some(waypoint) = gateway.checked_sub(self.gateways) else { return Role::Gateway(gateway) };
+        match waypoint.checked_sub(self.waypoints) {
+            None => Role::Waypoint(waypoint),
+            Some(ztunnel) => Role::Ztunnel(ztunnel),
         }
     }
 }
@@ -156,9 +168,11 @@ impl Fleet {
     /// Proxies that hold nothing.
     pub(crate) fn fresh(&self) -> Vec<SimulatedProxy> {
         let client = |(number, node): (usize, &Arc<Node>)| {
-            let is_gateway = matches!(self.group.role(number), Role::Gateway(_));
+            let role = self.group.role(number);
+            let is_gateway = matches!(role, Role::Gateway(_));
             let certificate = is_gateway.then(|| HeaderValue::from_static(gateway::CERTIFICATE));
-            SimulatedProxy::new(number, node.clone(), certificate, &self.shared.dictionaries)
+            let first = if matches!(role, Role::Ztunnel(_)) { ZTUNNEL_TYPES } else { ENVOY_TYPES };
+            SimulatedProxy::new(number, node.clone(), certificate, first, &self.shared.dictionaries)
         };
         self.nodes.iter().enumerate().map(client).collect()
     }

@@ -48,12 +48,44 @@ enum State {
     Held(u32),
 }
 
+/// A [`State`] in four bytes: a thousand proxies hold tens of thousands of names each.
+#[derive(Clone, Copy, Debug, Default)]
+struct PackedState(u32);
+
+impl PackedState {
+    /// The numbers of the states other than `Held`; versions follow.
+    const NOT_SUBSCRIBED: u32 = 0;
+    const REQUESTED: u32 = 1;
+    const ABSENT: u32 = 2;
+    const FIRST_VERSION: u32 = 3;
+
+    fn get(self) -> State {
+        match self.0 {
+            Self::NOT_SUBSCRIBED => State::NotSubscribed,
+            Self::REQUESTED => State::Requested,
+            Self::ABSENT => State::Absent,
+            version => State::Held(version - Self::FIRST_VERSION),
+        }
+    }
+}
+
+impl From<State> for PackedState {
+    fn from(state: State) -> Self {
+        Self(match state {
+            State::NotSubscribed => Self::NOT_SUBSCRIBED,
+            State::Requested => Self::REQUESTED,
+            State::Absent => Self::ABSENT,
+            State::Held(version) => version.saturating_add(Self::FIRST_VERSION),
+        })
+    }
+}
+
 /// The versions of one type that one proxy holds.
 #[derive(Debug)]
 pub(crate) struct HeldVersions {
     dictionary: Arc<Dictionary>,
     /// By number of the name.
-    states: Vec<State>,
+    states: Vec<PackedState>,
     /// By number of the name, the digest of the content; empty if the proxy keeps no digests.
     digests: Vec<u64>,
     /// Names that are subscribed or were received.
@@ -136,7 +168,8 @@ impl HeldVersions {
     }
 
     fn subscribed(&self) -> impl Iterator<Item = (usize, State)> {
-        self.states.iter().copied().enumerate().filter(|(_, state)| *state != State::NotSubscribed)
+        let states = self.states.iter().map(|state| state.get()).enumerate();
+        states.filter(|(_, state)| *state != State::NotSubscribed)
     }
 
     /// The name of that number.
@@ -145,12 +178,12 @@ impl HeldVersions {
     }
 
     fn state(&self, number: usize) -> State {
-        self.states.get(number).copied().unwrap_or_default()
+        self.states.get(number).copied().unwrap_or_default().get()
     }
 
     fn set(&mut self, number: usize, state: State) {
-        self.states.resize(self.states.len().max(number + 1), State::NotSubscribed);
-        let before = std::mem::replace(&mut self.states[number], state);
+        self.states.resize(self.states.len().max(number + 1), PackedState::default());
+        let before = std::mem::replace(&mut self.states[number], state.into()).get();
         let is = |what: fn(&State) -> bool| (usize::from(what(&state)), usize::from(what(&before)));
         let (subscribed, unanswered) =
             (is(|state| *state != State::NotSubscribed), is(|state| *state == State::Requested));

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "commands print their results")]
 
+mod ambient;
 mod answers;
 mod api;
 mod arguments;

@@ -99,6 +99,10 @@ impl MeasuredMesh {
             !measure.virtual_hosts || measure.protocol == AdsProtocol::Delta,
             "--virtual-hosts needs --protocol delta"
         );
+        ensure!(
+            shape.ztunnels == 0 || measure.protocol == AdsProtocol::Delta,
+            "--ztunnels needs --protocol delta"
+        );
         let machine = Machine::this();
         let directory = tempfile::tempdir().context("make a directory")?;
         let (target, source) = target_and_source(setup, measure, directory.path()).await?;
@@ -120,7 +124,7 @@ impl MeasuredMesh {
                     virtual_hosts: measure.virtual_hosts,
                     webhooks: setup.webhooks,
                     log: None,
-                    environment: setup.environment.clone(),
+                    environment: environment(setup),
                 };
                 for _ in 1..setup.starts {
                     starts.push(Server::start(&server_options).await?.1);
@@ -137,6 +141,8 @@ impl MeasuredMesh {
         let group = ProxyGroup {
             sidecars: 0..*proxies,
             gateways: shape.gateways,
+            waypoints: shape.waypoints,
+            ztunnels: shape.ztunnels,
             protocol: measure.protocol,
             by_virtual_host: measure.virtual_hosts,
             window: measure.window.saturating_mul(1024),
@@ -155,7 +161,7 @@ impl MeasuredMesh {
         }
         #[expect(clippy::cast_precision_loss, reason = "some bytes")]
         let bytes = connect.traffic.bytes as f64;
-        connect.loopback_ms = sockets(measure, bytes, group.sidecars.len() + group.gateways, 1).await?;
+        connect.loopback_ms = sockets(measure, bytes, group.len(), 1).await?;
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
         let measure = measure.clone();
@@ -302,6 +308,12 @@ impl MeasuredMesh {
             end_memory: self.server.process.as_ref().map(Process::memory).transpose()?,
         })
     }
+}
+
+/// The variables of a started server.
+fn environment(setup: &Setup) -> Vec<(String, OsString)> {
+    let ambient = setup.shape.is_ambient().then(|| ("PILOT_ENABLE_AMBIENT".to_owned(), "true".into()));
+    setup.environment.iter().cloned().chain(ambient).collect()
 }
 
 async fn target_and_source(

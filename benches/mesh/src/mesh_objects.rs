@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::api::Api;
-use crate::gateway;
+use crate::{ambient, gateway};
 use crate::objects::{self, Endpoints};
 use crate::shape::{Layout, Service, Shape};
 
@@ -58,13 +58,13 @@ impl MeshObjects {
         }
         mesh.write("mesh.yaml", &objects::mesh_config(None))?;
         mesh.write("nodes.yaml", &objects::nodes())?;
-        mesh.write("istio-system.yaml", &objects::namespace("istio-system"))?;
+        mesh.write("istio-system.yaml", &objects::namespace("istio-system", false))?;
         for number in 0..shape.namespaces {
             let name = Shape::namespace(number);
             if let ObjectTarget::Directory { root, .. } = &mesh.target {
                 std::fs::create_dir_all(root.join(&name))?;
             }
-            let mut text = objects::namespace(&name);
+            let mut text = objects::namespace(&name, shape.is_ambient());
             if shape.layout == Layout::Scoped {
                 text += "---\n";
                 text += &objects::scope(&name, &Shape::namespace(shape.neighbour(number)));
@@ -84,6 +84,12 @@ impl MeshObjects {
                 (0..shape.services.min(ROUTED_SERVICES)).map(|at| shape.http_service(at)).collect();
             mesh.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
             mesh.write("gateway-secret.yaml", &gateway::secret()?.0)?;
+        }
+        if shape.waypoints > 0 {
+            mesh.write("waypoints.yaml", &objects::namespace(ambient::NAMESPACE, false))?;
+        }
+        for number in 0..shape.waypoints {
+            mesh.write(&format!("{}.yaml", ambient::name(number)), &ambient::waypoint(number))?;
         }
         if let ObjectTarget::Api(api) = &mesh.target {
             api.finish_initial_load()?;
@@ -134,7 +140,7 @@ impl MeshObjects {
 
     /// Writes a service with its endpoints.
     pub(crate) fn service(&self, service: Service, endpoints: &Endpoints) -> Result<Instant> {
-        let texts = objects::service(service, self.shape.endpoints, endpoints);
+        let texts = objects::service(service, &self.shape, endpoints);
         let at = self.write(&service_file(service), &texts[0])?;
         self.slices(service, &texts[1..])?;
         Ok(at)

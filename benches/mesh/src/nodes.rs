@@ -2,14 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::gateway;
-use crate::shape::{Role, Shape};
+use crate::shape::{NODES, Role, Shape};
+use crate::{ambient, gateway};
 
 /// The node of a proxy, as protobuf JSON.
 pub(crate) fn node(shape: &Shape, role: Role, by_virtual_host: bool) -> Value {
     let mut node = match role {
         Role::Sidecar(number) => sidecar(shape, number),
         Role::Gateway(number) => gateway(number),
+        Role::Waypoint(number) => waypoint(number),
+        Role::Ztunnel(number) => ztunnel(number),
     };
     if by_virtual_host {
         node["metadata"]["VHDS"] = "true".into();
@@ -36,6 +38,29 @@ fn gateway(number: usize) -> Value {
     node["metadata"]["NODE_NAME"] = "node-0".into();
     node["metadata"]["LABELS"] = json!({"istio": name, "service.istio.io/canonical-name": name});
     node
+}
+
+fn waypoint(number: usize) -> Value {
+    let (name, address) = (ambient::name(number), ambient::address(number));
+    let mut node = of_pod("waypoint", ambient::NAMESPACE, &name, &format!("{name}-0"), &address);
+    node["metadata"]["NODE_NAME"] = "node-0".into();
+    node["metadata"]["LABELS"] = json!({
+        "gateway.istio.io/managed": "istio.io-mesh-controller", "gateway.networking.k8s.io/gateway-name": name,
+        "gateway.networking.k8s.io/gateway-class-name": "istio-waypoint", "service.istio.io/canonical-name": name,
+    });
+    node
+}
+
+fn ztunnel(number: usize) -> Value {
+    let (pod, address) = (format!("ztunnel-{number:04}"), ambient::ztunnel_address(number));
+    json!({
+        "id": format!("ztunnel~{address}~{pod}.istio-system~istio-system.svc.cluster.local"),
+        "cluster": "ztunnel.istio-system",
+        "metadata": {
+            "NAME": pod, "NAMESPACE": "istio-system", "SERVICE_ACCOUNT": "ztunnel", "CLUSTER_ID": "Kubernetes",
+            "ISTIO_VERSION": "1.30.0", "INSTANCE_IPS": address, "NODE_NAME": format!("node-{}", number % NODES),
+        },
+    })
 }
 
 /// The metadata of a proxy in a pod of the workload `name`.

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::shape::{Layout, NODES, Service, ZONES};
+use crate::ambient;
+use crate::shape::{Layout, NODES, Service, Shape, ZONES};
 
 /// How a service's endpoints differ from the initial ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,15 +63,16 @@ status: {{addresses: [{{type: InternalIP, address: 172.16.0.{}}}]}}
     text
 }
 
-pub(crate) fn namespace(name: &str) -> String {
-    format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n")
+pub(crate) fn namespace(name: &str, is_ambient: bool) -> String {
+    let labels = if is_ambient { ", labels: {istio.io/dataplane-mode: ambient}" } else { "" };
+    format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}{labels}}}\n")
 }
 
 /// The largest number of endpoints that Kubernetes puts into an EndpointSlice.
 const ENDPOINTS_PER_SLICE: usize = 1000;
 
 /// A Service with its endpoints: a text for each EndpointSlice with its Pods. The first also has the Service.
-pub(crate) fn service(service: Service, count: usize, state: &Endpoints) -> Vec<String> {
+pub(crate) fn service(service: Service, shape: &Shape, state: &Endpoints) -> Vec<String> {
     let (name, namespace, port) = (service.name(), service.namespace(), service.port());
     let port_name = port_name(service);
     let head = format!(
@@ -80,7 +82,7 @@ metadata:
   name: {name}
   namespace: {namespace}
   creationTimestamp: 2026-01-01T00:00:00Z
-  labels: {{app: {name}}}
+  labels: {{app: {name}{waypoint}}}
   annotations: {{bench/note: \"{note}\"}}
 spec:
   type: ClusterIP
@@ -91,9 +93,10 @@ spec:
 ---
 ",
         vip = service.vip(),
+        waypoint = ambient::labels(shape.waypoint(service)),
         note = state.note,
     );
-    let all = count + state.more;
+    let all = shape.endpoints + state.more;
     let slices = (0..all.max(1)).step_by(ENDPOINTS_PER_SLICE).enumerate();
     let mut texts: Vec<String> =
         slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + ENDPOINTS_PER_SLICE), state)).collect();

@@ -15,13 +15,26 @@ pub(crate) enum Type {
     Vhds,
     /// Secrets, of gateways.
     Sds,
+    /// Workloads and services, of ztunnel.
+    Address,
+    /// Policies, of ztunnel.
+    Authorization,
 }
 
 /// Number of types.
 pub(crate) const TYPES: usize = Type::ALL.len();
 
 impl Type {
-    pub(crate) const ALL: [Self; 6] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Sds];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Cds,
+        Self::Eds,
+        Self::Lds,
+        Self::Rds,
+        Self::Vhds,
+        Self::Sds,
+        Self::Address,
+        Self::Authorization,
+    ];
 
     pub(crate) fn url(self) -> &'static str {
         match self {
@@ -31,6 +44,8 @@ impl Type {
             Self::Rds => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
             Self::Vhds => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
             Self::Sds => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            Self::Address => "type.googleapis.com/istio.workload.Address",
+            Self::Authorization => "type.googleapis.com/istio.security.Authorization",
         }
     }
 
@@ -40,7 +55,7 @@ impl Type {
 
     /// Whether its subscription is a wildcard.
     pub(crate) fn is_wildcard(self) -> bool {
-        matches!(self, Self::Cds | Self::Lds)
+        matches!(self, Self::Cds | Self::Lds | Self::Address | Self::Authorization)
     }
 }
 
@@ -118,7 +133,7 @@ pub(crate) fn referenced_names<'a>(kind: Type, own_name: &'a str, resource: &'a 
             tables.chain(secrets(resource).into_iter().map(|name| (Type::Sds, name))).collect()
         }
         Type::Rds => uses_vhds(resource).then_some((Type::Vhds, own_name)).into_iter().collect(),
-        Type::Eds | Type::Vhds | Type::Sds => Vec::new(),
+        Type::Eds | Type::Vhds | Type::Sds | Type::Address | Type::Authorization => Vec::new(),
     }
 }
 

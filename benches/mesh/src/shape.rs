@@ -15,6 +15,12 @@ pub(crate) struct Shape {
     /// Gateways, in addition to the sidecars.
     #[serde(default)]
     pub(crate) gateways: usize,
+    /// Waypoints, each of which serves an equal part of the services.
+    #[serde(default)]
+    pub(crate) waypoints: usize,
+    /// Clients that are ztunnel.
+    #[serde(default)]
+    pub(crate) ztunnels: usize,
     #[serde(default)]
     pub(crate) layout: Layout,
 }
@@ -46,6 +52,10 @@ pub(crate) enum Role {
     Sidecar(usize),
     /// The gateway of that number.
     Gateway(usize),
+    /// The waypoint of that number.
+    Waypoint(usize),
+    /// The ztunnel of that number.
+    Ztunnel(usize),
 }
 
 /// A service of the shape by its number.
@@ -67,6 +77,12 @@ impl fmt::Display for Shape {
         if self.gateways > 0 {
             write!(f, ", {} gateways", self.gateways)?;
         }
+        if self.waypoints > 0 {
+            write!(f, ", {} waypoints", self.waypoints)?;
+        }
+        if self.ztunnels > 0 {
+            write!(f, ", {} ztunnels", self.ztunnels)?;
+        }
         Ok(())
     }
 }
@@ -83,6 +99,16 @@ impl Shape {
     /// Number of the namespace that the Sidecar of a namespace imports besides its own.
     pub(crate) fn neighbour(&self, namespace: usize) -> usize {
         (namespace + 1) % self.namespaces
+    }
+
+    /// Whether the mesh is in ambient mode.
+    pub(crate) fn is_ambient(&self) -> bool {
+        self.waypoints > 0 || self.ztunnels > 0
+    }
+
+    /// Number of the waypoint that a service uses.
+    pub(crate) fn waypoint(&self, service: Service) -> Option<usize> {
+        service.number.checked_rem(self.waypoints)
     }
 
     /// Pods in all.
@@ -174,8 +200,16 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape =
-        Shape { services: 12_000, namespaces: 20, endpoints: 5, service_entries: 0, gateways: 0, layout: Layout::Flat };
+    const SHAPE: Shape = Shape {
+        services: 12_000,
+        namespaces: 20,
+        endpoints: 5,
+        service_entries: 0,
+        gateways: 0,
+        waypoints: 0,
+        ztunnels: 0,
+        layout: Layout::Flat,
+    };
 
     #[test]
     fn addresses_are_distinct() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Notify;
 
 use crate::arguments::AdsProtocol;
@@ -20,10 +20,17 @@ use crate::scan::{TYPES, Type};
 pub(crate) struct Traffic {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS.
+    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies. Earlier results have fewer types.
+    #[serde(deserialize_with = "counts_by_type")]
     pub(crate) resources: [u64; TYPES],
     /// Streams that ended, including refused ones.
     pub(crate) ended: u64,
+}
+
+/// Counts by type; 0 for types that the result does not have.
+fn counts_by_type<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; TYPES], D::Error> {
+    let counts = Vec::<u64>::deserialize(deserializer)?;
+    Ok(std::array::from_fn(|at| counts.get(at).copied().unwrap_or_default()))
 }
 
 impl Traffic {

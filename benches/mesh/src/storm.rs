@@ -87,7 +87,7 @@ async fn rush(mesh: &mut MeasuredMesh, arguments: &RunArguments, timeout: Durati
     let first = mesh.group.sidecars.end;
     let sidecars = first..shape.pods().min(first + requested);
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
-    let group = ProxyGroup { sidecars, gateways: 0, ..mesh.group.clone() };
+    let group = ProxyGroup { sidecars, gateways: 0, waypoints: 0, ztunnels: 0, ..mesh.group.clone() };
     let mut fleet = Fleet::new(&shape, group, mesh.server.address)?;
     // The work of connecting proxies must not delay the measurement of the others.
     fleet.run_in_background()?;

@@ -323,6 +323,48 @@ fn a_policy_that_no_waypoint_enforces_is_a_finding() {
 }
 
 #[test]
+fn telemetry_and_filters_that_no_waypoint_applies_are_findings() {
+    let reasons = |mesh: &TestGraph| -> Vec<String> {
+        let now = mesh.engine.snapshot();
+        let found = now.iter(&mesh.handles.rejects).flat_map(|(_, rejects)| (*rejects).clone());
+        let mut reasons: Vec<String> = found.map(|reject| format!("{}: {}", reject.kind, reject.reason)).collect();
+        reasons.retain(|reason| reason.ends_with(": no proxy applies this object for the target"));
+        reasons.sort();
+        reasons
+    };
+    let object = |api_version: &str, kind: &str, target: &str, spec: &str| {
+        format!(
+            "
+apiVersion: {api_version}
+kind: {kind}
+metadata: {{name: for-target, namespace: reef}}
+spec: {{targetRefs: [{{group: '', kind: Service, name: {target}}}], {spec}}}
+"
+        )
+    };
+    let telemetry =
+        |target: &str| object("telemetry.istio.io/v1", "Telemetry", target, "accessLogging: [{disabled: true}]");
+    let plugin =
+        |target: &str| object("extensions.istio.io/v1alpha1", "WasmPlugin", target, "url: oci://registry.example/f:v1");
+    let mesh = test_mesh();
+    mesh.apply(&telemetry("coral"));
+    mesh.apply(&plugin("coral"));
+    assert_eq!(reasons(&mesh), [""; 0]);
+    mesh.apply(&telemetry("absent"));
+    mesh.apply(&plugin("absent"));
+    let absent = "there is no Service `absent` in its namespace: no proxy applies this object for the target";
+    assert_eq!(reasons(&mesh), [format!("Telemetry: {absent}"), format!("WasmPlugin: {absent}")]);
+    mesh.apply(&telemetry("coral"));
+    mesh.apply(&plugin("coral"));
+    assert_eq!(reasons(&mesh), [""; 0]);
+    let patch = "configPatches: [{applyTo: HTTP_FILTER, patch: {operation: REMOVE}}]";
+    mesh.apply(&object("networking.istio.io/v1alpha3", "EnvoyFilter", "coral", patch));
+    let refused = "EnvoyFilter: an EnvoyFilter cannot have a Service or ServiceEntry as its target: \
+                   no proxy applies this object for the target";
+    assert_eq!(reasons(&mesh), [refused]);
+}
+
+#[test]
 fn a_service_with_a_canary_is_served_by_both_waypoints() {
     let mut mesh = test_mesh();
     mesh.apply(

@@ -1,4 +1,4 @@
-//! Findings about security policies for services without a waypoint, which no proxy enforces (G07).
+//! Findings about policies, telemetry, extensions and EnvoyFilters with targets that no waypoint serves (G07).
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
@@ -38,15 +38,16 @@ impl WaypointOnly {
     }
 }
 
-/// Findings about AuthorizationPolicies and RequestAuthentications with targets that no waypoint serves.
-/// Key: `RejectKey`. From: `authorization_policies`, `request_authentications`, `ambient_services`, `root_namespace`.
-/// Changes when: such a policy does, or a service that it names begins or stops to use a waypoint.
-/// Size: policies with such targets. Rejects: these.
+/// Findings about objects with targets that no waypoint serves.
+/// Key: `RejectKey`. From: `authorization_policies`, `request_authentications`, `telemetries`, `traffic_extensions`,
+/// `wasm_plugins`, `envoy_filters`, `ambient_services`, `root_namespace`.
+/// Changes when: such an object does, or a service that it names begins or stops to use a waypoint.
+/// Size: objects with such targets. Rejects: these.
 pub(crate) fn derive_unenforced_policies<'s>(
     objects: &ObjectCollections<'s>,
     root_namespace: &Collection<'s, (), Text>,
     ambient: Option<&Ambient<'s>>,
-) -> [Collection<'s, RejectKey, Vec<Reject>>; 2] {
+) -> Vec<Collection<'s, RejectKey, Vec<Reject>>> {
     let served: Option<Index<'s, Declaration, ServiceKey, bool>> = ambient.map(|ambient| {
         ambient.services.index("unenforced_policies/services", |_, service| {
             let object = &service.object;
@@ -59,11 +60,34 @@ pub(crate) fn derive_unenforced_policies<'s>(
     let requests = objects
         .request_authentications
         .filter_map("unenforced_policies/requests", |_, policy| WaypointOnly::all(&policy.attachment));
-    [(Kind::AuthorizationPolicy, authorization), (Kind::RequestAuthentication, requests)].map(|(kind, policies)| {
+    let telemetry = objects
+        .telemetries
+        .filter_map("unenforced_policies/telemetry", |_, telemetry| WaypointOnly::all(&telemetry.attachment));
+    let extensions = objects
+        .traffic_extensions
+        .filter_map("unenforced_policies/extensions", |_, extension| WaypointOnly::all(&extension.attachment));
+    let plugins = objects
+        .wasm_plugins
+        .filter_map("unenforced_policies/plugins", |_, plugin| WaypointOnly::all(&plugin.attachment));
+    let filters = objects
+        .envoy_filters
+        .filter_map("unenforced_policies/filters", |_, filter| WaypointOnly::all(&filter.attachment));
+    let all = [
+        (Kind::AuthorizationPolicy, authorization),
+        (Kind::RequestAuthentication, requests),
+        (Kind::Telemetry, telemetry),
+        (Kind::TrafficExtension, extensions),
+        (Kind::WasmPlugin, plugins),
+        (Kind::EnvoyFilter, filters),
+    ];
+    let findings = all.map(|(kind, policies)| {
         policies.derive_many(&format!("unenforced_policies/{kind}"), |deps| {
             let (root, served) = (deps.on(root_namespace), served.as_ref().map(|served| deps.by(served)));
             move |cx, policy: &ObjectKey, targets: &Vec<WaypointOnly>| {
                 let why = |target: &WaypointOnly| match (target, &served) {
+                    (WaypointOnly::Service(..), _) if kind == Kind::EnvoyFilter => {
+                        Some("an EnvoyFilter cannot have a Service or ServiceEntry as its target".to_owned())
+                    }
                     (_, None) => Some("ambient mode is off (PILOT_ENABLE_AMBIENT)".to_owned()),
                     (WaypointOnly::Class(name), _) if *name != WAYPOINT_CLASS => {
                         Some(format!("GatewayClass `{name}` is not that of waypoints, `{WAYPOINT_CLASS}`"))
@@ -81,7 +105,7 @@ pub(crate) fn derive_unenforced_policies<'s>(
                             ServiceSource::ServiceEntry => "ServiceEntry",
                         };
                         (!is_served).then(|| match found.is_empty() {
-                            true => format!("there is no {kind} `{name}` in the namespace of the policy"),
+                            true => format!("there is no {kind} `{name}` in its namespace"),
                             false => format!("{kind} `{name}` uses no waypoint"),
                         })
                     }
@@ -90,7 +114,7 @@ pub(crate) fn derive_unenforced_policies<'s>(
                     kind,
                     object: policy.clone(),
                     field_path: "spec.targetRefs".into(),
-                    reason: format!("{reason}: no proxy enforces this policy for the target").into(),
+                    reason: format!("{reason}: {}", consequence(kind)).into(),
                     severity: Severity::Warning,
                     cause: RejectCause::Other,
                 };
@@ -101,5 +125,14 @@ pub(crate) fn derive_unenforced_policies<'s>(
                 vec![(RejectKey { kind, object: policy.clone() }, rejects)]
             }
         })
-    })
+    });
+    findings.into()
+}
+
+/// What a finding means for an object of the kind.
+fn consequence(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AuthorizationPolicy | Kind::RequestAuthentication => "no proxy enforces this policy for the target",
+        _ => "no proxy applies this object for the target",
+    }
 }
