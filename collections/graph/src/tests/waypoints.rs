@@ -177,21 +177,24 @@ fn a_policy_touches_the_listener_if_it_names_the_waypoint_or_its_service() {
 
 #[test]
 fn a_route_to_another_service_adds_an_outbound_cluster() {
-    let mut mesh = test_mesh();
-    mesh.apply(
-        "
+    for host in ["coral.reef.svc.cluster.local", "'*.reef.svc.cluster.local'"] {
+        let mut mesh = test_mesh();
+        mesh.apply(&format!(
+            "
 apiVersion: networking.istio.io/v1
 kind: VirtualService
-metadata: {name: coral, namespace: reef}
+metadata: {{name: coral, namespace: reef}}
 spec:
-  hosts: [coral.reef.svc.cluster.local]
-  http: [{route: [{destination: {host: far.sand.svc.cluster.local, port: {number: 80}}}]}]
-",
-    );
-    assert_eq!(
-        mesh.waypoint_changes(),
-        ["+Cluster outbound|80||far.sand.svc.cluster.local", "~Listener main_internal"]
-    );
+  hosts: [{host}]
+  http: [{{route: [{{destination: {{host: far.sand.svc.cluster.local, port: {{number: 80}}}}}}]}}]
+"
+        ));
+        assert_eq!(
+            mesh.waypoint_changes(),
+            ["+Cluster outbound|80||far.sand.svc.cluster.local", "~Listener main_internal"],
+            "{host}"
+        );
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::gateways::reach::{KeyServers, Reach, ReachClient, index_key_servers, 
 use super::gateways::routers::Router;
 use super::virtual_services::destination_hosts;
 use super::waypoints::{ServedKey, WaypointProxies, policy_target};
+use crate::host_patterns::covering_hosts;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 
@@ -105,7 +106,7 @@ impl KeyServerLookup {
 /// The destinations of the routes of each service that the waypoint does not serve, or that are outside of the mesh, and
 /// the JWKS servers of its policies.
 /// Key: waypoint and service. From: `waypoints/served`, `virtual_services`, `services`, `request_authentications`.
-/// Changes when: a VirtualService with the host of the service does, or a policy for it. Size: services with such routes.
+/// Changes when: a VirtualService for the host of the service does, or a policy for it. Size: services with such routes.
 /// Rejects: none.
 fn derive_routed<'s>(
     inputs: &WaypointReachInputs<'_, 's>,
@@ -117,7 +118,8 @@ fn derive_routed<'s>(
         let (services_by_host, services) = (deps.by(inputs.services_by_host), deps.on(inputs.services));
         let served = deps.on(&inputs.waypoints.served);
         move |cx, (waypoint, service): &ServedKey, ()| {
-            let routes = cx.by(&by_host, &service.host).into_iter();
+            // VirtualServices with wildcard hosts too: without a cluster, their routes would answer 503.
+            let routes = covering_hosts(&service.host).flat_map(|host| cx.by(&by_host, &host));
             let routes: Vec<_> = routes.filter_map(|(key, _)| cx.get(&virtual_services, &key)).collect();
             let hosts: BTreeSet<Host> = routes.iter().flat_map(|route| destination_hosts(route, "")).cloned().collect();
             let is_own = |host: &Host| {
