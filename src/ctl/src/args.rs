@@ -25,6 +25,7 @@ use crate::recording_args::{DIFF_EXAMPLES, DiffArgs, RECORD_EXAMPLES, REPLAY_EXA
 use crate::remote_secret_args::{REMOTE_SECRET_EXAMPLES, RemoteSecretArgs};
 use crate::tag_args::{TAG_EXAMPLES, TagCommand};
 use crate::waypoint::args::WaypointCommand;
+use crate::workload::args::WorkloadCommand;
 use crate::ztunnel_config::args::{EXAMPLES as ZTUNNEL_CONFIG_EXAMPLES, ZtunnelConfigCommand};
 
 const EXAMPLES: &str = "\
@@ -142,6 +143,12 @@ pub(crate) enum Command {
         /// What to do.
         #[command(subcommand)]
         command: WaypointCommand,
+    },
+    /// Prepare workloads outside of Kubernetes, such as those of virtual machines.
+    Workload {
+        /// What to do.
+        #[command(subcommand)]
+        command: WorkloadCommand,
     },
     /// Print the clusters that the control plane reads, and whether they are synced.
     #[command(after_help = REMOTE_CLUSTERS_EXAMPLES)]

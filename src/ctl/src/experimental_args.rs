@@ -9,6 +9,7 @@ use crate::operator_args::{
     INTERNAL_DEBUG_EXAMPLES, InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, VERSION_EXAMPLES, VersionArgs,
 };
 use crate::tag_args::{REVISION_EXAMPLES, RevisionCommand};
+use crate::workload::args::WorkloadCommand;
 
 /// Subcommands of `experimental`.
 #[derive(Debug, Subcommand)]
@@ -44,5 +45,11 @@ pub(crate) enum ExperimentalCommand {
         /// What to do.
         #[command(subcommand)]
         command: RevisionCommand,
+    },
+    /// As `sluicectl workload`.
+    Workload {
+        /// What to do.
+        #[command(subcommand)]
+        command: WorkloadCommand,
     },
 }

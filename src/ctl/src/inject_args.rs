@@ -89,6 +89,13 @@ pub(crate) struct ControlPlaneArgs {
     pub(crate) revision: String,
 }
 
+impl ControlPlaneArgs {
+    /// The revision; `None` for the one without a name.
+    pub(crate) fn named_revision(&self) -> Option<&str> {
+        Some(self.revision.as_str()).filter(|revision| !matches!(*revision, "" | sluice_install::DEFAULT_REVISION))
+    }
+}
+
 pub(crate) const CHECK_INJECT_EXAMPLES: &str = "\
 Examples:
   sluicectl experimental check-inject cart-7f.shop

@@ -15,6 +15,7 @@ mod check_inject;
 mod columns;
 mod confirmation;
 mod connect;
+mod control_plane_config;
 mod dashboard;
 mod describe;
 mod describe_args;
@@ -52,6 +53,7 @@ mod wait;
 mod waypoint;
 mod why;
 mod why_not;
+mod workload;
 mod ztunnel_config;
 
 use std::io::{self, Write};
@@ -125,6 +127,10 @@ fn run(command: Command, out: &mut dyn Write, errors: &mut (dyn Write + Send)) -
         Command::ProxyConfig { command } => proxy_config::run(&command, out, errors),
         Command::ZtunnelConfig { command } => ztunnel_config::run(&command, out, errors),
         Command::Waypoint { command } => waypoint::run(&command, out, errors),
+        Command::Workload { command }
+        | Command::Experimental { command: ExperimentalCommand::Workload { command } } => {
+            workload::run(&command, out, errors)
+        }
         Command::RemoteClusters(args) => remote_clusters::run(&args, out, errors),
         Command::InternalDebug(args) | Command::Experimental { command: ExperimentalCommand::InternalDebug(args) } => {
             internal_debug::run(&args, out, errors)

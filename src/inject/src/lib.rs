@@ -41,6 +41,7 @@ pub use gateway::{DeployedObject, GatewayContext};
 pub use injector::{ClusterView, InjectContext, Injector, InjectorSettings};
 pub use mesh::mesh_config;
 pub use native::supports_native_sidecars;
+pub use proxy_config::merge_proxy_configs;
 pub use review::{Admission, AdmissionReview, ReviewError, denial};
 pub use sluice_template::TemplateError;
 pub use webhook_selection::webhook_selects;

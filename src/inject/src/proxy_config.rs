@@ -84,6 +84,19 @@ pub(crate) fn apply(base: &mut DynamicMessage, value: &Json) -> Result<(), Strin
     Ok(())
 }
 
+/// The proxy configuration of these JSON objects without defaults, from the general to the specific. A field that is present
+/// replaces the earlier one, and `proxyMetadata` is joined.
+///
+/// # Errors
+/// An object does not decode: the field and the reason.
+pub fn merge_proxy_configs<'a>(layers: impl IntoIterator<Item = &'a Json>) -> Result<Json, String> {
+    let mut merged = DynamicMessage::new(descriptor(MESSAGE).ok_or("the message type is unknown")?);
+    for layer in layers {
+        apply(&mut merged, layer)?;
+    }
+    Ok(encode_dynamic(&merged))
+}
+
 /// Applies the fields that `overlay` sets.
 fn merge(base: &mut DynamicMessage, overlay: &DynamicMessage) {
     let before = base.clone();

@@ -14,11 +14,12 @@ use sluice_parse::yaml::{Limits, parse_value};
 use crate::answer_output::list;
 use crate::connect::QueryError;
 use crate::connect::kubernetes::{KubeconfigCluster, current_thread};
-use crate::inject_args::{ControlPlaneArgs, KubeInjectArgs};
+use crate::control_plane_config::{
+    INJECTOR_CONFIG_MAP, MESH_CONFIG_MAP, config_map, config_map_name, data_of, yaml_object,
+};
+use crate::inject_args::KubeInjectArgs;
 use crate::proxy_config::read_file;
 
-/// The revision without a name.
-const DEFAULT_REVISION: &str = sluice_install::DEFAULT_REVISION;
 /// The template of a file that is a single template.
 const SINGLE_TEMPLATE: &str = "sidecar";
 /// The path of the webhook without variables.
@@ -51,10 +52,10 @@ impl Configuration {
         let InjectionParts { config: Some(config), values: Some(values), mesh: Some(mesh) } = parts else {
             return Err(QueryError::Flags("the configuration of the injector is incomplete".to_owned()));
         };
-        let mesh = parsed("MeshConfig", &mesh)?;
+        let mesh = yaml_object("MeshConfig", &mesh)?;
         let settings = InjectorSettings {
             revision: args.target.revision.clone(),
-            openshift: parsed("values", &values)?["global"]["platform"] == "openshift",
+            openshift: yaml_object("values", &values)?["global"]["platform"] == "openshift",
             ..InjectorSettings::default()
         };
         let injector = Injector::new(&config, &values, &[mesh], settings);
@@ -133,25 +134,19 @@ fn read_text(flag: &str, path: &Path) -> Result<String, QueryError> {
     String::from_utf8(bytes).map_err(|error| failed(error.to_string()))
 }
 
-fn parsed(what: &str, text: &str) -> Result<Value, QueryError> {
-    let value = parse_value(text, &Limits::default());
-    match value.map_err(|error| QueryError::Invalid(format!("{what}: {error}")))? {
-        Value::Null => Ok(json!({})),
-        value @ Value::Object(_) => Ok(value),
-        _ => Err(QueryError::Invalid(format!("{what}: an object is expected"))),
-    }
-}
-
 fn read_cluster(args: &KubeInjectArgs, parts: InjectionParts) -> Result<(InjectionParts, ClusterObjects), QueryError> {
     current_thread()?.block_on(async {
         let cluster = KubeconfigCluster::of(&args.target.cluster).await?;
         let InjectionParts { config, mut values, mesh } = parts;
-        let mesh_name = config_map_name(args.mesh_config_map.as_ref(), "istio", &args.target);
-        let inject_name = config_map_name(args.inject_config_map.as_ref(), "istio-sidecar-injector", &args.target);
+        let named =
+            |stated: &Option<String>, base| stated.clone().unwrap_or_else(|| config_map_name(base, &args.target));
+        let mesh_name = named(&args.mesh_config_map, MESH_CONFIG_MAP);
+        let inject_name = named(&args.inject_config_map, INJECTOR_CONFIG_MAP);
         let namespace = &args.target.istio_namespace;
         let mut injector = Value::Null;
         if config.is_none() || values.is_none() {
-            injector = config_map(&cluster, namespace, &inject_name, "--injectConfigFile and --valuesFile").await?;
+            injector =
+                config_map(&cluster, namespace, &inject_name, "--injectConfigFile and --valuesFile a file").await?;
         }
         let config = match config {
             Some(config) => config,
@@ -163,40 +158,13 @@ fn read_cluster(args: &KubeInjectArgs, parts: InjectionParts) -> Result<(Injecti
         let mesh = match mesh {
             Some(mesh) => mesh,
             None => {
-                let map = config_map(&cluster, namespace, &mesh_name, "--meshConfigFile").await?;
+                let map = config_map(&cluster, namespace, &mesh_name, "--meshConfigFile a file").await?;
                 data_of(&map, &mesh_name, "mesh")?
             }
         };
         let parts = InjectionParts { config: Some(config), values, mesh: Some(mesh) };
         Ok((parts, cluster_objects(&cluster).await?))
     })
-}
-
-/// The name of a ConfigMap of a revision.
-fn config_map_name(stated: Option<&String>, name: &str, target: &ControlPlaneArgs) -> String {
-    match (stated, target.revision.as_str()) {
-        (Some(stated), _) => stated.clone(),
-        (None, "" | DEFAULT_REVISION) => name.to_owned(),
-        (None, revision) => format!("{name}-{revision}"),
-    }
-}
-
-async fn config_map(
-    cluster: &KubeconfigCluster,
-    namespace: &str,
-    name: &str,
-    flags: &str,
-) -> Result<Value, QueryError> {
-    let found = cluster.find(&format!("/api/v1/namespaces/{namespace}/configmaps/{name}")).await?;
-    found.ok_or_else(|| {
-        let hint = format!("--istioNamespace and --revision name another control plane, {flags} a file");
-        QueryError::Cluster(format!("namespace {namespace:?} has no ConfigMap {name:?}; {hint}"))
-    })
-}
-
-fn data_of(config_map: &Value, name: &str, key: &str) -> Result<String, QueryError> {
-    let text = config_map["data"][key].as_str().map(str::to_owned);
-    text.ok_or_else(|| QueryError::Cluster(format!("ConfigMap {name}: data.{key} is missing")))
 }
 
 async fn cluster_objects(cluster: &KubeconfigCluster) -> Result<ClusterObjects, QueryError> {
