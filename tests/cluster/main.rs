@@ -15,6 +15,7 @@ mod kube_api;
 #[path = "../kube_suite/suite.rs"]
 mod kube_suite;
 mod locks;
+mod machines;
 mod nodes;
 mod operate;
 mod policies;

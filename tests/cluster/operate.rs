@@ -14,7 +14,7 @@ use crate::fixture::{
 use crate::webhooks::{create_pod as inject_pod, start_with_webhooks};
 
 /// Runs `sluicectl` as an administrator of a cluster, and returns its exit code and both outputs.
-async fn ctl(cluster: &Cluster, arguments: &[&str]) -> Result<(i32, String, String)> {
+pub(crate) async fn ctl(cluster: &Cluster, arguments: &[&str]) -> Result<(i32, String, String)> {
     let output = tokio::process::Command::new(workspace_binary("sluicectl")?)
         .args(arguments)
         .arg(format!("--kubeconfig={}", cluster.admin_kubeconfig().display()))
@@ -25,7 +25,7 @@ async fn ctl(cluster: &Cluster, arguments: &[&str]) -> Result<(i32, String, Stri
     Ok((output.status.code().context("an exit code")?, text(output.stdout)?, text(output.stderr)?))
 }
 
-async fn succeeds(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+pub(crate) async fn succeeds(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let (code, out, errors) = ctl(cluster, arguments).await?;
     ensure!(code == 0, "{arguments:?}: {code}: {out}{errors}");
     Ok(out)

@@ -271,8 +271,6 @@ pub struct MeshConfig {
     pub service_settings: Vec<ServiceSettings>,
     /// Whether the agent merges the metrics of the application.
     pub enable_prometheus_merge: bool,
-    /// Whether server certificates are verified with the system roots if no others are configured.
-    pub verify_certificate_at_client: Option<bool>,
     /// Providers by name, in declared order.
     pub extension_providers: Vec<ExtensionProvider>,
     /// Names of the providers that are used by default.
@@ -347,7 +345,6 @@ impl Default for MeshConfig {
             outbound_cluster_stat_name: Text::default(),
             service_settings: Vec::new(),
             enable_prometheus_merge: true,
-            verify_certificate_at_client: None,
             extension_providers: vec![
                 provider("prometheus", ProviderKind::Prometheus),
                 provider("stackdriver", ProviderKind::Stackdriver { max_tag_length: 0, logging_labels: None }),

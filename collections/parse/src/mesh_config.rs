@@ -21,8 +21,17 @@ use crate::traffic_policy::{
 use crate::virtual_service::parse_http_retry;
 use crate::{Fields, Findings};
 
-/// Fields that other components read or that have no effect in Istio either. They are accepted silently.
-const UNUSED: [&str; 3] = ["certificates", "ca", "thriftConfig"];
+/// A field of filters that Envoy no longer has. It is accepted silently.
+const UNUSED: &str = "thriftConfig";
+/// Fields that istiod does not read either, and what has the effect instead.
+const WITHOUT_EFFECT: [(&str, &str); 3] = [
+    ("ca", "no effect, as in Istio: the variables `EXTERNAL_CA` and `CERT_SIGNER_DOMAIN` select another signer"),
+    ("certificates", "no effect, as in Istio: another tool, such as cert-manager, issues certificates of DNS names"),
+    (
+        "verifyCertificateAtClient",
+        "no effect, as in Istio: proxies verify servers, unless `insecureSkipVerify` of a DestinationRule is true",
+    ),
+];
 
 /// Merges the `MeshConfig` in `value` into `base`. A field that is present replaces that of `base`; `defaultConfig` and
 /// `defaultProviders` are merged field by field, providers replace those of the same name, and aliases are joined.
@@ -32,8 +41,11 @@ const UNUSED: [&str; 3] = ["certificates", "ca", "thriftConfig"];
 pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &Findings) -> MeshConfig {
     let mut mesh = base;
     if let Some(fields) = Fields::new(value, path, findings) {
-        for name in UNUSED {
-            fields.has(name);
+        fields.has(UNUSED);
+        for (name, reason) in WITHOUT_EFFECT {
+            if fields.value(name).is_some_and(asks_for_an_effect) {
+                fields.warn(name, reason);
+            }
         }
         if fields.value("serviceScopeConfigs").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()))
         {
@@ -50,6 +62,16 @@ pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: 
         check::check(&fields, &mesh);
     }
     mesh
+}
+
+/// Whether the value of a field without effect differs from what happens without it.
+fn asks_for_an_effect(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(true) => false,
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(false) | Value::Number(_) | Value::String(_) => true,
+    }
 }
 
 fn listeners(mesh: &mut MeshConfig, fields: &Fields<'_>) {
@@ -139,7 +161,6 @@ fn policies(mesh: &mut MeshConfig, fields: &Fields<'_>) {
             trust_domains: certificate.texts("trustDomains"),
         });
     }
-    set(&mut mesh.verify_certificate_at_client, fields.opt_bool("verifyCertificateAtClient").map(Some));
     set(&mut mesh.mesh_mtls, fields.read("meshMTLS", tls_settings).map(Some));
     if let Some(tls) = fields.read("mesh_mTLS", tls_settings) {
         mesh.mesh_mtls = Some(tls);

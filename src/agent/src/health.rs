@@ -155,7 +155,7 @@ impl WorkloadCheck {
         let network = |target, own: &str, port: u32, headers| {
             let host = if own.is_empty() { host } else { own }.to_owned();
             let probe = Probe { target, host, port: u16::try_from(port).ok()?, timeout };
-            Some(Self::Network(Box::new(Prober::new().ok()?), probe, headers))
+            Some(Self::Network(Box::new(Prober::new(false).ok()?), probe, headers))
         };
         match config.health_check_method.as_ref()? {
             HealthCheckMethod::HttpGet(http) => {

@@ -202,6 +202,8 @@ pub(crate) struct ProbeSettings {
     /// `ISTIO_PROMETHEUS_ANNOTATIONS`.
     pub(crate) prometheus: Option<String>,
     pub(crate) to_localhost: bool,
+    /// Probes over TLS offer HTTP/2.
+    pub(crate) http2: bool,
     pub(crate) metrics_only_local: bool,
 }
 
@@ -311,6 +313,7 @@ impl Settings {
             app_probers: environment.text("ISTIO_KUBE_APP_PROBERS").map(ToOwned::to_owned),
             prometheus: environment.text("ISTIO_PROMETHEUS_ANNOTATIONS").map(ToOwned::to_owned),
             to_localhost: environment.flag("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", false),
+            http2: environment.flag("ISTIO_ENABLE_HTTP2_PROBING", true),
             metrics_only_local: environment.flag("METRICS_LOCALHOST_ACCESS_ONLY", false)
                 || proxy.proxy_metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
         };

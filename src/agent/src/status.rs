@@ -10,6 +10,7 @@
 //! | `/debug/ndsz` | GET | the name table of the DNS proxy | the loopback |
 
 mod app_probes;
+mod https_probe;
 mod merge;
 mod probe;
 mod readiness;

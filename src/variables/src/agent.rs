@@ -200,6 +200,12 @@ const FOLLOWED: &[Variable] = &[
         "Send probes to localhost, not to the pod's address",
     ),
     followed(
+        "ISTIO_ENABLE_HTTP2_PROBING",
+        Bool,
+        "true",
+        "Offer HTTP/2 to applications that are probed over TLS, as the kubelet does",
+    ),
+    followed(
         "ISTIO_PROMETHEUS_ANNOTATIONS",
         Text,
         "",
@@ -222,14 +228,14 @@ const NOT_FOLLOWED: &[Variable] = &[
         "certificates come from the certificate authority of the control plane, or from files",
     ),
     default_only("CREDENTIAL_FETCHER_TYPE", Text, "JWT", "tokens are read from ./var/run/secrets/tokens/istio-token"),
-    no_effect("CREDENTIAL_IDENTITY_PROVIDER", Text, "GoogleComputeEngine", "there is no token exchange"),
+    no_effect("CREDENTIAL_IDENTITY_PROVIDER", Text, "GoogleComputeEngine", "Istio's agent does not use it either: it has no token exchange"),
     default_only(
         "JWT_POLICY",
         Choice(&["third-party-jwt"]),
         "third-party-jwt",
         "tokens of service accounts without an audience are not accepted",
     ),
-    default_only("XDS_AUTH_PROVIDER", Text, "", "there is no token exchange"),
+    no_effect("XDS_AUTH_PROVIDER", Text, "", "Istio's agent does not use it either: it has no token exchange"),
     default_only(
         "ISTIO_BOOTSTRAP",
         Text,
@@ -260,12 +266,6 @@ const NOT_FOLLOWED: &[Variable] = &[
         Bool,
         "true",
         "the agent always fetches Wasm modules: Envoy has no credentials for registries",
-    ),
-    no_effect(
-        "ISTIO_ENABLE_HTTP2_PROBING",
-        Bool,
-        "false",
-        "probes use HTTP/1.1, which servers of HTTP/2 with TLS accept as well, unless they refuse it",
     ),
     no_effect("ENABLE_PROBE_KEEPALIVE_CONNECTIONS", Bool, "false", "each probe has a connection of its own"),
     default_only(

@@ -55,6 +55,17 @@ fn invalid_field_is_reported_and_the_others_apply() {
 }
 
 #[test]
+fn fields_without_effect_are_reported_if_they_ask_for_one() {
+    let silent = "ca:\ncertificates: []\nverifyCertificateAtClient: true\nthriftConfig: {rateLimitUrl: a}\n";
+    assert_eq!(lay(MeshConfig::default(), silent).1, []);
+    let asks = "ca: {address: 'ca.example:443'}\ncertificates: [{secretName: a}]\nverifyCertificateAtClient: false\n";
+    let (mesh, findings) = lay(MeshConfig::default(), asks);
+    assert_eq!(mesh, MeshConfig::default());
+    let expected = ["ca", "certificates", "verifyCertificateAtClient"];
+    assert_eq!(findings, expected.map(|name| (Severity::Warning, format!("mesh.{name}"))));
+}
+
+#[test]
 fn log_format_nesting_is_limited() {
     let nested = |levels: usize| format!("{}{{}}{}", "{\"a\":".repeat(levels - 1), "}".repeat(levels - 1));
     let mesh_of = |levels: usize| {

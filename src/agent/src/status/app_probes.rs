@@ -79,7 +79,7 @@ impl AppProbes {
             let timeout = Duration::from_secs(injected.timeout_seconds.max(1));
             probes.insert(path, Probe { target, host: host.clone(), port, timeout });
         }
-        Ok(Self { probes, prober: Prober::new()?, status_port: settings.ports.status })
+        Ok(Self { probes, prober: Prober::new(settings.probes.http2)?, status_port: settings.ports.status })
     }
 
     /// The application's response to a probe.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,9 +10,11 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode, header};
 use prost::Message;
-use sluice_http_client::{HttpClient, HttpError, HttpRequest, LongBody};
+use rustls::ClientConfig;
+use sluice_http_client::{HttpClient, HttpError, HttpRequest, HttpResponse, LongBody};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
+use super::https_probe;
 use crate::codec::Raw;
 use crate::connection;
 use crate::local_http;
@@ -53,16 +56,21 @@ pub(crate) struct Prober {
     from_ipv6: HttpClient,
     /// The client for machines that do not have the source address.
     from_any: HttpClient,
+    /// TLS of probes that offer HTTP/2.
+    http2: Option<Arc<ClientConfig>>,
 }
 
 impl Prober {
+    /// A prober. With `http2`, it offers HTTP/2 to applications with TLS, as the kubelet does.
+    ///
     /// # Errors
     /// The HTTP client cannot be set up.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(http2: bool) -> Result<Self> {
         Ok(Self {
             from_ipv4: local_http::client(Some(source_address("127.0.0.1")))?,
             from_ipv6: local_http::client(Some(source_address("::1")))?,
             from_any: local_http::client(None)?,
+            http2: if http2 { Some(https_probe::tls()?) } else { None },
         })
     }
 
@@ -74,7 +82,7 @@ impl Prober {
         match &probe.target {
             Target::Http { tls, path } => self.http(probe, *tls, path, headers).await,
             Target::Tcp => {
-                let connected = tokio::time::timeout(probe.timeout, connect(probe)).await;
+                let connected = tokio::time::timeout(probe.timeout, connect(&probe.host, probe.port)).await;
                 connected.with_context(|| format!("no connection within {:?}", probe.timeout))??;
                 Ok((StatusCode::OK, Bytes::new()))
             }
@@ -95,15 +103,8 @@ impl Prober {
             long_body: LongBody::Truncate,
             ..local_http::get(if tls { "https" } else { "http" }, &probe.host, probe.port, &path)?
         };
-        let from_source = if source_address(&probe.host).is_ipv4() { &self.from_ipv4 } else { &self.from_ipv6 };
-        // A name may have addresses of the other family only, which the source address cannot reach.
-        let is_name = probe.host.parse::<IpAddr>().is_err();
         for _ in 0..=MAX_REDIRECTS {
-            let response = match from_source.send(request.clone()).await {
-                Err(error) if error.is_source_address_unavailable() => self.from_any.send(request.clone()).await?,
-                Err(HttpError::Connect { .. }) if is_name => self.from_any.send(request.clone()).await?,
-                response => response?,
-            };
+            let response = self.send(&request, probe).await?;
             if !response.status.is_redirection() {
                 return Ok((response.status, response.body));
             }
@@ -117,22 +118,39 @@ impl Prober {
         }
         bail!("more than {MAX_REDIRECTS} redirects")
     }
+
+    /// Sends one request of a probe.
+    async fn send(&self, request: &HttpRequest, probe: &Probe) -> Result<HttpResponse> {
+        if let Some(tls) = self.http2.as_ref().filter(|_| request.url.scheme() == "https") {
+            let port = request.url.port_or_known_default().unwrap_or(probe.port);
+            let connected = tokio::time::timeout(request.timeout, connect(&probe.host, port)).await;
+            let stream = connected.with_context(|| format!("no connection within {:?}", request.timeout))??;
+            return https_probe::send(request, stream, tls.clone()).await;
+        }
+        let from_source = if source_address(&probe.host).is_ipv4() { &self.from_ipv4 } else { &self.from_ipv6 };
+        // A name may have addresses of the other family only, which the source address cannot reach.
+        let is_name = probe.host.parse::<IpAddr>().is_err();
+        match from_source.send(request.clone()).await {
+            Err(error) if error.is_source_address_unavailable() => Ok(self.from_any.send(request.clone()).await?),
+            Err(HttpError::Connect { .. }) if is_name => Ok(self.from_any.send(request.clone()).await?),
+            response => Ok(response?),
+        }
+    }
 }
 
 /// A TCP connection for a probe, from the source address of probes if the machine has it.
-async fn connect(probe: &Probe) -> Result<TcpStream> {
-    let source = source_address(&probe.host);
-    match connect_from(probe, Some(source)).await {
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => connect_from(probe, None).await,
+async fn connect(host: &str, port: u16) -> Result<TcpStream> {
+    match connect_from(host, port, Some(source_address(host))).await {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => connect_from(host, port, None).await,
         connected => connected,
     }
-    .with_context(|| format!("connect to {}:{}", probe.host, probe.port))
+    .with_context(|| format!("connect to {host}:{port}"))
 }
 
 /// Tries the addresses of the host in order; `source` is used for those of its family.
-async fn connect_from(probe: &Probe, source: Option<IpAddr>) -> io::Result<TcpStream> {
+async fn connect_from(host: &str, port: u16, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in lookup_host((probe.host.as_str(), probe.port)).await? {
+    for address in lookup_host((host, port)).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         let connected = async {
             if let Some(source) = source.filter(|source| source.is_ipv4() == address.is_ipv4()) {
@@ -163,7 +181,8 @@ struct HealthResponse {
 }
 
 async fn check_grpc(probe: &Probe, service: &str) -> Result<()> {
-    let mut client = connection::plaintext(connect(probe).await?, &format!("{}:{}", probe.host, probe.port)).await?;
+    let (host, port) = (&probe.host, probe.port);
+    let mut client = connection::plaintext(connect(host, port).await?, &format!("{host}:{port}")).await?;
     client.ready().await.context("wait for the connection")?;
     let request = HealthRequest { service: service.to_owned() }.encode_to_vec();
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");

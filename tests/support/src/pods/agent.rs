@@ -63,7 +63,23 @@ pub struct Container<'a> {
     pub ports: ProxyPorts,
     /// Further environment.
     pub variables: &'a [(&'static str, String)],
+    /// Directory with the files of `sluicectl workload entry configure`: the container is a machine outside of Kubernetes, whose
+    /// agent has these files and no others.
+    pub machine: Option<&'a Path>,
 }
+
+/// The files of `sluicectl workload entry configure`, with their paths on a machine.
+const MACHINE_FILES: [(&str, &str); 4] = [
+    ("cluster.env", "var/lib/istio/envoy/cluster.env"),
+    ("mesh.yaml", "etc/istio/config/mesh"),
+    ("root-cert.pem", "etc/certs/root-cert.pem"),
+    ("istio-token", "var/run/secrets/tokens/istio-token"),
+];
+
+/// What the unit of a machine runs: `$0` is the agent and `$1` the name of the machine.
+const MACHINE_SCRIPT: &str = "set -ea; . ./var/lib/istio/envoy/cluster.env
+    PROV_CERT=./etc/certs OUTPUT_CERTS=./etc/certs INSTANCE_IP=$ISTIO_SVC_IP POD_NAME=$1 POD_NAMESPACE=$ISTIO_NAMESPACE
+    exec \"$0\" proxy";
 
 impl Container<'_> {
     /// Writes every file to its path in an injected container, owned by the proxy's user.
@@ -71,6 +87,12 @@ impl Container<'_> {
     /// # Errors
     /// A file cannot be written.
     pub(crate) fn write_files(&self) -> Result<()> {
+        if let Some(machine) = self.machine {
+            return MACHINE_FILES.iter().try_for_each(|(name, path)| {
+                let text = std::fs::read_to_string(machine.join(name)).with_context(|| format!("read {name}"))?;
+                self.write(path, &text)
+            });
+        }
         let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
         self.write("etc/istio/pod/labels", &labels.collect::<String>())?;
         self.write("var/run/secrets/tokens/istio-token", &self.token)?;
@@ -119,6 +141,27 @@ impl Container<'_> {
         // Envoy opens /dev/stdout for access logs.
         let output = std::fs::File::create(log).context("make the log")?;
         self.give_to_proxy(log)?;
+        let mut command = match self.machine {
+            Some(_) => {
+                let mut command = self.net.command(PROXY_UID, Path::new("sh"));
+                command.arg("-c").arg(MACHINE_SCRIPT).arg(&self.agent).arg(self.workload.name).env_clear();
+                command.env("PATH", std::env::var("PATH").unwrap_or_default());
+                command
+            }
+            None => self.pod_command(),
+        };
+        command
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("share the log")?)
+            .stderr(output)
+            .process_group(0)
+            .kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// The agent with the environment of an injected container.
+    fn pod_command(&self) -> Command {
         let role = match self.workload.proxy {
             PodRole::Gateway(..) => "router",
             PodRole::Waypoint(_) => "waypoint",
@@ -156,17 +199,11 @@ impl Container<'_> {
         let mut command = self.net.command(PROXY_UID, &self.agent);
         command
             .args(["proxy", role])
-            .current_dir(&self.directory)
             .env_clear()
             .envs(environment)
             .envs(self.workload.metadata())
             .envs(of_grpc)
-            .envs(self.variables.iter().cloned())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().context("share the log")?)
-            .stderr(output)
-            .process_group(0)
-            .kill_on_drop(true);
-        Ok(command)
+            .envs(self.variables.iter().cloned());
+        command
     }
 }

@@ -82,7 +82,7 @@ impl<'c> ClusterMesh<'c> {
         let access = async |workload: &Workload| {
             let account = (workload.namespace, workload.app);
             let token = cluster.create_token(account, Some(AUDIENCE), None).await?;
-            Ok(ControlPlaneAccess { discovery, token, variables: Vec::new() })
+            Ok(ControlPlaneAccess { discovery, token, variables: Vec::new(), machine: None })
         };
         self.pods.start(workloads.iter().zip(nets), access).await?;
         for workload in workloads {

@@ -183,7 +183,8 @@ impl Mesh {
         let discovery = self.server.secure.context("the control plane serves xDS over TLS")?;
         let (tokens, variables) = (&self.tokens, &self.options.agents);
         let access = async |workload: &Workload| {
-            Ok(ControlPlaneAccess { discovery, token: token(tokens, workload)?, variables: variables.clone() })
+            let token = token(tokens, workload)?;
+            Ok(ControlPlaneAccess { discovery, token, variables: variables.clone(), machine: None })
         };
         self.pods.start(workloads.iter().zip(nets), access).await
     }

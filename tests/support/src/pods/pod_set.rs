@@ -104,6 +104,9 @@ pub struct ControlPlaneAccess {
     pub token: String,
     /// Further environment of the agent.
     pub variables: Vec<(&'static str, String)>,
+    /// The pod is a machine outside of Kubernetes, and this directory has the files of `sluicectl workload entry configure`. They
+    /// replace the fields above.
+    pub machine: Option<PathBuf>,
 }
 
 /// Running pods, and the files that their processes read.
@@ -290,6 +293,7 @@ impl PodSet {
                     token: access.token.clone(),
                     ports: ProxyPorts::of(&net)?,
                     variables: &access.variables,
+                    machine: access.machine.as_deref(),
                 };
                 let envoy = Envoy::start(&container)?;
                 if matches!(workload.proxy, PodRole::Sidecar(_)) {
