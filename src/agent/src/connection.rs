@@ -3,11 +3,11 @@
 //! Roots, certificate and token are read from their files for each connection, because they change while the agent runs.
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use hyper::client::conn::http2;
@@ -19,8 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
+use tracing::info;
 use zeroize::Zeroizing;
 
+use crate::identity::certificate_expiry;
 use crate::settings::Upstream;
 
 /// Time limit to connect, including the handshake.
@@ -65,7 +67,7 @@ pub(crate) async fn connect(upstream: &Upstream) -> Result<GrpcClient> {
         let Some(roots) = &upstream.roots else {
             return handshake(stream).await;
         };
-        let certificate = upstream.client_certificate.as_ref().map(|(chain, key)| (&**chain, &**key));
+        let certificate = upstream.client_certificate.as_ref().and_then(usable_certificate);
         let config = client_config(roots, certificate, upstream.policy)?;
         let name = ServerName::try_from(upstream.server_name.clone())
             .with_context(|| format!("{:?} is not a valid server name", upstream.server_name))?;
@@ -111,6 +113,19 @@ async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S
         }
     });
     Ok(Http2Connection(sender))
+}
+
+/// The files of a client certificate, unless there is none yet or it has expired: the token authenticates the agent then. A
+/// machine has no certificate before its first start (`PROV_CERT`).
+fn usable_certificate((chain, key): &(PathBuf, PathBuf)) -> Option<(&Path, &Path)> {
+    let expiry = std::fs::read(chain).map_err(Into::into).and_then(|pem| certificate_expiry(&pem));
+    let reason = match expiry {
+        Ok(expiry) if expiry > SystemTime::now() => return Some((chain, key)),
+        Ok(_) => "it has expired".to_owned(),
+        Err(error) => format!("{error:#}"),
+    };
+    info!(target: "grpc", chain = %chain.display(), reason, "the client certificate is not used, but the token");
+    None
 }
 
 /// The metadata of a call: the configured headers, and the token, which is sent to verified servers only.
@@ -187,6 +202,27 @@ mod tests {
         assert_eq!(sent.get("clusterid").and_then(|value| value.to_str().ok()), Some("c1"));
         let plain = metadata(&upstream_with(&token, None)).expect("metadata");
         assert!(plain.get("authorization").is_none());
+    }
+
+    #[test]
+    fn certificate_is_presented_only_while_it_is_valid() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = (directory.path().join("cert-chain.pem"), directory.path().join("key.pem"));
+        assert_eq!(usable_certificate(&files), None, "there is no certificate yet");
+        let write = |lifetime: Duration, now: SystemTime| {
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let mut params = rcgen::CertificateParams::default();
+            params.not_before = now.into();
+            params.not_after = (now + lifetime).into();
+            let pem = params.self_signed(&key).expect("a certificate").pem();
+            std::fs::write(&files.0, pem).expect("write the chain");
+        };
+        write(Duration::from_secs(60), SystemTime::now() - Duration::from_secs(3600));
+        assert_eq!(usable_certificate(&files), None, "it has expired");
+        write(Duration::from_secs(3600), SystemTime::now());
+        assert_eq!(usable_certificate(&files), Some((&*files.0, &*files.1)));
+        std::fs::write(&files.0, "nothing").expect("write");
+        assert_eq!(usable_certificate(&files), None, "it is no certificate");
     }
 
     #[test]

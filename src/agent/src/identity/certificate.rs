@@ -40,7 +40,7 @@ pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, Str
 ///
 /// # Errors
 /// The chain is empty, or its first section is not a certificate.
-pub(super) fn expiry(chain: &[u8]) -> Result<SystemTime> {
+pub(crate) fn expiry(chain: &[u8]) -> Result<SystemTime> {
     let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain contains no certificate")?;
     let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate is malformed")?;
     let seconds =
