@@ -11,6 +11,7 @@ use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
 use crate::outputs::endpoints::ingress_waypoints::IngressWaypoints;
+use crate::outputs::endpoints::self_discovery::ReplicaGroup;
 use crate::outputs::endpoints::waypoints::{
     WaypointClients, WaypointOutputInputs, derive_clients, derive_settings, derive_waypoint_assignments,
 };
@@ -124,6 +125,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) secrets: Secrets<'s>,
     /// The pull secrets of extension images that each proxy may use.
     pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
+    /// The group of replicas of each proxy that discovers itself.
+    pub(crate) replica_groups: Collection<'s, ProxyKey, ReplicaGroup>,
     /// Gateways whose proxies call the endpoint pickers of InferencePools.
     pub(crate) gateways_with_pools: Collection<'s, GatewayName, ()>,
 }
@@ -173,6 +176,7 @@ impl<'s> GraphContext<'s> {
             proxy_patches: &self.patches.of_proxies,
             secret_access: &self.secrets.access,
             pull_access: &self.pulls,
+            replica_groups: &self.replica_groups,
         })
     }
 
@@ -278,6 +282,8 @@ impl<'s> GraphContext<'s> {
             destinations: self.destination_inputs(),
             endpoints: self.endpoint_lookup_inputs(),
             ingress_waypoints: self.ingress_waypoints.as_ref(),
+            replica_groups: &self.replica_groups,
+            root_namespace: &self.root_namespace,
         }
     }
 
@@ -349,6 +355,7 @@ impl<'s> GraphContext<'s> {
             extensions: &self.attached.extensions,
             root_namespace: &self.attached.root,
             pull_access: &self.pulls,
+            replica_groups: &self.replica_groups,
             secrets: &self.objects.secrets,
             programs: &self.patches.programs,
             waypoints: self.waypoints.as_ref(),

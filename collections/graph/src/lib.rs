@@ -67,6 +67,7 @@ pub use visibility::{
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
 use outputs::endpoints::ingress_waypoints::IngressWaypoints;
+use outputs::endpoints::self_discovery::derive_replica_groups;
 use proxies::policies::PolicyIndex;
 use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
@@ -262,6 +263,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             waypoints.as_ref(),
             options,
         );
+        let replica_groups = derive_replica_groups(&proxies, &service_targets, &services);
         let limited = envoy_filter_limits::derive_limited_filters(&objects.envoy_filters, options);
         let patches = envoy_filters::derive_patches(&limited.filters, &mesh, &proxies);
         let reach_inputs = ReachInputs {
@@ -326,6 +328,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             ingress_waypoints,
             secrets,
             pulls,
+            replica_groups,
             gateways_with_pools: gateway_api.gateways_with_pools,
         };
         let outputs = context.derive_outputs();

@@ -3,6 +3,7 @@
 use sluice_engine::Collection;
 use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text};
 
+use crate::outputs::endpoints::self_discovery::ReplicaGroup;
 use crate::outputs::layers::{LayerInputs, LayerReader};
 use crate::proxies::envoy_filters::PatchSet;
 use crate::traffic::pull_secrets::PullAccess;
@@ -20,11 +21,13 @@ pub(crate) struct ScopeInputs<'a, 's> {
     pub(crate) secret_access: &'a Collection<'s, ProxyKey, SecretAccess>,
     /// The pull secrets that each proxy may use.
     pub(crate) pull_access: &'a Collection<'s, ProxyKey, PullAccess>,
+    /// The group of replicas of each proxy that discovers itself.
+    pub(crate) replica_groups: &'a Collection<'s, ProxyKey, ReplicaGroup>,
 }
 
 /// The scope of each proxy: the layers of each type in order, and the values of the slots of templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
-/// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
+/// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`, `replica_groups`.
 /// Changes when: the facts of the proxy change, or its services, its telemetry or extensions, the labels that rules
 /// select, the rare tiers that are needed, or its patches; for a router also when its first server of TLS mode
 /// AUTO_PASSTHROUGH is added or its last one removed.
@@ -34,6 +37,7 @@ pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, 
         let clients = LayerReader::on(deps, &inputs.layers);
         let patches = deps.on(inputs.proxy_patches);
         let (access, pulls) = (deps.on(inputs.secret_access), deps.on(inputs.pull_access));
+        let replicas = deps.on(inputs.replica_groups);
         move |cx, key, proxy| {
             let mut layers = clients.layers(cx, key, proxy)?;
             if let Some(access) = cx.get(&access, key) {
@@ -41,6 +45,9 @@ pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, 
             }
             if let Some(pulls) = cx.get(&pulls, key) {
                 layers.entry(ResourceType::ExtensionConfig).or_default().insert(0, pulls.layer());
+            }
+            if let Some(replicas) = cx.get(&replicas, key) {
+                layers.entry(ResourceType::Endpoint).or_default().insert(0, replicas.layer());
             }
             if let Some(patches) = cx.get(&patches, key) {
                 patches.add_layers(&mut layers);

@@ -19,6 +19,7 @@ mod policies;
 mod registry;
 mod routes;
 mod secrets;
+mod self_discovery;
 mod sidecars;
 mod statuses;
 mod trust_bundle;

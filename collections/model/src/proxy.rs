@@ -176,6 +176,9 @@ pub struct Proxy {
     /// sidecar.
     #[serde(default)]
     pub grpc: bool,
+    /// It subscribes to the endpoints of its own replicas (`ENABLE_SELF_DISCOVERY`, X30).
+    #[serde(default)]
+    pub self_discovery: bool,
     /// It subscribes to single virtual hosts of route tables (`VHDS` in its metadata).
     pub virtual_hosts: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.

@@ -4,6 +4,7 @@ mod client_service;
 pub(crate) mod ingress_waypoints;
 mod large;
 mod lookup;
+pub(crate) mod self_discovery;
 pub(crate) mod waypoints;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::traffic::gateways::routers::Router;
 use crate::views::Overlay;
 use client_service::ClientService;
 use ingress_waypoints::IngressWaypoints;
+use self_discovery::ReplicaGroup;
 pub(crate) use lookup::EndpointLookupInputs;
 pub(in crate::outputs) use lookup::{EndpointList, EndpointLookup};
 
@@ -71,6 +73,10 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
     /// Services that gateways reach through waypoints, in ambient mode.
     pub(crate) ingress_waypoints: Option<&'a IngressWaypoints<'s>>,
+    /// The group of replicas of each proxy that discovers itself.
+    pub(crate) replica_groups: &'a Collection<'s, ProxyKey, ReplicaGroup>,
+    /// Namespace whose policies are for the whole mesh: one record.
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
 }
 
 /// The distinct clients of each tier.
@@ -138,6 +144,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(
     outputs.resources.push(assignments);
     let ingress = inputs.ingress_waypoints.map(|ingress| ingress_waypoints::derive_assignments(inputs, ingress));
     outputs.resources.extend(ingress);
+    outputs.resources.push(self_discovery::derive_assignments(inputs));
     large::derive_assignments(inputs, inputs.settings, &clients)
 }
 
