@@ -355,7 +355,6 @@ impl<'s> GraphContext<'s> {
             extensions: &self.attached.extensions,
             root_namespace: &self.attached.root,
             pull_access: &self.pulls,
-            replica_groups: &self.replica_groups,
             secrets: &self.objects.secrets,
             programs: &self.patches.programs,
             waypoints: self.waypoints.as_ref(),

@@ -120,7 +120,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S
 fn usable_certificate((chain, key): &(PathBuf, PathBuf)) -> Option<(&Path, &Path)> {
     let expiry = std::fs::read(chain).map_err(Into::into).and_then(|pem| certificate_expiry(&pem));
     let reason = match expiry {
-        Ok(expiry) if expiry > SystemTime::now() => return Some((chain, key)),
+        Ok(expiry) if expiry > SystemTime::now() => return Some((chain.as_path(), key.as_path())),
         Ok(_) => "it has expired".to_owned(),
         Err(error) => format!("{error:#}"),
     };

@@ -42,9 +42,11 @@ async fn exchange(request: &HttpRequest, stream: TcpStream, tls: Arc<ClientConfi
     let host = request.url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(host).context("name of the server")?;
     let stream = TlsConnector::from(tls).connect(name, stream).await.context("TLS handshake")?;
-    let response = match stream.get_ref().1.alpn_protocol() {
-        Some(HTTP2) => over_http2(message(request, Version::HTTP_2)?, stream).await,
-        _ => over_http1(message(request, Version::HTTP_11)?, stream).await,
+    let selects_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+    let response = if selects_http2 {
+        over_http2(message(request, Version::HTTP_2)?, stream).await
+    } else {
+        over_http1(message(request, Version::HTTP_11)?, stream).await
     };
     let (head, mut body) = response?.into_parts();
     let mut read = BytesMut::new();
