@@ -1,0 +1,2 @@
+//! `sluice-cni`.
+fn main() {}
