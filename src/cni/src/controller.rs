@@ -1,0 +1,159 @@
+//! Keeps the pods of the node enrolled or withdrawn, as their labels and those of their namespaces say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluice_kube::Backoff;
+use tracing::{debug, warn};
+
+use crate::mesh::{Mesh, MeshError};
+use crate::pod::{ENABLED, Pod, PodName};
+use crate::selectors::EnablementSelectors;
+use crate::store::Store;
+
+/// Waits after the first failure and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Which pods are enrolled.
+pub(crate) struct Controller {
+    pub(crate) mesh: Mesh,
+    pub(crate) store: Store,
+    pub(crate) selectors: EnablementSelectors,
+    /// Namespaces whose pods are never enrolled.
+    pub(crate) excluded: BTreeSet<String>,
+    /// The pods that this process has enrolled or restored, as they were then.
+    enrolled: Mutex<BTreeMap<PodName, Pod>>,
+}
+
+/// What a pod needs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Action {
+    Enrol(Pod),
+    /// With whether the pod has ended.
+    Withdraw(Pod, bool),
+    /// The addresses of an enrolled pod have changed.
+    Probe(Pod),
+    Nothing,
+}
+
+impl Controller {
+    pub(crate) fn new(mesh: Mesh, store: Store, selectors: EnablementSelectors, excluded: BTreeSet<String>) -> Self {
+        Self { mesh, store, selectors, excluded, enrolled: Mutex::default() }
+    }
+
+    fn enrolled(&self) -> MutexGuard<'_, BTreeMap<PodName, Pod>> {
+        self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pod that is to be enrolled. `Some(None)` if it is known and is not to be.
+    pub(crate) fn eligible(&self, name: &PodName) -> Option<Option<Pod>> {
+        let (pod, labels) = self.store.get(name)?;
+        let eligible = self.selectors.select(&pod, &labels) && !self.excluded.contains(&name.namespace);
+        Some(eligible.then_some(pod))
+    }
+
+    /// Remembers a pod that the plugin has enrolled.
+    pub(crate) fn enrolled_by_plugin(&self, pod: Pod) {
+        self.enrolled().insert(pod.name.clone(), pod);
+    }
+
+    /// Restores the pods that have been enrolled before this process started.
+    pub(crate) async fn restore(&self, reconcile: bool) {
+        self.store.listed().await;
+        for name in self.store.names() {
+            let Some((pod, _)) = self.store.get(&name) else { continue };
+            if pod.redirection() != Some(ENABLED) || pod.is_terminal {
+                continue;
+            }
+            match self.mesh.restore(&pod, reconcile).await {
+                Ok(()) => drop(self.enrolled().insert(name, pod)),
+                Err(error) => warn!(pod = %pod.name, %error, "cannot restore an enrolled pod"),
+            }
+        }
+    }
+
+    /// Follows the pods. Each pod is handled by a task of its own, one change at a time.
+    pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let mut busy: BTreeMap<PodName, tokio::task::JoinHandle<()>> = BTreeMap::new();
+        loop {
+            let dirty = self.store.dirty().await;
+            busy.retain(|_, task| !task.is_finished());
+            for name in dirty {
+                // The task looks at the pod again after its change.
+                if !busy.contains_key(&name) {
+                    let (controller, pod) = (Arc::clone(&self), name.clone());
+                    busy.insert(name, tokio::spawn(async move { controller.settle(pod).await }));
+                }
+            }
+        }
+    }
+
+    /// Handles a pod until it needs nothing.
+    async fn settle(&self, name: PodName) {
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            let action = self.action(&name);
+            if action == Action::Nothing {
+                return;
+            }
+            debug!(pod = %name, ?action, "reconcile");
+            match self.perform(action).await {
+                Ok(()) => backoff.reset(),
+                Err(error) => {
+                    warn!(pod = %name, error = %error, "will retry");
+                    tokio::time::sleep(backoff.failed()).await;
+                }
+            }
+        }
+    }
+
+    fn action(&self, name: &PodName) -> Action {
+        let before = self.enrolled().get(name).cloned();
+        if !self.store.has(name) {
+            return before.map_or(Action::Nothing, |pod| Action::Withdraw(pod, true));
+        }
+        let Some((pod, labels)) = self.store.get(name) else { return Action::Nothing };
+        if let Some(other) = before.as_ref().filter(|before| before.uid != pod.uid) {
+            return Action::Withdraw(other.clone(), true);
+        }
+        let is_enrolled = before.is_some() || pod.redirection().is_some();
+        if pod.is_terminal {
+            return if is_enrolled { Action::Withdraw(pod, true) } else { Action::Nothing };
+        }
+        let wanted = self.selectors.select(&pod, &labels) && !self.excluded.contains(&name.namespace);
+        match (wanted, &before) {
+            (false, _) if is_enrolled => Action::Withdraw(pod, false),
+            (false, _) => Action::Nothing,
+            (true, Some(before)) if before.addresses != pod.addresses && !pod.addresses.is_empty() => {
+                Action::Probe(pod)
+            }
+            (true, Some(_)) => Action::Nothing,
+            // The plugin enrols a pod before its addresses are known here.
+            (true, None) if pod.addresses.is_empty() => Action::Nothing,
+            (true, None) => Action::Enrol(pod),
+        }
+    }
+
+    async fn perform(&self, action: Action) -> Result<(), MeshError> {
+        match action {
+            Action::Enrol(pod) => {
+                self.mesh.enrol(&pod, &pod.addresses, None).await?;
+                self.enrolled().insert(pod.name.clone(), pod);
+            }
+            Action::Withdraw(pod, has_ended) => {
+                self.mesh.withdraw(&pod, has_ended).await?;
+                self.enrolled().remove(&pod.name);
+                self.store.forget_annotation(&pod);
+            }
+            Action::Probe(pod) => {
+                let (network, probed) = (Arc::clone(&self.mesh.network), pod.clone());
+                let probe = move || network.probe(&probed.uid, &probed.addresses);
+                tokio::task::spawn_blocking(probe).await.map_err(|_| MeshError::Interrupted)??;
+                self.enrolled().insert(pod.name.clone(), pod);
+            }
+            Action::Nothing => {}
+        }
+        Ok(())
+    }
+}
