@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_kube::Backoff;
+use sluice_tasks::catch_panic;
 use tracing::{debug, warn};
 
 use crate::mesh::{Mesh, MeshError};
@@ -24,6 +25,8 @@ pub(crate) struct Controller {
     pub(crate) excluded: BTreeSet<String>,
     /// The pods that this process has enrolled or restored, as they were then.
     enrolled: Mutex<BTreeMap<PodName, Pod>>,
+    /// Pods that are being handled, and whether they have to be looked at again afterwards.
+    busy: Mutex<BTreeMap<PodName, bool>>,
 }
 
 /// What a pod needs.
@@ -39,11 +42,15 @@ enum Action {
 
 impl Controller {
     pub(crate) fn new(mesh: Mesh, store: Store, selectors: EnablementSelectors, excluded: BTreeSet<String>) -> Self {
-        Self { mesh, store, selectors, excluded, enrolled: Mutex::default() }
+        Self { mesh, store, selectors, excluded, enrolled: Mutex::default(), busy: Mutex::default() }
     }
 
     fn enrolled(&self) -> MutexGuard<'_, BTreeMap<PodName, Pod>> {
         self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn busy(&self) -> MutexGuard<'_, BTreeMap<PodName, bool>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A pod that is to be enrolled. `Some(None)` if it is known and is not to be.
@@ -75,26 +82,48 @@ impl Controller {
 
     /// Follows the pods. Each pod is handled by a task of its own, one change at a time.
     pub(crate) async fn run(self: Arc<Self>) -> anyhow::Result<()> {
-        let mut busy: BTreeMap<PodName, tokio::task::JoinHandle<()>> = BTreeMap::new();
         loop {
-            let dirty = self.store.dirty().await;
-            busy.retain(|_, task| !task.is_finished());
-            for name in dirty {
-                // The task looks at the pod again after its change.
-                if !busy.contains_key(&name) {
-                    let (controller, pod) = (Arc::clone(&self), name.clone());
-                    busy.insert(name, tokio::spawn(async move { controller.settle(pod).await }));
+            for name in self.store.dirty().await {
+                if self.is_busy(&name) {
+                    continue;
                 }
+                let controller = Arc::clone(&self);
+                tokio::spawn(async move {
+                    while let Err(panic) = catch_panic(controller.settle(&name)).await {
+                        warn!(pod = %name, error = %panic, "will retry");
+                        tokio::time::sleep(RETRY.1).await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whether a task handles the pod, which looks at it again then. The caller has to start one otherwise.
+    fn is_busy(&self, name: &PodName) -> bool {
+        let mut busy = self.busy();
+        match busy.get_mut(name) {
+            Some(again) => {
+                *again = true;
+                true
+            }
+            None => {
+                busy.insert(name.clone(), false);
+                false
             }
         }
     }
 
     /// Handles a pod until it needs nothing.
-    async fn settle(&self, name: PodName) {
+    async fn settle(&self, name: &PodName) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
         loop {
-            let action = self.action(&name);
+            let action = self.action(name);
             if action == Action::Nothing {
+                let mut busy = self.busy();
+                if busy.insert(name.clone(), false) == Some(true) {
+                    continue;
+                }
+                busy.remove(name);
                 return;
             }
             debug!(pod = %name, ?action, "reconcile");

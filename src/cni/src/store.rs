@@ -41,6 +41,11 @@ impl Store {
         Some((state.pods.get(name)?.clone(), labels))
     }
 
+    /// A pod.
+    pub(crate) fn pod(&self, name: &PodName) -> Option<Pod> {
+        self.state().pods.get(name).cloned()
+    }
+
     /// Whether a pod is known, with or without its namespace.
     pub(crate) fn has(&self, name: &PodName) -> bool {
         self.state().pods.contains_key(name)
