@@ -236,15 +236,16 @@ fn mangle_rules(rules: &mut Ruleset, settings: &Settings) {
         for ports in inbound_matches(rules, ARRIVING, settings) {
             let known = format!("{ports} ct state established,related meta mark set {mark} accept");
             rules.rule(ARRIVING, known);
+            // `tproxy` has no effect without a transparent socket: the connection must not reach the application then.
             let port = settings.inbound_port;
-            let v4 =
-                format!("ip daddr != {} {ports} meta mark set {mark} tproxy ip to :{port} accept", settings.loopback);
+            let family = if rules.ipv6() { "ip " } else { "" };
+            let v4 = format!("ip daddr != {} {ports}", settings.loopback);
+            rules.rule(ARRIVING, format!("{v4} meta mark set {mark} tproxy {family}to :{port} accept"));
+            rules.rule(ARRIVING, format!("{v4} drop"));
             if rules.ipv6() {
-                rules.rule(ARRIVING, v4);
-                let v6 = format!("ip6 daddr != ::1 {ports} meta mark set {mark} tproxy ip6 to :{port} accept");
-                rules.rule(ARRIVING, v6);
-            } else {
-                rules.rule(ARRIVING, v4.replace("tproxy ip to", "tproxy to"));
+                let v6 = format!("ip6 daddr != ::1 {ports}");
+                rules.rule(ARRIVING, format!("{v6} meta mark set {mark} tproxy ip6 to :{port} accept"));
+                rules.rule(ARRIVING, format!("{v6} drop"));
             }
         }
     }
@@ -479,8 +480,11 @@ mod tests {
         let settings = Settings { interception: Interception::Tproxy, drop_invalid: true, ..injected() };
         let arriving = chain(&settings, "mangle-prerouting");
         assert_eq!(arriving[0], "ct state invalid drop");
-        let last = "ip daddr != 127.0.0.1/32 meta l4proto tcp meta mark set 1337 tproxy to :15006 accept";
-        assert_eq!(arriving.last().map(String::as_str), Some(last));
+        let last = [
+            "ip daddr != 127.0.0.1/32 meta l4proto tcp meta mark set 1337 tproxy to :15006 accept",
+            "ip daddr != 127.0.0.1/32 meta l4proto tcp drop",
+        ];
+        assert_eq!(arriving[arriving.len() - 2..], last);
         assert!(chain(&settings, "nat-prerouting").is_empty());
     }
 
