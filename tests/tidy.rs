@@ -262,6 +262,20 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         ("sluice-bench", vec!["sluice-proto", "sluice-tasks", "sluice-testkit"]),
+        ("sluice-redirection", vec![]),
+        (
+            "sluice-cni",
+            vec![
+                "sluice-kube",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-redirection",
+                "sluice-tasks",
+                "sluice-telemetry",
+                "sluice-watch",
+            ],
+        ),
         (
             "sluice-agent",
             vec![
@@ -270,6 +284,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-listen",
                 "sluice-parse",
                 "sluice-proto",
+                "sluice-redirection",
                 "sluice-tasks",
                 "sluice-telemetry",
                 "sluice-variables",

@@ -11,6 +11,7 @@ use sluice_testkit::cluster::Helm;
 use crate::fixture::{CHART, manifest, programs};
 
 const GATEWAY: &str = "manifests/charts/gateway";
+const CNI: &str = "manifests/charts/cni";
 
 /// The objects of a YAML text.
 pub(crate) fn objects(text: &str) -> Result<Vec<Value>> {
@@ -49,7 +50,7 @@ fn helm() -> Result<Option<(Helm, tempfile::TempDir)>> {
 #[test]
 fn charts_have_no_lint() -> Result<()> {
     let Some((helm, _directory)) = helm()? else { return Ok(()) };
-    for chart in [CHART, GATEWAY] {
+    for chart in [CHART, GATEWAY, CNI] {
         helm.run(&["lint", "--strict", &manifest(chart).display().to_string()])?;
     }
     Ok(())

@@ -7,6 +7,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use sluice_telemetry::LogArgs;
 use sluice_variables::AGENT;
 
+use crate::redirection::IptablesArgs;
+
 /// The agent of a proxy: it starts Envoy, obtains the workload's certificate, and connects both to the control plane.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sluice-agent", version, args_override_self = true)]
@@ -28,6 +30,8 @@ pub(crate) enum Command {
     Wait(WaitArgs),
     /// Send a request to Envoy's admin interface on this machine and print the response.
     Request(RequestArgs),
+    /// Redirect the traffic of the pod to its sidecar, or check that it is redirected.
+    IstioIptables(Box<IptablesArgs>),
     /// Print the version.
     Version,
 }

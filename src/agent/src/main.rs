@@ -22,6 +22,7 @@
 //! - [`dns`]: the DNS proxy.
 //! - [`debug`]: debug pages of the control plane, on this machine.
 //! - [`envoy`], [`status`], [`health`]: the Envoy process, its status, and the health of the workload.
+//! - [`redirection`]: redirection of the traffic of the pod, for its container `istio-init`.
 //! - [`app`]: start of all parts, in order.
 
 mod app;
@@ -44,6 +45,7 @@ mod node;
 mod pod;
 mod ports;
 mod proxy_config;
+mod redirection;
 mod sds;
 mod serving;
 mod settings;
@@ -107,6 +109,7 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
             }),
             Command::Wait(args) => client_commands::wait(args).await,
             Command::Request(args) => client_commands::request(args).await,
+            Command::IstioIptables(args) => redirection::run(args),
             Command::Version => {
                 client_commands::print(&format!("sluice-agent {}", env!("CARGO_PKG_VERSION")));
                 Ok(ExitCode::SUCCESS)
