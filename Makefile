@@ -49,7 +49,7 @@ cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into ta
 
 .PHONY: test-cluster
 test-cluster: cluster envoy build ## run the tests that need a real Kubernetes API server
-	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(CARGO) test --workspace --locked --no-fail-fast --test cluster
+	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(CARGO) test --workspace --locked --no-fail-fast --test cluster --test node
 
 .PHONY: test-console
 test-console: browser build ## test the pages of the web console in headless Chromium

@@ -75,13 +75,25 @@ pub(crate) struct IptablesArgs {
     #[arg(short = 'r', long, env = "ISTIO_INBOUND_TPROXY_ROUTE_TABLE", value_name = "TABLE", default_value_t = 133)]
     istio_inbound_tproxy_route_table: u32,
     /// Groups whose outbound traffic is redirected, comma-separated; * for all.
-    #[arg(long = "owner-groups", hide = true, env = "ISTIO_OUTBOUND_OWNER_GROUPS", value_name = "GROUPS", default_value = "*")]
+    #[arg(
+        long = "owner-groups",
+        hide = true,
+        env = "ISTIO_OUTBOUND_OWNER_GROUPS",
+        value_name = "GROUPS",
+        default_value = "*"
+    )]
     owner_groups: String,
     /// Groups whose outbound traffic is not redirected, if that of all is.
     #[arg(long, hide = true, env = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", value_name = "GROUPS", default_value = "")]
     owner_groups_exclude: String,
     /// IPv4 addresses that are for the application itself.
-    #[arg(long, hide = true, env = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", value_name = "RANGE", default_value = "127.0.0.1/32")]
+    #[arg(
+        long,
+        hide = true,
+        env = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR",
+        value_name = "RANGE",
+        default_value = "127.0.0.1/32"
+    )]
     loopback_cidr: String,
     /// DNS requests to the servers of /etc/resolv.conf are redirected to the agent.
     #[arg(long, env = "ISTIO_META_DNS_CAPTURE", default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set, value_parser = boolean)]
@@ -160,7 +172,8 @@ impl IptablesArgs {
             tproxy_mark: self.istio_inbound_tproxy_mark,
             tproxy_table: self.istio_inbound_tproxy_route_table,
             inbound_ports: Selection::parse(&self.istio_inbound_ports).context("--istio-inbound-ports")?,
-            inbound_ports_excluded: parse_list(&self.istio_local_exclude_ports).context("--istio-local-exclude-ports")?,
+            inbound_ports_excluded: parse_list(&self.istio_local_exclude_ports)
+                .context("--istio-local-exclude-ports")?,
             outbound_ranges: Selection::parse(&self.istio_service_cidr).context("--istio-service-cidr")?,
             outbound_ranges_excluded: parse_list(&self.istio_service_exclude_cidr)
                 .context("--istio-service-exclude-cidr")?,
@@ -232,8 +245,10 @@ fn validate(args: &IptablesArgs, ipv6: bool) -> Result<()> {
         false => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(127, 0, 0, 6).into()),
     };
     // Either may be taken: the proxy may be running already.
-    let _listeners: Vec<_> =
-        [args.envoy_port, args.inbound_capture_port].iter().filter_map(|port| TcpListener::bind((own, *port)).ok()).collect();
+    let _listeners: Vec<_> = [args.envoy_port, args.inbound_capture_port]
+        .iter()
+        .filter_map(|port| TcpListener::bind((own, *port)).ok())
+        .collect();
     let target = SocketAddr::new(target, args.iptables_probe_port);
     let deadline = Instant::now() + Duration::from_secs(args.probe_timeout_seconds);
     loop {
@@ -264,7 +279,8 @@ mod tests {
 
     #[test]
     fn arguments_of_the_injection_template_are_read() {
-        let line = "-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 -q 8000 -o 9000 -c eth1 -k vm0";
+        let line =
+            "-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 -q 8000 -o 9000 -c eth1 -k vm0";
         let mut line: Vec<_> = line.split(' ').collect();
         line.extend(["-x", "", "--force-apply"]);
         let settings = settings(&line).expect("settings");
@@ -291,6 +307,9 @@ mod tests {
     #[test]
     fn servers_of_resolv_conf_are_read() {
         let text = "search a.b\nnameserver 10.96.0.10\nnameserver fd00::a\noptions ndots:5\n";
-        assert_eq!(dns_servers(text), ["10.96.0.10", "fd00::a"].map(|text| text.parse::<IpAddr>().expect("an address")));
+        assert_eq!(
+            dns_servers(text),
+            ["10.96.0.10", "fd00::a"].map(|text| text.parse::<IpAddr>().expect("an address"))
+        );
     }
 }

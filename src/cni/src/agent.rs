@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use futures::FutureExt as _;
 use kube::Client;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use sluice_kube::{Api, KubeOptions, ListWatch, ObjectPath, Receiver, RequestError, Resource, WatchStates};
@@ -21,6 +21,7 @@ use tracing::{info, warn};
 
 use crate::controller::Controller;
 use crate::event::SOCKET;
+use crate::event_server;
 use crate::health::{self, Readiness};
 use crate::install::Installer;
 use crate::mesh::Mesh;
@@ -30,7 +31,6 @@ use crate::selectors::EnablementSelectors;
 use crate::settings::AgentArgs;
 use crate::store::Store;
 use crate::zds::ZdsServer;
-use crate::event_server;
 
 /// Time in which tasks have to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -225,7 +225,8 @@ impl Collector for Connections {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let connected = i64::try_from(self.0.connected()).unwrap_or(i64::MAX);
         let gauge = ConstGauge::new(connected);
-        let metric = encoder.encode_descriptor("ztunnel_connected", "Connections of ztunnel", None, gauge.metric_type())?;
+        let metric =
+            encoder.encode_descriptor("ztunnel_connected", "Connections of ztunnel", None, gauge.metric_type())?;
         gauge.encode(metric)
     }
 }

@@ -223,7 +223,10 @@ async fn get_pod(client: &kube::Client, name: &PodName, attempts: u32) -> Result
 
 async fn get(client: &kube::Client, path: &str) -> Result<Value> {
     let request = http::Request::get(path).body(Vec::new())?;
-    sluice_kube::request(client, request).await.map_err(sluice_kube::RequestError::from).with_context(|| path.to_owned())
+    sluice_kube::request(client, request)
+        .await
+        .map_err(sluice_kube::RequestError::from)
+        .with_context(|| path.to_owned())
 }
 
 #[cfg(test)]
@@ -268,7 +271,10 @@ mod tests {
             (error.0, format!("{:#}", error.1))
         };
         assert_eq!(code("ADD", "{").0, DECODING_FAILED);
-        assert_eq!(code("ADD", r#"{"cniVersion":"9.0.0"}"#), (INVALID_CONFIGURATION, "cniVersion \"9.0.0\" is not supported".to_owned()));
+        assert_eq!(
+            code("ADD", r#"{"cniVersion":"9.0.0"}"#),
+            (INVALID_CONFIGURATION, "cniVersion \"9.0.0\" is not supported".to_owned())
+        );
         assert_eq!(code("MOVE", "{}").0, INVALID_ENVIRONMENT);
     }
 

@@ -130,7 +130,8 @@ impl InitState {
     fn read(value: &Value) -> Self {
         let current = &value["state"]["terminated"];
         let last = &value["lastState"]["terminated"];
-        let last = last["exitCode"].as_i64().map(|code| (code, last["message"].as_str().unwrap_or_default().to_owned()));
+        let last =
+            last["exitCode"].as_i64().map(|code| (code, last["message"].as_str().unwrap_or_default().to_owned()));
         Self {
             name: value["name"].as_str().unwrap_or_default().to_owned(),
             succeeded: current["reason"] == "Completed" || current["exitCode"] == 0,

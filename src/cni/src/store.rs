@@ -85,12 +85,6 @@ impl Store {
         }
     }
 
-    /// Has a pod looked at again.
-    pub(crate) fn mark(&self, name: PodName) {
-        self.state().dirty.insert(name);
-        self.0.changed.notify_one();
-    }
-
     /// Removes the annotation of an enrolled pod that has been withdrawn. The watch reports it later.
     pub(crate) fn forget_annotation(&self, withdrawn: &Pod) {
         let mut state = self.state();

@@ -21,11 +21,11 @@ pub const MARK_MASK: u32 = 0xfff;
 /// Source of the kubelet's probes, as pods see them.
 pub const PROBE_ADDRESS_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 7, 127);
 /// The same for IPv6.
-pub const PROBE_ADDRESS_V6: Ipv6Addr =
-    Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
+pub const PROBE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1337, 0xffff, 0xffff, 0xffff, 0xffff);
 
 /// Packets that answer ztunnel are delivered to it, although their destination is not an address of the pod.
-const ROUTE: MarkRoute = MarkRoute { mark: CONNECTION_MARK, mask: Some(MARK_MASK), preference: Some(32764), table: 100 };
+const ROUTE: MarkRoute =
+    MarkRoute { mark: CONNECTION_MARK, mask: Some(MARK_MASK), preference: Some(32764), table: 100 };
 
 /// Settings of a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -81,10 +81,7 @@ fn mark_rules(rules: &mut Ruleset, ours: &str) {
     let others = !MARK_MASK;
     let mark = format!("{ours} ct mark set ct mark & {others:#x} | {CONNECTION_MARK:#x}");
     rules.rule(Hook::ManglePrerouting, mark);
-    rules.rule(
-        Hook::MangleOutput,
-        format!("ct mark & {MARK_MASK:#x} == {CONNECTION_MARK:#x} meta mark set ct mark"),
-    );
+    rules.rule(Hook::MangleOutput, format!("ct mark & {MARK_MASK:#x} == {CONNECTION_MARK:#x} meta mark set ct mark"));
 }
 
 fn inbound_rules(rules: &mut Ruleset, node: &NodeSettings, pod: &PodSettings, not_ours: &str) {

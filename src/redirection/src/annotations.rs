@@ -85,7 +85,8 @@ pub fn ambient(annotations: &BTreeMap<String, String>) -> (ambient::PodSettings,
     };
     let bypass_inbound = flag("ambient.istio.io/bypass-inbound-capture").unwrap_or(false);
     let dns_capture = flag("ambient.istio.io/dns-capture");
-    let interfaces: Result<Vec<Interface>, _> = Annotations(annotations).list("istio.io/reroute-virtual-interfaces", "");
+    let interfaces: Result<Vec<Interface>, _> =
+        Annotations(annotations).list("istio.io/reroute-virtual-interfaces", "");
     let virtual_interfaces = interfaces.unwrap_or_else(|error| {
         errors.push(error);
         Vec::new()

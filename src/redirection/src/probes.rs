@@ -39,7 +39,8 @@ pub fn rules(node: &NodeSettings, addresses: &BTreeSet<IpAddr>) -> Ruleset {
 }
 
 fn set(name: &str, kind: &str, elements: &[String]) -> String {
-    let elements = if elements.is_empty() { String::new() } else { format!(" elements = {{ {} }};", elements.join(", ")) };
+    let elements =
+        if elements.is_empty() { String::new() } else { format!(" elements = {{ {} }};", elements.join(", ")) };
     format!("set {name} {{ type {kind};{elements} }}")
 }
 

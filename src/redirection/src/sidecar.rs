@@ -466,7 +466,8 @@ mod tests {
     fn dns_requests_of_the_proxy_are_not_redirected() {
         let settings = Settings { dns: DnsCapture::All, ..injected() };
         let rules = chain(&settings, "nat-output");
-        let position = |text: &str| rules.iter().position(|rule| rule == text).unwrap_or_else(|| panic!("{text}: {rules:?}"));
+        let position =
+            |text: &str| rules.iter().position(|rule| rule == text).unwrap_or_else(|| panic!("{text}: {rules:?}"));
         assert!(position("meta skgid 1337 accept") < position("udp dport 53 redirect to :15053"));
         assert!(position("tcp dport 53 redirect to :15053") < position("ip daddr 127.0.0.1/32 accept"));
         assert_eq!(chain(&settings, "raw-output").last().map(String::as_str), Some("udp dport 53 ct zone set 2"));

@@ -32,7 +32,9 @@ impl FromStr for Ports {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let text = text.trim();
         let port = |part: &str| {
-            part.trim().parse::<u16>().map_err(|_| ValueError(format!("invalid port {text:?}: not a number up to 65535")))
+            part.trim()
+                .parse::<u16>()
+                .map_err(|_| ValueError(format!("invalid port {text:?}: not a number up to 65535")))
         };
         let (first, last) = match text.split_once([':', '-']) {
             Some((first, last)) => (port(first)?, port(last)?),
@@ -113,7 +115,9 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        network.map(|network| Self(network.trunc())).map_err(|_| ValueError(format!("invalid range {text:?}: not a CIDR")))
+        network
+            .map(|network| Self(network.trunc()))
+            .map_err(|_| ValueError(format!("invalid range {text:?}: not a CIDR")))
     }
 }
 
@@ -176,7 +180,11 @@ impl FromStr for Owner {
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A name has to be quoted, an id must not be.
-        if self.0.bytes().all(|byte| byte.is_ascii_digit()) { f.write_str(&self.0) } else { write!(f, "\"{}\"", self.0) }
+        if self.0.bytes().all(|byte| byte.is_ascii_digit()) {
+            f.write_str(&self.0)
+        } else {
+            write!(f, "\"{}\"", self.0)
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use prost::Message as _;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, listen, recv, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
 };
 use sluice_proto::istio::workload::zds::workload_request::Payload;
 use sluice_proto::istio::workload::zds::workload_response;
@@ -42,14 +42,14 @@ impl SeqpacketListener {
         let descriptor = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         bind(&descriptor, &SocketAddrUnix::new(path)?)?;
         listen(&descriptor, BACKLOG)?;
-        Ok(Self(AsyncFd::new(descriptor)?))
+        Ok(Self(asynchronous(descriptor)?))
     }
 
     /// The next connection.
     pub(super) async fn accept(&self) -> io::Result<Connection> {
         let accept = |descriptor: &OwnedFd| Ok(accept_with(descriptor, FLAGS)?);
         let descriptor = self.0.async_io(Interest::READABLE, accept).await?;
-        Ok(Connection(AsyncFd::new(descriptor)?))
+        Ok(Connection(asynchronous(descriptor)?))
     }
 }
 
@@ -88,7 +88,7 @@ impl Connection {
 
     /// Waits until ztunnel closes the connection, or sends something, which is an error.
     pub(super) async fn ended(&self) -> io::Result<()> {
-        match self.0.async_io(Interest::READABLE, |descriptor| receive(descriptor)).await {
+        match self.0.async_io(Interest::READABLE, receive).await {
             Ok(message) if message.is_empty() => Ok(()),
             Ok(_) => Err(invalid("message without a request")),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
@@ -97,12 +97,17 @@ impl Connection {
     }
 
     async fn receive(&self) -> io::Result<Vec<u8>> {
-        let message = limited(self.0.async_io(Interest::READABLE, |descriptor| receive(descriptor))).await?;
+        let message = limited(self.0.async_io(Interest::READABLE, receive)).await?;
         if message.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(message)
     }
+}
+
+#[expect(deprecated, reason = "the replacement is unsafe; an `OwnedFd` keeps the contract that it asks for")]
+fn asynchronous(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(descriptor)
 }
 
 async fn limited<T>(operation: impl Future<Output = io::Result<T>>) -> io::Result<T> {

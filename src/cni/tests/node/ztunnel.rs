@@ -10,11 +10,13 @@ use anyhow::{Context as _, Result, bail};
 use prost::Message as _;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 use sluice_proto::istio::workload::zds::workload_request::Payload;
-use sluice_proto::istio::workload::zds::{Ack, Version, WorkloadRequest, WorkloadResponse, ZdsHello, workload_response};
+use sluice_proto::istio::workload::zds::{
+    Ack, Version, WorkloadRequest, WorkloadResponse, ZdsHello, workload_response,
+};
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_testkit::wait::until_async;
 
