@@ -11,7 +11,7 @@ use clap::{ArgAction, Args};
 use sluice_redirection::annotations::{has_ipv6, parse_bool};
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_redirection::sidecar::{self, DnsCapture, Groups, Settings};
-use sluice_redirection::values::{Owner, Selection, parse_list};
+use sluice_redirection::values::{Included, Owner, parse_list};
 use tracing::{error, info};
 
 /// Exit code of a validation that fails. The CNI agent finds broken pods by it.
@@ -150,14 +150,14 @@ impl IptablesArgs {
             (true, true) => DnsCapture::All,
             (true, false) => DnsCapture::Servers(dns_servers(&read("/etc/resolv.conf")?)),
         };
-        let owner_groups = match Selection::<Owner>::parse(&self.owner_groups).context("ISTIO_OUTBOUND_OWNER_GROUPS")? {
-            Selection::All => {
+        let owner_groups = match Included::<Owner>::parse(&self.owner_groups).context("ISTIO_OUTBOUND_OWNER_GROUPS")? {
+            Included::All => {
                 Groups::Except(parse_list(&self.owner_groups_exclude).context("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE")?)
             }
-            Selection::Only(_) if !self.owner_groups_exclude.is_empty() => {
+            Included::Only(_) if !self.owner_groups_exclude.is_empty() => {
                 bail!("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE: has no effect unless ISTIO_OUTBOUND_OWNER_GROUPS is *")
             }
-            Selection::Only(groups) => Groups::Only(groups),
+            Included::Only(groups) => Groups::Only(groups),
         };
         let ports_excluded = &self.istio_local_outbound_ports_exclude;
         Ok(Settings {
@@ -171,10 +171,10 @@ impl IptablesArgs {
                 .context("--istio-inbound-interception-mode")?,
             tproxy_mark: self.istio_inbound_tproxy_mark,
             tproxy_table: self.istio_inbound_tproxy_route_table,
-            inbound_ports: Selection::parse(&self.istio_inbound_ports).context("--istio-inbound-ports")?,
+            inbound_ports: Included::parse(&self.istio_inbound_ports).context("--istio-inbound-ports")?,
             inbound_ports_excluded: parse_list(&self.istio_local_exclude_ports)
                 .context("--istio-local-exclude-ports")?,
-            outbound_ranges: Selection::parse(&self.istio_service_cidr).context("--istio-service-cidr")?,
+            outbound_ranges: Included::parse(&self.istio_service_cidr).context("--istio-service-cidr")?,
             outbound_ranges_excluded: parse_list(&self.istio_service_exclude_cidr)
                 .context("--istio-service-exclude-cidr")?,
             outbound_ports: parse_list(&self.istio_outbound_ports).context("--istio-outbound-ports")?,
@@ -284,9 +284,9 @@ mod tests {
         let mut line: Vec<_> = line.split(' ').collect();
         line.extend(["-x", "", "--force-apply"]);
         let settings = settings(&line).expect("settings");
-        assert_eq!(settings.inbound_ports, Selection::All);
+        assert_eq!(settings.inbound_ports, Included::All);
         assert_eq!(settings.inbound_ports_excluded.len(), 3);
-        assert_eq!(settings.outbound_ranges, Selection::All);
+        assert_eq!(settings.outbound_ranges, Included::All);
         assert!(settings.outbound_ranges_excluded.is_empty());
         assert_eq!(settings.groups, [Owner::id(1337)]);
         assert_eq!(settings.interception, Interception::Redirect);

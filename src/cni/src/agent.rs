@@ -22,9 +22,9 @@ use tracing::{info, warn};
 use crate::controller::Controller;
 use crate::event::SOCKET;
 use crate::event_server;
-use crate::health::{self, Readiness};
+use crate::health::{self, NodeReadiness};
 use crate::install::Installer;
-use crate::mesh::Mesh;
+use crate::mesh::AmbientMesh;
 use crate::node_network::NodeNetwork;
 use crate::repair::Repair;
 use crate::selectors::EnablementSelectors;
@@ -61,7 +61,7 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
     let requested = CancellationToken::new();
     stop_on_signal(requested.clone())?;
     let mut tasks = Tasks::new(requested.clone());
-    let readiness = Readiness::default();
+    let readiness = NodeReadiness::default();
     if args.readiness_port != 0 {
         tasks.spawn_fallible("probes", health::serve_probes(args.readiness_port, readiness.clone()).await?);
     }
@@ -119,7 +119,7 @@ async fn start_ambient(
     watch_into(tasks, "watch of namespaces", api, namespaces, store.namespaces());
     let writer = Arc::clone(network);
     tokio::task::spawn_blocking(move || writer.write_probe_rules()).await?.context("rules for probes")?;
-    let mesh = Mesh { network: Arc::clone(network), zds: Arc::clone(&zds), client };
+    let mesh = AmbientMesh { network: Arc::clone(network), zds: Arc::clone(&zds), client };
     let controller = Arc::new(Controller::new(mesh, store, selectors, args.excluded()));
     let restoring = controller.restore(args.ambient_reconcile_pod_rules_on_startup);
     if tasks.wait_for(restoring).await?.is_none() {

@@ -8,8 +8,8 @@ use sluice_kube::Backoff;
 use sluice_tasks::catch_panic;
 use tracing::{debug, warn};
 
-use crate::mesh::{Mesh, MeshError};
-use crate::pod::{ENABLED, Pod, PodName};
+use crate::mesh::{AmbientMesh, MeshError};
+use crate::pod::{ENABLED, NodePod, PodName};
 use crate::selectors::EnablementSelectors;
 use crate::store::Store;
 
@@ -18,13 +18,13 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// Which pods are enrolled.
 pub(crate) struct Controller {
-    pub(crate) mesh: Mesh,
+    pub(crate) mesh: AmbientMesh,
     pub(crate) store: Store,
     pub(crate) selectors: EnablementSelectors,
     /// Namespaces whose pods are never enrolled.
     pub(crate) excluded: BTreeSet<String>,
     /// The pods that this process has enrolled or restored, as they were then.
-    enrolled: Mutex<BTreeMap<PodName, Pod>>,
+    enrolled: Mutex<BTreeMap<PodName, NodePod>>,
     /// Pods that are being handled, and whether they have to be looked at again afterwards.
     busy: Mutex<BTreeMap<PodName, bool>>,
 }
@@ -32,20 +32,25 @@ pub(crate) struct Controller {
 /// What a pod needs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Action {
-    Enrol(Pod),
+    Enrol(NodePod),
     /// With whether the pod has ended.
-    Withdraw(Pod, bool),
+    Withdraw(NodePod, bool),
     /// The addresses of an enrolled pod have changed.
-    Probe(Pod),
+    Probe(NodePod),
     Nothing,
 }
 
 impl Controller {
-    pub(crate) fn new(mesh: Mesh, store: Store, selectors: EnablementSelectors, excluded: BTreeSet<String>) -> Self {
+    pub(crate) fn new(
+        mesh: AmbientMesh,
+        store: Store,
+        selectors: EnablementSelectors,
+        excluded: BTreeSet<String>,
+    ) -> Self {
         Self { mesh, store, selectors, excluded, enrolled: Mutex::default(), busy: Mutex::default() }
     }
 
-    fn enrolled(&self) -> MutexGuard<'_, BTreeMap<PodName, Pod>> {
+    fn enrolled(&self) -> MutexGuard<'_, BTreeMap<PodName, NodePod>> {
         self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,14 +59,14 @@ impl Controller {
     }
 
     /// A pod that is to be enrolled. `Some(None)` if it is known and is not to be.
-    pub(crate) fn eligible(&self, name: &PodName) -> Option<Option<Pod>> {
+    pub(crate) fn eligible(&self, name: &PodName) -> Option<Option<NodePod>> {
         let (pod, labels) = self.store.get(name)?;
         let eligible = self.selectors.select(&pod, &labels) && !self.excluded.contains(&name.namespace);
         Some(eligible.then_some(pod))
     }
 
     /// Remembers a pod that the plugin has enrolled.
-    pub(crate) fn enrolled_by_plugin(&self, pod: Pod) {
+    pub(crate) fn enrolled_by_plugin(&self, pod: NodePod) {
         self.enrolled().insert(pod.name.clone(), pod);
     }
 
@@ -116,6 +121,7 @@ impl Controller {
     /// Handles a pod until it needs nothing.
     async fn settle(&self, name: &PodName) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        let mut reported = String::new();
         loop {
             let action = self.action(name);
             if action == Action::Nothing {
@@ -130,7 +136,12 @@ impl Controller {
             match self.perform(action).await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
-                    warn!(pod = %name, error = %error, "will retry");
+                    // A pod may fail for as long as it exists.
+                    let text = error.to_string();
+                    if text != reported {
+                        warn!(pod = %name, error = text, "will retry");
+                        reported = text;
+                    }
                     tokio::time::sleep(backoff.failed()).await;
                 }
             }

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::controller::Controller;
 use crate::event::{AddEvent, PATH};
-use crate::pod::{Pod, PodName};
+use crate::pod::{NodePod, PodName};
 
 /// The plugin has read the pod from the API server, so the watch reports it soon.
 const POD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -65,11 +65,11 @@ async fn enrol(controller: &Controller, name: &PodName, event: AddEvent) -> anyh
     let pod = wait_for(controller, name).await?;
     let addresses: Vec<_> = event.ips.iter().map(|ip| ip.address.ip.to_canonical()).collect();
     controller.mesh.enrol(&pod, &addresses, Some(event.netns)).await?;
-    controller.enrolled_by_plugin(Pod { addresses, ..pod });
+    controller.enrolled_by_plugin(NodePod { addresses, ..pod });
     Ok(())
 }
 
-async fn wait_for(controller: &Controller, name: &PodName) -> anyhow::Result<Pod> {
+async fn wait_for(controller: &Controller, name: &PodName) -> anyhow::Result<NodePod> {
     let deadline = Instant::now() + POD_TIMEOUT;
     loop {
         match controller.eligible(name) {

@@ -13,14 +13,14 @@ use tokio::net::TcpListener;
 
 /// What has to be in place before the node is ready.
 #[derive(Clone, Default)]
-pub(crate) struct Readiness {
+pub(crate) struct NodeReadiness {
     /// The plugin is installed.
     pub(crate) installed: Arc<AtomicBool>,
     /// Events of the plugin are served.
     pub(crate) serving: Arc<AtomicBool>,
 }
 
-impl Readiness {
+impl NodeReadiness {
     fn is_ready(&self) -> bool {
         self.installed.load(Ordering::Relaxed) && self.serving.load(Ordering::Relaxed)
     }
@@ -29,7 +29,7 @@ impl Readiness {
 /// Serves `/healthz` and `/readyz`, as `install-cni`.
 pub(crate) async fn serve_probes(
     port: u16,
-    readiness: Readiness,
+    readiness: NodeReadiness,
 ) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
     let ready = move || {
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

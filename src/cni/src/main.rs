@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use plugin::Parameters;
+use plugin::PluginParameters;
 use settings::{Command, CommandLine};
 use sluice_telemetry::{LogConfig, LogTarget};
 use tracing::{error, warn};
@@ -46,7 +46,7 @@ use tracing::{error, warn};
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    if let Some(parameters) = Parameters::of_process() {
+    if let Some(parameters) = PluginParameters::of_process() {
         // Standard output is the result.
         let log = sluice_telemetry::start(&LogConfig { targets: vec![LogTarget::Stderr], ..LogConfig::default() });
         let code = plugin::run(&parameters);

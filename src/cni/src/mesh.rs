@@ -16,7 +16,7 @@ use sluice_redirection::{ambient, annotations};
 use tracing::{info, warn};
 
 use crate::node_network::{NetworkError, NodeNetwork};
-use crate::pod::{ENABLED, PENDING, Pod, REDIRECTION};
+use crate::pod::{ENABLED, NodePod, PENDING, REDIRECTION};
 use crate::zds::{ZdsError, ZdsServer};
 
 const PODS: ObjectPath = ObjectPath::new("/api/v1", "pods");
@@ -39,18 +39,18 @@ pub(crate) enum MeshError {
 }
 
 /// The ambient mesh on this node.
-pub(crate) struct Mesh {
+pub(crate) struct AmbientMesh {
     pub(crate) network: Arc<NodeNetwork>,
     pub(crate) zds: Arc<ZdsServer>,
     pub(crate) client: Client,
 }
 
-impl Mesh {
+impl AmbientMesh {
     /// Enrols a pod. A repeated call replaces its rules. `namespace` is the path of the container runtime; without one, it
     /// is found by the processes of the pod.
     pub(crate) async fn enrol(
         &self,
-        pod: &Pod,
+        pod: &NodePod,
         addresses: &[IpAddr],
         namespace: Option<String>,
     ) -> Result<(), MeshError> {
@@ -70,7 +70,7 @@ impl Mesh {
 
     /// Restores the state of a pod that an earlier run of the agent enrolled. ztunnel may be connected to no agent
     /// meanwhile, and continues to serve the pod.
-    pub(crate) async fn restore(&self, pod: &Pod, reconcile: bool) -> Result<(), MeshError> {
+    pub(crate) async fn restore(&self, pod: &NodePod, reconcile: bool) -> Result<(), MeshError> {
         let (network, sought) = (Arc::clone(&self.network), pod.clone());
         let found = blocking(move || network.find(&sought)).await?;
         let namespace = match found {
@@ -93,7 +93,7 @@ impl Mesh {
     }
 
     /// Withdraws a pod. The rules of one that has ended need no removal.
-    pub(crate) async fn withdraw(&self, pod: &Pod, has_ended: bool) -> Result<(), MeshError> {
+    pub(crate) async fn withdraw(&self, pod: &NodePod, has_ended: bool) -> Result<(), MeshError> {
         let (network, zds, withdrawn) = (Arc::clone(&self.network), Arc::clone(&self.zds), pod.clone());
         blocking(move || {
             network.forget(&withdrawn.uid)?;
@@ -123,7 +123,7 @@ impl Mesh {
     }
 
     /// Writes the rules of a pod, and returns its namespace.
-    async fn redirect(&self, pod: &Pod, namespace: Option<String>) -> Result<Arc<NetworkNamespace>, MeshError> {
+    async fn redirect(&self, pod: &NodePod, namespace: Option<String>) -> Result<Arc<NetworkNamespace>, MeshError> {
         let known = self.zds.namespace(&pod.uid);
         let (network, pod) = (Arc::clone(&self.network), pod.clone());
         let redirect = move || {
@@ -139,7 +139,7 @@ impl Mesh {
     }
 
     /// Writes or removes the annotation. `pods/status` is the smaller right, and suffices.
-    async fn annotate(&self, pod: &Pod, value: Option<&str>) -> Result<(), MeshError> {
+    async fn annotate(&self, pod: &NodePod, value: Option<&str>) -> Result<(), MeshError> {
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": {REDIRECTION: value}}});
         let path = PODS.of(&pod.name.namespace, &pod.name.name, "status");
         let request = http::Request::patch(path).header("content-type", "application/merge-patch+json");
@@ -154,7 +154,7 @@ impl Mesh {
     }
 }
 
-fn redirect_in(network: &NodeNetwork, pod: &Pod, namespace: &NetworkNamespace) -> Result<(), NetworkError> {
+fn redirect_in(network: &NodeNetwork, pod: &NodePod, namespace: &NetworkNamespace) -> Result<(), NetworkError> {
     let (settings, errors) = annotations::ambient(&pod.annotations);
     for error in errors {
         warn!(pod = %pod.name, %error, "annotation is ignored");
@@ -162,7 +162,7 @@ fn redirect_in(network: &NodeNetwork, pod: &Pod, namespace: &NetworkNamespace) -
     Ok(namespace.run(|| ambient::enrol(network.settings(), &settings))??)
 }
 
-fn workload(pod: &Pod) -> WorkloadInfo {
+fn workload(pod: &NodePod) -> WorkloadInfo {
     WorkloadInfo {
         name: pod.name.name.clone(),
         namespace: pod.name.namespace.clone(),

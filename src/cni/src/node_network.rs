@@ -13,7 +13,7 @@ use sluice_redirection::namespace::{NamespaceError, NamespaceId, NetworkNamespac
 use sluice_redirection::probes;
 use tracing::{debug, warn};
 
-use crate::pod::Pod;
+use crate::pod::NodePod;
 
 /// A change in a namespace failed.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ impl NodeNetwork {
 
     /// The namespace of the oldest process of a pod, as its control group names it. It has to have an address of the pod: a
     /// process of a pod may be in the namespace of another one.
-    pub(crate) fn find(&self, pod: &Pod) -> Result<NetworkNamespace, NetworkError> {
+    pub(crate) fn find(&self, pod: &NodePod) -> Result<NetworkNamespace, NetworkError> {
         let proc = self.root.join("proc");
         let failed = |error| NetworkError::Proc { path: proc.clone(), error };
         let mut oldest: Option<(u64, NetworkNamespace)> = None;

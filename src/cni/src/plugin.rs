@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tracing::{info, warn};
 
 use crate::event::{AddEvent, PATH, SOCKET};
-use crate::pod::{Pod, PodName, text_map};
+use crate::pod::{NodePod, PodName, text_map};
 
 pub(crate) use config::{KUBECONFIG, NAME, PluginConfig};
 pub(crate) use sidecar::redirect;
@@ -45,13 +45,13 @@ const FAILED: u32 = 100;
 
 /// Parameters in the environment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Parameters {
+pub(crate) struct PluginParameters {
     pub(crate) command: String,
     pub(crate) netns: String,
     pub(crate) args: BTreeMap<String, String>,
 }
 
-impl Parameters {
+impl PluginParameters {
     /// Of the process; `None` if it does not run as a plugin.
     pub(crate) fn of_process() -> Option<Self> {
         let text = |name: &str| std::env::var(name).unwrap_or_default();
@@ -73,7 +73,7 @@ fn parse_args(text: &str) -> BTreeMap<String, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(parameters: &Parameters) -> ExitCode {
+pub(crate) fn run(parameters: &PluginParameters) -> ExitCode {
     let mut input = Vec::new();
     let read = std::io::stdin().read_to_end(&mut input).context("read the configuration");
     let result = match read {
@@ -102,7 +102,7 @@ fn print(text: &str) {
 }
 
 /// The text of the result of a command.
-fn answer(parameters: &Parameters, input: &[u8]) -> Result<String, (u32, anyhow::Error)> {
+fn answer(parameters: &PluginParameters, input: &[u8]) -> Result<String, (u32, anyhow::Error)> {
     match parameters.command.as_str() {
         "VERSION" => Ok(json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS}).to_string()),
         "ADD" => {
@@ -122,7 +122,7 @@ fn answer(parameters: &Parameters, input: &[u8]) -> Result<String, (u32, anyhow:
     }
 }
 
-async fn add(parameters: &Parameters, config: &PluginConfig) -> Result<()> {
+async fn add(parameters: &PluginParameters, config: &PluginConfig) -> Result<()> {
     let Some(name) = parameters.pod() else {
         info!("not a pod of Kubernetes");
         return Ok(());
@@ -157,7 +157,7 @@ fn is_agent(name: &PodName, config: &PluginConfig) -> bool {
 async fn ambient(
     client: &kube::Client,
     name: &PodName,
-    parameters: &Parameters,
+    parameters: &PluginParameters,
     config: &PluginConfig,
 ) -> Result<bool> {
     let attempts = if config.enable_ambient_detection_retry { ATTEMPTS.0 } else { 1 };
@@ -206,13 +206,13 @@ async fn send(socket: &Path, event: &AddEvent) -> Result<()> {
     Ok(())
 }
 
-async fn get_pod(client: &kube::Client, name: &PodName, attempts: u32) -> Result<Pod> {
+async fn get_pod(client: &kube::Client, name: &PodName, attempts: u32) -> Result<NodePod> {
     let path = ObjectPath::new("/api/v1", "pods").of(&name.namespace, &name.name, "");
     let mut attempt = 1;
     loop {
         let result = get(client, &path).await;
         match result {
-            Ok(object) => return Pod::read(&object).with_context(|| format!("pod {name} has no UID")),
+            Ok(object) => return NodePod::read(&object).with_context(|| format!("pod {name} has no UID")),
             Err(error) if attempt == attempts => return Err(error),
             Err(error) => warn!(pod = %name, error = format!("{error:#}"), "will retry"),
         }
@@ -233,8 +233,8 @@ async fn get(client: &kube::Client, path: &str) -> Result<Value> {
 mod tests {
     use super::*;
 
-    fn parameters(command: &str, args: &str) -> Parameters {
-        Parameters { command: command.to_owned(), netns: "/nowhere".to_owned(), args: parse_args(args) }
+    fn parameters(command: &str, args: &str) -> PluginParameters {
+        PluginParameters { command: command.to_owned(), netns: "/nowhere".to_owned(), args: parse_args(args) }
     }
 
     const CONFIG: &str = r#"{"cniVersion":"0.3.1","name":"istio-cni","type":"istio-cni","pod_namespace":"istio-system",

@@ -29,7 +29,7 @@ impl std::fmt::Display for PodName {
 
 /// A Pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Pod {
+pub(crate) struct NodePod {
     pub(crate) name: PodName,
     pub(crate) uid: String,
     pub(crate) resource_version: String,
@@ -42,14 +42,14 @@ pub(crate) struct Pod {
     /// All containers have ended, and none is started again.
     pub(crate) is_terminal: bool,
     /// All containers, those for initialisation first.
-    pub(crate) containers: Vec<Container>,
+    pub(crate) containers: Vec<PodContainer>,
     /// States of the containers for initialisation.
     pub(crate) init_states: Vec<InitState>,
 }
 
 /// A container.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Container {
+pub(crate) struct PodContainer {
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
@@ -67,7 +67,7 @@ pub(crate) struct InitState {
     pub(crate) last: Option<(i64, String)>,
 }
 
-impl Pod {
+impl NodePod {
     /// Reads a Pod. `None` without a name or a UID.
     pub(crate) fn read(object: &Value) -> Option<Self> {
         let metadata = &object["metadata"];
@@ -89,7 +89,10 @@ impl Pod {
             host_network: spec["hostNetwork"].as_bool().unwrap_or(false),
             addresses,
             is_terminal: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
-            containers: items(&spec["initContainers"]).chain(items(&spec["containers"])).map(Container::read).collect(),
+            containers: items(&spec["initContainers"])
+                .chain(items(&spec["containers"]))
+                .map(PodContainer::read)
+                .collect(),
             init_states: items(&status["initContainerStatuses"]).map(InitState::read).collect(),
         })
     }
@@ -100,17 +103,17 @@ impl Pod {
     }
 
     /// The container of the proxy.
-    pub(crate) fn proxy(&self) -> Option<&Container> {
+    pub(crate) fn proxy(&self) -> Option<&PodContainer> {
         self.container("istio-proxy")
     }
 
     /// A container by name.
-    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+    pub(crate) fn container(&self, name: &str) -> Option<&PodContainer> {
         self.containers.iter().find(|container| container.name == name)
     }
 }
 
-impl Container {
+impl PodContainer {
     fn read(value: &Value) -> Self {
         let id = |field: &str| value["securityContext"][field].as_u64().and_then(|id| u32::try_from(id).ok());
         let variable = |item: &Value| {

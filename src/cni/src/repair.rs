@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::node_network::NodeNetwork;
 use crate::plugin;
-use crate::pod::{Pod, PodName};
+use crate::pod::{NodePod, PodName};
 use crate::store::Store;
 
 const PODS: ObjectPath = ObjectPath::new("/api/v1", "pods");
@@ -45,7 +45,7 @@ pub(crate) struct Criteria {
 }
 
 impl Criteria {
-    fn is_broken(&self, pod: &Pod) -> bool {
+    fn is_broken(&self, pod: &NodePod) -> bool {
         if !self.annotation.is_empty() && !pod.annotations.contains_key(&self.annotation) {
             return false;
         }
@@ -96,7 +96,7 @@ impl Repair {
         }
     }
 
-    async fn handle(&self, pod: &Pod) -> Result<()> {
+    async fn handle(&self, pod: &NodePod) -> Result<()> {
         match &self.method {
             Method::Repair => {
                 let (network, pod) = (Arc::clone(&self.network), pod.clone());
@@ -120,7 +120,7 @@ impl Repair {
         }
     }
 
-    async fn delete(&self, pod: &Pod) -> Result<()> {
+    async fn delete(&self, pod: &NodePod) -> Result<()> {
         let conditions = json!({"uid": pod.uid, "resourceVersion": pod.resource_version});
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions});
         let path = PODS.of(&pod.name.namespace, &pod.name.name, "");
@@ -129,7 +129,7 @@ impl Repair {
     }
 
     /// Writes an Event about the pod.
-    async fn record(&self, pod: &Pod, reason: &str, done: &str, action: &str, result: &Result<()>) {
+    async fn record(&self, pod: &NodePod, reason: &str, done: &str, action: &str, result: &Result<()>) {
         let message = match result {
             Ok(()) => format!("pod detected as broken, {done}"),
             Err(error) => format!("pod detected as broken, but failed to {action}: {error:#}"),
@@ -170,8 +170,8 @@ mod tests {
             "metadata": {"name": "a", "namespace": "b", "uid": "u", "annotations": {"sidecar.istio.io/status": "{}"}},
             "status": {"initContainerStatuses": statuses},
         });
-        let pod = Pod::read(&object).expect("a pod");
-        let other = Pod { annotations: BTreeMap::new(), ..pod.clone() };
+        let pod = NodePod::read(&object).expect("a pod");
+        let other = NodePod { annotations: BTreeMap::new(), ..pod.clone() };
         assert!(!criteria.is_broken(&other), "a pod without a sidecar");
         criteria.is_broken(&pod)
     }

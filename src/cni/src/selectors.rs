@@ -7,7 +7,7 @@ use sluice_model::LabelSelector;
 use sluice_parse::parse_label_selector;
 use sluice_parse::yaml::{Limits, parse_value};
 
-use crate::pod::{Pod, SIDECAR_STATUS};
+use crate::pod::{NodePod, SIDECAR_STATUS};
 
 /// Selectors of pods and their namespaces. A pod belongs to the mesh if one of them selects it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -65,7 +65,7 @@ impl EnablementSelectors {
     }
 
     /// Whether a pod belongs to the mesh. A pod in the network of its node, or with a sidecar, never does.
-    pub(crate) fn select(&self, pod: &Pod, namespace_labels: &BTreeMap<String, String>) -> bool {
+    pub(crate) fn select(&self, pod: &NodePod, namespace_labels: &BTreeMap<String, String>) -> bool {
         if pod.host_network || pod.annotations.contains_key(SIDECAR_STATUS) {
             return false;
         }
@@ -95,7 +95,7 @@ mod tests {
         metadata["name"] = "a".into();
         metadata["namespace"] = "b".into();
         metadata["uid"] = "u".into();
-        let pod = Pod::read(&json!({"metadata": metadata, "spec": spec})).expect("a pod");
+        let pod = NodePod::read(&json!({"metadata": metadata, "spec": spec})).expect("a pod");
         let selectors = EnablementSelectors::parse(DEFAULT).expect("selectors");
         selectors.select(&pod, &crate::pod::text_map(&namespace))
     }

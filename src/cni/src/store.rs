@@ -7,7 +7,7 @@ use serde_json::Value;
 use sluice_kube::{Receiver, WatchEvent};
 use tokio::sync::Notify;
 
-use crate::pod::{Pod, PodName, REDIRECTION, text_map};
+use crate::pod::{NodePod, PodName, REDIRECTION, text_map};
 
 /// The objects, shared by their receivers and readers.
 #[derive(Clone, Default)]
@@ -21,7 +21,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    pods: BTreeMap<PodName, Pod>,
+    pods: BTreeMap<PodName, NodePod>,
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Pods that have to be looked at.
     dirty: BTreeSet<PodName>,
@@ -35,14 +35,14 @@ impl Store {
     }
 
     /// A pod with the labels of its namespace; `None` until both are known.
-    pub(crate) fn get(&self, name: &PodName) -> Option<(Pod, BTreeMap<String, String>)> {
+    pub(crate) fn get(&self, name: &PodName) -> Option<(NodePod, BTreeMap<String, String>)> {
         let state = self.state();
         let labels = state.namespaces.get(&name.namespace)?.clone();
         Some((state.pods.get(name)?.clone(), labels))
     }
 
     /// A pod.
-    pub(crate) fn pod(&self, name: &PodName) -> Option<Pod> {
+    pub(crate) fn pod(&self, name: &PodName) -> Option<NodePod> {
         self.state().pods.get(name).cloned()
     }
 
@@ -86,7 +86,7 @@ impl Store {
     }
 
     /// Removes the annotation of an enrolled pod that has been withdrawn. The watch reports it later.
-    pub(crate) fn forget_annotation(&self, withdrawn: &Pod) {
+    pub(crate) fn forget_annotation(&self, withdrawn: &NodePod) {
         let mut state = self.state();
         let pod = state.pods.get_mut(&withdrawn.name);
         if let Some(pod) = pod.filter(|pod| pod.uid == withdrawn.uid) {
@@ -113,7 +113,7 @@ pub(crate) struct PodReceiver {
 
 impl PodReceiver {
     fn set(&mut self, object: &Value) {
-        let Some(pod) = Pod::read(object) else { return };
+        let Some(pod) = NodePod::read(object) else { return };
         self.not_listed.remove(&pod.name);
         let mut state = self.store.state();
         state.dirty.insert(pod.name.clone());
@@ -149,7 +149,7 @@ impl Receiver for PodReceiver {
             match event {
                 WatchEvent::Apply(object) => self.set(&object),
                 WatchEvent::Delete(object) => {
-                    if let Some(pod) = Pod::read(&object) {
+                    if let Some(pod) = NodePod::read(&object) {
                         self.remove(pod.name);
                     }
                 }

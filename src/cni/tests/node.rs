@@ -19,7 +19,7 @@ use network::{Network, OUTSIDE, POD};
 use node_agent::{NodeAgent, start_cluster};
 use serde_json::json;
 use sluice_redirection::ambient::{NodeSettings, PodSettings};
-use sluice_redirection::values::Selection;
+use sluice_redirection::values::Included;
 use sluice_redirection::{ambient, sidecar};
 use sluice_testkit::wait::until_async;
 use ztunnel::{Received, Ztunnel};
@@ -72,9 +72,9 @@ fn rules_of_a_sidecar_redirect_and_are_removed() -> Result<()> {
     let _peer = network.listen(&network.peer, 9000, "peer")?;
     let _other = network.listen(&network.peer, 9001, "other")?;
     let mut settings = sidecar::Settings {
-        inbound_ports: Selection::All,
+        inbound_ports: Included::All,
         inbound_ports_excluded: vec![15020.into()],
-        outbound_ranges: Selection::All,
+        outbound_ranges: Included::All,
         outbound_ports_excluded: vec![9001.into()],
         ..sidecar::Settings::default()
     };
@@ -87,7 +87,7 @@ fn rules_of_a_sidecar_redirect_and_are_removed() -> Result<()> {
     assert_eq!(network.call(&network.pod, OUTSIDE, 9001)?, "other");
     assert_eq!(network.call_as(1337, OUTSIDE, 9000)?, "peer", "the proxy's own connections are not redirected");
     assert_eq!(network.call_as(1337, POD, 8080)?, "inbound", "the proxy calls its own application");
-    settings.outbound_ranges = Selection::Only(vec!["10.99.0.0/16".parse()?]);
+    settings.outbound_ranges = Included::Only(vec!["10.99.0.0/16".parse()?]);
     network.pod.run(|| sidecar::redirect(&settings))??;
     assert_eq!(network.call(&network.pod, OUTSIDE, 9000)?, "peer", "only included ranges are redirected");
     settings.interception = sidecar::Interception::Tproxy;

@@ -6,7 +6,7 @@ use nix::ifaddrs::getifaddrs;
 
 use crate::ambient;
 use crate::sidecar::{DnsCapture, Interception, Settings};
-use crate::values::{Interface, Owner, Ports, Selection, ValueError, parse_list};
+use crate::values::{Included, Interface, Owner, Ports, ValueError, parse_list};
 
 /// Ports of the proxy for probes and metrics, which are never redirected.
 const PROXY_PORTS: [u16; 3] = [15020, 15021, 15090];
@@ -140,8 +140,8 @@ impl Annotations<'_> {
         &self,
         name: &'static str,
         default: &str,
-    ) -> Result<Selection<T>, AnnotationError> {
-        Selection::parse(self.text(name, default)).map_err(|reason| AnnotationError { name, reason })
+    ) -> Result<Included<T>, AnnotationError> {
+        Included::parse(self.text(name, default)).map_err(|reason| AnnotationError { name, reason })
     }
 
     fn interception(&self) -> Result<Interception, AnnotationError> {
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn pod_without_annotations_has_everything_redirected_except_ports_of_the_proxy() {
         let settings = read(&[], &[]).expect("settings");
-        assert_eq!(settings.inbound_ports, Selection::All);
-        assert_eq!(settings.outbound_ranges, Selection::All);
+        assert_eq!(settings.inbound_ports, Included::All);
+        assert_eq!(settings.outbound_ranges, Included::All);
         assert_eq!(settings.inbound_ports_excluded, [15020, 15021, 15090].map(Ports::from));
         assert_eq!(settings.users, [Owner::id(1337)]);
         assert_eq!(settings.dns, DnsCapture::None);
@@ -186,7 +186,7 @@ mod tests {
         let settings = read(&annotations, &[("ISTIO_META_DNS_CAPTURE", "true")]).expect("settings");
         assert_eq!(settings.interception, Interception::Tproxy);
         assert_eq!(settings.inbound_ports_excluded, [22, 15020, 15021, 15090].map(Ports::from));
-        assert_eq!(settings.inbound_ports, Selection::Only([80, 443].map(Ports::from).to_vec()));
+        assert_eq!(settings.inbound_ports, Included::Only([80, 443].map(Ports::from).to_vec()));
         assert_eq!(settings.virtual_interfaces, ["vm0".parse().expect("an interface")]);
         assert_eq!(settings.dns, DnsCapture::All);
     }

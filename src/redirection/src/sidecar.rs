@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use crate::apply::{self, ApplyError, MarkRoute};
 use crate::ruleset::{Hook, Ruleset};
-use crate::values::{Interface, Owner, Ports, Range, Selection, ValueError};
+use crate::values::{Included, Interface, Owner, Ports, Range, ValueError};
 use crate::{DNS_PORT, INBOUND_PORT, OUTBOUND_PORT, TUNNEL_PORT};
 
 /// The table in the namespace of a pod.
@@ -80,11 +80,11 @@ pub struct Settings {
     /// In TPROXY mode, the routing table of these packets.
     pub tproxy_table: u32,
     /// Inbound ports that are redirected.
-    pub inbound_ports: Selection<Ports>,
+    pub inbound_ports: Included<Ports>,
     /// Inbound ports that are not redirected, if all are.
     pub inbound_ports_excluded: Vec<Ports>,
     /// Destinations that are redirected.
-    pub outbound_ranges: Selection<Range>,
+    pub outbound_ranges: Included<Range>,
     /// Destinations that are not redirected.
     pub outbound_ranges_excluded: Vec<Range>,
     /// Outbound ports that are redirected for any destination.
@@ -119,9 +119,9 @@ impl Default for Settings {
             interception: Interception::Redirect,
             tproxy_mark: 1337,
             tproxy_table: 133,
-            inbound_ports: Selection::Only(Vec::new()),
+            inbound_ports: Included::Only(Vec::new()),
             inbound_ports_excluded: Vec::new(),
-            outbound_ranges: Selection::Only(Vec::new()),
+            outbound_ranges: Included::Only(Vec::new()),
             outbound_ranges_excluded: Vec::new(),
             outbound_ports: Vec::new(),
             outbound_ports_excluded: Vec::new(),
@@ -149,8 +149,8 @@ impl Settings {
 
     fn ranges(&self) -> &[Range] {
         match &self.outbound_ranges {
-            Selection::All => &[],
-            Selection::Only(ranges) => ranges,
+            Included::All => &[],
+            Included::Only(ranges) => ranges,
         }
     }
 }
@@ -225,7 +225,7 @@ fn mangle_rules(rules: &mut Ruleset, settings: &Settings) {
     let mark = settings.tproxy_mark;
     // What the proxy sends to the application with the address of the client.
     rules.rule(ARRIVING, format!("meta l4proto tcp meta mark {mark} ct mark set meta mark accept"));
-    if settings.inbound_ports != Selection::Only(Vec::new()) {
+    if settings.inbound_ports != Included::Only(Vec::new()) {
         rules.versioned_rule(
             ARRIVING,
             "{ip} saddr {address} meta l4proto tcp iifname \"lo\" accept",
@@ -262,13 +262,13 @@ fn mangle_rules(rules: &mut Ruleset, settings: &Settings) {
 /// Accepts excluded inbound ports, and returns the matches of those that are redirected.
 fn inbound_matches(rules: &mut Ruleset, hook: Hook, settings: &Settings) -> Vec<String> {
     match &settings.inbound_ports {
-        Selection::All => {
+        Included::All => {
             for ports in &settings.inbound_ports_excluded {
                 rules.rule(hook, format!("tcp dport {ports} accept"));
             }
             vec!["meta l4proto tcp".to_owned()]
         }
-        Selection::Only(ports) => ports.iter().map(|ports| format!("tcp dport {ports}")).collect(),
+        Included::Only(ports) => ports.iter().map(|ports| format!("tcp dport {ports}")).collect(),
     }
 }
 
@@ -277,7 +277,7 @@ fn inbound_rules(rules: &mut Ruleset, settings: &Settings) {
     for interface in &settings.virtual_interfaces {
         let from = format!("iifname \"{interface}\"");
         let redirect = format!("meta l4proto tcp redirect to :{}", settings.outbound_port);
-        if settings.outbound_ranges == Selection::All {
+        if settings.outbound_ranges == Included::All {
             rules.rule(NAT, format!("{from} {redirect}"));
         }
         for range in ranges(rules, settings.ranges()) {
@@ -333,7 +333,7 @@ fn outbound_rules(rules: &mut Ruleset, settings: &Settings) {
     for ports in &settings.outbound_ports {
         rules.rule(NAT, format!("tcp dport {ports} {redirect}"));
     }
-    if settings.outbound_ranges == Selection::All {
+    if settings.outbound_ranges == Included::All {
         rules.rule(NAT, format!("meta l4proto tcp {redirect}"));
     }
     for range in ranges(rules, settings.ranges()) {
@@ -399,9 +399,9 @@ mod tests {
 
     fn injected() -> Settings {
         Settings {
-            inbound_ports: Selection::All,
+            inbound_ports: Included::All,
             inbound_ports_excluded: [15090, 15021, 15020].map(Ports::from).to_vec(),
-            outbound_ranges: Selection::All,
+            outbound_ranges: Included::All,
             ..Settings::default()
         }
     }
@@ -437,7 +437,7 @@ mod tests {
         let parse = |text: &str| text.parse::<Range>().expect("a range");
         let settings = Settings {
             ipv6: true,
-            outbound_ranges: Selection::Only(vec![parse("10.0.0.0/8"), parse("fd00::/8")]),
+            outbound_ranges: Included::Only(vec![parse("10.0.0.0/8"), parse("fd00::/8")]),
             outbound_ranges_excluded: vec![parse("10.1.0.0/16")],
             outbound_ports: vec![Ports::from(9000)],
             outbound_ports_excluded: vec![Ports::from(3306)],
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn ranges_of_ipv6_need_ipv6() {
         let range = "fd00::/8".parse().expect("a range");
-        let settings = Settings { outbound_ranges: Selection::Only(vec![range]), ..injected() };
+        let settings = Settings { outbound_ranges: Included::Only(vec![range]), ..injected() };
         assert!(!rules(&settings).to_string().contains("fd00"));
     }
 

@@ -61,14 +61,14 @@ impl From<u16> for Ports {
 
 /// A list, or everything.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Selection<T> {
+pub enum Included<T> {
     /// `*`.
     All,
     /// The values; an empty list selects nothing.
     Only(Vec<T>),
 }
 
-impl<T: FromStr<Err = ValueError>> Selection<T> {
+impl<T: FromStr<Err = ValueError>> Included<T> {
     /// Parses `*` or a comma-separated list.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn lists_and_wildcards() {
-        assert_eq!(Selection::<Ports>::parse("*"), Ok(Selection::All));
+        assert_eq!(Included::<Ports>::parse("*"), Ok(Included::All));
         let ports = parse_list::<Ports>("80, 443,,8000:8080,").expect("ports");
         assert_eq!(ports.iter().map(ToString::to_string).collect::<Vec<_>>(), ["80", "443", "8000-8080"]);
         assert_eq!("10.1.2.3/8".parse::<Range>().expect("a range").to_string(), "10.0.0.0/8");

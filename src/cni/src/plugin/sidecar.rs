@@ -7,10 +7,10 @@ use sluice_redirection::annotations::{SidecarPod, has_ipv6, parse_bool, sidecar}
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_redirection::sidecar::{Settings, redirect as write_rules};
 
-use crate::pod::{Pod, SIDECAR_STATUS};
+use crate::pod::{NodePod, SIDECAR_STATUS};
 
 /// Why the traffic of a pod is not redirected; `None` if it is.
-pub(super) fn why_not(pod: &Pod) -> Option<&'static str> {
+pub(super) fn why_not(pod: &NodePod) -> Option<&'static str> {
     if pod.container("istio-init").is_some() {
         return Some("the container istio-init redirects it");
     }
@@ -36,7 +36,7 @@ pub(super) fn why_not(pod: &Pod) -> Option<&'static str> {
 }
 
 /// Redirects the traffic of a pod whose namespace the container runtime names.
-pub(super) fn redirect_path(pod: &Pod, namespace: &Path) -> Result<()> {
+pub(super) fn redirect_path(pod: &NodePod, namespace: &Path) -> Result<()> {
     redirect(pod, &NetworkNamespace::open_pod(namespace, &[])?)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn redirect_path(pod: &Pod, namespace: &Path) -> Result<()> {
 ///
 /// # Errors
 /// An annotation is invalid, or rules cannot be written.
-pub(crate) fn redirect(pod: &Pod, namespace: &NetworkNamespace) -> Result<()> {
+pub(crate) fn redirect(pod: &NodePod, namespace: &NetworkNamespace) -> Result<()> {
     let proxy = pod.proxy().context("there is no container istio-proxy")?;
     let settings = sidecar(SidecarPod {
         annotations: &pod.annotations,
@@ -68,7 +68,7 @@ mod tests {
             "spec": {"containers": [{"name": "istio-proxy", "args": ["proxy", "sidecar"], "env": []}]},
         });
         change(&mut object);
-        why_not(&Pod::read(&object).expect("a pod"))
+        why_not(&NodePod::read(&object).expect("a pod"))
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Network {
     }
 
     /// Answers every connection with a text.
-    pub(crate) fn listen(&self, namespace: &NetworkNamespace, port: u16, text: &'static str) -> Result<Server> {
+    pub(crate) fn listen(&self, namespace: &NetworkNamespace, port: u16, text: &'static str) -> Result<TextServer> {
         let listener = namespace.run(|| TcpListener::bind(("0.0.0.0", port)))?.context("listen")?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -90,7 +90,7 @@ impl Network {
                 }
             }
         });
-        Ok(Server { stop, thread: Some(thread) })
+        Ok(TextServer { stop, thread: Some(thread) })
     }
 
     /// The text that answers a connection from a namespace.
@@ -139,12 +139,12 @@ impl Drop for Network {
 }
 
 /// A listener, until it is dropped.
-pub(crate) struct Server {
+pub(crate) struct TextServer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Server {
+impl Drop for TextServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
