@@ -3,6 +3,7 @@
 //! writes to the namespace of the mesh's control plane. Most tests of `kube_suite` share one.
 
 mod charts;
+mod conformance;
 mod definitions;
 mod deployments;
 mod faults;

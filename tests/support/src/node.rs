@@ -5,11 +5,12 @@
 
 mod container;
 mod fields;
+mod load_balancer;
 mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::pods::balancer::Balancer;
 use crate::pods::network::PodNet;
 use crate::pods::pod_set::PodSet;
 use container::Container;
+use load_balancer::LoadBalancers;
 
 /// The name of the node.
 const NAME: &str = "node-of-the-test";
@@ -47,6 +49,7 @@ pub struct TestNode<'c> {
     namespaces: Vec<&'static str>,
     images: Vec<Image>,
     services: Vec<ServicePort>,
+    load_balancers: Option<LoadBalancers>,
     state: Mutex<State>,
     api_server: Balancer,
     directory: TempDir,
@@ -62,7 +65,8 @@ struct ServicePort {
 
 #[derive(Default)]
 struct State {
-    networks: Vec<PodNet>,
+    /// Networks without a pod. The one that was used last is used again last.
+    networks: VecDeque<PodNet>,
     running: BTreeMap<String, RunningPod>,
     ended: Vec<EndedPod>,
 }
@@ -90,7 +94,8 @@ pub struct EndedPod {
 }
 
 impl<'c> TestNode<'c> {
-    /// A node with networks for this number of pods, which are those of namespaces without a node.
+    /// A node with networks for this number of pods at a time, which are those without a node. `namespaces` are the namespaces of
+    /// the pods; without one, those of all.
     ///
     /// # Errors
     /// The networks cannot be made, or the API server rejects the Node.
@@ -104,13 +109,22 @@ impl<'c> TestNode<'c> {
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})).await?;
         let api_server = Balancer::start(SocketAddr::new(pods.host_ip().into(), 0)).await?;
         api_server.set_targets([cluster.address()]);
-        let networks = (0..networks).map(|_| pods.add_network()).collect::<Result<Vec<_>>>()?;
+        let networks = (0..networks).map(|_| pods.add_network()).collect::<Result<_>>()?;
         let directory = tempfile::Builder::new().prefix("sluice-node-").tempdir().context("make a directory")?;
         // Containers run as another user.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         let state = Mutex::new(State { networks, ..State::default() });
         let namespaces = namespaces.to_vec();
-        Ok(Self { cluster, namespaces, images, services: Vec::new(), state, api_server, directory })
+        Ok(Self {
+            cluster,
+            namespaces,
+            images,
+            services: Vec::new(),
+            load_balancers: None,
+            state,
+            api_server,
+            directory,
+        })
     }
 
     /// Forwards connections to an address to the ready endpoints of a port of a Service.
@@ -127,6 +141,12 @@ impl<'c> TestNode<'c> {
         let address = balancer.address;
         self.services.push(ServicePort { namespace, name, port, balancer });
         Ok(address)
+    }
+
+    /// Gives each Service of type LoadBalancer an address of this machine, at which its ready endpoints are reached. `network` is
+    /// unique among the tests that run.
+    pub fn balance_loads(&mut self, network: Ipv4Addr) {
+        self.load_balancers = Some(LoadBalancers::new(network));
     }
 
     /// Runs the pods of the cluster while `test` runs. Returns its result.
@@ -195,7 +215,10 @@ impl<'c> TestNode<'c> {
             }
             self.check_running(&pods).await?;
             for service in &self.services {
-                service.balancer.set_targets(self.endpoints(service).await?);
+                service.balancer.set_targets(self.endpoints((service.namespace, service.name), service.port).await?);
+            }
+            if let Some(load_balancers) = &self.load_balancers {
+                load_balancers.follow(self).await?;
             }
             tokio::time::sleep(PERIOD).await;
         }
@@ -204,11 +227,10 @@ impl<'c> TestNode<'c> {
     /// The pods of the node, and those without one, by UID.
     async fn pods(&self) -> Result<BTreeMap<String, Value>> {
         let mut pods = BTreeMap::new();
-        for namespace in &self.namespaces {
-            for pod in self.list(&format!("/api/v1/namespaces/{namespace}/pods")).await? {
-                if pod["spec"]["nodeName"].as_str().is_none_or(|node| node == NAME) {
-                    pods.insert(text(&pod["metadata"]["uid"])?.to_owned(), pod);
-                }
+        for pod in self.list("/api/v1/pods").await? {
+            let is_selected = self.namespaces.is_empty() || self.namespaces.contains(&key(&pod)?.0);
+            if is_selected && pod["spec"]["nodeName"].as_str().is_none_or(|node| node == NAME) {
+                pods.insert(text(&pod["metadata"]["uid"])?.to_owned(), pod);
             }
         }
         Ok(pods)
@@ -238,7 +260,7 @@ impl<'c> TestNode<'c> {
         if !volumes::write(self.cluster, &pod, &directory).await.with_context(|| format!("volumes of pod {name}"))? {
             return Ok(());
         }
-        let net = self.state().networks.pop().context("there is a network for one more pod")?;
+        let net = self.state().networks.pop_front().context("there is a network for one more pod")?;
         let [first] = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default() else {
             bail!("pod {name} has one container: {}", pod["spec"]["containers"])
         };
@@ -306,6 +328,7 @@ impl<'c> TestNode<'c> {
                 ensure!(is_terminating, "the container of pod {} has ended with {code:?}", key.1);
                 let pod = self.state().running.remove(&uid).context("the pod ran")?;
                 let log = pod.container.log();
+                self.state().networks.push_back(pod.net);
                 self.state().ended.push(EndedPod { name: pod.name.clone(), code, log });
                 if pods.contains_key(&uid) {
                     self.cluster.delete("v1", "Pod", key.0, key.1).await?;
@@ -331,13 +354,12 @@ impl<'c> TestNode<'c> {
     }
 
     /// The ready endpoints of a port of a Service.
-    async fn endpoints(&self, service: &ServicePort) -> Result<Vec<SocketAddr>> {
-        let object = self.cluster.get("v1", "Service", service.namespace, service.name).await?.unwrap_or_default();
-        let port = object["spec"]["ports"].as_array().into_iter().flatten().find(|it| it["port"] == service.port);
+    async fn endpoints(&self, (namespace, name): (&str, &str), port: u16) -> Result<Vec<SocketAddr>> {
+        let object = self.cluster.get("v1", "Service", namespace, name).await?.unwrap_or_default();
+        let port = object["spec"]["ports"].as_array().into_iter().flatten().find(|it| it["port"] == port);
         let Some(port) = port else { return Ok(Vec::new()) };
         let uri = format!(
-            "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{}",
-            service.namespace, service.name
+            "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
         );
         let mut endpoints = Vec::new();
         for slice in self.list(&uri).await? {

@@ -67,7 +67,7 @@ impl Container {
             .current_dir(directory.join(working_directory))
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .envs(&environment)
+            .envs(environment.iter().map(|(name, value)| (name, below(directory, container, value))))
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("share the log")?)
             .stderr(output)
@@ -107,6 +107,16 @@ impl Container {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
+    }
+}
+
+/// The value of a variable. Programs have no root directory of their own, so a path of a volume is the one below the directory of
+/// the pod.
+fn below(directory: &Path, container: &Value, value: &str) -> String {
+    let mut mounts = container["volumeMounts"].as_array().into_iter().flatten();
+    match mounts.any(|mount| mount["mountPath"].as_str().is_some_and(|path| Path::new(value).starts_with(path))) {
+        true => directory.join(value.trim_start_matches('/')).display().to_string(),
+        false => value.to_owned(),
     }
 }
 

@@ -54,7 +54,8 @@ async fn files(cluster: &Cluster, pod: &Value, source: &Value) -> Result<Option<
             let Some(object) = cluster.get("v1", kind, key(pod)?.0, name).await? else {
                 return Ok((source["optional"] == true).then(Files::new));
             };
-            return content(&object, kind == "Secret").map(Some);
+            let files = content(&object, kind == "Secret")?;
+            return select(files, &source["items"]).map(Some);
         }
     }
     let token = &source["serviceAccountToken"];
@@ -81,6 +82,17 @@ fn content(object: &Value, is_encoded: bool) -> Result<Files> {
         Ok((name.clone(), content))
     };
     object["data"].as_object().into_iter().flatten().map(file).collect()
+}
+
+/// The files of the keys of `items` under their paths; all if there are no items.
+fn select(files: Files, items: &Value) -> Result<Files> {
+    let Some(items) = items.as_array() else { return Ok(files) };
+    let file = |item: &Value| {
+        let key = text(&item["key"])?;
+        let (_, content) = files.iter().find(|(name, _)| name == key).with_context(|| format!("there is a key {key}"))?;
+        Ok((text(&item["path"])?.to_owned(), content.clone()))
+    };
+    items.iter().map(file).collect()
 }
 
 fn make(directory: &Path) -> Result<()> {
