@@ -54,7 +54,7 @@ async fn conformance_of_the_gateway_api() -> Result<()> {
         let install = ["install", "istiod", &chart, "--namespace", SYSTEM, "--wait", "--timeout", "2m"];
         helm(&cluster, &[&install[..], &["--set", "autoscaleEnabled=false", "--set", &envoy]].concat()).await?;
         let status = tokio::process::Command::new(programs.join("conformance"))
-            .args(["-test.v", "-test.timeout=2h", "--gateway-class=istio"])
+            .args(["-test.run=^TestConformance$", "-test.v", "-test.timeout=2h", "--gateway-class=istio"])
             .args(["--organization=Sluice", "--project=Sluice", "--url=https://sluice.invalid", "--contact=none"])
             .arg(concat!("--version=", env!("CARGO_PKG_VERSION")))
             .arg(format!("--report-output={}", report.display()))
