@@ -1,5 +1,7 @@
 //! The conformance tests of the Gateway API (`sigs.k8s.io/gateway-api/conformance`). `make conformance` runs this.
 
+mod page;
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -16,8 +18,59 @@ use crate::upgrade::{helm, images};
 
 /// The file of the report. Without it, this is skipped: it takes long.
 const REPORT_VARIABLE: &str = "SLUICE_CONFORMANCE_REPORT";
-/// Further flags of the conformance tests, separated by spaces.
+/// The file of the page about the report, if it is written.
+const PAGE_VARIABLE: &str = "SLUICE_CONFORMANCE_PAGE";
+/// Further flags of the conformance tests, separated by spaces. They replace those of the same name.
 const FLAGS_VARIABLE: &str = "SLUICE_CONFORMANCE_FLAGS";
+
+const PROFILES: [&str; 3] = ["GATEWAY-HTTP", "GATEWAY-GRPC", "GATEWAY-TLS"];
+
+/// The extended features that are supported. Those that are not are `GatewayBackendClientCertificate`,
+/// `GatewayHTTPSListenerDetectMisdirectedRequests` and `UDPRoute`, as with Istio.
+const FEATURES: [&str; 40] = [
+    "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
+    "GRPCRouteNamedRouteRule",
+    "GatewayAddressEmpty",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
+    "GatewayHTTPListenerIsolation",
+    "GatewayInfrastructure",
+    "GatewayPort8080",
+    "GatewayStaticAddresses",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestMultipleMirrors",
+    "HTTPRouteRequestPercentageMirror",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
+    "HTTPRouteSchemeRedirect",
+    "ListenerSet",
+    "TCPRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
+];
+/// A host that the control plane accepts as the address of a Gateway: its Service exists.
+const USABLE_ADDRESS: &str = "infra-backend-v1.gateway-conformance-infra.svc.cluster.local";
 /// Number of pods that run at a time.
 const PODS: usize = 60;
 
@@ -55,6 +108,10 @@ async fn conformance_of_the_gateway_api() -> Result<()> {
         helm(&cluster, &[&install[..], &["--set", "autoscaleEnabled=false", "--set", &envoy]].concat()).await?;
         let status = tokio::process::Command::new(programs.join("conformance"))
             .args(["-test.run=^TestConformance$", "-test.v", "-test.timeout=2h", "--gateway-class=istio"])
+            .arg(format!("--conformance-profiles={}", PROFILES.join(",")))
+            .arg(format!("--supported-features={}", FEATURES.join(",")))
+            .arg(format!("--usable-address={USABLE_ADDRESS}"))
+            .arg("--unusable-address=foo")
             .args(["--organization=Sluice", "--project=Sluice", "--url=https://sluice.invalid", "--contact=none"])
             .arg(concat!("--version=", env!("CARGO_PKG_VERSION")))
             .arg(format!("--report-output={}", report.display()))
@@ -64,6 +121,9 @@ async fn conformance_of_the_gateway_api() -> Result<()> {
             .status()
             .await
             .context("run the conformance tests")?;
+        if let Some(page) = std::env::var_os(PAGE_VARIABLE) {
+            page::write(&report, page.as_ref())?;
+        }
         ensure!(status.success(), "the conformance tests fail: {status}");
         Ok(())
     })

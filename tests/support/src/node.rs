@@ -207,8 +207,8 @@ impl<'c> TestNode<'c> {
             for (uid, pod) in &pods {
                 let is_running = self.state().running.contains_key(uid);
                 match (is_running, pod["metadata"]["deletionTimestamp"].is_string()) {
-                    (false, false) => self.start(uid, pod).await?,
-                    (false, true) => self.forget(pod).await?,
+                    (false, false) => unless_gone(self.start(uid, pod).await)?,
+                    (false, true) => unless_gone(self.forget(pod).await)?,
                     (true, true) => self.terminate(uid)?,
                     (true, false) => {}
                 }
@@ -331,7 +331,7 @@ impl<'c> TestNode<'c> {
                 self.state().networks.push_back(pod.net);
                 self.state().ended.push(EndedPod { name: pod.name.clone(), code, log });
                 if pods.contains_key(&uid) {
-                    self.cluster.delete("v1", "Pod", key.0, key.1).await?;
+                    unless_gone(self.cluster.delete("v1", "Pod", key.0, key.1).await)?;
                 }
                 continue;
             }
@@ -344,7 +344,7 @@ impl<'c> TestNode<'c> {
                     None => true,
                 };
             if reported != Some(is_ready) && pods.contains_key(&uid) {
-                self.cluster.report_pod(key, &address.to_string(), is_ready).await?;
+                unless_gone(self.cluster.report_pod(key, &address.to_string(), is_ready).await)?;
                 if let Some(pod) = self.state().running.get_mut(&uid) {
                     pod.is_ready = Some(is_ready);
                 }
@@ -378,6 +378,15 @@ impl<'c> TestNode<'c> {
             }
         }
         Ok(endpoints)
+    }
+}
+
+/// Another client may delete an object between the list of objects and a request about it.
+fn unless_gone(result: Result<()>) -> Result<()> {
+    let is_gone = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(kube::Error::Api(it)) if it.is_not_found());
+    match result {
+        Err(error) if is_gone(&error) => Ok(()),
+        result => result,
     }
 }
 

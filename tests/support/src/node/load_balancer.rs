@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{TestNode, key, text};
+use super::{TestNode, key, text, unless_gone};
 use crate::pods::balancer::Balancer;
 
 /// The last byte of the last address. Tests may request those above it.
@@ -70,7 +70,7 @@ impl LoadBalancers {
             let status = json!({"ingress": [{"ip": balancer.address, "ipMode": "VIP"}]});
             if service["status"]["loadBalancer"] != status {
                 let status = json!({"loadBalancer": status});
-                node.cluster.write_status("v1", "Service", (namespace, name), status).await?;
+                unless_gone(node.cluster.write_status("v1", "Service", (namespace, name), status).await)?;
             }
         }
         Ok(())
