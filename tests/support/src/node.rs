@@ -6,6 +6,7 @@
 mod container;
 mod fields;
 mod load_balancer;
+mod logs;
 mod volumes;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +27,7 @@ use crate::pods::network::PodNet;
 use crate::pods::pod_set::PodSet;
 use container::Container;
 use load_balancer::LoadBalancers;
+use logs::LogServer;
 
 /// The name of the node.
 const NAME: &str = "node-of-the-test";
@@ -50,6 +52,7 @@ pub struct TestNode<'c> {
     images: Vec<Image>,
     services: Vec<ServicePort>,
     load_balancers: Option<LoadBalancers>,
+    logs: LogServer,
     state: Mutex<State>,
     api_server: Balancer,
     directory: TempDir,
@@ -107,6 +110,12 @@ impl<'c> TestNode<'c> {
         images: Vec<Image>,
     ) -> Result<Self> {
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})).await?;
+        let logs = LogServer::start().await?;
+        let status = json!({
+            "addresses": [{"type": "InternalIP", "address": logs.address.ip()}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": logs.address.port()}},
+        });
+        cluster.write_status("v1", "Node", ("", NAME), status).await?;
         let api_server = Balancer::start(SocketAddr::new(pods.host_ip().into(), 0)).await?;
         api_server.set_targets([cluster.address()]);
         let networks = (0..networks).map(|_| pods.add_network()).collect::<Result<_>>()?;
@@ -121,6 +130,7 @@ impl<'c> TestNode<'c> {
             images,
             services: Vec::new(),
             load_balancers: None,
+            logs,
             state,
             api_server,
             directory,
@@ -321,6 +331,7 @@ impl<'c> TestNode<'c> {
                 let pod = state.running.get_mut(&uid).context("the pod runs")?;
                 let key = (pod.namespace.clone(), pod.name.clone());
                 let end = pod.container.end()?;
+                self.logs.observe((&pod.namespace, &pod.name), pod.container.log_file())?;
                 (end, key, pod.net.ip, pod.container.probe.clone(), pod.is_ready, pod.is_terminating)
             };
             let key = (key.0.as_str(), key.1.as_str());

@@ -99,6 +99,10 @@ impl Container {
         Ok(end.map(|status| status.code()))
     }
 
+    pub(super) fn log_file(&self) -> &Path {
+        &self.log
+    }
+
     pub(super) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
