@@ -13,15 +13,7 @@ async fn run(arguments: &[&str]) -> Result<Value> {
     let json = directory.path().join("result.json");
     let html = directory.path().join("report.html");
     let output = Command::new(workspace_binary("sluice-bench")?)
-        .args([
-            "run",
-            "--services=44",
-            "--namespaces=4",
-            "--endpoints=3",
-            "--repeat=1",
-            "--quiet=100",
-            "--rest=0",
-        ])
+        .args(["run", "--services=44", "--namespaces=4", "--endpoints=3", "--repeat=1", "--quiet=100", "--rest=0"])
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -327,13 +319,18 @@ async fn changes_in_ambient_mode_reach_only_the_waypoint_and_the_ztunnels_that_t
     let counts = |kind: &str| {
         let change = changes.iter().find(|change| change["kind"] == kind).expect("made");
         let round = &change["rounds"][0];
-        let resources: Vec<u64> = round["traffic"]["resources"].as_array().expect("counts").iter().map(number).collect();
+        let resources: Vec<u64> =
+            round["traffic"]["resources"].as_array().expect("counts").iter().map(number).collect();
         (number(&change["affected"]), number(&round["missed"]), resources)
     };
     // CDS, EDS, LDS, RDS, VHDS, SDS, workload addresses, workload policies.
     assert_eq!(counts("waypoint-endpoint"), (1, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]), "each ztunnel gets the workload");
     assert_eq!(counts("waypoint-route"), (1, 0, vec![0, 0, 1, 0, 0, 0, 0, 0]));
-    assert_eq!(counts("workload"), (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]), "the waypoint of the service gets the endpoint");
+    assert_eq!(
+        counts("workload"),
+        (2, 0, vec![0, 1, 0, 0, 0, 0, 2, 0]),
+        "the waypoint of the service gets the endpoint"
+    );
     assert_eq!(counts("no-op"), (0, 0, vec![0; 8]));
     Ok(())
 }

@@ -389,10 +389,12 @@ async fn conditions_of_ambient_mode_are_written_and_removed() -> Result<()> {
     cluster.create_namespace("shop", json!({})).await?;
     let labels = json!({"istio.io/use-waypoint": "absent"});
     let metadata = |name: &str| json!({"name": name, "namespace": "shop", "labels": labels});
-    let (service, entry, policy) = (("v1", "Service"), ("networking.istio.io/v1", "WorkloadEntry"), ("security.istio.io/v1", "AuthorizationPolicy"));
-    let object = |(version, kind): (&str, &str), name: &str, spec: Value| {
-        json!({"apiVersion": version, "kind": kind, "metadata": metadata(name), "spec": spec})
-    };
+    let (service, entry, policy) = (
+        ("v1", "Service"),
+        ("networking.istio.io/v1", "WorkloadEntry"),
+        ("security.istio.io/v1", "AuthorizationPolicy"),
+    );
+    let object = |(version, kind): (&str, &str), name: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "metadata": metadata(name), "spec": spec});
     cluster.apply(&object(service, "cart", json!({"ports": [{"name": "http", "port": 80}]}))).await?;
     cluster.apply(&object(entry, "vm", json!({"address": "192.0.2.1"}))).await?;
     cluster.apply(&object(policy, "get", json!({"rules": [{"to": [{"operation": {"methods": ["GET"]}}]}]}))).await?;

@@ -99,10 +99,7 @@ impl MeasuredMesh {
             !measure.virtual_hosts || measure.protocol == AdsProtocol::Delta,
             "--virtual-hosts needs --protocol delta"
         );
-        ensure!(
-            shape.ztunnels == 0 || measure.protocol == AdsProtocol::Delta,
-            "--ztunnels needs --protocol delta"
-        );
+        ensure!(shape.ztunnels == 0 || measure.protocol == AdsProtocol::Delta, "--ztunnels needs --protocol delta");
         let machine = Machine::this();
         let directory = tempfile::tempdir().context("make a directory")?;
         let (target, source) = target_and_source(setup, measure, directory.path()).await?;

@@ -8,9 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::api::Api;
-use crate::{ambient, gateway};
 use crate::objects::{self, Endpoints};
 use crate::shape::{Layout, Service, Shape};
+use crate::{ambient, gateway};
 
 /// Services that gateways have routes to.
 const ROUTED_SERVICES: usize = 50;

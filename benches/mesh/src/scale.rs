@@ -82,17 +82,16 @@ fn shapes(arguments: &ScaleArguments) -> Vec<(String, Shape, usize)> {
     shapes
 }
 
-const BASE: Shape =
-    Shape {
-        services: 1000,
-        namespaces: 20,
-        endpoints: 2,
-        service_entries: 0,
-        gateways: 1,
-        waypoints: 0,
-        ztunnels: 0,
-        layout: Layout::Flat,
-    };
+const BASE: Shape = Shape {
+    services: 1000,
+    namespaces: 20,
+    endpoints: 2,
+    service_entries: 0,
+    gateways: 1,
+    waypoints: 0,
+    ztunnels: 0,
+    layout: Layout::Flat,
+};
 
 #[cfg(test)]
 mod tests {

@@ -25,16 +25,8 @@ pub(crate) enum Type {
 pub(crate) const TYPES: usize = Type::ALL.len();
 
 impl Type {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Cds,
-        Self::Eds,
-        Self::Lds,
-        Self::Rds,
-        Self::Vhds,
-        Self::Sds,
-        Self::Address,
-        Self::Authorization,
-    ];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Sds, Self::Address, Self::Authorization];
 
     pub(crate) fn url(self) -> &'static str {
         match self {

@@ -39,7 +39,7 @@ const DIFFERENCES: [(&str, &str); 3] = [
     ("own/23-ambient-waypoints-ready AuthorizationPolicy app/custom", ONE_UNSUPPORTED_POLICY),
 ];
 const ONE_UNSUPPORTED_POLICY: &str =
-    "all policies that ztunnel does not support have the same key in the reference, which writes the status of one of them";
+    "policies that ztunnel does not support have one key in the reference, which writes the status of one of them";
 
 struct StatusCase {
     name: String,
