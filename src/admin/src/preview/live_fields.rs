@@ -27,6 +27,7 @@ pub(super) fn keep_live_fields(
         Object::WorkloadEntry(entry) if !has_status => {
             if let Some(live) = live.get(&inputs.workload_entries, key) {
                 entry.healthy = live.healthy;
+                entry.conditions.clone_from(&live.conditions);
             }
         }
         Object::Pod(pod) => {
@@ -48,6 +49,9 @@ fn keep_service(service: &mut KubernetesService, has_status: bool, live: &Kubern
     if service.cluster_ips.is_empty() && !service.headless && service.service_type != ServiceType::ExternalName {
         service.cluster_ips.clone_from(&live.cluster_ips);
         service.ip_families = service.ip_families.or(live.ip_families);
+    }
+    if !has_status {
+        service.conditions.clone_from(&live.conditions);
     }
     if !has_status && service.service_type == ServiceType::LoadBalancer {
         service.load_balancer.clone_from(&live.load_balancer);

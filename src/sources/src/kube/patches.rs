@@ -1,4 +1,4 @@
-//! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11), taints of nodes (S24),
+//! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11, A07), taints of nodes (S24),
 //! statuses of the Gateway API (G05). Creates GatewayClasses (G01), and writes the Services of InferencePools (G09).
 //!
 //! A part is written by a JSON patch that tests the present value. Server-side apply would replace a value that was not read,
