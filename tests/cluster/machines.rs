@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_parse::yaml::{Limits, parse_value};
+use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::balancer::Balancer;
 use sluice_testkit::pods::envoy;
@@ -42,8 +43,13 @@ async fn machine_joins_the_mesh_with_the_files_of_sluicectl_alone() -> Result<()
     let binary = mesh.pods.linked_path(&envoy::binary()?)?;
     let proxy_config = format!("proxy.istio.io/config=binaryPath: {}", binary.display());
     let create = ["workload", "group", "create", "--name=vms", "-n=shop", "-l=app=tea,version=v1", "-p=http=8080", "-s=tea"];
-    let printed = succeeds(&cluster, &[&create[..], &["-a", &proxy_config]].concat()).await?;
-    let mut group = parse_value(&printed, &Limits::default())?;
+    let printed = tokio::process::Command::new(workspace_binary("sluicectl")?)
+        .args(create)
+        .args(["-a", &proxy_config])
+        .output()
+        .await
+        .context("run sluicectl")?;
+    let mut group = parse_value(std::str::from_utf8(&printed.stdout)?, &Limits::default())?;
     group["spec"]["probe"] = json!({"periodSeconds": 1, "httpGet": {"path": "/", "port": 8080}});
     cluster.apply(&group).await?;
 
