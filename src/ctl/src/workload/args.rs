@@ -24,11 +24,11 @@ Files, with their paths on the machine:
   mesh.yaml      /etc/istio/config/mesh             mesh config with the proxy configuration
   root-cert.pem  /etc/certs/root-cert.pem           roots that verify the control plane
   istio-token    /var/run/secrets/tokens/istio-token
-                                                    token of the service account; only its user may read it
+                                                    token of the service account
   hosts          /etc/hosts, appended               address of the gateway to the control plane
 
-The token authenticates its holder as the service account until it expires. The agent of the machine has
-to request its first certificate before.
+The token authenticates its holder as the service account until it expires. The agent of the
+machine has to request its first certificate before. Only the user may read the file.
 
 Exit codes:
   0  the files are written
