@@ -96,7 +96,7 @@ impl Network {
     /// The text that answers a connection from a namespace.
     pub(crate) fn call(&self, from: &NetworkNamespace, address: &str, port: u16) -> Result<String> {
         let address = SocketAddr::new(address.parse()?, port);
-        let text = from.run(|| {
+        let text: std::io::Result<String> = from.run(|| {
             let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
             stream.set_read_timeout(Some(TIMEOUT))?;
             let mut text = String::new();
