@@ -23,7 +23,7 @@ const PAGE_VARIABLE: &str = "SLUICE_CONFORMANCE_PAGE";
 /// Further flags of the conformance tests, separated by spaces. They replace those of the same name.
 const FLAGS_VARIABLE: &str = "SLUICE_CONFORMANCE_FLAGS";
 
-const PROFILES: [&str; 3] = ["GATEWAY-HTTP", "GATEWAY-GRPC", "GATEWAY-TLS"];
+const PROFILES: [&str; 4] = ["GATEWAY-HTTP", "GATEWAY-GRPC", "GATEWAY-TLS", "GATEWAY-TCP"];
 
 /// The extended features that are supported. Those that are not are `GatewayBackendClientCertificate`,
 /// `GatewayHTTPSListenerDetectMisdirectedRequests` and `UDPRoute`, as with Istio.
