@@ -394,7 +394,8 @@ impl<'c> TestNode<'c> {
 
 /// Another client may delete an object between the list of objects and a request about it.
 fn unless_gone(result: Result<()>) -> Result<()> {
-    let is_gone = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(kube::Error::Api(it)) if it.is_not_found());
+    let is_gone =
+        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(kube::Error::Api(it)) if it.is_not_found());
     match result {
         Err(error) if is_gone(&error) => Ok(()),
         result => result,

@@ -49,14 +49,14 @@ impl LogServer {
         let (chain, key) = Authority::new()?.issue_hosts(&["node".to_owned()])?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().context("choose versions")?.with_no_client_auth();
-        let config = builder.with_single_cert(certificates(&chain)?, private_key(&key)?).context("set the certificate")?;
+        let config =
+            builder.with_single_cert(certificates(&chain)?, private_key(&key)?).context("set the certificate")?;
         let tls = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen for requests of logs")?;
         let address = listener.local_addr()?;
         let logs = Logs::default();
-        let router = Router::new()
-            .route("/containerLogs/{namespace}/{pod}/{container}", get(answer))
-            .with_state(logs.clone());
+        let router =
+            Router::new().route("/containerLogs/{namespace}/{pod}/{container}", get(answer)).with_state(logs.clone());
         Ok(Self { address, logs, task: tokio::spawn(serve(listener, tls, router)) })
     }
 

@@ -89,7 +89,8 @@ fn select(files: Files, items: &Value) -> Result<Files> {
     let Some(items) = items.as_array() else { return Ok(files) };
     let file = |item: &Value| {
         let key = text(&item["key"])?;
-        let (_, content) = files.iter().find(|(name, _)| name == key).with_context(|| format!("there is a key {key}"))?;
+        let (_, content) =
+            files.iter().find(|(name, _)| name == key).with_context(|| format!("there is a key {key}"))?;
         Ok((text(&item["path"])?.to_owned(), content.clone()))
     };
     items.iter().map(file).collect()
