@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Mutex;
 
 use super::{TestNode, key, text, unless_gone};
 use crate::pods::balancer::Balancer;
 
-/// The last byte of the last address. Tests may request those above it.
+/// The last byte of the last address.
 const LAST_HOST: u8 = 200;
 
 /// The load balancers of a node, by UID of their Service.
@@ -48,7 +48,7 @@ impl LoadBalancers {
             let (namespace, name) = key(service)?;
             let uid = text(&service["metadata"]["uid"])?;
             if !state.running.contains_key(uid) {
-                let address = self.choose(&mut state, service)?;
+                let address = self.choose(&mut state)?;
                 state.running.insert(uid.to_owned(), LoadBalancer { address, ports: BTreeMap::new() });
             }
             let balancer = state.running.get_mut(uid).context("the load balancer was added")?;
@@ -76,11 +76,8 @@ impl LoadBalancers {
         Ok(())
     }
 
-    /// The address that a Service requests, or a free one.
-    fn choose(&self, state: &mut State, service: &Value) -> Result<Ipv4Addr> {
-        if let Some(requested) = service["spec"]["loadBalancerIP"].as_str() {
-            return requested.parse().with_context(|| format!("spec.loadBalancerIP: {requested}"));
-        }
+    /// A free address.
+    fn choose(&self, state: &mut State) -> Result<Ipv4Addr> {
         let [a, b, c, _] = self.network.octets();
         let hosts = (state.last + 1..=LAST_HOST).chain(1..=state.last);
         let is_free = |host: &u8| state.running.values().all(|it| it.address != Ipv4Addr::new(a, b, c, *host));
