@@ -42,7 +42,8 @@ async fn machine_joins_the_mesh_with_the_files_of_sluicectl_alone() -> Result<()
     cluster.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})).await?;
     let binary = mesh.pods.linked_path(&envoy::binary()?)?;
     let proxy_config = format!("proxy.istio.io/config=binaryPath: {}", binary.display());
-    let create = ["workload", "group", "create", "--name=vms", "-n=shop", "-l=app=tea,version=v1", "-p=http=8080", "-s=tea"];
+    let create =
+        ["workload", "group", "create", "--name=vms", "-n=shop", "-l=app=tea,version=v1", "-p=http=8080", "-s=tea"];
     let printed = tokio::process::Command::new(workspace_binary("sluicectl")?)
         .args(create)
         .args(["-a", &proxy_config])

@@ -228,7 +228,12 @@ const NOT_FOLLOWED: &[Variable] = &[
         "certificates come from the certificate authority of the control plane, or from files",
     ),
     default_only("CREDENTIAL_FETCHER_TYPE", Text, "JWT", "tokens are read from ./var/run/secrets/tokens/istio-token"),
-    no_effect("CREDENTIAL_IDENTITY_PROVIDER", Text, "GoogleComputeEngine", "Istio's agent does not use it either: it has no token exchange"),
+    no_effect(
+        "CREDENTIAL_IDENTITY_PROVIDER",
+        Text,
+        "GoogleComputeEngine",
+        "Istio's agent does not use it either: it has no token exchange",
+    ),
     default_only(
         "JWT_POLICY",
         Choice(&["third-party-jwt"]),

@@ -297,6 +297,6 @@ fn tunnels_log_to_the_file_of_the_mesh_and_listeners_to_the_log_service_as_well(
         let filter = listener.filter_chains[0].filters.last().expect("a filter");
         let Some(ConfigType::TypedConfig(config)) = &filter.config_type else { panic!("{filter:?}") };
         let tunnel = TcpProxy::decode(config.value.as_slice()).expect("a TCP proxy");
-        assert_eq!(names(&tunnel.access_log), [file.clone()], "{proxy_type:?}");
+        assert_eq!(names(&tunnel.access_log), std::slice::from_ref(&file), "{proxy_type:?}");
     }
 }

@@ -27,9 +27,9 @@ use crate::traffic::gateways::routers::Router;
 use crate::views::Overlay;
 use client_service::ClientService;
 use ingress_waypoints::IngressWaypoints;
-use self_discovery::ReplicaGroup;
 pub(crate) use lookup::EndpointLookupInputs;
 pub(in crate::outputs) use lookup::{EndpointList, EndpointLookup};
+use self_discovery::ReplicaGroup;
 
 /// The layers of all tiers: each service is in the layers of the tier that it needs.
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {

@@ -51,7 +51,9 @@ status: {{phase: Running, podIP: {ip}, conditions: [{{type: Ready, status: 'True
 /// The EndpointSlice of these pods, with their addresses.
 fn slice(pods: &[(&str, &str)]) -> String {
     let endpoint = |(name, ip): &(&str, &str)| {
-        format!("{{addresses: [{ip}], conditions: {{ready: true}}, targetRef: {{kind: Pod, name: {name}, namespace: app}}}}")
+        format!(
+            "{{addresses: [{ip}], conditions: {{ready: true}}, targetRef: {{kind: Pod, name: {name}, namespace: app}}}}"
+        )
     };
     let endpoints: Vec<String> = pods.iter().map(endpoint).collect();
     format!(

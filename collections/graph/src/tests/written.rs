@@ -168,8 +168,8 @@ status: {{conditions: [{conditions}]}}
     };
     let condition = |namespace: &str| -> Option<Value> {
         let wanted: Value = serde_json::from_str(&update(namespace)?.wanted).expect("JSON");
-        let list = wanted.as_array().expect("a list").iter();
-        Some(list.filter(|it| it["type"] == "istio.io/VisibilityApplied").next().cloned().unwrap_or_default())
+        let mut list = wanted.as_array().expect("a list").iter();
+        Some(list.find(|it| it["type"] == "istio.io/VisibilityApplied").cloned().unwrap_or_default())
     };
     let reason = |namespace: &str| Some(condition(namespace)?["reason"].as_str().map(str::to_owned));
     assert_eq!([reason("shop"), reason("lab"), reason("hulk")], [None, None, None], "no visibility is configured");

@@ -128,7 +128,8 @@ mod tests {
             while let Ok((stream, _)) = listener.accept().await {
                 let Ok(stream) = acceptor.accept(stream).await else { continue };
                 let service = service_fn(|request: Request<Incoming>| async move {
-                    let header = request.headers().get(header::HOST).map(|host| host.to_str().expect("text").to_owned());
+                    let header =
+                        request.headers().get(header::HOST).map(|host| host.to_str().expect("text").to_owned());
                     let authority = request.uri().authority().map(ToString::to_string);
                     assert!(header.is_none() || authority.is_none(), "the host is stated once");
                     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();

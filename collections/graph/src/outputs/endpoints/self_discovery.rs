@@ -50,7 +50,7 @@ impl ReplicaGroup {
         let hashes = TEMPLATE_HASHES.iter().zip(&self.template_hashes);
         endpoint.workload_name == self.workload
             && endpoint.locality.region == self.region
-            && hashes.into_iter().all(|(label, hash)| endpoint.labels.get(*label).unwrap_or(&Text::default()) == hash)
+            && hashes.into_iter().all(|(label, hash)| endpoint.labels.get(label).unwrap_or(&Text::default()) == hash)
     }
 
     /// The layer of the assignment, above those of all others.
