@@ -100,7 +100,8 @@ fn assignment(graph: &TestGraph, proxy: &ProxyKey) -> Option<Value> {
         let key = ResourceKey { resource_type: ResourceType::Endpoint, layer: layer.clone(), name };
         graph.handles.resources.iter().find_map(|of| now.get(of, &key))
     });
-    let bytes = resource?.bytes(&SlotValues::default()).expect("it is not hidden");
+    let resource = resource?;
+    let bytes = resource.bytes(&SlotValues::default()).expect("it is not hidden");
     Some(encode_any(ResourceType::Endpoint.type_url(), &bytes))
 }
 
@@ -154,7 +155,7 @@ fn a_change_of_another_template_touches_no_replica() {
 fn proxy_without_a_service_has_no_replicas() {
     let graph = start();
     let mut alone = replica("web-9", "10.1.0.9");
-    alone.labels = [("app".into(), "other".into())].into();
+    alone.labels = [("app".into(), "other".into())].into_iter().collect();
     let proxy = graph.connect(alone);
     assert_eq!(shown(&graph, &proxy), Vec::<String>::new());
     // A deleted service leaves an empty assignment.
