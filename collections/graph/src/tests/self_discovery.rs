@@ -39,9 +39,10 @@ apiVersion: v1
 kind: Pod
 metadata:
   name: {name}
+  generateName: {workload}-{hash}-
   namespace: app
   labels: {{app: web, pod-template-hash: '{hash}'}}
-  ownerReferences: [{{apiVersion: apps/v1, kind: ReplicaSet, name: {workload}-{hash}, controller: true}}]
+  ownerReferences: [{{apiVersion: apps/v1, kind: ReplicaSet, name: {workload}-{hash}, uid: r, controller: true}}]
 spec: {{nodeName: {node}}}
 status: {{phase: Running, podIP: {ip}, conditions: [{{type: Ready, status: 'True'}}]}}
 "
