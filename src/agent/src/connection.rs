@@ -22,7 +22,7 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tracing::info;
 use zeroize::Zeroizing;
 
-use crate::identity::certificate_expiry;
+use crate::certificate_expiry::certificate_expiry;
 use crate::settings::Upstream;
 
 /// Time limit to connect, including the handshake.

@@ -10,7 +10,6 @@ mod secret;
 mod store;
 mod watch;
 
-pub(crate) use certificate::expiry as certificate_expiry;
 pub(crate) use rotation::run;
 pub(crate) use secret::SdsSecret;
 pub(crate) use store::SecretStore;

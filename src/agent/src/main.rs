@@ -28,6 +28,7 @@
 mod app;
 mod args;
 mod bootstrap;
+mod certificate_expiry;
 mod client_commands;
 mod codec;
 mod connection;

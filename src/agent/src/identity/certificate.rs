@@ -1,7 +1,5 @@
 //! Keys, certificate signing requests, and checks of certificates.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use anyhow::{Context, Result, ensure};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
@@ -34,18 +32,6 @@ pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, Str
     params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("the identity is not ASCII")?)];
     let request = params.serialize_request(&key).context("sign the certificate signing request")?;
     Ok((PrivateKey::new(key.serialize_pem()), request.pem().context("encode the certificate signing request")?))
-}
-
-/// When the first certificate of a chain expires.
-///
-/// # Errors
-/// The chain is empty, or its first section is not a certificate.
-pub(crate) fn expiry(chain: &[u8]) -> Result<SystemTime> {
-    let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain contains no certificate")?;
-    let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate is malformed")?;
-    let seconds =
-        u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate expired before 1970")?;
-    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 /// Checks that the key matches the first certificate of the chain.
@@ -90,12 +76,15 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
     use rcgen::{BasicConstraints, IsCa, Issuer};
     use sluice_ca::{Authority, LifetimeLimits, NewKey, RsaBits};
     use x509_parser::certification_request::X509CertificationRequest;
     use x509_parser::public_key::PublicKey;
 
     use super::*;
+    use crate::certificate_expiry::certificate_expiry;
 
     /// A root key that signs, and its certificate.
     pub(crate) fn root() -> (Issuer<'static, KeyPair>, String) {
@@ -156,10 +145,12 @@ pub(super) mod tests {
     #[test]
     fn expiry_is_that_of_the_leaf() {
         let (chain, _) = leaf("a", Duration::from_secs(1000));
-        let left =
-            expiry(chain.as_bytes()).expect("an expiry").duration_since(SystemTime::now()).expect("in the future");
+        let left = certificate_expiry(chain.as_bytes())
+            .expect("an expiry")
+            .duration_since(SystemTime::now())
+            .expect("in the future");
         assert!((998..=1000).contains(&left.as_secs()), "{left:?}");
-        assert!(expiry(b"nothing").is_err());
+        assert!(certificate_expiry(b"nothing").is_err());
     }
 
     #[test]

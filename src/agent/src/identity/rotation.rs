@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::file_secrets::{self, SecretFiles};
 use super::{CERTIFICATE, ROOTS, SdsSecret, SecretStore, authority, certificate, crl, output};
+use crate::certificate_expiry::certificate_expiry;
 use crate::metrics::Metrics;
 use crate::settings::{IdentitySettings, KeyFiles, Upstream};
 
@@ -51,7 +52,7 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metric
         let gauge = metrics.clone();
         file_secrets::spawn(CERTIFICATE, source, settings.debounce, metrics, move |secret| {
             if let SdsSecret::KeyPair { chain, .. } = &secret
-                && let Ok(expiry) = certificate::expiry(chain)
+                && let Ok(expiry) = certificate_expiry(chain)
             {
                 gauge.certificate_expires(expiry);
             }
@@ -125,7 +126,7 @@ async fn obtain(settings: &IdentitySettings, upstream: &Upstream) -> Result<Issu
     let root = chain.last().map(with_newline).unwrap_or_default();
     let chain: String = chain.iter().map(with_newline).collect();
     certificate::check_pair(chain.as_bytes(), key.pem()).context("use the certificate of the authority")?;
-    let expiry = certificate::expiry(chain.as_bytes())?;
+    let expiry = certificate_expiry(chain.as_bytes())?;
     Ok(IssuedCertificate { pair: SdsSecret::KeyPair { chain: chain.into_bytes(), key }, root, expiry })
 }
 
