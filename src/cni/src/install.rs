@@ -6,11 +6,11 @@ mod kubeconfig;
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use sluice_watch::{Due, Watch};
@@ -51,12 +51,17 @@ pub(crate) struct InstallSettings {
 pub(crate) struct Installer {
     settings: InstallSettings,
     ready: Arc<AtomicBool>,
+    /// The executable as it was written: it is large, and is compared by this.
+    executable: Mutex<Option<FileIdentity>>,
 }
+
+/// Inode, length and time of modification.
+type FileIdentity = (u64, u64, SystemTime);
 
 impl Installer {
     /// Nothing is installed yet. `ready` says whether everything is in place.
     pub(crate) fn new(settings: InstallSettings, ready: Arc<AtomicBool>) -> Self {
-        Self { settings, ready }
+        Self { settings, ready, executable: Mutex::default() }
     }
 
     /// Installs, and repairs until the watch is stopped.
@@ -82,8 +87,13 @@ impl Installer {
                 }
             }
             self.ready.store(reported.is_empty(), Ordering::Relaxed);
+            let mut due = watch.next(Instant::now() + CHECK_INTERVAL);
             std::thread::sleep(CHECK_PAUSE);
-            if matches!(watch.next(Instant::now() + CHECK_INTERVAL), Due::Stop) {
+            // One check is for all changes, those of the installation itself included.
+            while !matches!(due, Due::Stop) && watch.has_more() {
+                due = watch.next(Instant::now());
+            }
+            if matches!(due, Due::Stop) {
                 return;
             }
         }
@@ -92,7 +102,7 @@ impl Installer {
     /// Writes what is missing or differs.
     fn install(&self) -> Result<()> {
         let InstallSettings { bin_dir, run_dir, kubeconfig, mode, .. } = &self.settings;
-        install_executable(&bin_dir.join(NAME))?;
+        self.install_executable(&bin_dir.join(NAME))?;
         std::fs::create_dir_all(run_dir).with_context(|| run_dir.display().to_string())?;
         let text = kubeconfig.render().context("kubeconfig of the plugin")?;
         replace(&run_dir.join(KUBECONFIG), text.as_bytes(), kubeconfig.mode)?;
@@ -114,6 +124,17 @@ impl Installer {
             // A configuration of one plugin has become a list in the file beside it.
             std::fs::remove_file(source).with_context(|| source.display().to_string())?;
             info!(from = %source.display(), to = %path.display(), "configuration of the primary plugin is a list now");
+        }
+        Ok(())
+    }
+
+    /// Copies the running program.
+    fn install_executable(&self, target: &Path) -> Result<()> {
+        let mut installed = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
+        if installed.is_none() || *installed != identity(target) {
+            let own = std::fs::read("/proc/self/exe").context("read the program")?;
+            replace(target, &own, 0o755)?;
+            *installed = identity(target);
         }
         Ok(())
     }
@@ -180,10 +201,9 @@ fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Copies the running program.
-fn install_executable(target: &Path) -> Result<()> {
-    let own = std::fs::read("/proc/self/exe").context("read the program")?;
-    replace(target, &own, 0o755)
+fn identity(path: &Path) -> Option<FileIdentity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
 }
 
 /// Replaces a file in one step, if its content or its mode differs.
