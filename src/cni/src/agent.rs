@@ -63,7 +63,7 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
     let mut tasks = Tasks::new(requested.clone());
     let readiness = NodeReadiness::default();
     if args.readiness_port != 0 {
-        tasks.spawn_fallible("probes", health::serve_probes(args.readiness_port, readiness.clone()).await?);
+        spawn(&mut tasks, "probes", health::serve_probes(args.readiness_port, readiness.clone()).await?);
     }
     let network = NodeNetwork::open(&args.host_root, args.allow_switch_to_host_ns, args.node())?;
     let network = Arc::new(network);
@@ -73,14 +73,14 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
         let store = Store::default();
         let resource = with_selectors(pods_of(args)?, args);
         watch_into(&mut tasks, "watch of pods to repair", &api, resource, store.pods());
-        tasks.spawn_fallible("repair", repair.run(store));
+        spawn(&mut tasks, "repair", repair.run(store));
     }
     if args.ambient_enabled {
         start_ambient(args, &mut tasks, &mut registry, &api, client.clone(), &network, selectors).await?;
     }
     readiness.serving.store(true, Ordering::Relaxed);
     if args.monitoring_port != 0 {
-        tasks.spawn_fallible("metrics", health::serve_metrics(args.monitoring_port, registry).await?);
+        spawn(&mut tasks, "metrics", health::serve_metrics(args.monitoring_port, registry).await?);
     }
 
     let installer = Arc::new(Installer::new(install, readiness.installed));
@@ -91,8 +91,10 @@ async fn run_agent(args: &AgentArgs) -> Result<()> {
     let result = tasks.wait_for(requested.cancelled()).await.map(drop);
     stop.stop();
     installing.await.context("installation")?;
-    shut_down(args, &client, &network, &installer).await;
+    // Before the removal: they would write again what is removed.
+    tasks.stop_all();
     tasks.drain(DRAIN_TIMEOUT, &[], &CancellationToken::new()).await;
+    shut_down(args, &client, &network, &installer).await;
     Ok(result?)
 }
 
@@ -126,12 +128,23 @@ async fn start_ambient(
         return Ok(());
     }
     let socket = &args.ztunnel_uds_address;
-    tasks.spawn_fallible("ZDS", zds.listen(socket).with_context(|| socket.display().to_string())?);
+    spawn(tasks, "ZDS", zds.listen(socket).with_context(|| socket.display().to_string())?);
     let events = args.cni_agent_run_dir.join(SOCKET);
     let served = event_server::serve(&events, Arc::clone(&controller));
-    tasks.spawn_fallible("events of the plugin", served.with_context(|| events.display().to_string())?);
-    tasks.spawn_fallible("controller", controller.run());
+    spawn(tasks, "events of the plugin", served.with_context(|| events.display().to_string())?);
+    spawn(tasks, "controller", controller.run());
     Ok(())
+}
+
+/// Runs a task until the process stops. If it ends earlier, the process fails.
+fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+    let stop = tasks.stop();
+    tasks.spawn_fallible(name, async move {
+        tokio::select! {
+            result = task => result,
+            () = stop.cancelled() => Ok(()),
+        }
+    });
 }
 
 /// The pods of the node.
