@@ -1,6 +1,7 @@
 //! `istio-iptables`: redirects the traffic of the pod to its sidecar, as the container `istio-init` does, or checks that it is
 //! redirected, as `istio-validation`. The flags and variables are those of `pilot-agent istio-iptables`.
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -207,7 +208,7 @@ fn dns_servers(text: &str) -> Vec<IpAddr> {
 pub(crate) fn run(args: &IptablesArgs) -> Result<ExitCode> {
     let settings = args.settings()?;
     if args.dry_run {
-        crate::client_commands::print(&sidecar::rules(&settings).to_string());
+        write!(std::io::stdout(), "{}", sidecar::rules(&settings)).context("print the rules")?;
         return Ok(ExitCode::SUCCESS);
     }
     if !args.skip_rule_apply {
