@@ -44,7 +44,7 @@ test: envoy grpc build ## run all tests
 	$(CARGO) test --workspace --locked --bin sluiced --features sluice/faults
 
 .PHONY: cluster
-cluster: ## build the programs of a Kubernetes cluster and the conformance tests into target/cluster (10 minutes); needs Go
+cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into target/cluster (10 minutes); needs Go
 	@tests/cluster/build
 
 .PHONY: test-cluster
@@ -53,6 +53,7 @@ test-cluster: cluster envoy build ## run the tests that need a real Kubernetes A
 
 .PHONY: conformance
 conformance: cluster envoy build ## run the conformance tests of the Gateway API and write docs/conformance.md (minutes; FLAGS=--run-test=…)
+	@tests/cluster/build conformance
 	SLUICE_CLUSTER=$(CURDIR)/target/cluster SLUICE_CONFORMANCE_REPORT=$(CURDIR)/target/conformance.yaml \
 	  SLUICE_CONFORMANCE_PAGE=$(CURDIR)/$(if $(FLAGS),target,docs)/conformance.md SLUICE_CONFORMANCE_FLAGS="$(FLAGS)" \
 	  $(CARGO) test --workspace --locked --test cluster conformance_of_the_gateway_api -- --nocapture

@@ -1,5 +1,5 @@
 // The programs of a Kubernetes control plane, the conformance tests of the Gateway API, and the modules that contain the CRDs which the
-// tests install. `make cluster` builds the programs into target/cluster.
+// tests install. `make cluster` and `make conformance` build the programs into target/cluster.
 module sluice.invalid/cluster
 
 go 1.26.0
