@@ -76,7 +76,12 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
             assert_eq!((during.len(), endpoints), (5, 5 * 13), "each arrives at every proxy");
             assert!(listeners > endpoints, "{storm}");
         } else {
-            assert_eq!(storm["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0, 0, 0]), "{} sends nothing", storm["name"]);
+            assert_eq!(
+                storm["traffic"]["resources"],
+                json!([0, 0, 0, 0, 0, 0, 0, 0]),
+                "{} sends nothing",
+                storm["name"]
+            );
         }
     }
     Ok(())

@@ -71,7 +71,10 @@ impl Network {
         for command in commands {
             let output = Command::new("ip").args(["netns", "exec", name, "sh", "-c", command]).output()?;
             ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-            state.push_str(&String::from_utf8_lossy(&output.stdout));
+            // The kernel adds addresses of the link some time after it is up.
+            let of_link = |line: &&str| line.contains("fe80:") || line.contains("ff00:");
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines().filter(|line| !of_link(line)).for_each(|line| state.extend([line, "\n"]));
         }
         Ok(state)
     }
@@ -108,22 +111,22 @@ impl Network {
 
     /// The same from the pod with the mark of ztunnel.
     pub(crate) fn call_marked(&self, address: &str, port: u16) -> Result<String> {
-        self.call_by_python(&[], "s.setsockopt(socket.SOL_SOCKET, 36, 0x539)", address, port)
+        self.call_by_python("s.setsockopt(socket.SOL_SOCKET, 36, 0x539)", address, port)
     }
 
     /// The same from the pod as another user and group.
     pub(crate) fn call_as(&self, user: u32, address: &str, port: u16) -> Result<String> {
-        let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
-        self.call_by_python(&["setpriv", "--clear-groups", &user, &group, "--"], "", address, port)
+        let become_user = format!("import os; os.setgroups([]); os.setgid({user}); os.setuid({user})");
+        self.call_by_python(&become_user, address, port)
     }
 
-    fn call_by_python(&self, prefix: &[&str], prepare: &str, address: &str, port: u16) -> Result<String> {
+    fn call_by_python(&self, prepare: &str, address: &str, port: u16) -> Result<String> {
         let program = format!(
             "import socket; s = socket.socket(); s.settimeout(2); {prepare}\n\
              s.connect(('{address}', {port})); print(s.recv(99).decode(), end='')"
         );
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.pod_name]).args(prefix).args(["python3", "-c", &program]);
+        command.args(["netns", "exec", &self.pod_name, "python3", "-c", &program]);
         let output = command.output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
