@@ -111,18 +111,19 @@ impl Network {
 
     /// The same from the pod with the mark of ztunnel.
     pub(crate) fn call_marked(&self, address: &str, port: u16) -> Result<String> {
-        self.call_by_python("s.setsockopt(socket.SOL_SOCKET, 36, 0x539)", address, port)
+        self.call_by_python("", "s.setsockopt(socket.SOL_SOCKET, 36, 0x539)", address, port)
     }
 
     /// The same from the pod as another user and group.
     pub(crate) fn call_as(&self, user: u32, address: &str, port: u16) -> Result<String> {
-        let become_user = format!("import os; os.setgroups([]); os.setgid({user}); os.setuid({user})");
-        self.call_by_python(&become_user, address, port)
+        // The owner of a socket is the user who creates it.
+        let become_user = format!("os.setgroups([]); os.setgid({user}); os.setuid({user})");
+        self.call_by_python(&become_user, "", address, port)
     }
 
-    fn call_by_python(&self, prepare: &str, address: &str, port: u16) -> Result<String> {
+    fn call_by_python(&self, before: &str, prepare: &str, address: &str, port: u16) -> Result<String> {
         let program = format!(
-            "import socket; s = socket.socket(); s.settimeout(2); {prepare}\n\
+            "import os, socket\n{before}\ns = socket.socket(); s.settimeout(2); {prepare}\n\
              s.connect(('{address}', {port})); print(s.recv(99).decode(), end='')"
         );
         let mut command = Command::new("ip");
