@@ -60,7 +60,11 @@ async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> R
 
     let counts = result["connect"]["traffic"]["resources"].as_array().context("count")?;
     let kinds: Vec<bool> = counts.iter().map(|count| number(count) > 0).collect();
-    assert_eq!(kinds, [true, true, true, true, false, true], "all types except virtual hosts");
+    assert_eq!(
+        kinds,
+        [true, true, true, true, false, true, false, false],
+        "all types except virtual hosts and those of ztunnels"
+    );
     let storms = result["storms"].as_array().context("list the storms")?;
     let names: BTreeSet<&str> = storms.iter().filter_map(|storm| storm["name"].as_str()).collect();
     assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 5, "{names:?}");
