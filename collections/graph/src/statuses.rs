@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sluice_model::{Kind, ObjectKey, StoredStatus, Text};
 
-pub(crate) use conditions::{StatusCondition, merge};
+pub(crate) use conditions::{StatusCondition, merge, put};
 pub(crate) use revision::{RevisionLookup, is_of_revision};
 
 /// An object with a status, by its kind.

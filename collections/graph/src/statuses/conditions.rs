@@ -30,6 +30,16 @@ impl StatusCondition {
         Self { is_met: false, ..Self::met(kind, reason, message) }
     }
 
+    /// Its JSON form, without a time and a generation.
+    pub(crate) fn to_json(&self) -> Value {
+        let status = if self.is_met { "True" } else { "False" };
+        let mut condition = json!({"type": self.kind, "status": status, "reason": self.reason.as_str()});
+        if !self.message.is_empty() {
+            condition["message"] = self.message.as_str().into();
+        }
+        condition
+    }
+
     /// This condition, unless there is a problem.
     pub(crate) fn unless(self, problem: Option<&StatusProblem>) -> Self {
         match problem {
@@ -47,28 +57,28 @@ pub(crate) fn merge(present: Option<&Value>, generation: impl Into<Value>, wante
     let mut list: Vec<Value> = present.and_then(Value::as_array).cloned().unwrap_or_default();
     let mut wanted: Vec<&StatusCondition> = wanted.iter().collect();
     wanted.sort_by_key(|condition| condition.kind);
-    for StatusCondition { kind, is_met, reason, message } in wanted {
-        let status = if *is_met { "True" } else { "False" };
-        let mut condition = json!({
-            "type": kind, "status": status, "reason": reason.as_str(), "message": message.as_str(),
-            "observedGeneration": generation,
-        });
-        if let Some(fields) = condition.as_object_mut().filter(|_| message.is_empty()) {
-            fields.remove("message");
-        }
-        let Some(old) = list.iter_mut().find(|old| old["type"] == **kind) else {
-            list.push(condition);
-            continue;
-        };
-        if old["status"] == status {
-            if old.get("message") == condition.get("message") && old["observedGeneration"] == generation {
-                continue;
-            }
-            condition["lastTransitionTime"] = old["lastTransitionTime"].take();
-        }
-        *old = condition;
+    for wanted in wanted {
+        let mut condition = wanted.to_json();
+        condition["observedGeneration"] = generation.clone();
+        put(&mut list, condition, ["message", "observedGeneration"]);
     }
     Value::Array(list)
+}
+
+/// Puts a condition in the place of the present one of its type, or at the end. The present one is kept if its status and the
+/// `compared` fields are the same. The time of transition stays with the status.
+pub(crate) fn put(list: &mut Vec<Value>, mut condition: Value, compared: [&str; 2]) {
+    let Some(old) = list.iter_mut().find(|old| old["type"] == condition["type"]) else {
+        list.push(condition);
+        return;
+    };
+    if old["status"] == condition["status"] {
+        if compared.iter().all(|field| old.get(field) == condition.get(field)) {
+            return;
+        }
+        condition["lastTransitionTime"] = old["lastTransitionTime"].take();
+    }
+    *old = condition;
 }
 
 #[cfg(test)]

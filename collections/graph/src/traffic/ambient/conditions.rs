@@ -1,7 +1,7 @@
 //! Conditions of Services, ServiceEntries and WorkloadEntries: their waypoint (A07) and their visibility (S11).
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sluice_engine::{Collection, Index};
 use sluice_model::{
     AmbientService, Kind, ObjectKey, ServiceEntry, ServiceKey, ServiceSource, ServiceWaypoints, Text, Visibility,
@@ -12,7 +12,7 @@ use super::waypoints::{WaypointReads, Waypoints};
 use super::{AmbientInputs, namespace_labels};
 use crate::options::GraphOptions;
 use crate::registry::services::visibility;
-use crate::statuses::{StatusCondition, StatusKey};
+use crate::statuses::{StatusCondition, StatusKey, put};
 
 /// Whether the waypoint that an object refers to is used.
 const WAYPOINT_BOUND: &str = "istio.io/WaypointBound";
@@ -256,22 +256,8 @@ fn update(present: &Text, wanted: &[StatusCondition]) -> Option<ConditionUpdate>
     let is_wanted = |kind: &str| wanted.iter().any(|condition| condition.kind == kind);
     let is_removed = |kind: &str| OWN_CONDITIONS.contains(&kind) && !is_wanted(kind);
     let mut list: Vec<Value> = present_list.iter().filter(|it| !is_removed(&type_of(it))).cloned().collect();
-    for StatusCondition { kind, is_met, reason, message } in wanted {
-        let status = if *is_met { "True" } else { "False" };
-        let mut condition =
-            json!({"type": kind, "status": status, "reason": reason.as_str(), "message": message.as_str()});
-        let Some(old) = list.iter_mut().find(|old| old["type"] == **kind) else {
-            list.push(condition);
-            continue;
-        };
-        if old["status"] == status {
-            let is_same = |field: &str| old[field] == condition[field];
-            if is_same("reason") && is_same("message") {
-                continue;
-            }
-            condition["lastTransitionTime"] = old["lastTransitionTime"].take();
-        }
-        *old = condition;
+    for condition in wanted {
+        put(&mut list, condition.to_json(), ["reason", "message"]);
     }
     (list != present_list)
         .then(|| ConditionUpdate { is: present.clone(), wanted: Value::Array(list).to_string().into() })
