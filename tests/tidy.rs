@@ -267,6 +267,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             "sluice-cni",
             vec![
                 "sluice-kube",
+                "sluice-listen",
                 "sluice-model",
                 "sluice-parse",
                 "sluice-proto",

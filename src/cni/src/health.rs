@@ -9,7 +9,9 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use sluice_listen::{BodyLimits, ListenLimits, Listener, PortOptions, serve_http};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 /// What has to be in place before the node is ready.
 #[derive(Clone, Default)]
@@ -35,7 +37,8 @@ pub(crate) async fn serve_probes(
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         std::future::ready(status)
     };
-    serve(port, Router::new().route("/healthz", get(|| async { StatusCode::OK })).route("/readyz", get(ready))).await
+    let router = Router::new().route("/healthz", get(|| async { StatusCode::OK })).route("/readyz", get(ready));
+    serve("probes", port, router).await
 }
 
 /// Serves `/metrics`.
@@ -54,15 +57,25 @@ pub(crate) async fn serve_metrics(
         };
         std::future::ready(response)
     };
-    serve(port, Router::new().route("/metrics", get(metrics))).await
+    serve("metrics", port, Router::new().route("/metrics", get(metrics))).await
 }
 
-async fn serve(port: u16, router: Router) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
+async fn serve(
+    name: &'static str,
+    port: u16,
+    router: Router,
+) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
     let any = TcpListener::bind(("::", port)).await;
     // A node without IPv6.
     let listener = match any {
         Ok(listener) => listener,
         Err(_) => TcpListener::bind(("0.0.0.0", port)).await.with_context(|| format!("listen on port {port}"))?,
     };
-    Ok(async move { Ok(axum::serve(listener, router).await?) })
+    let options = PortOptions { name, limits: ListenLimits::FEW_CLIENTS, ..PortOptions::default() };
+    let listener = Listener::new(listener, options);
+    Ok(async move {
+        // It never ends: the caller drops it.
+        serve_http(listener, router, BodyLimits::default(), CancellationToken::new()).await;
+        Ok(())
+    })
 }

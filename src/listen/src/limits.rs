@@ -30,6 +30,20 @@ pub struct ListenLimits {
     pub max_header_bytes: u32,
 }
 
+impl ListenLimits {
+    /// Limits of a port whose clients are probes, scrapers of metrics, and the processes of a pod or a node.
+    pub const FEW_CLIENTS: Self = Self {
+        max_connections: 1000,
+        max_connections_per_address: 250,
+        max_pending: 256,
+        max_pending_per_address: 64,
+        handshake_timeout: Duration::from_secs(10),
+        first_request_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(300),
+        max_header_bytes: 16 << 10,
+    };
+}
+
 impl Default for ListenLimits {
     fn default() -> Self {
         Self {
