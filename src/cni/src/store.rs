@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use sluice_kube::{Receiver, WatchEvent};
+use sluice_kube::{ByKey, ObjectsByKey};
 use tokio::sync::Notify;
 
 use crate::pod::{NodePod, PodName, REDIRECTION, text_map};
@@ -95,126 +95,78 @@ impl Store {
     }
 
     /// A receiver of the pods.
-    pub(crate) fn pods(&self) -> PodReceiver {
-        PodReceiver { store: self.clone(), not_listed: BTreeSet::new() }
+    pub(crate) fn pods(&self) -> ByKey<Pods> {
+        ByKey::new(Pods(self.clone()))
     }
 
     /// A receiver of the namespaces.
-    pub(crate) fn namespaces(&self) -> NamespaceReceiver {
-        NamespaceReceiver { store: self.clone(), not_listed: BTreeSet::new() }
+    pub(crate) fn namespaces(&self) -> ByKey<Namespaces> {
+        ByKey::new(Namespaces(self.clone()))
     }
 }
 
 /// Receives Pods.
-pub(crate) struct PodReceiver {
-    store: Store,
-    not_listed: BTreeSet<PodName>,
-}
+pub(crate) struct Pods(Store);
 
-impl PodReceiver {
-    fn set(&mut self, object: &Value) {
-        let Some(pod) = NodePod::read(object) else { return };
-        self.not_listed.remove(&pod.name);
-        let mut state = self.store.state();
-        state.dirty.insert(pod.name.clone());
-        state.pods.insert(pod.name.clone(), pod);
+impl ObjectsByKey for Pods {
+    type Key = PodName;
+
+    fn key(&self, object: &Value) -> Option<PodName> {
+        NodePod::read(object).map(|pod| pod.name)
     }
 
-    fn remove(&self, name: PodName) {
-        let mut state = self.store.state();
-        state.pods.remove(&name);
+    fn set(&mut self, name: PodName, object: &Value) {
+        let Some(pod) = NodePod::read(object) else { return };
+        let mut state = self.0.state();
+        state.pods.insert(name.clone(), pod);
         state.dirty.insert(name);
     }
-}
 
-impl Receiver for PodReceiver {
-    fn begin_list(&mut self) {
-        self.not_listed = self.store.state().pods.keys().cloned().collect();
+    fn remove(&mut self, name: &PodName) {
+        let mut state = self.0.state();
+        state.pods.remove(name);
+        state.dirty.insert(name.clone());
     }
 
-    fn listed(&mut self, objects: Vec<Value>) {
-        objects.iter().for_each(|object| self.set(object));
+    fn listed(&mut self) {
+        self.0.state().pods_listed = true;
     }
 
-    fn end_list(&mut self) {
-        for name in std::mem::take(&mut self.not_listed) {
-            self.remove(name);
-        }
-        self.store.state().pods_listed = true;
-        self.store.0.changed.notify_one();
+    fn changed(&mut self) {
+        self.0.0.changed.notify_one();
     }
-
-    fn watched(&mut self, events: Vec<WatchEvent>) {
-        for event in events {
-            match event {
-                WatchEvent::Apply(object) => self.set(&object),
-                WatchEvent::Delete(object) => {
-                    if let Some(pod) = NodePod::read(&object) {
-                        self.remove(pod.name);
-                    }
-                }
-            }
-        }
-        self.store.0.changed.notify_one();
-    }
-
-    fn absent(&mut self) {}
 }
 
 /// Receives Namespaces.
-pub(crate) struct NamespaceReceiver {
-    store: Store,
-    not_listed: BTreeSet<String>,
-}
+pub(crate) struct Namespaces(Store);
 
-impl NamespaceReceiver {
-    fn set(&mut self, object: &Value) {
-        let metadata = &object["metadata"];
-        let Some(name) = metadata["name"].as_str() else { return };
-        self.not_listed.remove(name);
-        let labels = text_map(&metadata["labels"]);
-        let mut state = self.store.state();
-        if state.namespaces.get(name) != Some(&labels) {
+impl ObjectsByKey for Namespaces {
+    type Key = String;
+
+    fn key(&self, object: &Value) -> Option<String> {
+        object["metadata"]["name"].as_str().map(str::to_owned)
+    }
+
+    fn set(&mut self, name: String, object: &Value) {
+        let labels = text_map(&object["metadata"]["labels"]);
+        let mut state = self.0.state();
+        if state.namespaces.get(&name) != Some(&labels) {
             let pods: Vec<_> = state.pods.keys().filter(|pod| pod.namespace == name).cloned().collect();
             state.dirty.extend(pods);
-            state.namespaces.insert(name.to_owned(), labels);
+            state.namespaces.insert(name, labels);
         }
     }
-}
 
-impl Receiver for NamespaceReceiver {
-    fn begin_list(&mut self) {
-        self.not_listed = self.store.state().namespaces.keys().cloned().collect();
+    // Its pods are deleted before it.
+    fn remove(&mut self, name: &String) {
+        self.0.state().namespaces.remove(name);
     }
 
-    fn listed(&mut self, objects: Vec<Value>) {
-        objects.iter().for_each(|object| self.set(object));
+    fn listed(&mut self) {
+        self.0.state().namespaces_listed = true;
     }
 
-    fn end_list(&mut self) {
-        let mut state = self.store.state();
-        for name in std::mem::take(&mut self.not_listed) {
-            state.namespaces.remove(&name);
-        }
-        state.namespaces_listed = true;
-        drop(state);
-        self.store.0.changed.notify_one();
+    fn changed(&mut self) {
+        self.0.0.changed.notify_one();
     }
-
-    fn watched(&mut self, events: Vec<WatchEvent>) {
-        for event in events {
-            match event {
-                WatchEvent::Apply(object) => self.set(&object),
-                // Its pods are deleted before it.
-                WatchEvent::Delete(object) => {
-                    if let Some(name) = object["metadata"]["name"].as_str() {
-                        self.store.state().namespaces.remove(name);
-                    }
-                }
-            }
-        }
-        self.store.0.changed.notify_one();
-    }
-
-    fn absent(&mut self) {}
 }

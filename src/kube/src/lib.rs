@@ -2,6 +2,7 @@
 
 mod api;
 mod backoff;
+mod by_key;
 mod clients;
 mod discovery;
 mod error;
@@ -26,6 +27,7 @@ use kube::{Client, Config};
 
 pub use api::{Api, ApiError, Resource};
 pub use backoff::Backoff;
+pub use by_key::{ByKey, ObjectsByKey};
 pub use clients::{Clients, ClientsById};
 pub use discovery::Discovery;
 pub use error::{ConnectError, RequestError, chain};

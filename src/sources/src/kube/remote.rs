@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use kube::Client;
 use reader::{ClusterReader, Event, ReaderOptions};
-use secrets::{ClusterSecret, ClusterSecrets, SecretsReceiver};
+use secrets::{ClusterSecret, ClusterSecrets, PublishedSecrets};
 use sluice_engine::Input;
 use sluice_graph::RejectKey;
-use sluice_kube::{Api, Clients, KubeOptions, ListWatch, Resource};
+use sluice_kube::{Api, ByKey, Clients, KubeOptions, ListWatch, Resource};
 use sluice_model::{Kind, ObjectKey, Redacted, Reject, RejectCause, Severity, Text};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -150,7 +150,7 @@ impl RemoteClusters {
             KubeconfigSource::Secrets(client) => {
                 let Self { options, .. } = &self;
                 let api = Api::new(client, options.cluster.id.clone(), options.kube, options.watch_states.clone());
-                let receiver = SecretsReceiver::new(sender, self.metrics.clone());
+                let receiver = ByKey::new(PublishedSecrets::new(sender, self.metrics.clone()));
                 let resource = Resource::cluster_secrets(&options.system_namespace);
                 let list_watch = ListWatch::new(api, resource, options.kube.backoff(), receiver);
                 watching.spawn(keep_watching("watch of remote clusters".to_owned(), list_watch));

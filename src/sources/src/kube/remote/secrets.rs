@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use sluice_kube::{Receiver, WatchEvent};
+use sluice_kube::ObjectsByKey;
 use sluice_model::{Redacted, Text};
 use tokio::sync::watch;
 
@@ -25,73 +25,42 @@ pub(super) struct ClusterSecret {
 pub(super) type ClusterSecrets = Option<BTreeMap<Text, ClusterSecret>>;
 
 /// Publishes the Secrets.
-pub(super) struct SecretsReceiver {
+pub(super) struct PublishedSecrets {
     secrets: BTreeMap<Text, ClusterSecret>,
-    /// Secrets that the list in progress has not contained yet.
-    not_listed: BTreeMap<Text, ClusterSecret>,
     sender: watch::Sender<ClusterSecrets>,
     metrics: ClusterMetrics,
 }
 
-impl SecretsReceiver {
+impl PublishedSecrets {
     pub(super) fn new(sender: watch::Sender<ClusterSecrets>, metrics: ClusterMetrics) -> Self {
-        Self { secrets: BTreeMap::new(), not_listed: BTreeMap::new(), sender, metrics }
+        Self { secrets: BTreeMap::new(), sender, metrics }
+    }
+}
+
+impl ObjectsByKey for PublishedSecrets {
+    type Key = Text;
+
+    fn key(&self, object: &Value) -> Option<Text> {
+        object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
     }
 
-    fn set(&mut self, object: &Value) {
-        let Some(name) = name(object) else { return };
+    fn set(&mut self, name: Text, object: &Value) {
         let secret = parse(object);
-        let old = self.secrets.insert(name.clone(), secret.clone()).or(self.not_listed.remove(&name));
-        match old {
+        match self.secrets.insert(name, secret.clone()) {
             None => self.metrics.count_event("add"),
             Some(old) if old != secret => self.metrics.count_event("update"),
             Some(_) => {}
         }
     }
 
-    fn publish(&self) {
+    fn remove(&mut self, name: &Text) {
+        self.secrets.remove(name);
+        self.metrics.count_event("delete");
+    }
+
+    fn changed(&mut self) {
         publish(&self.sender, &self.secrets);
     }
-}
-
-impl Receiver for SecretsReceiver {
-    fn begin_list(&mut self) {
-        self.not_listed.append(&mut self.secrets);
-    }
-
-    fn listed(&mut self, objects: Vec<Value>) {
-        objects.iter().for_each(|object| self.set(object));
-    }
-
-    fn end_list(&mut self) {
-        for _ in std::mem::take(&mut self.not_listed) {
-            self.metrics.count_event("delete");
-        }
-        self.publish();
-    }
-
-    fn watched(&mut self, events: Vec<WatchEvent>) {
-        for event in events {
-            match event {
-                WatchEvent::Apply(object) => self.set(&object),
-                WatchEvent::Delete(object) => {
-                    if name(&object).is_some_and(|name| self.secrets.remove(&name).is_some()) {
-                        self.metrics.count_event("delete");
-                    }
-                }
-            }
-        }
-        self.publish();
-    }
-
-    fn absent(&mut self) {
-        self.begin_list();
-        self.end_list();
-    }
-}
-
-fn name(object: &Value) -> Option<Text> {
-    object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
 fn parse(object: &Value) -> ClusterSecret {
