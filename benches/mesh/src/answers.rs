@@ -10,6 +10,7 @@ use serde::Serialize;
 use sluice_testkit::server::request;
 
 use crate::arguments::AnswersArguments;
+use crate::change::ChangeKind;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::process::Process;
 use crate::result::Machine;
@@ -30,7 +31,7 @@ struct AnswerRow {
     rounds_ms: Vec<f64>,
     p50_ms: f64,
     max_ms: f64,
-    /// Size of the last answer.
+    /// Size of the last answer; 0 without a question.
     bytes: usize,
     /// CPU time of the server for each answer, the work of other requests and of proxies at the same time included.
     server_cpu_seconds: f64,
@@ -80,7 +81,62 @@ async fn answers(mesh: &MeasuredMesh, repeat: usize) -> Result<Vec<AnswerRow>> {
         eprintln!("{}: p50 {:.1} ms, max {:.1} ms", row.question, row.p50_ms, row.max_ms);
         rows.push(row);
     }
+    // What the waits are compared with.
+    for (kind, name) in [
+        (ChangeKind::VirtualService, "no question: a VirtualService changes, until all have it"),
+        (ChangeKind::DestinationRule, "no question: a DestinationRule changes, until all have it"),
+    ] {
+        let row = change_without_question(mesh, process, (kind, name), repeat).await?;
+        eprintln!("{}: p50 {:.1} ms, max {:.1} ms", row.question, row.p50_ms, row.max_ms);
+        rows.push(row);
+    }
     Ok(rows)
+}
+
+/// Makes a change several times that no question follows.
+async fn change_without_question(
+    mesh: &MeasuredMesh,
+    process: &Process,
+    (kind, name): (ChangeKind, &str),
+    repeat: usize,
+) -> Result<AnswerRow> {
+    let measured = Measured::begin(process)?;
+    let mut rounds_ms = Vec::new();
+    for round in 0..repeat.max(1) {
+        rounds_ms.push(mesh.brief_round(kind, round).await?.context("the change reaches a proxy")?);
+        until_idle(process).await?;
+    }
+    measured.row(process, name, rounds_ms, 0)
+}
+
+/// What the server has used before a question.
+struct Measured {
+    has_peak: bool,
+    cpu: f64,
+    resident_kib: u64,
+}
+
+impl Measured {
+    fn begin(process: &Process) -> Result<Self> {
+        let has_peak = process.reset_peak();
+        Ok(Self { has_peak, cpu: process.cpu()?, resident_kib: process.memory()?.resident_kib })
+    }
+
+    /// The row of a question, with what the server has used since.
+    fn row(self, process: &Process, question: &str, rounds_ms: Vec<f64>, bytes: usize) -> Result<AnswerRow> {
+        #[expect(clippy::cast_precision_loss, reason = "a handful")]
+        let server_cpu_seconds = (process.cpu()? - self.cpu) / rounds_ms.len() as f64;
+        let peak = process.memory()?.peak_kib;
+        Ok(AnswerRow {
+            question: question.to_owned(),
+            p50_ms: of(rounds_ms.iter().copied(), 0.5),
+            max_ms: of(rounds_ms.iter().copied(), 1.0),
+            rounds_ms,
+            bytes,
+            server_cpu_seconds,
+            peak_growth_kib: self.has_peak.then(|| peak.saturating_sub(self.resident_kib)),
+        })
+    }
 }
 
 /// Waits until the server is idle: memory that an answer took is returned, and a previewed change is taken back.
@@ -99,8 +155,7 @@ async fn until_idle(process: &Process) -> Result<()> {
 /// Asks a question several times, one time after the other.
 async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, repeat: usize) -> Result<AnswerRow> {
     let address = mesh.server.http()?;
-    let has_peak = process.reset_peak();
-    let (cpu, memory) = (process.cpu()?, process.memory()?);
+    let measured = Measured::begin(process)?;
     let (mut rounds_ms, mut bytes) = (Vec::new(), 0);
     let rounds = if question.once { 1 } else { repeat.max(1) };
     for round in 0..rounds {
@@ -117,18 +172,7 @@ async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, rep
         bytes = response.body.len();
         until_idle(process).await?;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
-    let server_cpu_seconds = (process.cpu()? - cpu) / rounds as f64;
-    let peak = process.memory()?.peak_kib;
-    Ok(AnswerRow {
-        question: question.name.to_owned(),
-        p50_ms: of(rounds_ms.iter().copied(), 0.5),
-        max_ms: of(rounds_ms.iter().copied(), 1.0),
-        rounds_ms,
-        bytes,
-        server_cpu_seconds,
-        peak_growth_kib: has_peak.then(|| peak.saturating_sub(memory.resident_kib)),
-    })
+    measured.row(process, question.name, rounds_ms, bytes)
 }
 
 fn table(result: &AnswersResult) -> String {
