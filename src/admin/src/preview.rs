@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sluice_model::Text;
 
-pub(crate) use page::{answered, route};
+pub(crate) use page::{answered, prepare, route};
 
 use crate::AdminState;
 use crate::second_graph::SecondGraphError;

@@ -80,6 +80,17 @@ impl PreviewGuard<'_> {
         live: &Engine,
         options: &GraphOptions,
     ) -> Result<(&SecondGraph, InputsSnapshot, usize), SecondGraphError> {
+        let (graph, inputs, copied) = self.prepare(live, options)?;
+        graph.engine.flush();
+        Ok((graph, inputs, copied))
+    }
+
+    /// The same, without waiting until the graph has processed the inputs.
+    pub(crate) fn prepare(
+        &mut self,
+        live: &Engine,
+        options: &GraphOptions,
+    ) -> Result<(&SecondGraph, InputsSnapshot, usize), SecondGraphError> {
         self.0.used = Some(Instant::now());
         let inputs = live.inputs().ok_or(SecondGraphError::Stopped)?;
         if self.0.graph.is_none() {
@@ -88,7 +99,6 @@ impl PreviewGuard<'_> {
         }
         let Some(graph) = &self.0.graph else { return Err(SecondGraphError::Stopped) };
         let copied = graph.copy(&inputs)?;
-        graph.engine.flush();
         Ok((graph, inputs, copied))
     }
 }

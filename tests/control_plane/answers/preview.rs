@@ -108,6 +108,35 @@ async fn preview_equals_what_the_change_does() {
     assert_eq!(removed["change"], "removed", "{removed}");
 }
 
+/// Number of threads of the server with this name.
+fn threads(mesh: &AnswersFixture, name: &str) -> usize {
+    let tasks = format!("/proc/{}/task", mesh.server.pid().expect("a process"));
+    let tasks = std::fs::read_dir(tasks).expect("threads").filter_map(Result::ok);
+    tasks.filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_of_the_console_prepares_the_preview_that_follows() {
+    let mesh = AnswersFixture::start().await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: extra, namespace: shop}\n\
+                   spec: {clusterIP: 10.0.0.77, ports: [{name: http, port: 80}]}\n";
+    let path = file(&directory, service);
+    let (status, _) = mesh.server.get("/console/preview").await.expect("an answer");
+    assert_eq!(status, 200);
+    // The page does not wait for the copy.
+    let second_graph = async {
+        while threads(&mesh, "sluice-dataflow") < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), second_graph).await.expect("a second graph");
+    let answer = mesh.answer(&["preview", "-f", &path]).await;
+    assert_eq!(answer["objects"][0]["change"], "created", "{answer}");
+    let copied = answer["cost"]["copiedInputs"].as_u64();
+    assert_eq!(copied, Some(0), "the page has copied all inputs");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_that_narrows_what_a_proxy_sees_removes_its_clusters() {
     let mesh = AnswersFixture::start().await;
