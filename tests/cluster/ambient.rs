@@ -99,9 +99,6 @@ async fn ambient_mesh_with_a_waypoint() -> Result<()> {
     let mut node = TestNode::new(&cluster, &[SYSTEM, SERVERS], &mut mesh.pods, 5, programs).await?;
     let discovery = node.serve((SYSTEM, "istiod"), 15012, (host, 15012).into()).await?;
     mesh.pods.add_name("istiod.istio-system.svc", host)?;
-    let failures = async |ztunnels: &[&Ztunnel]| -> String {
-        ztunnels.iter().flat_map(|ztunnel| ztunnel.failures()).collect::<Vec<_>>().join("\n")
-    };
     node.during(async {
         let chart = manifest(CHART).display().to_string();
         let install = ["install", "istiod", &chart, "--namespace", SYSTEM, "--wait", "--timeout", "2m"];
@@ -114,8 +111,8 @@ async fn ambient_mesh_with_a_waypoint() -> Result<()> {
         let ambient =
             Ambient { cluster: &cluster, mesh: &mesh, node: &node, of_clients: &of_clients, of_servers: &of_servers };
         let outcome = ambient.run().await;
-        let failures = failures(&[&of_clients, &of_servers]).await;
-        outcome.with_context(|| format!("failed connections of the node proxies:\n{failures}"))
+        let failures = [of_clients.failures(), of_servers.failures()];
+        outcome.with_context(|| format!("failed connections of the node proxies: {failures:#?}"))
     })
     .await
 }

@@ -85,7 +85,7 @@ struct Shared {
     /// Connections for tunnels by identity of the client, address and identity of the server.
     connections: Mutex<BTreeMap<(String, SocketAddr, String), TunnelConnection>>,
     accepted: Mutex<Vec<Accepted>>,
-    failures: Mutex<Vec<String>>,
+    failures: Mutex<BTreeMap<String, usize>>,
 }
 
 /// A pod of the node.
@@ -183,8 +183,8 @@ impl Ztunnel {
         self.shared.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why connections have failed so far.
-    pub(crate) fn failures(&self) -> Vec<String> {
+    /// Why connections have failed so far, and how often.
+    pub(crate) fn failures(&self) -> BTreeMap<String, usize> {
         self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -292,7 +292,8 @@ impl Shared {
     }
 
     fn failed(&self, what: &str, error: &anyhow::Error) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{what}: {error:#}"));
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        *failures.entry(format!("{what}: {error:#}")).or_default() += 1;
     }
 }
 
