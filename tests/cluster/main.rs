@@ -2,6 +2,7 @@
 //! the tests are skipped. Each test starts a control plane of its own, because it installs CRDs, restarts programs and
 //! writes to the namespace of the mesh's control plane. Most tests of `kube_suite` share one.
 
+mod ambient;
 mod charts;
 mod conformance;
 mod definitions;

@@ -5,6 +5,7 @@
 //! hosts. At the end, every Envoy must hold exactly the resources that it was sent, and must not have rejected any.
 
 mod authorization;
+mod backend_tls;
 mod certificates;
 mod compliance;
 mod custom;

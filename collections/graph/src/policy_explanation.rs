@@ -9,7 +9,7 @@ use sluice_envoy::listener_settings::{Collector, ListenerSettings};
 use sluice_envoy::security::{PolicyDecision, PolicyRequest, SecurityInputs, decide};
 use sluice_model::{
     Attachment, AuthorizationPolicy, Labels, MeshConfig, ObjectKey, PeerAuthentication, ProviderService,
-    RequestAuthentication, Text, Timestamp,
+    RequestAuthentication, ServiceSource, Text, Timestamp, WaypointTarget,
 };
 
 use crate::options::GraphOptions;
@@ -82,6 +82,26 @@ impl ExplainedWorkload<'_> {
         }
         of_root.extend(own);
         of_root
+    }
+
+    /// The policies that it applies, as a waypoint, to the traffic of a service, in the order of the filters of AuthorizationPolicies:
+    /// those of the root namespace, of its own, and of that of the service. `service` is the declaring object; without one, the
+    /// traffic is that of workloads.
+    #[must_use]
+    pub fn applied_as_waypoint<P: AttachedPolicy>(
+        &self,
+        mut policies: Vec<(ObjectKey, P)>,
+        service: Option<(ServiceSource, &ObjectKey)>,
+    ) -> Vec<(ObjectKey, P)> {
+        let root_namespace = &self.mesh.root_namespace;
+        let target = WaypointTarget { namespace: self.namespace, labels: self.labels, root_namespace, service };
+        let namespaces = target.namespaces_root_first();
+        let place = |key: &ObjectKey| namespaces.iter().position(|namespace| *key.namespace == **namespace);
+        policies.retain(|(key, policy)| place(key).is_some() && policy.attachment().is_for_waypoint(key, &target));
+        policies.sort_by(|(a, of_a), (b, of_b)| {
+            (place(a), of_a.created(), &a.name).cmp(&(place(b), of_b.created(), &b.name))
+        });
+        policies
     }
 
     /// Mutual TLS that it requires, and the policies that decide about it.

@@ -87,6 +87,20 @@ fn service_is_sent_with_its_workloads_by_name_and_by_address() {
 }
 
 #[test]
+fn address_that_was_absent_is_sent_with_the_workloads_of_its_service() {
+    let mesh = SessionFixture::new();
+    set_workload(&mesh, "web-1", [10, 1, 0, 1], "far", &[]);
+    mesh.commit();
+    let mut client = subscribed_client(&mesh, &["/10.9.0.1"]);
+    assert_eq!(client.settled(), ["WDS -/10.9.0.1"]);
+    // A Service selects pods that exist: all change in one epoch.
+    set_service(&mesh, WEB, [10, 9, 0, 1]);
+    set_workload(&mesh, "web-1", [10, 1, 0, 1], "far", &[WEB]);
+    mesh.commit();
+    assert_eq!(client.settled(), [format!("WDS +{WEB} +web-1")]);
+}
+
+#[test]
 fn workloads_of_the_own_node_are_sent_unrequested() {
     let mesh = shop();
     set_workload(&mesh, "near-1", [10, 1, 0, 5], NODE, &[]);

@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod cluster;
 pub mod fault_proxy;
 pub mod handshake;
+pub mod hbone;
 pub mod kube_api;
 pub mod node;
 pub mod parity;

@@ -215,7 +215,9 @@ fn user_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: 
     };
     let unverified = tls.insecure_skip_verify == Some(true);
     let mut common = common_context();
-    if !tls.credential_name.is_empty() {
+    if tls.credential_name == *INVALID_CREDENTIAL {
+        common.validation_context_type = Some(never_verified());
+    } else if !tls.credential_name.is_empty() {
         let socket = inputs.profile.credential_socket;
         if mutual {
             common.tls_certificate_sds_secret_configs.push(credential(&tls.credential_name, socket));
@@ -293,6 +295,16 @@ fn verified_by(roots: SdsSecretConfig, names: &[Text], crl: &str) -> ValidationC
         default_validation_context: Some(context),
         validation_context_sds_secret_config: Some(roots),
         ..CombinedCertificateValidationContext::default()
+    })
+}
+
+/// Accepts no certificate. The reference names a Secret that does not exist instead. Envoy waits 15 s for it, and until then a cluster that had
+/// no TLS before sends in plaintext.
+fn never_verified() -> ValidationContextType {
+    const SHA256_HEX_DIGITS: usize = 64;
+    ValidationContextType::ValidationContext(CertificateValidationContext {
+        verify_certificate_hash: vec!["0".repeat(SHA256_HEX_DIGITS)],
+        ..CertificateValidationContext::default()
     })
 }
 

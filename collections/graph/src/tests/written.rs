@@ -314,6 +314,10 @@ status: {{addresses: [{{type: IPAddress, value: 10.0.0.9}}]}}
     let bound = "istio.io/WaypointBound True WaypointAccepted: Successfully attached to waypoint shop/wp";
     let not_ready = "istio.io/WaypointBound False WaypointIsNotReady: waypoint \"shop/wp\" is not ready";
     assert_eq!(cart(&mesh), some(not_ready));
+    // An empty name is not that of a waypoint.
+    mesh.apply(&service(&labels(&uses("''")), ""));
+    assert_eq!(cart(&mesh), some(&not_ready.replace("shop/wp", "shop/")));
+    mesh.apply(&service(&labels(&uses("wp")), ""));
     mesh.apply(&waypoint("wp", "service"));
     assert_eq!(cart(&mesh), some(bound));
     // The status that is written changes no resource.

@@ -1,5 +1,7 @@
 //! `authorization`: how the policies of a workload decide about a request (I08, P14, P16).
 
+mod waypoints;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -18,6 +20,7 @@ use super::mesh_facts::MeshFacts;
 use super::objects::ObjectVersion;
 use crate::AdminState;
 use crate::answer::Parameters;
+use waypoints::{WaypointDecision, through_waypoints};
 
 /// A request to a pod, as it is described on the command line. Absent parts are empty.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +129,10 @@ pub(crate) struct AuthorizationAnswer {
     mutual_tls: MutualTls,
     /// Number of policies that apply to the pod.
     policies: usize,
+    /// Decisions about the same request to the services of the pod that have a waypoint, and to a pod that has one. With a host, only
+    /// those of this service, which is then the decision of the answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waypoints: Vec<WaypointDecision>,
     notes: Vec<String>,
 }
 
@@ -173,29 +180,40 @@ pub(crate) fn authorization(
     let port = port(&facts, &found, question.port)?;
     let policies = applied_authorization(&facts, &found.pod.namespace, found.labels());
     let mut notes = Vec::new();
-    let mut request = request(&facts, &found, question, port, &mut notes);
+    let sent = request(&facts, &found, question, port);
+    let mut request = sent.clone();
+    if found.is_ambient() && request.http.take().is_some() {
+        notes.push("ztunnel enforces the policies of the pod: HTTP attributes are not known to it".to_owned());
+    }
     let peers = peer_description(&facts, &found.pod.namespace, found.labels());
     let mode = port.and_then(|port| peers.ports.get(&u32::from(port)).copied()).unwrap_or(peers.mode);
     if mode == DISABLE && !found.is_ambient() && request.principal.take().is_some() {
         notes.push("the port does not accept mutual TLS: the proxy does not see the identity of the client".to_owned());
     }
     let mutual_tls = MutualTls { mode, source: peers.source };
-    let collectors = collectors(&facts);
     let workload = ExplainedWorkload {
         namespace: &found.pod.namespace,
         labels: found.labels(),
         mesh: &facts.mesh,
         options: &state.graph,
     };
-    let decision = workload.decide(&policies, collectors, &request);
+    let decide = |request: &PolicyRequest| workload.decide(&policies, collectors(&facts), request);
+    let decision = decide(&request);
     let matched: Vec<RuleAnswer> = decision.matched.iter().map(|rule| rule_answer(&facts, &policies, rule)).collect();
     let decided_by = decision.decided_by.and_then(|at| matched.get(at).cloned());
+    let waypoints = through_waypoints(&facts, &found, question, &sent, &decide);
+    let of_host = waypoints.first().filter(|_| sent.http.as_ref().is_some_and(|http| http.host.is_some()));
     let is_refused = mode == STRICT && request.principal.is_none();
     let (decision_text, reason) = if is_refused {
         let reason = "the port accepts mutual TLS only, and the client has no identity: the connection is refused";
         (Decision::Deny, reason.to_owned())
     } else {
         (outcome(decision.effect), reason(&decision, decided_by.as_ref()))
+    };
+    let decided_by = decided_by.filter(|_| !is_refused);
+    let (decision_text, reason, decided_by) = match of_host {
+        Some(path) => (path.decision, path.reason.clone(), path.decided_by.clone()),
+        None => (decision_text, reason, decided_by),
     };
     Ok(AuthorizationAnswer {
         epoch: facts.epoch(),
@@ -204,12 +222,13 @@ pub(crate) fn authorization(
         principal: request.principal.clone(),
         decision: decision_text,
         reason,
-        decided_by: decided_by.filter(|_| !is_refused),
+        decided_by,
         matched,
         providers: decision.providers,
         depends_on: decision.depends_on,
         mutual_tls,
         policies: policies.len(),
+        waypoints,
         notes,
     })
 }
@@ -245,12 +264,12 @@ fn port(facts: &MeshFacts<'_>, found: &DescribedPod, asked: Option<u16>) -> Resu
     }
 }
 
+/// The request as the client sends it.
 fn request(
     facts: &MeshFacts<'_>,
     found: &DescribedPod,
     question: &AuthorizationQuestion,
     port: Option<u16>,
-    notes: &mut Vec<String>,
 ) -> PolicyRequest {
     let principal = match (question.principal.as_str(), question.source_namespace.as_str()) {
         ("", "") => None,
@@ -262,15 +281,8 @@ fn request(
             Some(format!("{SPIFFE_SCHEME}{}", principal.strip_prefix(SPIFFE_SCHEME).unwrap_or(principal)))
         }
     };
-    let mut http = question.http.clone();
-    if found.is_ambient() && http.take().is_some() {
-        notes.push(
-            "ztunnel enforces the policies of the pod: HTTP attributes are not known to it, and a waypoint is not considered"
-                .to_owned(),
-        );
-    }
     PolicyRequest {
-        http,
+        http: question.http.clone(),
         principal,
         source_ip: question.source_ip,
         remote_ip: question.remote_ip.or(question.source_ip),

@@ -17,10 +17,11 @@ use super::AnswerError;
 use super::mesh_facts::MeshFacts;
 use super::objects::ObjectVersion;
 use crate::AdminState;
-pub(super) use pods::{DescribedPod, find_pod};
+pub(super) use pods::{DescribedPod, find_pod, selecting, waypoint_address};
 use policies::PeerDescription;
 pub(super) use policies::{DISABLE, STRICT, action_text, applied_authorization, peer_description};
 pub(super) use ports::target_port;
+pub(super) use services::{short_name, waypoint};
 
 /// What is described.
 #[derive(Clone, Debug)]
@@ -131,6 +132,6 @@ pub(crate) fn describe(state: &AdminState, question: &DescribeQuestion) -> Resul
 }
 
 /// The waypoint in the record of an ambient collection: `NAMESPACE/NAME`.
-fn waypoint_text(key: &sluice_model::ObjectKey) -> String {
+pub(super) fn waypoint_text(key: &sluice_model::ObjectKey) -> String {
     format!("{}/{}", key.namespace, key.name)
 }

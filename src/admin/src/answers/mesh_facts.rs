@@ -78,21 +78,24 @@ impl<'a> MeshFacts<'a> {
 
     /// The object that declares a service.
     pub(crate) fn declaring(&self, service: &Service) -> ObjectVersion {
-        match service.source {
-            ServiceSource::Kubernetes => {
-                let key = ObjectKey::new(service.cluster.clone(), service.namespace.clone(), service.name.clone());
-                self.object(Kind::Service, &key)
-            }
-            ServiceSource::ServiceEntry => {
-                let entries = self.all::<ServiceEntry>(Kind::ServiceEntry);
-                let declares = |(key, entry): &&(ObjectKey, ServiceEntry)| {
-                    key.namespace == service.namespace && entry.hosts.contains(&service.host)
-                };
-                let of_host = ObjectKey::new(service.cluster.clone(), service.namespace.clone(), service.name.clone());
-                let key = entries.iter().find(declares).map_or(of_host, |(key, _)| key.clone());
-                self.object(Kind::ServiceEntry, &key)
-            }
+        let kind = match service.source {
+            ServiceSource::Kubernetes => Kind::Service,
+            ServiceSource::ServiceEntry => Kind::ServiceEntry,
+        };
+        self.object(kind, &self.declaring_key(service))
+    }
+
+    /// The key of the object that declares a service.
+    pub(crate) fn declaring_key(&self, service: &Service) -> ObjectKey {
+        let of_host = ObjectKey::new(service.cluster.clone(), service.namespace.clone(), service.name.clone());
+        if service.source == ServiceSource::Kubernetes {
+            return of_host;
         }
+        let declares = |(key, entry): &&(ObjectKey, ServiceEntry)| {
+            key.namespace == service.namespace && entry.hosts.contains(&service.host)
+        };
+        let entries = self.all::<ServiceEntry>(Kind::ServiceEntry);
+        entries.iter().find(declares).map_or(of_host, |(key, _)| key.clone())
     }
 
     /// The host of a Kubernetes Service.

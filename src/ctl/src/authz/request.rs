@@ -93,6 +93,14 @@ fn lines(answer: &Value, out: &mut dyn Write) -> io::Result<()> {
     let source = if source.is_object() { object(source) } else { "default".to_owned() };
     let port = answer["port"].as_u64().map(|port| format!(" at port {port}")).unwrap_or_default();
     writeln!(out, "   Mutual TLS of {}{port}: {} ({source})", text(answer, "pod"), text(&answer["mutualTls"], "mode"))?;
+    for path in list(answer, "waypoints") {
+        let service = path["service"].as_str().map(|service| format!(" of {service}")).unwrap_or_default();
+        let (waypoint, decision) = (text(path, "waypoint"), text(path, "decision"));
+        writeln!(out, "   Through waypoint {waypoint}{service}: {decision}: {}", text(path, "reason"))?;
+        for rule in list(path, "matched") {
+            writeln!(out, "      {}: {}, {}", text(rule, "action"), object(rule), text(rule, "rule"))?;
+        }
+    }
     for note in list(answer, "notes").iter().filter_map(Value::as_str) {
         writeln!(out, "   Note: {note}")?;
     }

@@ -357,7 +357,8 @@ fn problem_of(waypoint: &ObjectKey, kind: WaypointProblemKind) -> WaypointProble
 fn waypoint_label(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> WaypointLabel {
     match labels.get(name) {
         None => WaypointLabel::Absent,
-        Some(value) if value.is_empty() || *value == *NONE => WaypointLabel::None,
+        // An empty name is that of a waypoint that is never ready. For the second waypoint it means none.
+        Some(value) if *value == *NONE || (value.is_empty() && name == CANARY) => WaypointLabel::None,
         Some(value) => {
             let namespace: &Text = labels.get(namespace).unwrap_or(&key.namespace);
             WaypointLabel::Named(ObjectKey::new(key.cluster.clone(), namespace.clone(), value.clone()))

@@ -135,13 +135,13 @@ pub(super) fn describe(facts: &MeshFacts<'_>, found: &DescribedPod) -> PodDescri
         authorization_policies: policies::authorization(facts, namespace, labels),
         request_authentications: policies::tokens(facts, namespace, labels),
         sidecar: sidecar.map(|key| facts.object(Kind::Sidecar, &key)),
-        waypoint: waypoint(facts, key),
+        waypoint: waypoint_address(facts, key),
         extensions: policies::extensions(facts, namespace, labels),
     }
 }
 
 /// The services that select a pod: Kubernetes Services, and ServiceEntries with a selector.
-fn selecting(facts: &MeshFacts<'_>, pod: &Pod) -> Vec<Service> {
+pub(crate) fn selecting(facts: &MeshFacts<'_>, pod: &Pod) -> Vec<Service> {
     let services = facts.snapshot.iter(&facts.state.handles.services).map(|(_, service)| service);
     let selects = |service: &&Service| {
         service.namespace == pod.namespace
@@ -153,7 +153,7 @@ fn selecting(facts: &MeshFacts<'_>, pod: &Pod) -> Vec<Service> {
 }
 
 /// The waypoint through which a pod is reached, in ambient mode: `NAMESPACE/HOST`, or its address.
-fn waypoint(facts: &MeshFacts<'_>, key: &ObjectKey) -> Option<String> {
+pub(crate) fn waypoint_address(facts: &MeshFacts<'_>, key: &ObjectKey) -> Option<String> {
     let workload = workload_of_pod(facts.state, &facts.snapshot, key)?;
     let host = &workload["waypoint"]["hostname"];
     let text = |field: &str| host[field].as_str();

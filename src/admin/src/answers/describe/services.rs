@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluice_graph::host_candidates;
-use sluice_model::{AmbientService, Labels, Pod, Service, ServiceSource, Text, match_labels};
+use sluice_model::{AmbientService, Labels, ObjectKey, Pod, Service, ServiceSource, Text, match_labels};
 
 use super::{
     MeshFacts, ServiceAnswer, ServiceDescription, destination_rules, gateways, policies, ports, virtual_services,
@@ -66,11 +66,12 @@ pub(super) fn of_service(
         gateways: gateways::describe(facts, &virtual_services),
         destination_rule: rule,
         virtual_services,
-        waypoint: waypoint(facts, service),
+        waypoint: waypoint(facts, service).as_ref().map(waypoint_text),
     }
 }
 
-fn short_name(service: &Service) -> String {
+/// `NAME.NAMESPACE`, or the host of a ServiceEntry.
+pub(crate) fn short_name(service: &Service) -> String {
     match service.source {
         ServiceSource::Kubernetes => format!("{}.{}", service.name, service.namespace),
         ServiceSource::ServiceEntry => service.host.to_string(),
@@ -78,11 +79,11 @@ fn short_name(service: &Service) -> String {
 }
 
 /// The waypoint of a service, in ambient mode.
-fn waypoint(facts: &MeshFacts<'_>, service: &Service) -> Option<String> {
+pub(crate) fn waypoint(facts: &MeshFacts<'_>, service: &Service) -> Option<ObjectKey> {
     let dump = facts.state.engine.dump("ambient_services")?;
     let mut rows = dump.typed::<sluice_model::ServiceKey, AmbientService>();
     let (_, found) = rows.find(|(key, _)| **key == service.key())?;
-    found.waypoints.waypoint.as_ref().map(waypoint_text)
+    found.waypoints.waypoint.clone()
 }
 
 fn warnings(service: &Service, pods: &[&Pod]) -> Vec<String> {

@@ -29,7 +29,9 @@ impl Subscription {
             let changed = view.changed_since(sent);
             let changed =
                 changed.iter().filter(|name| !self.names.contains(name) && self.is_subscribed_by_alias(view, name));
-            added.extend(changed.cloned());
+            // A service and its workloads may have been added at once.
+            added.extend(changed.flat_map(|name| view.known_as(name)));
+            added.retain(|name| !self.names.contains(name));
         }
         added.extend(resolved.iter().filter(|name| !self.names.contains(name)).cloned());
         if !first {

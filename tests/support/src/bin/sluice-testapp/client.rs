@@ -12,13 +12,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use sluice_testkit::hbone::root_store;
 use sluice_testkit::pods::app::{AppProtocol, AppReply, AppRequest, AppResponse, Tls};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::tunnel;
 
@@ -97,15 +98,6 @@ fn config(tls: &Tls) -> Result<ClientConfig> {
     };
     config.alpn_protocols = tls.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
-}
-
-/// The roots of a PEM text.
-pub(crate) fn root_store(pem: &str) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem)? {
-        roots.add(certificate).context("add a root")?;
-    }
-    Ok(roots)
 }
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

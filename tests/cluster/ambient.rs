@@ -1,0 +1,386 @@
+//! Ambient mode with real parts: the control plane as its chart installs it, a waypoint that it deploys and that runs as a real Envoy,
+//! and node proxies with the protocols of ztunnel, which is not published as a package.
+//!
+//! ```text
+//! node machine-r-a: client, stranger, outsider ── tunnels ── waypoint ── tunnels ── node machine-r-b: tea, vault, mirror
+//! ```
+
+mod addresses;
+mod policy;
+mod ztunnel;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sluice_testkit::cluster::Cluster;
+use sluice_testkit::node::TestNode;
+use sluice_testkit::pods::app::{AppReply, AppRequest};
+use sluice_testkit::pods::cluster_mesh::ClusterMesh;
+use sluice_testkit::pods::envoy;
+use sluice_testkit::pods::load::{Stream, under_load};
+use sluice_testkit::pods::network::pods_are_permitted;
+use sluice_testkit::pods::workload::{PodRole, Workload};
+use ztunnel::{Accepted, Discovery, Ztunnel};
+
+use crate::fixture::{ALL, CHART, SYSTEM, manifest, programs, until};
+use crate::upgrade::{helm, images};
+
+/// The namespace of clients.
+const CLIENTS: &str = "shop";
+/// The namespace of servers, and of their waypoint.
+const SERVERS: &str = "bank";
+const WAYPOINT: &str = "waypoint";
+const CLIENT_ID: &str = "spiffe://cluster.local/ns/shop/sa/client";
+const WAYPOINT_ID: &str = "spiffe://cluster.local/ns/bank/sa/waypoint";
+/// The applications of tea.
+const TEA: [&str; 2] = ["tea v1", "tea v2"];
+/// Requests that have to be answered in the same way.
+const REPEATED: usize = 5;
+/// Time for which requests are sent after the first waypoint has ended.
+const OBSERVED: Duration = Duration::from_secs(1);
+
+/// The cluster, its pods and its node proxies.
+struct Ambient<'a> {
+    cluster: &'a Cluster,
+    mesh: &'a ClusterMesh<'a>,
+    node: &'a TestNode<'a>,
+    /// The node proxy of clients requests addresses when it needs them, that of servers has all.
+    of_clients: &'a Ztunnel,
+    of_servers: &'a Ztunnel,
+}
+
+fn workloads() -> Vec<Workload> {
+    let client = |name| Workload::new(name, name, PodRole::NoProxy).namespace(CLIENTS).zone("r", "a");
+    let server = |name, app| Workload::new(name, app, PodRole::NoProxy).namespace(SERVERS).zone("r", "b");
+    vec![
+        client("client"),
+        client("stranger"),
+        client("outsider"),
+        server("tea-v1", "tea"),
+        server("tea-v2", "tea").version("v2"),
+        server("vault", "vault"),
+        server("mirror", "mirror"),
+    ]
+}
+
+/// A Service of servers, with labels.
+fn service(name: &str, selector: Value, labels: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": SERVERS, "labels": labels},
+        "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    })
+}
+
+/// An object of servers.
+fn object(api_version: &str, kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": SERVERS}, "spec": spec})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ambient_mesh_with_a_waypoint() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&programs).await?;
+    cluster.install_crds("istio.yaml", ALL).await?;
+    cluster.install_crds("gateway-api.yaml", ALL).await?;
+    cluster.create_namespace(SYSTEM, json!({})).await?;
+    for namespace in [CLIENTS, SERVERS] {
+        cluster.create_namespace(namespace, json!({"istio.io/dataplane-mode": "ambient"})).await?;
+    }
+    let mut mesh = ClusterMesh::new(&cluster)?;
+    let host = mesh.pods.host_ip();
+    let programs = images(&mesh.pods)?;
+    // The image has Envoy at the default path.
+    let envoy = format!("meshConfig.defaultConfig.binaryPath={}", mesh.pods.linked_path(&envoy::binary()?)?.display());
+    let mut node = TestNode::new(&cluster, &[SYSTEM, SERVERS], &mut mesh.pods, 5, programs).await?;
+    let discovery = node.serve((SYSTEM, "istiod"), 15012, (host, 15012).into()).await?;
+    mesh.pods.add_name("istiod.istio-system.svc", host)?;
+    node.during(async {
+        let chart = manifest(CHART).display().to_string();
+        let install = ["install", "istiod", &chart, "--namespace", SYSTEM, "--wait", "--timeout", "2m"];
+        let values = ["--set", "profile=ambient", "--set", "autoscaleEnabled=false", "--set", &envoy];
+        helm(&cluster, &[&install[..], &values].concat()).await?;
+        cluster.apply(&waypoint()).await?;
+        mesh.deploy(&workloads(), discovery).await?;
+        let of_clients = Ztunnel::start(&cluster, "machine-r-a", Discovery::OnDemand, discovery).await?;
+        let of_servers = Ztunnel::start(&cluster, "machine-r-b", Discovery::All, discovery).await?;
+        let ambient =
+            Ambient { cluster: &cluster, mesh: &mesh, node: &node, of_clients: &of_clients, of_servers: &of_servers };
+        let outcome = ambient.run().await;
+        let failures = [of_clients.failures(), of_servers.failures()];
+        outcome.with_context(|| format!("failed connections of the node proxies: {failures:#?}"))
+    })
+    .await
+}
+
+/// The Gateway of the waypoint.
+fn waypoint() -> Value {
+    let listener = json!({"name": "mesh", "port": 15008, "protocol": "HBONE"});
+    object(
+        "gateway.networking.k8s.io/v1",
+        "Gateway",
+        WAYPOINT,
+        json!({"gatewayClassName": "istio-waypoint", "listeners": [listener]}),
+    )
+}
+
+impl Ambient<'_> {
+    async fn run(&self) -> Result<()> {
+        self.enrolment().await.context("enrolment")?;
+        self.policies_of_connections().await.context("policies of connections")?;
+        let address = self.waypoint_is_deployed().await.context("deployment of the waypoint")?;
+        self.policies_of_requests().await.context("policies of requests")?;
+        self.routes().await.context("routes")?;
+        self.mirrors_and_faults().await.context("mirrors and faults")?;
+        self.telemetry(address).await.context("telemetry")?;
+        self.replacement().await.context("replacement of the waypoint")
+    }
+
+    fn ip(&self, pod: &str) -> IpAddr {
+        self.mesh.pods.pod(pod).net.ip.into()
+    }
+
+    /// A request to the application of a pod, without a Service.
+    fn to_pod(&self, pod: &str) -> AppRequest {
+        AppRequest::get(SocketAddr::new(self.ip(pod), 8080), pod)
+    }
+
+    async fn to_service(&self, name: &str) -> Result<AppRequest> {
+        self.mesh.get(SERVERS, name).await
+    }
+
+    /// Sends a request until one of these answers, then repeats it: all have to be answered in this way.
+    async fn answers(&self, from: &str, request: &AppRequest, expected: &[&str]) -> Result<()> {
+        let pod = self.mesh.pods.pod(from);
+        let mut last = String::new();
+        let is_expected = async |last: &mut String| -> Result<bool> {
+            *last = pod.call(request.clone()).await?.responder();
+            Ok(expected.contains(&last.as_str()))
+        };
+        let what = || format!("{}: expected {expected:?}", request.describe(from));
+        let waited = until(&what(), async || is_expected(&mut last).await).await;
+        waited.with_context(|| format!("the last answer is {last:?}"))?;
+        for _ in 0..REPEATED {
+            ensure!(is_expected(&mut last).await?, "{}, once it has begun, but the answer is {last:?}", what());
+        }
+        Ok(())
+    }
+
+    /// Sends a request until no application answers, then repeats it.
+    async fn is_denied(&self, from: &str, request: &AppRequest) -> Result<()> {
+        let pod = self.mesh.pods.pod(from);
+        let is_denied = async || pod.call(request.clone()).await.map(|reply: AppReply| reply.outcome.is_err());
+        until(&format!("{}: expected no answer", request.describe(from)), is_denied).await?;
+        for _ in 0..REPEATED {
+            ensure!(is_denied().await?, "{} is answered", request.describe(from));
+        }
+        Ok(())
+    }
+
+    /// Whether the node proxy of servers has permitted a connection of a client to a pod.
+    fn has_accepted(&self, client: Option<&str>, pod: &str) -> bool {
+        let to = SocketAddr::new(self.ip(pod), 8080);
+        let expected = Accepted { client: client.map(str::to_owned), to, is_permitted: true };
+        self.of_servers.accepted().contains(&expected)
+    }
+
+    /// Pods receive connections in plaintext until they are enrolled, and over mutual TLS from others that are enrolled.
+    async fn enrolment(&self) -> Result<()> {
+        let direct = service("direct", json!({"app": "tea"}), json!({}));
+        self.cluster.apply(&direct).await?;
+        self.answers("client", &self.to_pod("tea-v1"), &["tea v1"]).await?;
+        ensure!(self.of_servers.accepted().is_empty(), "no traffic is redirected yet");
+        for (name, pod) in self.mesh.pods.iter().filter(|(name, _)| *name != "outsider") {
+            let ztunnel = if pod.workload.namespace == CLIENTS { self.of_clients } else { self.of_servers };
+            ztunnel.enrol(pod).await.with_context(|| format!("enrol {name}"))?;
+            let annotations = json!({"metadata": {"annotations": {"ambient.istio.io/redirection": "enabled"}}});
+            self.cluster.patch("v1", "Pod", (pod.workload.namespace, name), &annotations).await?;
+        }
+        ensure!(self.of_clients.is_refused("spiffe://cluster.local/ns/bank/sa/vault").await, "a pod of another node");
+        self.answers("client", &self.to_service("direct").await?, &TEA).await?;
+        let from_client =
+            || TEA.len() == ["tea-v1", "tea-v2"].iter().filter(|pod| self.has_accepted(Some(CLIENT_ID), pod)).count();
+        until("both applications are called through tunnels", async || {
+            self.answers("client", &self.to_service("direct").await?, &TEA).await?;
+            Ok(from_client())
+        })
+        .await?;
+        // A pod that is not enrolled is accepted without an identity.
+        self.answers("outsider", &self.to_pod("tea-v1"), &["tea v1"]).await?;
+        ensure!(self.has_accepted(None, "tea-v1"), "plaintext is redirected, too");
+        Ok(())
+    }
+
+    /// Policies of the pods themselves, which node proxies enforce.
+    async fn policies_of_connections(&self) -> Result<()> {
+        self.cluster.apply(&service("vault", json!({"app": "vault"}), json!({}))).await?;
+        let (to_service, to_pod) = (self.to_service("vault").await?, self.to_pod("vault"));
+        for client in ["client", "stranger"] {
+            self.answers(client, &to_service, &["vault v1"]).await?;
+        }
+        self.answers("outsider", &to_pod, &["vault v1"]).await?;
+        let selector = json!({"matchLabels": {"app": "vault"}});
+        let api = "security.istio.io/v1";
+        let strict = json!({"selector": selector, "mtls": {"mode": "STRICT"}});
+        self.cluster.apply(&object(api, "PeerAuthentication", "vault", strict)).await?;
+        self.is_denied("outsider", &to_pod).await?;
+        self.answers("stranger", &to_service, &["vault v1"]).await?;
+        let source = json!({"source": {"principals": ["cluster.local/ns/shop/sa/client"]}});
+        let allow = json!({"selector": selector, "action": "ALLOW", "rules": [{"from": [source]}]});
+        self.cluster.apply(&object(api, "AuthorizationPolicy", "vault", allow)).await?;
+        self.is_denied("stranger", &to_service).await?;
+        self.answers("client", &to_service, &["vault v1"]).await?;
+        let source = json!({"source": {"namespaces": [CLIENTS]}});
+        let to = json!({"operation": {"ports": ["8080"]}});
+        let deny = json!({"selector": selector, "action": "DENY", "rules": [{"from": [source], "to": [to]}]});
+        self.cluster.apply(&object(api, "AuthorizationPolicy", "closed", deny)).await?;
+        self.is_denied("client", &to_service).await?;
+        for name in ["closed", "vault"] {
+            self.cluster.delete(api, "AuthorizationPolicy", SERVERS, name).await?;
+        }
+        for client in ["client", "stranger"] {
+            self.answers(client, &to_service, &["vault v1"]).await?;
+        }
+        Ok(())
+    }
+
+    /// The control plane deploys the waypoint. Returns its address.
+    async fn waypoint_is_deployed(&self) -> Result<IpAddr> {
+        let gateway = async || -> Result<Value> {
+            let gateway = self.cluster.get("gateway.networking.k8s.io/v1", "Gateway", SERVERS, WAYPOINT).await?;
+            Ok(gateway.unwrap_or_default()["status"].take())
+        };
+        until("the waypoint is programmed", async || {
+            let status = gateway().await?;
+            let mut conditions = status["conditions"].as_array().into_iter().flatten();
+            Ok(conditions.any(|it| it["type"] == "Programmed" && it["status"] == "True"))
+        })
+        .await
+        .with_context(|| "the status of the Gateway")?;
+        let address = || self.node.ready().into_iter().find(|(name, _)| name.starts_with(WAYPOINT)).map(|(_, ip)| ip);
+        until("the pod of the waypoint is ready", async || Ok(address().is_some())).await?;
+        let labels = json!({"istio.io/use-waypoint": WAYPOINT});
+        for name in ["guarded", "routed", "shaped", "steady"] {
+            self.cluster.apply(&service(name, json!({"app": "tea"}), labels.clone())).await?;
+        }
+        self.answers("client", &self.to_service("steady").await?, &TEA).await?;
+        until("the waypoint sends tunnels to the application", async || {
+            self.answers("client", &self.to_service("steady").await?, &TEA).await?;
+            Ok(self.has_accepted(Some(WAYPOINT_ID), "tea-v1") && self.has_accepted(Some(WAYPOINT_ID), "tea-v2"))
+        })
+        .await?;
+        address().context("the waypoint is ready")
+    }
+
+    /// Policies of a Service, which its waypoint enforces.
+    async fn policies_of_requests(&self) -> Result<()> {
+        let guarded = self.to_service("guarded").await?;
+        self.answers("stranger", &guarded, &TEA).await?;
+        let source = json!({"source": {"principals": ["cluster.local/ns/shop/sa/client"]}});
+        let to = json!({"operation": {"methods": ["GET"], "paths": ["/public*"]}});
+        let target = json!([{"group": "", "kind": "Service", "name": "guarded"}]);
+        let allow = json!({"targetRefs": target, "action": "ALLOW", "rules": [{"from": [source], "to": [to]}]});
+        self.cluster.apply(&object("security.istio.io/v1", "AuthorizationPolicy", "guarded", allow)).await?;
+        let public = guarded.clone().path("/public/menu");
+        self.answers("stranger", &public, &["status 403"]).await?;
+        self.answers("client", &public, &TEA).await?;
+        self.answers("client", &guarded.clone().path("/private"), &["status 403"]).await?;
+        self.answers("client", &public.method("POST"), &["status 403"]).await
+    }
+
+    async fn routes(&self) -> Result<()> {
+        for version in ["v1", "v2"] {
+            let selector = json!({"app": "tea", "version": version});
+            self.cluster.apply(&service(&format!("tea-{version}"), selector, json!({}))).await?;
+        }
+        let to = |name: &str| json!([{"name": name, "port": 80}]);
+        let header = json!([{"headers": [{"name": "x-version", "value": "v2"}]}]);
+        let spec = json!({
+            "parentRefs": [{"group": "", "kind": "Service", "name": "routed"}],
+            "rules": [{"matches": header, "backendRefs": to("tea-v2")}, {"backendRefs": to("tea-v1")}],
+        });
+        self.cluster.apply(&object("gateway.networking.k8s.io/v1", "HTTPRoute", "routed", spec)).await?;
+        let routed = self.to_service("routed").await?;
+        self.answers("client", &routed.clone().header("x-version", "v2"), &["tea v2"]).await?;
+        self.answers("client", &routed.header("x-version", "v1"), &["tea v1"]).await
+    }
+
+    async fn mirrors_and_faults(&self) -> Result<()> {
+        self.cluster.apply(&service("mirror", json!({"app": "mirror"}), json!({}))).await?;
+        let route = json!([{"destination": {"host": "shaped"}}]);
+        let spec = json!({"hosts": ["shaped"], "http": [
+            {
+                "match": [{"headers": {"x-fault": {"exact": "yes"}}}], "route": route,
+                "fault": {"abort": {"httpStatus": 418, "percentage": {"value": 100}}},
+            },
+            {"route": route, "mirror": {"host": "mirror"}},
+        ]});
+        self.cluster.apply(&object("networking.istio.io/v1", "VirtualService", "shaped", spec)).await?;
+        let shaped = self.to_service("shaped").await?;
+        self.answers("client", &shaped.clone().header("x-fault", "yes"), &["status 418"]).await?;
+        let mirrored = shaped.path("/mirrored");
+        self.answers("client", &mirrored, &TEA).await?;
+        let received = async || anyhow::Ok(self.mesh.pods.pod("mirror").received("/mirrored").await?.len());
+        until("each request is mirrored", async || Ok(received().await? > REPEATED)).await
+    }
+
+    /// The counter of requests of the waypoint, with the labels that it has as a reporter.
+    async fn telemetry(&self, waypoint: IpAddr) -> Result<()> {
+        let expected = [
+            ("reporter", "waypoint"),
+            ("source_principal", CLIENT_ID),
+            ("source_workload", "client"),
+            ("source_workload_namespace", CLIENTS),
+            ("destination_service", "routed.bank.svc.cluster.local"),
+            ("destination_service_namespace", SERVERS),
+            ("response_code", "200"),
+            ("request_protocol", "http"),
+        ];
+        let expected = expected.map(|(name, value)| format!("{name}=\"{value}\""));
+        let address = SocketAddr::new(waypoint, 15020);
+        let mut rows = String::new();
+        let counted = until("the waypoint counts requests", async || {
+            let (_, text) = sluice_testkit::server::get(address, "/stats/prometheus").await?;
+            let of_requests = |line: &&str| line.starts_with("istio_requests_total{");
+            rows = text.lines().filter(of_requests).collect::<Vec<_>>().join("\n");
+            let count = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+            let is_counted = |line: &str| expected.iter().all(|label| line.contains(label)) && count(line) > Some(0);
+            Ok(rows.lines().any(is_counted))
+        });
+        counted.await.with_context(|| format!("expected {expected:?} in\n{rows}"))?;
+        ensure!(rows.lines().all(|row| row.contains("reporter=\"waypoint\"")), "one reporter:\n{rows}");
+        Ok(())
+    }
+
+    /// Another pod of the waypoint replaces the first one while requests are sent.
+    async fn replacement(&self) -> Result<()> {
+        let before = self.node.ready();
+        let request = self.to_service("tea-v1").await?;
+        let labels = json!({"metadata": {"labels": {"istio.io/use-waypoint": WAYPOINT}}});
+        self.cluster.patch("v1", "Service", (SERVERS, "tea-v1"), &labels).await?;
+        self.answers("client", &request, &["tea v1"]).await?;
+        let streams =
+            ["client", "stranger"].map(|from| Stream::new(self.mesh.pods.shared(from), request.clone(), "tea v1"));
+        let restart = json!({"spec": {"template": {"metadata": {"annotations": {"restarted": "yes"}}}}});
+        let is_old = |name: &str| name.starts_with(WAYPOINT) && before.contains_key(name);
+        let change = async {
+            self.cluster.patch("apps/v1", "Deployment", (SERVERS, WAYPOINT), &restart).await?;
+            until("the first pod of the waypoint has ended", async || {
+                Ok(self.node.ended().iter().any(|pod| is_old(&pod.name)))
+            })
+            .await?;
+            tokio::time::sleep(OBSERVED).await;
+            Ok(())
+        };
+        let ((), requests) = under_load(&streams, change).await?;
+        eprintln!("{requests} requests while the waypoint was replaced");
+        let ready = self.node.ready();
+        let mut waypoints = ready.keys().filter(|name| name.starts_with(WAYPOINT));
+        ensure!(waypoints.any(|name| !is_old(name)), "another pod is ready: {ready:?}");
+        Ok(())
+    }
+}
