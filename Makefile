@@ -71,8 +71,8 @@ parity: build ## print the parity table; FAMILY=service CASE=01 select families 
 	$(CARGO) test --workspace --locked --test golden -- --nocapture
 
 .PHONY: images
-images: envoy ## lay out the images of sluiced and sluice-agent with Envoy in target/images, without a container engine (minutes)
-	$(CARGO) build --locked --release -p sluice -p sluicectl -p sluice-agent -p sluice-images --bins
+images: envoy ## lay out the images of sluiced, sluice-agent with Envoy and sluice-cni in target/images, without a container engine (minutes)
+	$(CARGO) build --locked --release -p sluice -p sluicectl -p sluice-agent -p sluice-cni -p sluice-images --bins
 	target/release/sluice-images
 
 # Directory of the bench results.

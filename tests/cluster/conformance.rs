@@ -74,8 +74,14 @@ const GATEWAY_FEATURES: [&str; 40] = [
 ];
 /// A host that the control plane accepts as the address of a Gateway: its Service exists.
 const USABLE_ADDRESS: &str = "infra-backend-v1.gateway-conformance-infra.svc.cluster.local";
-/// The extended features of sidecars that are supported. `MeshClusterIPMatching` is not, as with Istio.
-const MESH_FEATURES: [&str; 8] = [
+/// The extended features of sidecars that are supported. `MeshClusterIPMatching` is not, as with Istio. The profiles of the mesh do not
+/// count the features of routes.
+const MESH_FEATURES: [&str; 13] = [
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteParentRefPort",
+    "HTTPRouteResponseHeaderModification",
     "MeshConsumerRoute",
     "MeshHTTPRouteBackendRequestHeaderModification",
     "MeshHTTPRouteNamedRouteRule",

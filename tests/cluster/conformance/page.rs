@@ -13,7 +13,8 @@ const INTRODUCTION: &str = "\
 `make conformance` writes this page. It runs the conformance tests of the Gateway API (`sigs.k8s.io/gateway-api/conformance`) against
 `sluiced` of the chart with a real Kubernetes API server. The proxies of the Gateways are those that `sluiced` deploys, with Envoy. In
 the profiles of the mesh, `sluiced` injects sidecars, and the clients run inside the pods by `kubectl exec`. Core features are those of the
-profile; extended features are optional. Tests of features that are not supported are skipped and not counted.
+profile; extended features are optional. Tests of features that are not supported are skipped and not counted. Tests of the mesh that also
+need a feature of routes, such as `HTTPRouteResponseHeaderModification`, run and have to pass; the profiles do not count them.
 ";
 
 /// Writes the page about those of the reports that exist.

@@ -69,7 +69,7 @@ pub(super) fn derive_destination_rules<'s>(
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, DestinationRule> {
     let tls = derive_tls(objects, targets, tls_by_target, credentials);
-    let (traffic, external) = (derive_traffic(objects, targets), derive_external(objects, options));
+    let (traffic, external) = (derive_traffic(objects, targets), derive_external(objects, credentials, options));
     let all = tls.union("gateway_api/policies", &[traffic, external]);
     let by_target: Index<'s, TargetHost, TargetSettingKey, TargetSetting> =
         all.index("gateway_api/policies-by-target", |key, setting| [(key.target.clone(), setting.clone())]);
@@ -178,12 +178,7 @@ fn derive_tls<'s>(
         let (targets, by_target) = (deps.on(targets), deps.by(by_target));
         let credentials = CredentialLookup::on(deps, credentials);
         move |cx, key, policy: &BackendTlsPolicy| {
-            let mut client = client_tls(&policy.validation, &key.namespace);
-            if let Some(root) = roots_in_config_map(&policy.validation)
-                && !credentials.has_bundle(cx, &ObjectKey { name: root.clone(), ..key.clone() })
-            {
-                client.credential_name = INVALID_CREDENTIAL.into();
-            }
+            let client = verified_tls(cx, &credentials, key, &policy.validation);
             let mut rows = Vec::new();
             for (place, target) in policy.targets.iter().enumerate().filter(|_| !is_ignored(&policy.meta)) {
                 let Some(of) = target_of(key, target) else { continue };
@@ -239,21 +234,25 @@ fn derive_traffic<'s>(
 /// The settings of XBackends.
 fn derive_external<'s>(
     objects: &ObjectCollections<'s>,
+    credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, TargetSettingKey, TargetSetting> {
     let experimental = options.gateway_api.experimental;
-    objects.backends.flat_map("gateway_api/external-backends", move |key, backend: &Backend| {
-        let hostname = backend.hostname.as_ref().filter(|_| experimental);
-        let tls = backend.tls.as_ref().filter(|tls| tls.mode == BackendTlsMode::ServerOnly);
-        let rows = hostname.zip(tls).map(|(hostname, tls)| {
-            let mut client = client_tls(&tls.validation, &key.namespace);
-            if client.sni.is_empty() {
-                client.sni = hostname.clone();
-            }
-            let setting = TargetSetting { port: backend.port, tls: Some(client), ..setting_of(key, &backend.meta) };
-            for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &setting)
-        });
-        rows.unwrap_or_default()
+    objects.backends.derive_many("gateway_api/external-backends", |deps| {
+        let credentials = CredentialLookup::on(deps, credentials);
+        move |cx, key, backend: &Backend| {
+            let hostname = backend.hostname.as_ref().filter(|_| experimental);
+            let tls = backend.tls.as_ref().filter(|tls| tls.mode == BackendTlsMode::ServerOnly);
+            let rows = hostname.zip(tls).map(|(hostname, tls)| {
+                let mut client = verified_tls(cx, &credentials, key, &tls.validation);
+                if client.sni.is_empty() {
+                    client.sni = hostname.clone();
+                }
+                let setting = TargetSetting { port: backend.port, tls: Some(client), ..setting_of(key, &backend.meta) };
+                for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &setting)
+            });
+            rows.unwrap_or_default()
+        }
     })
 }
 
@@ -287,6 +286,22 @@ fn for_hosts(
 fn roots_in_config_map(validation: &BackendValidation) -> Option<&Text> {
     let root = validation.roots.first().filter(|_| validation.well_known_roots.is_none());
     root.filter(|root| root.kind.is("", "ConfigMap")).map(|root| &root.name)
+}
+
+/// TLS to a backend of an object, with roots that exist.
+fn verified_tls(
+    cx: &Context,
+    credentials: &CredentialLookup,
+    key: &ObjectKey,
+    validation: &BackendValidation,
+) -> ClientTls {
+    let mut client = client_tls(validation, &key.namespace);
+    if let Some(root) = roots_in_config_map(validation)
+        && !credentials.has_bundle(cx, &ObjectKey { name: root.clone(), ..key.clone() })
+    {
+        client.credential_name = INVALID_CREDENTIAL.into();
+    }
+    client
 }
 
 /// How the certificate of a backend is verified. With unusable root certificates every connection fails.
