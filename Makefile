@@ -56,7 +56,7 @@ conformance: cluster envoy build ## run the conformance tests of the Gateway API
 	@tests/cluster/build conformance
 	SLUICE_CLUSTER=$(CURDIR)/target/cluster SLUICE_CONFORMANCE_REPORT=$(CURDIR)/target/conformance.yaml \
 	  SLUICE_CONFORMANCE_PAGE=$(CURDIR)/$(if $(FLAGS),target,docs)/conformance.md SLUICE_CONFORMANCE_FLAGS="$(FLAGS)" \
-	  $(CARGO) test --workspace --locked --test cluster conformance_of_the_gateway_api -- --nocapture
+	  $(CARGO) test --workspace --locked --test cluster conform_to_the_gateway_api -- --nocapture --test-threads=1
 
 .PHONY: test-console
 test-console: browser build ## test the pages of the web console in headless Chromium
@@ -71,8 +71,8 @@ parity: build ## print the parity table; FAMILY=service CASE=01 select families 
 	$(CARGO) test --workspace --locked --test golden -- --nocapture
 
 .PHONY: images
-images: envoy ## lay out the images of sluiced and sluice-agent with Envoy in target/images, without a container engine (minutes)
-	$(CARGO) build --locked --release -p sluice -p sluicectl -p sluice-agent -p sluice-images --bins
+images: envoy ## lay out the images of sluiced, sluice-agent with Envoy and sluice-cni in target/images, without a container engine (minutes)
+	$(CARGO) build --locked --release -p sluice -p sluicectl -p sluice-agent -p sluice-cni -p sluice-images --bins
 	target/release/sluice-images
 
 # Directory of the bench results.

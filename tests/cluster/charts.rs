@@ -74,6 +74,8 @@ fn unknown_values_and_those_without_effect_are_refused_by_name() -> Result<()> {
         ),
         (CHART, "global.configCluster=true", "global.configCluster: this value has no effect without istiodRemote"),
         (CHART, "global.istioNamespace=mesh", "global.istioNamespace: mesh is not the namespace of the release"),
+        (CNI, "ambient.enable=true", "at '/ambient': additional properties 'enable' not allowed"),
+        (CNI, "chained=yes", "at '/chained': got string, want boolean"),
         (GATEWAY, "service.prots=x", "at '/service': additional properties 'prots' not allowed"),
         (GATEWAY, "service.ports=null", "service.ports: without networkGateway"),
         ("manifests/charts/base", "base.enableIstioConfigCRDs=true", "files/istio.yaml: the CRDs are missing"),

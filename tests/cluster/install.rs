@@ -471,3 +471,47 @@ async fn missing_rights_are_named_by_kind() -> Result<()> {
     refused.expect(1, &["403: "]);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cni_agent_is_installed_once_it_is_ready_and_removed() -> Result<()> {
+    const AGENT: (&str, &str) = ("kube-system", "istio-cni-node");
+    let Some(programs) = programs() else { return Ok(()) };
+    let cluster = Cluster::start(&programs).await?;
+    let sluicectl = Sluicectl::new(&cluster, &programs)?;
+    let only_cni =
+        ["profile=empty", "components.cni.namespace=kube-system", "values.cni.excludeNamespaces=[kube-system]"];
+    let only_cni: Vec<&str> = only_cni.iter().flat_map(|value| ["--set", value]).collect();
+    let with = |arguments: &[&'static str]| [arguments, &only_cni].concat();
+    let found = async || cluster.get("apps/v1", "DaemonSet", AGENT.0, AGENT.1).await;
+    // No controller of DaemonSets runs. One of two nodes has the agent, then both.
+    let report = async |available: i64| {
+        until("the DaemonSet exists", async || Ok(found().await?.is_some())).await?;
+        let status = json!({
+            "observedGeneration": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0, "desiredNumberScheduled": 2,
+            "numberReady": available, "updatedNumberScheduled": 2, "numberAvailable": available,
+        });
+        cluster.write_status("apps/v1", "DaemonSet", AGENT, status).await
+    };
+    let failing = sluicectl.with_file("install", &with(&["-y", "--readiness-timeout", "10s"]));
+    let (failed, _) = tokio::try_join!(failing, report(1))?;
+    failed.expect(
+        1,
+        &["DaemonSet kube-system/istio-cni-node: 1 of 2 pods are available", "the cluster is as it was before"],
+    );
+    until("nothing is left", async || Ok(found().await?.is_none())).await?;
+
+    let (installed, _) = tokio::try_join!(sluicectl.with_file("install", &with(&["-y"])), report(2))?;
+    installed.expect(0, &["+ DaemonSet kube-system/istio-cni-node", "CNI agent: ready"]);
+    sluicectl.with_file("verify-install", &only_cni).await?.expect(0, &[]);
+    let text = sluicectl.manifest(&only_cni).await?;
+    assert_eq!(existing(&cluster, &text).await?.len(), objects(&text)?.len());
+
+    let pruned = sluicectl.with_file("upgrade", &with(&["-y", "--set", "components.cni.enabled=false"])).await?;
+    pruned.expect(0, &["deleted DaemonSet kube-system/istio-cni-node", "deleted ClusterRole istio-cni"]);
+    assert_eq!(existing(&cluster, &text).await?.len(), 0);
+    let (installed, _) = tokio::try_join!(sluicectl.with_file("install", &with(&["-y"])), report(2))?;
+    installed.expect(0, &["CNI agent: ready"]);
+    sluicectl.uninstall(&["--revision", "default", "-y"]).await?.expect(0, &["removed revision default"]);
+    assert_eq!(existing(&cluster, &text).await?.len(), 0);
+    Ok(())
+}

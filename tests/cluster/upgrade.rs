@@ -10,7 +10,7 @@ use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::cluster::Cluster;
 use sluice_testkit::node::{Image, TestNode};
 use sluice_testkit::pods::load::{Stream, under_load};
-use sluice_testkit::pods::network::pods_are_permitted;
+use sluice_testkit::pods::network::{PROXY_UID, pods_are_permitted};
 use sluice_testkit::pods::pod_set::PodSet;
 use sluice_testkit::pods::workload::Workload;
 
@@ -24,7 +24,8 @@ const OBSERVED: Duration = Duration::from_secs(2);
 /// The programs of the images of the charts.
 pub(crate) fn images(pods: &PodSet) -> Result<Vec<Image>> {
     let program = |name, binary: &str, reads_cluster| {
-        anyhow::Ok(Image { name, program: pods.linked_path(&workspace_binary(binary)?)?, reads_cluster })
+        let program = pods.linked_path(&workspace_binary(binary)?)?;
+        anyhow::Ok(Image { name, program, reads_cluster, user: PROXY_UID, root: None })
     };
     Ok(vec![program("sluice:", "sluiced", true)?, program("/proxyv2:", "sluice-agent", false)?])
 }

@@ -17,9 +17,9 @@ A file is an IstioOperator (install.istio.io/v1alpha1), as for istioctl. Later f
 precedence. A field that has no effect here is refused with its path.
 
 First, the API server validates all objects, and what changes is printed. Then the components are
-applied in this order: CRDs and accounts, control plane, gateways. Each is awaited. Objects of an
-earlier installation that are no longer rendered are removed at the end. If anything fails, or after
-Ctrl-C, all objects are restored as they were. CRDs that were created stay.
+applied in this order: CRDs and accounts, control plane, CNI agent, gateways. Each is awaited.
+Objects of an earlier installation that are no longer rendered are removed at the end. If anything
+fails, or after Ctrl-C, all objects are restored as they were. CRDs that were created stay.
 
 Exit codes: 0 all is ready, or --dry-run has printed the changes; 1 it failed, and was undone;
 2 invalid command line, file or value.";
@@ -33,7 +33,7 @@ The command needs no cluster. Exit codes: 0 printed, 2 invalid command line, fil
 
 const UNINSTALL_EXAMPLES: &str = "\
 Examples:
-  sluicectl uninstall --revision canary        control plane and gateways of a revision
+  sluicectl uninstall --revision canary        control plane, CNI agent and gateways of a revision
   sluicectl uninstall --purge                  everything that sluicectl or istioctl installed
 
 CRDs stay, since all objects would disappear with them. So does what the control plane has written:
@@ -57,7 +57,7 @@ Exit codes: 0 no errors, 1 at least one error, 2 invalid command line, file or v
 /// Subcommands that install.
 #[derive(Debug, Subcommand)]
 pub(crate) enum InstallCommand {
-    /// Install the control plane and gateways, or change an installation.
+    /// Install the control plane, the CNI agent and gateways, or change an installation.
     #[command(after_help = EXAMPLES)]
     Install(InstallArgs),
     /// Change an installation. Fails if there is none.
@@ -109,7 +109,7 @@ pub(crate) struct SourceArgs {
         value_name = "NAMESPACE"
     )]
     pub(crate) namespace: Option<String>,
-    /// Directory with the charts base, sluice and gateway, such as target/manifests/charts. Without it, the embedded
+    /// Directory with the charts base, sluice, gateway and cni, such as target/manifests/charts. Without it, the embedded
     /// charts are used.
     #[arg(short = 'd', long, value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
@@ -124,6 +124,17 @@ pub(crate) struct ClusterArgs {
     /// Context of the kubeconfig. Without it, the current one is used.
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
+}
+
+/// Flags for a cluster, which commands have that need none.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct UnusedClusterArgs {
+    /// Accepted as by the other commands. No cluster is read.
+    #[arg(short = 'c', long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Accepted as by the other commands. No cluster is read.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
 }
 
 /// How changes are made.
@@ -154,7 +165,7 @@ pub(crate) struct InstallArgs {
 /// Flags of `uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct UninstallArgs {
-    /// Remove the control plane and the gateways of this revision.
+    /// Remove the control plane, the CNI agent and the gateways of this revision.
     #[arg(short, long, required_unless_present = "purge", conflicts_with = "purge")]
     pub(crate) revision: Option<String>,
     /// Remove all revisions and the base.

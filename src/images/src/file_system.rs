@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::libraries::shared_libraries;
 
-/// User and group of the process: those of Istio's images.
+/// User and group of the processes of most images: those of Istio's images.
 pub const OWNER: u64 = 1337;
 
 /// CA certificates of the machine that builds the image.

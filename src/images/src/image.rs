@@ -1,6 +1,6 @@
 //! The images of Sluice.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub struct Image {
     pub entrypoint: &'static str,
     /// Its default arguments.
     pub arguments: Vec<&'static str>,
+    /// User and group of the process.
+    pub user: u64,
     /// TCP ports it listens on.
     pub ports: Vec<u16>,
 }
@@ -51,6 +53,7 @@ pub fn control_plane(binaries: &Path) -> Result<Image> {
         layers: vec![("base", base), ("sluiced", program)],
         entrypoint: "/usr/local/bin/sluiced",
         arguments: vec!["discovery"],
+        user: OWNER,
         ports: vec![8080, 15010, 15012, 15014, 15017],
     })
 }
@@ -80,8 +83,45 @@ pub fn proxy(binaries: &Path, envoy: &Path) -> Result<Image> {
         layers: vec![("base", base), ("envoy", proxy), ("sluice-agent", program)],
         entrypoint: "/usr/local/bin/sluice-agent",
         arguments: vec!["proxy", "sidecar"],
+        user: OWNER,
         ports: vec![15020, 15021, 15090],
     })
+}
+
+/// The image of `sluice-cni` with the programs that it runs, `nft` and `ip`, which are found on the search path of this machine.
+///
+/// # Errors
+/// A binary does not exist, or a library that it needs.
+pub fn cni(binaries: &Path) -> Result<Image> {
+    let agent = binaries.join("sluice-cni");
+    let tools = ["nft", "ip"].map(|name| (name, on_search_path(name)));
+    let mut base = FileSystem::base()?;
+    base.libraries_of(&agent)?;
+    let mut networking = FileSystem::default();
+    for (name, tool) in tools {
+        let tool = tool.with_context(|| format!("{name} is not installed: install nftables and iproute2"))?;
+        base.libraries_of(&tool)?;
+        networking.executable(Path::new("usr/local/bin").join(name), &tool);
+    }
+    let mut program = FileSystem::default();
+    program.executable("usr/local/bin/sluice-cni", &agent);
+    Ok(Image {
+        name: format!("sluice-cni:{}", env!("CARGO_PKG_VERSION")),
+        description: "The CNI agent of Sluice: sluice-cni, nft and ip",
+        layers: vec![("base", base), ("networking", networking), ("sluice-cni", program)],
+        entrypoint: "/usr/local/bin/sluice-cni",
+        arguments: Vec::new(),
+        // It enters the network namespaces of pods.
+        user: 0,
+        ports: vec![8000, 15014],
+    })
+}
+
+/// A program of this machine. Those of administrators may not be on the search path of the user.
+fn on_search_path(name: &str) -> Option<PathBuf> {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&own).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.map(|directory| directory.join(name)).find(|file| file.is_file())?.canonicalize().ok()
 }
 
 impl Image {
@@ -135,7 +175,7 @@ impl Image {
         let mut config = platform()?;
         config["created"] = CREATED.into();
         config["config"] = json!({
-            "User": format!("{OWNER}:{OWNER}"),
+            "User": format!("{0}:{0}", self.user),
             "WorkingDir": "/",
             "Env": ["PATH=/usr/local/bin", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"],
             "Entrypoint": [self.entrypoint],

@@ -13,5 +13,5 @@ mod libraries;
 
 pub use archive::write_archive;
 pub use file_system::{FileSystem, OWNER};
-pub use image::{Image, control_plane, proxy};
+pub use image::{Image, cni, control_plane, proxy};
 pub use layout::Digest;

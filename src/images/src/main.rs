@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use sluice_images::{Image, control_plane, proxy, write_archive};
+use sluice_images::{Image, cni, control_plane, proxy, write_archive};
 
-/// Lay out the images sluiced and sluice-agent from binaries: each as an OCI image layout (a directory) and as a tar archive.
+/// Lay out the images sluiced, sluice-agent and sluice-cni from binaries: each as an OCI image layout (a directory) and as a tar archive.
 #[derive(Debug, Parser)]
 #[command(name = "sluice-images", version)]
 struct Arguments {
-    /// Directory of sluiced, sluicectl and sluice-agent.
+    /// Directory of sluiced, sluicectl, sluice-agent and sluice-cni.
     #[arg(long, value_name = "DIR", default_value = "target/release")]
     binaries: PathBuf,
     /// The Envoy of the image sluice-agent, as `make envoy` installs it.
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     std::fs::create_dir_all(&arguments.out).with_context(|| format!("create {}", arguments.out.display()))?;
-    let images: [Image; 2] = [control_plane(&arguments.binaries)?, proxy(&arguments.binaries, &arguments.envoy)?];
+    let binaries = &arguments.binaries;
+    let images: [Image; 3] = [control_plane(binaries)?, proxy(binaries, &arguments.envoy)?, cni(binaries)?];
     for image in &images {
         let title = image.name.split(':').next().unwrap_or(&image.name);
         let (layout, file) = (arguments.out.join(title), arguments.out.join(format!("{title}.tar")));

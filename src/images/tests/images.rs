@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sluice_images::{Digest, FileSystem, Image, OWNER, control_plane, proxy, write_archive};
+use sluice_images::{Digest, FileSystem, Image, OWNER, cni, control_plane, proxy, write_archive};
 use sluice_testkit::binary::workspace_binary;
 
 /// The directory of the workspace's binaries, or `None` with a message.
 fn binaries() -> Option<std::path::PathBuf> {
-    let found = ["sluiced", "sluicectl", "sluice-agent"].map(workspace_binary);
+    let found = ["sluiced", "sluicectl", "sluice-agent", "sluice-cni"].map(workspace_binary);
     for binary in &found {
         if let Err(error) = binary {
             skip(&error.to_string());
@@ -190,6 +190,35 @@ fn agent_and_envoy_run_from_the_unpacked_image() {
 }
 
 #[test]
+fn cni_agent_and_its_tools_run_from_the_unpacked_image() {
+    let Some(binaries) = binaries() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let layout = directory.path().join("layout");
+    match cni(&binaries) {
+        Ok(image) => image.write(&layout).expect("written"),
+        Err(error) if error.to_string().contains("is not installed") => return skip(&error.to_string()),
+        Err(error) => panic!("{error:#}"),
+    };
+    let root = directory.path().join("root");
+    std::fs::create_dir(&root).expect("created");
+    let config = unpack(&layout, &root);
+    assert_eq!(config["config"]["User"], "0:0", "it enters network namespaces");
+    assert_eq!(config["config"]["ExposedPorts"], serde_json::json!({"8000/tcp": {}, "15014/tcp": {}}));
+    if !is_root() {
+        skip("only root can change the root directory");
+        return;
+    }
+    let mut version = program(&root, &config);
+    version.arg("--version");
+    assert!(output(version).contains(env!("CARGO_PKG_VERSION")));
+    for (tool, argument, expected) in [("nft", "--version", "nftables v"), ("ip", "-V", "iproute2")] {
+        let mut command = chroot();
+        command.arg(&root).arg(format!("/usr/local/bin/{tool}")).arg(argument);
+        assert!(output(command).contains(expected), "{tool}");
+    }
+}
+
+#[test]
 fn equal_files_give_equal_images() {
     let directory = tempfile::tempdir().expect("a directory");
     let write = |name: &str, files: &[&str]| {
@@ -205,6 +234,7 @@ fn equal_files_give_equal_images() {
             layers: vec![("files", content)],
             entrypoint: "/usr/bin/true",
             arguments: Vec::new(),
+            user: OWNER,
             ports: vec![80],
         };
         let layout = directory.path().join(name);

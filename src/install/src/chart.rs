@@ -20,6 +20,7 @@ pub struct Charts {
     pub(crate) base: Chart,
     pub(crate) control_plane: Chart,
     pub(crate) gateway: Chart,
+    pub(crate) cni: Chart,
 }
 
 impl Charts {
@@ -37,7 +38,7 @@ impl Charts {
         })
     }
 
-    /// The charts below a directory, in `base`, `sluice` and `gateway`.
+    /// The charts below a directory, in `base`, `sluice`, `gateway` and `cni`.
     ///
     /// # Errors
     /// A file cannot be read, or a chart is malformed.
@@ -57,6 +58,7 @@ impl Charts {
             base: Chart::new(files("base")?)?,
             control_plane: Chart::new(files("sluice")?)?,
             gateway: Chart::new(files("gateway")?)?,
+            cni: Chart::new(files("cni")?)?,
         })
     }
 }
@@ -138,9 +140,12 @@ mod tests {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/charts");
         let (embedded, read) =
             (Charts::embedded().expect("charts"), Charts::from_directory(&directory).expect("charts"));
-        for (mut embedded, read) in
-            [(embedded.base, read.base), (embedded.control_plane, read.control_plane), (embedded.gateway, read.gateway)]
-        {
+        for (mut embedded, read) in [
+            (embedded.base, read.base),
+            (embedded.control_plane, read.control_plane),
+            (embedded.gateway, read.gateway),
+            (embedded.cni, read.cni),
+        ] {
             // `make` embeds the CRDs if they are built.
             embedded.files.remove("files/istio.yaml");
             assert_eq!(format!("{embedded:?}"), format!("{read:?}"));

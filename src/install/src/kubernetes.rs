@@ -8,6 +8,8 @@ use crate::values::{merge, parse_path, remove, set};
 
 /// The workload of a component.
 pub(crate) struct ComponentWorkload<'w> {
+    /// `Deployment` or `DaemonSet`.
+    pub(crate) kind: &'static str,
     /// Name of the workload and of the objects that belong to it.
     pub(crate) name: &'w str,
     /// Name of its container. `None` if the component has no workload.
@@ -20,8 +22,10 @@ enum Target {
     Pod(&'static str),
     /// A field of the container.
     Container(&'static str),
-    /// A path of the Deployment.
+    /// A path of the workload.
     Workload(&'static [&'static str]),
+    /// A path of the workload, if it is a Deployment.
+    Deployment(&'static [&'static str]),
     /// A path of another object with the name of the workload.
     Other(&'static str, &'static [&'static str]),
 }
@@ -36,12 +40,12 @@ const SETTINGS: [(&str, Target); 18] = [
     ("podDisruptionBudget", Target::Other("PodDisruptionBudget", &["spec"])),
     ("priorityClassName", Target::Pod("priorityClassName")),
     ("readinessProbe", Target::Container("readinessProbe")),
-    ("replicaCount", Target::Workload(&["spec", "replicas"])),
+    ("replicaCount", Target::Deployment(&["spec", "replicas"])),
     ("resources", Target::Container("resources")),
     ("securityContext", Target::Pod("securityContext")),
     ("service", Target::Other("Service", &["spec"])),
     ("serviceAnnotations", Target::Other("Service", &["metadata", "annotations"])),
-    ("strategy", Target::Workload(&["spec", "strategy"])),
+    ("strategy", Target::Deployment(&["spec", "strategy"])),
     ("tolerations", Target::Pod("tolerations")),
     ("volumeMounts", Target::Container("volumeMounts")),
     ("volumes", Target::Pod("volumes")),
@@ -97,12 +101,13 @@ fn apply_setting(
     let container = workload.container.ok_or("the component has no workload")?;
     let nested = |keys: &[&str], value: Json| keys.iter().rev().fold(value, |inner, key| json!({*key: inner}));
     let (kind, patch) = match target {
-        Target::Pod(field) => ("Deployment", nested(&["spec", "template", "spec", field], value.clone())),
+        Target::Pod(field) => (workload.kind, nested(&["spec", "template", "spec", field], value.clone())),
         Target::Container(field) => {
             let containers = json!([{"name": container, *field: value}]);
-            ("Deployment", nested(&["spec", "template", "spec", "containers"], containers))
+            (workload.kind, nested(&["spec", "template", "spec", "containers"], containers))
         }
-        Target::Workload(keys) => ("Deployment", nested(keys, value.clone())),
+        Target::Workload(keys) => (workload.kind, nested(keys, value.clone())),
+        Target::Deployment(keys) => ("Deployment", nested(keys, value.clone())),
         Target::Other(kind, keys) => (*kind, nested(keys, value.clone())),
     };
     let object = objects.iter_mut().find(|it| it.key().kind == kind && it.key().name == workload.name);
@@ -217,7 +222,7 @@ mod tests {
 
     fn changed(kubernetes: Json) -> Result<Vec<Json>, String> {
         let mut objects = objects();
-        let workload = ComponentWorkload { name: "istiod", container: Some("discovery") };
+        let workload = ComponentWorkload { kind: "Deployment", name: "istiod", container: Some("discovery") };
         let kubernetes = kubernetes.as_object().cloned().unwrap_or_default();
         change(&mut objects, &kubernetes, &workload, "spec.components.pilot").map_err(|error| error.to_string())?;
         Ok(objects.iter().map(|object| object.json().clone()).collect())

@@ -89,6 +89,7 @@ impl Installation {
         let chart: &Chart = match spec.component {
             Component::Base => &charts.base,
             Component::Pilot => &charts.control_plane,
+            Component::Cni => &charts.cni,
             Component::IngressGateway | Component::EgressGateway => &charts.gateway,
         };
         self.check_definitions(spec, chart)?;
@@ -98,14 +99,18 @@ impl Installation {
         let name = match spec.component {
             Component::Pilot if self.revision != DEFAULT_REVISION => format!("istiod-{}", self.revision),
             Component::Pilot => "istiod".to_owned(),
+            Component::Cni => "istio-cni-node".to_owned(),
             _ => spec.release.clone(),
         };
         let container = match spec.component {
             Component::Base => None,
             Component::Pilot => Some("discovery"),
+            Component::Cni => Some("install-cni"),
             Component::IngressGateway | Component::EgressGateway => Some("istio-proxy"),
         };
-        kubernetes::change(&mut objects, &spec.kubernetes, &ComponentWorkload { name: &name, container }, &spec.path)?;
+        let kind = if spec.component == Component::Cni { "DaemonSet" } else { "Deployment" };
+        let workload = ComponentWorkload { kind, name: &name, container };
+        kubernetes::change(&mut objects, &spec.kubernetes, &workload, &spec.path)?;
         objects.sort_by_key(|object| step(&object.key().kind));
         Ok(Manifest { component: spec.component, name: spec.release.clone(), objects })
     }

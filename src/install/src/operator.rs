@@ -24,6 +24,11 @@ pub use component::Component;
 pub const DEFAULT_NAMESPACE: &str = "istio-system";
 /// The revision of an installation without a name.
 pub const DEFAULT_REVISION: &str = "default";
+/// The release of the CNI agent.
+const CNI_RELEASE: &str = "istio-cni";
+/// Values below `global` that the chart of the CNI agent has.
+const CNI_GLOBALS: [&str; 7] =
+    ["imagePullPolicy", "imagePullSecrets", "logAsJson", "logging", "networkPolicy", "platform", "resourceScope"];
 /// The owner of objects whose file has no name, as in Istio's charts.
 const UNNAMED_OWNER: &str = "unknown";
 
@@ -194,8 +199,7 @@ impl<'o> Reader<'o> {
 
     /// Components of Istio that this installation does not have.
     fn refuse_missing_components(&self, components: &OperatorFields<'_>) -> Result<(), InstallError> {
-        const MISSING: [(&str, &str); 4] = [
-            ("cni", "there is no CNI plugin here: install Istio's chart cni, and set values.pilot.cni.enabled"),
+        const MISSING: [(&str, &str); 3] = [
             ("ztunnel", "there is no ztunnel here: install Istio's chart ztunnel"),
             ("istiodRemote", "set the profile remote, or values.istiodRemote"),
             ("gateway", "list gateways in ingressGateways or egressGateways"),
@@ -205,18 +209,14 @@ impl<'o> Reader<'o> {
                 return Err(components.refused(name, reason));
             }
         }
-        for (name, reason) in [("cni", "set values.pilot.cni"), ("ztunnel", "set them in Istio's chart ztunnel")] {
-            if !self.values[name].is_null() {
-                return Err(InstallError::input(
-                    format!("spec.values.{name}"),
-                    format!("this value has no effect here: {reason}"),
-                ));
-            }
+        if !self.values["ztunnel"].is_null() {
+            let reason = "this value has no effect here: set it in Istio's chart ztunnel";
+            return Err(InstallError::input("spec.values.ztunnel", reason));
         }
         Ok(())
     }
 
-    /// The base or the control plane. The second result says whether objects of the component are pruned.
+    /// The base, the control plane or the CNI agent. The second result says whether objects of the component are pruned.
     fn single(
         &self,
         component: Component,
@@ -233,7 +233,8 @@ impl<'o> Reader<'o> {
         if !fields.flag("enabled")?.unwrap_or(is_default || is_stated) {
             return Ok((Vec::new(), (is_default || is_stated) && component != Component::Base));
         }
-        if fields.text("namespace")?.is_some_and(|namespace| namespace != self.namespace) {
+        let namespace = fields.text("namespace")?.unwrap_or_else(|| self.namespace.clone());
+        if component != Component::Cni && namespace != self.namespace {
             return Err(fields.refused(
                 "namespace",
                 "the component is in the namespace of the installation: set metadata.namespace",
@@ -241,16 +242,17 @@ impl<'o> Reader<'o> {
         }
         let (release, values) = match component {
             Component::Base => ("istio-base".to_owned(), self.base_values()),
-            _ => ("istiod".to_owned(), self.control_plane_values(&fields)?),
+            Component::Cni => (CNI_RELEASE.to_owned(), self.cni_values(&fields)?),
+            _ => ("istiod".to_owned(), self.control_plane_values(&fields, self.has_cni(all)?)?),
         };
         let spec = ComponentSpec {
             component,
-            release: if self.revision == DEFAULT_REVISION || component == Component::Base {
+            release: if self.revision == DEFAULT_REVISION || component != Component::Pilot {
                 release
             } else {
                 format!("{release}-{}", self.revision)
             },
-            namespace: self.namespace.clone(),
+            namespace,
             values,
             kubernetes: fields.map("k8s")?,
             path: fields.path,
@@ -272,8 +274,46 @@ impl<'o> Reader<'o> {
         values
     }
 
-    fn control_plane_values(&self, fields: &OperatorFields<'_>) -> Result<Json, InstallError> {
+    /// Whether the CNI agent is installed.
+    fn has_cni(&self, all: &OperatorFields<'_>) -> Result<bool, InstallError> {
+        let is_default = self.profile.has(Component::Cni) || all.get(Component::Cni.key()).is_some();
+        Ok(all.child(Component::Cni.key())?.flag("enabled")?.unwrap_or(is_default))
+    }
+
+    /// The values of the chart `cni`. The hub and the tag of proxies are not those of the agent.
+    fn cni_values(&self, fields: &OperatorFields<'_>) -> Result<Json, InstallError> {
+        let mut values = json!({"global": {}});
+        for name in CNI_GLOBALS {
+            if let Some(value) = self.values["global"].get(name) {
+                values["global"][name] = value.clone();
+            }
+        }
+        if self.profile.chart_profile == "ambient" {
+            values["ambient"] = json!({"enabled": true});
+        }
+        if self.revision != DEFAULT_REVISION {
+            values["revision"] = self.revision.as_str().into();
+        }
+        merge(&mut values, &self.values["cni"]);
+        for name in ["hub", "tag"] {
+            if let Some(value) = fields.text(name)? {
+                values[name] = value.into();
+            }
+        }
+        Ok(values)
+    }
+
+    fn control_plane_values(&self, fields: &OperatorFields<'_>, has_cni: bool) -> Result<Json, InstallError> {
         let mut values = self.values.clone();
+        if let Some(values) = values.as_object_mut() {
+            values.remove("cni");
+        }
+        if has_cni {
+            // The user may set it otherwise.
+            let mut pilot = json!({"pilot": {"cni": {"enabled": true}}});
+            merge(&mut pilot["pilot"], &values["pilot"]);
+            merge(&mut values, &pilot);
+        }
         if let Some(gateways) = values.get_mut("gateways").and_then(Json::as_object_mut) {
             gateways.retain(|name, _| !gateway_values::ROOTS.contains(&name.as_str()));
         }

@@ -18,7 +18,7 @@ const VERSION_VALUE: &str = env!("CARGO_PKG_VERSION");
 
 /// Kinds of objects that an installation can have, in the order in which they are removed. CRDs are never removed, since all
 /// their objects would disappear with them. The group of the last one may be missing.
-pub(crate) const KINDS: [(&str, &str); 17] = [
+pub(crate) const KINDS: [(&str, &str); 18] = [
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
@@ -28,6 +28,7 @@ pub(crate) const KINDS: [(&str, &str); 17] = [
     ("apps/v1", "DaemonSet"),
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("v1", "ResourceQuota"),
     ("v1", "Service"),
     ("discovery.k8s.io/v1", "EndpointSlice"),
     ("v1", "ConfigMap"),

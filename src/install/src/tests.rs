@@ -63,7 +63,7 @@ fn profiles_decide_the_components() {
         let (installation, manifests) = rendered(&[], &[&format!("profile={profile}")]).expect(profile);
         (manifests.len(), installation.notes.len())
     };
-    let expected = [("demo", (4, 0)), ("minimal", (2, 0)), ("empty", (0, 0)), ("ambient", (2, 1)), ("remote", (2, 0))];
+    let expected = [("demo", (4, 0)), ("minimal", (2, 0)), ("empty", (0, 0)), ("ambient", (3, 1)), ("remote", (2, 0))];
     for (profile, number) in expected {
         assert_eq!(count(profile), number, "{profile}");
     }
@@ -141,11 +141,69 @@ fn values_of_gateways_are_those_of_istio() {
 }
 
 #[test]
+fn cni_agent_has_its_values_and_injected_pods_rely_on_it() {
+    let spec = "spec:
+  hub: registry.example/istio
+  components:
+    cni: {namespace: kube-system, hub: registry.example, tag: 2.0.0, k8s: {env: [{name: A, value: b}], podAnnotations: {a: b}}}
+  values:
+    global: {logAsJson: true, proxy: {clusterDomain: x.example}}
+    cni: {excludeNamespaces: [kube-system, build], resourceQuotas: {enabled: true}}
+";
+    let objects = objects(&[spec], &["revision=canary"]);
+    let agent = &objects["DaemonSet kube-system/istio-cni-node"]["spec"]["template"];
+    let container = &agent["spec"]["containers"][0];
+    assert_eq!(container["image"], "registry.example/sluice-cni:2.0.0");
+    assert!(container["args"].as_array().expect("flags").contains(&json!("--log_as_json")), "{container}");
+    assert!(container["env"].as_array().expect("variables").contains(&json!({"name": "A", "value": "b"})));
+    assert_eq!(
+        (&agent["metadata"]["annotations"]["a"], &agent["metadata"]["labels"]["istio.io/rev"]),
+        (&json!("b"), &json!("canary"))
+    );
+    let settings = &objects["ConfigMap kube-system/istio-cni-config"]["data"];
+    assert_eq!(
+        (&settings["EXCLUDE_NAMESPACES"], &settings["AMBIENT_ENABLED"]),
+        (&json!("kube-system,build"), &json!("false"))
+    );
+    assert!(objects.contains_key("ResourceQuota kube-system/istio-cni-resource-quota"), "{:?}", objects.keys());
+    let has_validation = |files: &[&str], settings: &[&str]| {
+        let objects = super::tests::objects(files, settings);
+        let values =
+            objects["ConfigMap istio-system/istio-sidecar-injector"]["data"]["values"].as_str().map(str::to_owned);
+        let values: Json = serde_json::from_str(&values.expect("values")).expect("JSON");
+        values["pilot"]["cni"]["enabled"] == true
+    };
+    assert!(!has_validation(&[], &[]));
+    assert!(has_validation(&["spec: {components: {cni: {}}}"], &[]));
+    assert!(!has_validation(&["spec: {components: {cni: {}}}"], &["values.pilot.cni.enabled=false"]));
+    let ambient = super::tests::objects(&[], &["profile=ambient"]);
+    assert_eq!(ambient["ConfigMap istio-system/istio-cni-config"]["data"]["AMBIENT_ENABLED"], "true");
+    refused(
+        &["spec: {components: {cni: {}}, values: {cni: {logLevel: debug}}}"],
+        &[],
+        "chart cni: logLevel: this value is not known",
+    );
+    refused(
+        &["spec: {components: {cni: {k8s: {replicaCount: 2}}}}"],
+        &[],
+        "spec.components.cni.k8s.replicaCount: the component has no Deployment",
+    );
+    refused(
+        &["spec: {components: {pilot: {namespace: other}}}"],
+        &[],
+        "spec.components.pilot.namespace: the component is in the namespace",
+    );
+}
+
+#[test]
 fn what_does_not_exist_here_is_refused_with_its_path() {
-    refused(&["spec: {components: {cni: {enabled: true}}}"], &[], "spec.components.cni: there is no CNI plugin here");
     refused(&[], &["components.ztunnel.enabled=true"], "spec.components.ztunnel: there is no ztunnel here");
     assert!(rendered(&["spec: {components: {cni: {enabled: false}}}"], &[]).is_ok());
-    refused(&["spec: {values: {cni: {logLevel: debug}}}"], &[], "spec.values.cni: this value has no effect here");
+    refused(
+        &["spec: {values: {ztunnel: {logLevel: debug}}}"],
+        &[],
+        "spec.values.ztunnel: this value has no effect here",
+    );
     refused(&["spec: {component: {}}"], &[], "spec.component: this field is not known; the fields are profile");
     refused(
         &["spec: {components: {pilot: {replicas: 1}}}"],
@@ -215,7 +273,7 @@ fn removed_components_are_pruned_and_those_of_other_files_are_not() {
 #[test]
 fn default_values_meet_the_schemas() {
     let charts = Charts::embedded().expect("charts");
-    for chart in [&charts.base, &charts.control_plane, &charts.gateway] {
+    for chart in [&charts.base, &charts.control_plane, &charts.gateway, &charts.cni] {
         let schema = chart.schema.as_ref().expect("a schema");
         assert_eq!(crate::schema::validate(schema, &chart.values), Vec::<String>::new(), "{}", chart.name);
     }

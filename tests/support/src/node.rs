@@ -4,9 +4,11 @@
 //! kube-proxy for chosen Services. A pod that asks for something that is not supported here is an error, with the field.
 
 mod container;
+mod exec;
 mod fields;
+mod image;
+mod kubelet;
 mod load_balancer;
-mod logs;
 mod volumes;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use http::{Method, Request, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -25,25 +27,15 @@ use crate::cluster::Cluster;
 use crate::pods::balancer::Balancer;
 use crate::pods::network::PodNet;
 use crate::pods::pod_set::PodSet;
-use container::Container;
+use container::{Container, PodContext};
+pub use image::Image;
+use kubelet::KubeletServer;
 use load_balancer::LoadBalancers;
-use logs::LogServer;
 
 /// The name of the node.
 const NAME: &str = "node-of-the-test";
 /// Time between two comparisons of the pods of the cluster with those that run.
 const PERIOD: Duration = Duration::from_millis(50);
-
-/// The program of an image.
-#[derive(Clone, Debug)]
-pub struct Image {
-    /// A part of the name of the image.
-    pub name: &'static str,
-    /// Its program.
-    pub program: PathBuf,
-    /// Whether the program reads the API of the cluster. Its last argument is then `--kubeconfig`.
-    pub reads_cluster: bool,
-}
 
 /// The node. Its pods end when it is dropped.
 pub struct TestNode<'c> {
@@ -52,7 +44,7 @@ pub struct TestNode<'c> {
     images: Vec<Image>,
     services: Vec<ServicePort>,
     load_balancers: Option<LoadBalancers>,
-    logs: LogServer,
+    kubelet: KubeletServer,
     state: Mutex<State>,
     api_server: Balancer,
     directory: TempDir,
@@ -79,7 +71,9 @@ struct RunningPod {
     namespace: String,
     name: String,
     net: PodNet,
-    container: Container,
+    containers: Vec<Container>,
+    /// Whether an init container may have written rules into its network.
+    has_rules: bool,
     /// What was reported last.
     is_ready: Option<bool>,
     is_terminating: bool,
@@ -90,7 +84,8 @@ struct RunningPod {
 pub struct EndedPod {
     /// Its name.
     pub name: String,
-    /// The exit code after the signal to terminate, if it ended in its grace period and not by a signal.
+    /// The exit code after the signal to terminate, if it ended in its grace period and not by a signal: of several containers the first
+    /// one that is not 0.
     pub code: Option<i32>,
     /// What it wrote.
     pub log: String,
@@ -110,10 +105,10 @@ impl<'c> TestNode<'c> {
         images: Vec<Image>,
     ) -> Result<Self> {
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})).await?;
-        let logs = LogServer::start().await?;
+        let kubelet = KubeletServer::start().await?;
         let status = json!({
-            "addresses": [{"type": "InternalIP", "address": logs.address.ip()}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": logs.address.port()}},
+            "addresses": [{"type": "InternalIP", "address": kubelet.address.ip()}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.address.port()}},
         });
         cluster.write_status("v1", "Node", ("", NAME), status).await?;
         let api_server = Balancer::start(SocketAddr::new(pods.host_ip().into(), 0)).await?;
@@ -130,7 +125,7 @@ impl<'c> TestNode<'c> {
             images,
             services: Vec::new(),
             load_balancers: None,
-            logs,
+            kubelet,
             state,
             api_server,
             directory,
@@ -157,6 +152,14 @@ impl<'c> TestNode<'c> {
     /// unique among the tests that run.
     pub fn balance_loads(&mut self, network: Ipv4Addr) {
         self.load_balancers = Some(LoadBalancers::new(network));
+    }
+
+    /// Serves `kubectl exec` by a program.
+    ///
+    /// # Errors
+    /// The program does not start.
+    pub async fn serve_commands(&self, program: &Path) -> Result<()> {
+        self.kubelet.serve_commands(program).await
     }
 
     /// Runs the pods of the cluster while `test` runs. Returns its result.
@@ -193,12 +196,12 @@ impl<'c> TestNode<'c> {
         ready.map(|pod| (pod.name.clone(), pod.net.ip.into())).collect()
     }
 
-    /// The environment of the container of a running pod.
+    /// The environment of the first container of a running pod.
     #[must_use]
     pub fn environment(&self, pod: &str) -> BTreeMap<String, String> {
         let state = self.state();
         let pod = state.running.values().find(|running| running.name == pod);
-        pod.map(|pod| pod.container.environment.clone()).unwrap_or_default()
+        pod.and_then(|pod| pod.containers.first()).map(|it| it.environment.clone()).unwrap_or_default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -207,7 +210,8 @@ impl<'c> TestNode<'c> {
 
     fn log_tails(&self) -> String {
         let state = self.state();
-        let tails = state.running.values().map(|pod| format!("log of {}:\n{}", pod.name, pod.container.log_tail()));
+        let containers = state.running.values().flat_map(|pod| pod.containers.iter().map(|it| (&pod.name, it)));
+        let tails = containers.map(|(pod, it)| format!("log of {} of {pod}:\n{}", it.name, it.log_tail()));
         tails.collect::<Vec<_>>().join("\n")
     }
 
@@ -252,7 +256,7 @@ impl<'c> TestNode<'c> {
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Binds a pod to the node, and starts its container, once the objects that its volumes need exist.
+    /// Binds a pod to the node, and starts its containers, once the objects that its volumes need exist.
     async fn start(&self, uid: &str, pod: &Value) -> Result<()> {
         let (namespace, name) = key(pod)?;
         let mut pod = pod.clone();
@@ -271,23 +275,39 @@ impl<'c> TestNode<'c> {
             return Ok(());
         }
         let net = self.state().networks.pop_front().context("there is a network for one more pod")?;
-        let [first] = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default() else {
-            bail!("pod {name} has one container: {}", pod["spec"]["containers"])
-        };
-        let image = text(&first["image"])?;
-        let image = self.images.iter().find(|it| image.contains(it.name));
-        let image =
-            image.with_context(|| format!("pod {name}: there is no program for the image {}", first["image"]))?;
-        let kubeconfig = match image.reads_cluster {
-            true => Some(self.kubeconfig(&pod, &directory).await?),
-            false => None,
-        };
-        let container = Container::start(&pod, image, &net, &directory, kubeconfig.as_deref())
-            .with_context(|| format!("start pod {name}"))?;
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let running = RunningPod { namespace, name, net, container, is_ready: None, is_terminating: false };
+        for sysctl in pod["spec"]["securityContext"]["sysctls"].as_array().into_iter().flatten() {
+            net.set_kernel_parameter(text(&sysctl["name"])?, text(&sysctl["value"])?)?;
+        }
+        let context = PodContext { pod: &pod, net: &net, directory: &directory };
+        let init = pod["spec"]["initContainers"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut containers = Vec::new();
+        for spec in init.iter().chain(pod["spec"]["containers"].as_array().into_iter().flatten()) {
+            let container = self.container(context, spec).await;
+            let container = container.with_context(|| format!("start {} of pod {name}", spec["name"]))?;
+            if init.iter().any(|it| std::ptr::eq(it, spec)) && spec["restartPolicy"] != "Always" {
+                container.succeed().await.with_context(|| format!("{} of pod {name}", spec["name"]))?;
+            } else {
+                let key = (namespace.to_owned(), name.to_owned(), container.name.clone());
+                self.kubelet.set_entry(key, Some(container.entry.clone()));
+                containers.push(container);
+            }
+        }
+        let (namespace, name, has_rules) = (namespace.to_owned(), name.to_owned(), !init.is_empty());
+        let running = RunningPod { namespace, name, net, containers, has_rules, is_ready: None, is_terminating: false };
         self.state().running.insert(uid.to_owned(), running);
         Ok(())
+    }
+
+    /// Starts a container.
+    async fn container(&self, context: PodContext<'_>, spec: &Value) -> Result<Container> {
+        let image = text(&spec["image"])?;
+        let image = self.images.iter().find(|it| image.contains(it.name));
+        let image = image.with_context(|| format!("there is no program for the image {}", spec["image"]))?;
+        let kubeconfig = match image.reads_cluster {
+            true => Some(self.kubeconfig(context.pod, context.directory).await?),
+            false => None,
+        };
+        Container::start(context, spec, image, kubeconfig.as_deref())
     }
 
     /// Writes what a pod needs to reach the API server with the token of its service account.
@@ -304,13 +324,15 @@ impl<'c> TestNode<'c> {
         Ok(file)
     }
 
-    /// Signals a container that its pod is deleted.
+    /// Signals the containers of a pod that it is deleted.
     fn terminate(&self, uid: &str) -> Result<()> {
         let mut state = self.state();
         let pod = state.running.get_mut(uid).context("the pod runs")?;
         if !pod.is_terminating {
             pod.is_terminating = true;
-            pod.container.terminate()?;
+            for container in &mut pod.containers {
+                container.terminate()?;
+            }
         }
         Ok(())
     }
@@ -326,19 +348,32 @@ impl<'c> TestNode<'c> {
         let uids: Vec<String> = self.state().running.keys().cloned().collect();
         for uid in uids {
             // The lock is not held while the API server answers.
-            let (end, key, address, probe, reported, is_terminating) = {
+            let (ends, key, address, probes, reported, is_terminating) = {
                 let mut state = self.state();
                 let pod = state.running.get_mut(&uid).context("the pod runs")?;
                 let key = (pod.namespace.clone(), pod.name.clone());
-                let end = pod.container.end()?;
-                self.logs.observe((&pod.namespace, &pod.name), pod.container.log_file())?;
-                (end, key, pod.net.ip, pod.container.probe.clone(), pod.is_ready, pod.is_terminating)
+                let mut ends = Vec::new();
+                for container in &mut pod.containers {
+                    ends.extend(container.end()?);
+                    let key = (key.0.clone(), key.1.clone(), container.name.clone());
+                    self.kubelet.observe(key, container.log_file())?;
+                }
+                let probes: Vec<_> = pod.containers.iter().filter_map(|it| it.probe.clone()).collect();
+                let is_ended = ends.len() == pod.containers.len();
+                ensure!(ends.is_empty() || pod.is_terminating, "a container of pod {} has ended: {ends:?}", key.1);
+                (is_ended.then_some(ends), key, pod.net.ip, probes, pod.is_ready, pod.is_terminating)
             };
             let key = (key.0.as_str(), key.1.as_str());
-            if let Some(code) = end {
-                ensure!(is_terminating, "the container of pod {} has ended with {code:?}", key.1);
+            if let Some(ends) = ends {
                 let pod = self.state().running.remove(&uid).context("the pod ran")?;
-                let log = pod.container.log();
+                for container in &pod.containers {
+                    self.kubelet.set_entry((pod.namespace.clone(), pod.name.clone(), container.name.clone()), None);
+                }
+                if pod.has_rules {
+                    pod.net.remove_rules()?;
+                }
+                let code = ends.into_iter().find(|code| *code != Some(0)).unwrap_or(Some(0));
+                let log = pod.containers.iter().map(Container::log).collect();
                 self.state().networks.push_back(pod.net);
                 self.state().ended.push(EndedPod { name: pod.name.clone(), code, log });
                 if pods.contains_key(&uid) {
@@ -346,14 +381,11 @@ impl<'c> TestNode<'c> {
                 }
                 continue;
             }
-            let is_ready = !is_terminating
-                && match &probe {
-                    Some((port, path)) => {
-                        let answer = crate::server::get(SocketAddr::new(address.into(), *port), path).await;
-                        answer.is_ok_and(|(status, _)| (200..400).contains(&status))
-                    }
-                    None => true,
-                };
+            let mut is_ready = !is_terminating;
+            for (port, path) in probes {
+                let answer = crate::server::get(SocketAddr::new(address.into(), port), &path);
+                is_ready = is_ready && answer.await.is_ok_and(|(status, _)| (200..400).contains(&status));
+            }
             if reported != Some(is_ready) && pods.contains_key(&uid) {
                 unless_gone(self.cluster.report_pod(key, &address.to_string(), is_ready).await)?;
                 if let Some(pod) = self.state().running.get_mut(&uid) {

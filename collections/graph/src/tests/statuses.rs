@@ -13,7 +13,7 @@ use super::TestGraph;
 use crate::{AmbientOptions, ConditionUpdate, GatewayApiOptions, GraphOptions, StatusKey};
 
 /// Kinds whose statuses are written.
-const COMPARED: [Kind; 10] = [
+const COMPARED: [Kind; 12] = [
     Kind::AuthorizationPolicy,
     Kind::BackendTLSPolicy,
     Kind::GRPCRoute,
@@ -24,6 +24,8 @@ const COMPARED: [Kind; 10] = [
     Kind::ListenerSet,
     Kind::TCPRoute,
     Kind::TLSRoute,
+    Kind::XBackend,
+    Kind::XBackendTrafficPolicy,
 ];
 
 /// Kinds of which only conditions are written.
@@ -215,4 +217,130 @@ fn statuses_are_those_of_the_reference() {
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
     assert_eq!(known.len(), DIFFERENCES.len(), "a known difference is gone");
     assert_eq!((compared - known.len(), compared), (360, 363), "equal statuses");
+}
+
+#[test]
+fn experimental_kinds_have_statuses() {
+    let gateway_api = GatewayApiOptions { experimental: true, ..GatewayApiOptions::default() };
+    let mut mesh = TestGraph::with(GraphOptions { gateway_api, ..GraphOptions::default() }, "");
+    mesh.apply(
+        "
+{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{name: http, port: 80}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: outside, namespace: shop}
+spec: {hosts: [outside.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: edge}
+spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: bank, namespace: shop}
+spec:
+  parentRefs: [{name: door, namespace: edge}]
+  rules: [{backendRefs: [{group: gateway.networking.x-k8s.io, kind: XBackend, name: bank, port: 443}]}]
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: bank, namespace: shop, generation: 3}
+spec:
+  type: ExternalHostname
+  externalHostname: {hostname: bank.example}
+  port: {port: 443}
+  tls: {mode: ServerOnly, validation: {hostname: bank.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: roots}]}}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: mutual, namespace: shop}
+spec:
+  type: ExternalHostname
+  externalHostname: {hostname: bank.example}
+  port: {port: 443}
+  tls: {mode: ClientAndServer}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: other, namespace: shop}
+spec: {type: Cloud, port: {port: 443}}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackendTrafficPolicy
+metadata: {name: budget, namespace: shop}
+spec:
+  targetRefs:
+  - {group: '', kind: Service, name: cart}
+  - {group: networking.istio.io, kind: ServiceEntry, name: outside}
+  - {group: '', kind: Service, name: cart}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackendTrafficPolicy
+metadata: {name: missing, namespace: shop}
+spec: {targetRefs: [{group: '', kind: Service, name: none}]}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackendTrafficPolicy
+metadata: {name: ignored, namespace: shop, annotations: {istio.io/ignore-policy-attachment: 'true'}}
+spec: {targetRefs: [{group: '', kind: Service, name: cart}]}
+",
+    );
+    // `TYPE STATUS REASON MESSAGE` of each condition, by the reference of the ancestor.
+    let conditions = |mesh: &TestGraph, kind: Kind, name: &str| -> Vec<String> {
+        let key = StatusKey { kind, object: ObjectKey::new("Kubernetes".into(), "shop".into(), name.into()) };
+        let update = mesh.get(&mesh.handles.status_updates, &key).expect("a status");
+        let status: Value = serde_json::from_str(&update.wanted).expect("JSON");
+        let mut lines = Vec::new();
+        for ancestor in status["ancestors"].as_array().expect("ancestors") {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let reference = &ancestor["ancestorRef"];
+            for condition in ancestor["conditions"].as_array().expect("conditions") {
+                let [kind, status, reason, message] =
+                    ["type", "status", "reason", "message"].map(|field| text(&condition[field]));
+                let (of, name) = (text(&reference["kind"]), text(&reference["name"]));
+                lines.push(format!(
+                    "{of} {name} {}: {kind} {status} {reason} {message}",
+                    text(&ancestor["controllerName"])
+                ));
+            }
+        }
+        lines
+    };
+    let mesh_controller = "istio.io/mesh-controller";
+    let not_found = "Certificate reference not found: reference shop/roots (of kind ConfigMap) not found";
+    let invalid = "Certificate reference invalid: reference shop/roots (of kind ConfigMap) not found";
+    let unusable = |of: &str| {
+        [
+            format!("{of}: Accepted False NoValidCACertificate {invalid}"),
+            format!("{of}: ResolvedRefs False InvalidCACertificateRef {not_found}"),
+        ]
+    };
+    let [of_mesh, of_gateway] =
+        [format!("XBackend bank {mesh_controller}"), "Gateway door istio.io/gateway-controller".to_owned()];
+    let expected = [unusable(&of_mesh), unusable(&of_gateway)].concat();
+    assert_eq!(conditions(&mesh, Kind::XBackend, "bank"), expected);
+    let first = |kind: Kind, name: &str| conditions(&mesh, kind, name).remove(0);
+    assert!(first(Kind::XBackend, "mutual").contains("Accepted False Invalid unsupported ClientAndServer TLS mode"));
+    assert!(first(Kind::XBackend, "other").ends_with("Accepted False Invalid unsupported backend type: Cloud"));
+    let policy = |name: &str| conditions(&mesh, Kind::XBackendTrafficPolicy, name);
+    let problem = "Accepted False TargetNotFound targetRefs invalid: unsupported reference kind: ServiceEntry";
+    let expected = [
+        format!("Service cart {mesh_controller}: Accepted True Accepted Configuration is valid"),
+        format!("ServiceEntry outside {mesh_controller}: {problem}"),
+        format!("Service cart {mesh_controller}: {problem}"),
+    ];
+    assert_eq!(policy("budget"), expected);
+    assert!(policy("missing")[0].ends_with("targetRefs invalid: reference shop/none (of kind Service) not found"));
+    assert!(policy("ignored")[0].contains("Accepted False IgnoredByIstio Ignored by Istio due to annotation"));
+
+    let pem = "-----BEGIN CERTIFICATE-----\\nMAMCAQA=\\n-----END CERTIFICATE-----\\n";
+    mesh.apply(&format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{namespace: shop, name: roots}}, data: {{ca.crt: \"{pem}\"}}}}"
+    ));
+    let all = conditions(&mesh, Kind::XBackend, "bank");
+    assert!(all.len() == 4 && all.iter().all(|line| line.ends_with("Configuration is valid")), "{all:?}");
+    mesh.delete(Kind::HTTPRoute, "shop", "bank");
+    assert_eq!(conditions(&mesh, Kind::XBackend, "bank").len(), 2, "no Gateway has a route to it");
 }

@@ -3,19 +3,23 @@
 use serde::{Deserialize, Serialize};
 
 use super::BackendValidation;
-use crate::{ObjectMeta, Text};
+use crate::{ObjectMeta, StoredStatus, Text};
 
 /// An XBackend.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Backend {
     /// Name, creation time.
     pub meta: ObjectMeta,
+    /// Its type, as it is written. `ExternalHostname` is the supported one.
+    pub kind: Text,
     /// The host; `None` for a backend of another type.
     pub hostname: Option<Text>,
     /// Its port.
     pub port: u16,
     /// TLS, if it is used.
     pub tls: Option<BackendTls>,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// TLS with an XBackend.

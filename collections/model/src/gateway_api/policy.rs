@@ -53,6 +53,10 @@ pub struct BackendTrafficPolicy {
     pub targets: Vec<PolicyTarget>,
     /// The retry budget, if set.
     pub retry_constraint: Option<RetryConstraint>,
+    /// Whether it asks for persistent sessions, which are not supported.
+    pub has_session_persistence: bool,
+    /// Its status.
+    pub status: StoredStatus,
 }
 
 /// A retry budget.

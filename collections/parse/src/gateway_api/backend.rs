@@ -32,6 +32,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let backend = Backend {
         meta: item.meta(findings),
         hostname: hostname.filter(|_| kind == *"ExternalHostname"),
+        kind,
+        status: item.status(),
         port: port.unwrap_or_default(),
         tls: fields.read("tls", |tls| {
             tls.read("clientCertificateRef", |reference| object_ref(reference, "", "Secret"));

@@ -14,6 +14,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let policy = BackendTrafficPolicy {
         meta: item.meta(findings),
         targets: targets(&fields),
+        has_session_persistence: fields.has("sessionPersistence"),
+        status: item.status(),
         retry_constraint: fields.read("retryConstraint", |constraint| {
             let budget = constraint.object("budget");
             RetryConstraint {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::answer_args::duration;
 use crate::answer_output::AnswerOutput;
-use crate::install_args::ClusterArgs;
+use crate::install_args::{ClusterArgs, UnusedClusterArgs};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -127,6 +127,8 @@ pub(crate) struct GenerateArgs {
     /// Namespace of the waypoint. Without it, the object has none.
     #[arg(short, long, default_value = "", hide_default_value = true)]
     pub(crate) namespace: String,
+    #[command(flatten)]
+    _cluster: UnusedClusterArgs,
 }
 
 /// Flags of `apply`.

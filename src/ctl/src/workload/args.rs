@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::inject_args::ControlPlaneArgs;
+use crate::install_args::UnusedClusterArgs;
 
 const GROUP_EXAMPLES: &str = "\
 Examples:
@@ -99,6 +100,8 @@ pub(crate) struct GroupArgs {
     /// Weight of the workloads in load balancing.
     #[arg(short, long, default_value_t = 0, hide_default_value = true)]
     pub(crate) weight: u32,
+    #[command(flatten)]
+    _cluster: UnusedClusterArgs,
 }
 
 /// Flags of `workload entry configure`.

@@ -7,6 +7,8 @@ pub enum Component {
     Base,
     /// The control plane.
     Pilot,
+    /// The CNI agent of all nodes.
+    Cni,
     /// A gateway for incoming traffic.
     IngressGateway,
     /// A gateway for outgoing traffic.
@@ -15,7 +17,7 @@ pub enum Component {
 
 impl Component {
     /// All components, in the order of their installation.
-    pub const ALL: [Self; 4] = [Self::Base, Self::Pilot, Self::IngressGateway, Self::EgressGateway];
+    pub const ALL: [Self; 5] = [Self::Base, Self::Pilot, Self::Cni, Self::IngressGateway, Self::EgressGateway];
 
     /// The value of the label `operator.istio.io/component`.
     #[must_use]
@@ -23,6 +25,7 @@ impl Component {
         match self {
             Self::Base => "Base",
             Self::Pilot => "Pilot",
+            Self::Cni => "Cni",
             Self::IngressGateway => "IngressGateways",
             Self::EgressGateway => "EgressGateways",
         }
@@ -34,6 +37,7 @@ impl Component {
         match self {
             Self::Base => "base",
             Self::Pilot => "control plane",
+            Self::Cni => "CNI agent",
             Self::IngressGateway => "ingress gateway",
             Self::EgressGateway => "egress gateway",
         }
@@ -44,6 +48,7 @@ impl Component {
         match self {
             Self::Base => "base",
             Self::Pilot => "pilot",
+            Self::Cni => "cni",
             Self::IngressGateway => "ingressGateways",
             Self::EgressGateway => "egressGateways",
         }

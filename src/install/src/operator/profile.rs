@@ -14,11 +14,14 @@ pub(super) struct Profile {
 
 const CORE: &[Component] = &[Component::Base, Component::Pilot];
 const WITH_INGRESS: &[Component] = &[Component::Base, Component::Pilot, Component::IngressGateway];
+const WITH_GATEWAYS: &[Component] =
+    &[Component::Base, Component::Pilot, Component::IngressGateway, Component::EgressGateway];
+const WITH_CNI: &[Component] = &[Component::Base, Component::Pilot, Component::Cni];
 
 const PROFILES: [Profile; 9] = [
-    Profile { name: "ambient", chart_profile: "ambient", components: CORE },
+    Profile { name: "ambient", chart_profile: "ambient", components: WITH_CNI },
     Profile { name: "default", chart_profile: "default", components: WITH_INGRESS },
-    Profile { name: "demo", chart_profile: "demo", components: &Component::ALL },
+    Profile { name: "demo", chart_profile: "demo", components: WITH_GATEWAYS },
     Profile { name: "empty", chart_profile: "default", components: &[] },
     Profile { name: "minimal", chart_profile: "default", components: CORE },
     Profile { name: "openshift", chart_profile: "openshift", components: WITH_INGRESS },
@@ -42,10 +45,11 @@ impl Profile {
     /// What the profile of this name has in Istio and not here.
     pub(super) fn notes(&self) -> Vec<String> {
         let note = match self.name {
-            "ambient" => {
-                "profile ambient: ztunnel and the CNI plugin are not installed; install Istio's charts ztunnel and cni"
+            "ambient" => "profile ambient: ztunnel is not installed; install Istio's chart ztunnel",
+            "openshift" => {
+                "profile openshift: the CNI agent is not installed, because its chart has no NetworkAttachmentDefinition \
+                 for Multus; install Istio's chart cni"
             }
-            "openshift" => "profile openshift: the CNI plugin is not installed; install Istio's chart cni",
             _ => return Vec::new(),
         };
         vec![note.to_owned()]

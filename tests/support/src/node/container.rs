@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -19,7 +19,10 @@ const LOG_TAIL: usize = 20;
 
 /// A running container.
 pub(super) struct Container {
+    pub(super) name: String,
     pub(super) environment: BTreeMap<String, String>,
+    /// What precedes a command that runs in it.
+    pub(super) entry: Vec<String>,
     /// Port and path of its readiness probe.
     pub(super) probe: Option<(u16, String)>,
     child: Child,
@@ -38,27 +41,45 @@ impl Drop for Container {
     }
 }
 
+/// The pod of containers.
+#[derive(Clone, Copy)]
+pub(super) struct PodContext<'p> {
+    pub(super) pod: &'p Value,
+    pub(super) net: &'p PodNet,
+    /// The directory of its volumes.
+    pub(super) directory: &'p Path,
+}
+
 impl Container {
-    /// Starts the only container of a pod, whose volumes are below a directory.
+    /// Starts a container of a pod.
     pub(super) fn start(
-        pod: &Value,
+        context: PodContext<'_>,
+        container: &Value,
         image: &Image,
-        net: &PodNet,
-        directory: &Path,
         kubeconfig: Option<&Path>,
     ) -> Result<Self> {
-        let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
-        for sysctl in spec["securityContext"]["sysctls"].as_array().into_iter().flatten() {
-            net.set_kernel_parameter(super::text(&sysctl["name"])?, super::text(&sysctl["value"])?)?;
-        }
-        let environment = fields::environment(pod, &net.ip.to_string())?;
+        let PodContext { pod, net, directory } = context;
+        let name = super::text(&container["name"])?.to_owned();
+        let environment = fields::environment(pod, container, &net.ip.to_string())?;
         let working_directory = container["workingDir"].as_str().unwrap_or("/").trim_start_matches('/');
-        let log = directory.join("log");
+        let log = directory.join(format!("log-{name}"));
         let output = std::fs::File::create(&log).context("make the log")?;
         give(&log)?;
-        let mut command: Command = net.command(PROXY_UID, &image.program);
+        let settings = [&container["securityContext"], &pod["spec"]["securityContext"]];
+        let user = settings.into_iter().find_map(|it| it["runAsUser"].as_u64()).map(u32::try_from).transpose();
+        let user = user.context("runAsUser is the id of a user")?.unwrap_or(image.user);
+        let mut variables = vec![("PATH".to_owned(), image.search_path())];
+        variables.extend(environment.iter().map(|(name, value)| (name.clone(), below(directory, container, value))));
+        let assigned = variables.iter().map(|(name, value)| format!("{name}={value}"));
+        let entry =
+            net.entry(user, None).into_iter().chain(["env".to_owned(), "-i".to_owned()]).chain(assigned).collect();
+        let mut words = net.entry(user, Some(super::key(pod)?.1));
+        words.push(image.program.display().to_string());
+        let (first, others) = words.split_first().context("a command has a program")?;
+        let mut command = Command::new(first);
+        command.args(others);
         for argument in container["args"].as_array().into_iter().flatten() {
-            command.arg(fields::expand(super::text(argument)?, &environment));
+            command.arg(image.below_root(fields::expand(super::text(argument)?, &environment)));
         }
         if let Some(kubeconfig) = kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
@@ -66,8 +87,7 @@ impl Container {
         let child = command
             .current_dir(directory.join(working_directory))
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .envs(environment.iter().map(|(name, value)| (name, below(directory, container, value))))
+            .envs(variables)
             .stdin(Stdio::null())
             .stdout(output.try_clone().context("share the log")?)
             .stderr(output)
@@ -75,8 +95,15 @@ impl Container {
             .kill_on_drop(true)
             .spawn()
             .context("start the program")?;
-        let grace = Duration::from_secs(spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(30));
-        Ok(Self { environment, probe: probe(container)?, child, log, grace, deadline: None })
+        let grace = Duration::from_secs(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30));
+        Ok(Self { name, environment, entry, probe: probe(container)?, child, log, grace, deadline: None })
+    }
+
+    /// Waits until an init container has succeeded.
+    pub(super) async fn succeed(mut self) -> Result<()> {
+        let status = self.child.wait().await.context("wait for the end")?;
+        ensure!(status.success(), "it ends with {status}: {}", self.log());
+        Ok(())
     }
 
     fn id(&self) -> Result<Pid> {

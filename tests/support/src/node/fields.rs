@@ -8,9 +8,8 @@ use serde_json::Value;
 /// The address of the node.
 const HOST_IP: &str = "192.0.2.10";
 
-/// The environment of the only container of a pod at an address.
-pub(super) fn environment(pod: &Value, address: &str) -> Result<BTreeMap<String, String>> {
-    let container = &pod["spec"]["containers"][0];
+/// The environment of a container of a pod at an address.
+pub(super) fn environment(pod: &Value, container: &Value, address: &str) -> Result<BTreeMap<String, String>> {
     let mut environment = BTreeMap::new();
     for variable in container["env"].as_array().into_iter().flatten() {
         let name = super::text(&variable["name"])?;

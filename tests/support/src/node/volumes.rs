@@ -1,5 +1,6 @@
 //! The volumes of a pod, as files below its directory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -10,17 +11,24 @@ use serde_json::Value;
 use super::{container, fields, identity, key, text};
 use crate::cluster::Cluster;
 
-/// Writes the files of the volumes that the only container of a pod mounts. `false` if an object that a volume needs does not
+/// Writes the files of the volumes that the containers of a pod mount. `false` if an object that a volume needs does not
 /// exist yet.
 pub(super) async fn write(cluster: &Cluster, pod: &Value, directory: &Path) -> Result<bool> {
     make(directory)?;
-    for mount in pod["spec"]["containers"][0]["volumeMounts"].as_array().into_iter().flatten() {
+    let containers = ["initContainers", "containers"].map(|field| pod["spec"][field].as_array());
+    let mounts =
+        containers.into_iter().flatten().flatten().filter_map(|container| container["volumeMounts"].as_array());
+    let mut written = BTreeSet::new();
+    for mount in mounts.flatten() {
         let path = text(&mount["mountPath"])?;
         let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
         let volume = volumes.into_iter().find(|volume| volume["name"] == mount["name"]);
         let volume = volume.with_context(|| format!("there is a volume {}", mount["name"]))?;
         if path.starts_with("/var/run/secrets/kubernetes.io/") {
             // The kubeconfig replaces it.
+            continue;
+        }
+        if !written.insert((path, text(&mount["name"])?)) {
             continue;
         }
         let Some(files) = files(cluster, pod, volume).await? else { return Ok(false) };

@@ -160,11 +160,35 @@ impl PodNet {
     /// A command that runs `program` inside the pod as user `uid`.
     #[must_use]
     pub fn command(&self, uid: u32, program: &Path) -> tokio::process::Command {
-        let Some(namespace) = &self.namespace else { return tokio::process::Command::new(program) };
-        let mut command = tokio::process::Command::new("ip");
-        command.args(["netns", "exec", namespace, "setpriv", "--clear-groups"]);
-        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--").arg(program);
+        let entry = self.entry(uid, None);
+        let Some((first, others)) = entry.split_first() else { return tokio::process::Command::new(program) };
+        let mut command = tokio::process::Command::new(first);
+        command.args(others).arg(program);
         command
+    }
+
+    /// The arguments that precede a program which runs inside the pod as user `uid`, with a name of the host of its own if there is one.
+    /// None if the pod has no namespace.
+    #[must_use]
+    pub fn entry(&self, uid: u32, hostname: Option<&str>) -> Vec<String> {
+        let Some(namespace) = &self.namespace else { return Vec::new() };
+        let mut entry = ["ip", "netns", "exec", namespace].map(str::to_owned).to_vec();
+        if let Some(hostname) = hostname {
+            let named = ["unshare", "--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\"", hostname];
+            entry.extend(named.map(str::to_owned));
+        }
+        entry.extend(["setpriv", "--clear-groups"].map(str::to_owned));
+        entry.extend([format!("--reuid={uid}"), format!("--regid={uid}"), "--".to_owned()]);
+        entry
+    }
+
+    /// Removes all rules of nftables.
+    ///
+    /// # Errors
+    /// nft fails, or the pod has no namespace.
+    pub fn remove_rules(&self) -> Result<()> {
+        let namespace = self.namespace.as_ref().context("only namespaces have rules")?;
+        run(Command::new("ip").args(["netns", "exec", namespace, "nft", "flush", "ruleset"]))
     }
 
     /// A command that runs `program` inside the pod as the caller's user, for whom no file of other users is readable unless

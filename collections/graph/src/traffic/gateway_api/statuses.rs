@@ -1,15 +1,18 @@
 //! Statuses of the objects of the Gateway API (G05).
 //!
-//! - `classes.rs`, `gateways.rs`, `listener_sets.rs`, `routes.rs`, `backend_tls_policies.rs`, `inference_pools.rs`: one file for each
-//!   kind.
+//! - `classes.rs`, `gateways.rs`, `listener_sets.rs`, `routes.rs`, `backend_tls_policies.rs`, `backend_traffic_policies.rs`,
+//!   `backends.rs`, `inference_pools.rs`: one file for each kind.
 //! - `instances.rs`: the Services that serve a Gateway, and their addresses.
 //! - `listeners.rs`: listeners, in the statuses of Gateways and ListenerSets.
 //! - `attached_routes.rs`: the number of routes of each listener.
 //! - `ancestors.rs`: what a policy concerns.
+//! - `validation.rs`: whether the certificate of a backend can be verified.
 
 mod ancestors;
 mod attached_routes;
 mod backend_tls_policies;
+mod backend_traffic_policies;
+mod backends;
 mod classes;
 mod gateways;
 mod inference_pools;
@@ -17,6 +20,7 @@ mod instances;
 mod listener_sets;
 mod listeners;
 mod routes;
+mod validation;
 
 use sluice_engine::{Collection, Index};
 use sluice_model::{Host, ObjectKey, Service, ServiceKey};
@@ -88,7 +92,10 @@ pub(super) fn derive_status_updates<'s>(inputs: &StatusInputs<'_, 's>) -> Collec
     let mut updates = routes::derive_route_statuses(inputs);
     updates.push(gateways::derive_gateway_statuses(inputs, &reports));
     updates.push(listener_sets::derive_listener_set_statuses(inputs, &reports));
-    updates.push(backend_tls_policies::derive_policy_statuses(inputs));
+    let gateways = ancestors::index_gateways_of_backends(inputs.objects);
+    updates.push(backend_tls_policies::derive_policy_statuses(inputs, &gateways));
+    updates.push(backend_traffic_policies::derive_policy_statuses(inputs));
+    updates.push(backends::derive_backend_statuses(inputs, &gateways));
     updates.push(inference_pools::derive_pool_statuses(inputs));
     classes::derive_class_statuses(inputs.objects, inputs.options).union("status_updates", &updates)
 }

@@ -1,22 +1,28 @@
 //! Ancestors: what a policy concerns, in its status.
 
 use serde_json::{Value, json};
-use sluice_engine::Index;
-use sluice_model::gateway_api::{BackendRef, GROUP, HttpRoute, L4Route, ParentRef, PolicyTarget};
+use sluice_engine::{Context, Dep, Index};
+use sluice_model::gateway_api::{
+    BackendRef, EXPERIMENTAL_GROUP, GROUP, GroupKind, HttpRoute, L4Route, ParentRef, PolicyTarget,
+};
 use sluice_model::{Kind, ObjectKey, Text};
 
 use super::super::classes::MESH_CONTROLLER;
+use super::super::policies::{IGNORED, TargetKind, TargetObject, target_of};
 use crate::inputs::ObjectCollections;
-use crate::statuses::{StatusCondition, StatusDraft, StatusKey, merge};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, merge};
 
-/// Most ancestors that a status may have.
-const MAX_ANCESTORS: usize = 16;
+/// Most ancestors that the status of a policy may have.
+pub(super) const MAX_POLICY_ANCESTORS: usize = 16;
 
-/// The Gateways of the routes that refer to a Service.
-pub(super) type GatewaysOfServices<'s> = Index<'s, ObjectKey, StatusKey, ObjectKey>;
+/// A Service or an XBackend.
+pub(super) type BackendKey = (TargetKind, ObjectKey);
 
-/// The Gateways of the routes that refer to each Service, whether they are attached or not.
-pub(super) fn index_gateways_of_services<'s>(objects: &ObjectCollections<'s>) -> GatewaysOfServices<'s> {
+/// The Gateways of the routes that refer to a backend.
+pub(super) type GatewaysOfBackends<'s> = Index<'s, BackendKey, StatusKey, ObjectKey>;
+
+/// The Gateways of the routes that refer to each Service and XBackend, whether they are attached or not.
+pub(super) fn index_gateways_of_backends<'s>(objects: &ObjectCollections<'s>) -> GatewaysOfBackends<'s> {
     let http = |kind: Kind| {
         move |key: &ObjectKey, route: &HttpRoute| {
             let backends = route.rules.iter().flat_map(|rule| &rule.backends).map(|backend| &backend.backend);
@@ -36,23 +42,27 @@ pub(super) fn index_gateways_of_services<'s>(objects: &ObjectCollections<'s>) ->
         objects.tcp_routes.flat_map("gateway_api/TCPRoute/backends", l4(Kind::TCPRoute)),
     ];
     let all = of_http.union("gateway_api/route_backends", &others);
-    all.index("gateway_api/gateways-of-services", |_, pairs: &Vec<(ObjectKey, ObjectKey)>| pairs.clone())
+    all.index("gateway_api/gateways-of-backends", |_, pairs: &Vec<(BackendKey, ObjectKey)>| pairs.clone())
 }
 
-/// The Services and the Gateways that a route refers to.
+/// The backends and the Gateways that a route refers to.
 fn pairs<'a>(
     route: &ObjectKey,
     parents: &[ParentRef],
     backends: impl Iterator<Item = &'a BackendRef> + Clone,
-) -> Vec<(ObjectKey, ObjectKey)> {
+) -> Vec<(BackendKey, ObjectKey)> {
     let object = |namespace: Text, name: &Text| ObjectKey::new(route.cluster.clone(), namespace, name.clone());
     let gateways = parents.iter().filter(|parent| parent.kind.is(GROUP, "Gateway"));
     let mut pairs = Vec::new();
     for gateway in gateways.map(|parent| object(parent.namespace.clone(), &parent.name)) {
-        let services = backends.clone().filter(|backend| backend.target.kind.is("", "Service"));
-        pairs.extend(services.map(|backend| {
+        pairs.extend(backends.clone().filter_map(|backend| {
             let target = &backend.target;
-            (object(target.namespace_in(&route.namespace), &target.name), gateway.clone())
+            let kind = match () {
+                () if target.kind.is("", "Service") => TargetKind::Service,
+                () if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") => TargetKind::Backend,
+                () => return None,
+            };
+            Some(((kind, object(target.namespace_in(&route.namespace), &target.name)), gateway.clone()))
         }));
     }
     pairs.sort();
@@ -80,8 +90,43 @@ pub(super) fn target_reference(target: &PolicyTarget) -> Value {
     reference
 }
 
-/// Sets `ancestors` of a status. Those of other controllers stay, and the order stays.
-pub(super) fn set_ancestors(draft: &mut StatusDraft<'_>, ancestors: Vec<Ancestor<'_>>, gateway_controller: &str) {
+/// The conditions of a policy that belongs to another controller.
+pub(super) fn ignored_conditions() -> Vec<StatusCondition> {
+    let message = format!("Ignored by Istio due to annotation {IGNORED}=true");
+    vec![StatusCondition::not_met("Accepted", "IgnoredByIstio", message)]
+}
+
+/// Why a policy cannot be applied to a target.
+pub(super) fn target_problem(
+    cx: &Context,
+    targets: &Dep<(TargetKind, ObjectKey), TargetObject>,
+    policy: &ObjectKey,
+    target: &PolicyTarget,
+) -> Option<StatusProblem> {
+    let PolicyTarget { kind: GroupKind { kind, .. }, name, section } = target;
+    let namespace = &policy.namespace;
+    let object = target_of(policy, target).map(|of| cx.get(targets, &of));
+    let message = match object {
+        None => format!("unsupported kind {kind}"),
+        Some(None) => format!("reference {namespace}/{name} (of kind {kind}) not found"),
+        Some(Some(object)) if section.is_empty() || object.ports.contains_key(section) => return None,
+        Some(Some(_)) => format!("sectionName \"{section}\" does not exist in {kind} {namespace}/{name}"),
+    };
+    Some(unusable_target(&message))
+}
+
+/// The problem of a target that cannot be used.
+pub(super) fn unusable_target(reason: &str) -> StatusProblem {
+    StatusProblem::new("TargetNotFound", format!("targetRefs invalid: {reason}"))
+}
+
+/// Sets `ancestors` of a status, at most a number of them. Those of other controllers stay, and the order stays.
+pub(super) fn set_ancestors(
+    draft: &mut StatusDraft<'_>,
+    ancestors: Vec<Ancestor<'_>>,
+    gateway_controller: &str,
+    most: usize,
+) {
     let present: Vec<Value> = draft.get("ancestors").and_then(Value::as_array).cloned().unwrap_or_default();
     let entry = |Ancestor { reference, controller, conditions }: Ancestor<'_>| {
         let old = present.iter().find(|old| old["ancestorRef"] == reference);
@@ -100,6 +145,6 @@ pub(super) fn set_ancestors(draft: &mut StatusDraft<'_>, ancestors: Vec<Ancestor
         }
     }
     entries.extend(wanted);
-    entries.truncate(MAX_ANCESTORS);
+    entries.truncate(most);
     draft.set("ancestors", Some(Value::Array(entries)));
 }

@@ -1,4 +1,4 @@
-//! The logs of containers, as a kubelet serves them to the API server.
+//! What a kubelet serves to the API server: the logs of containers, and the commands of `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,17 +19,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
+use super::exec::{self, Commands};
 use crate::pods::identity::{Authority, certificates, private_key};
 
-/// A server of logs. It ends when this is dropped.
-pub(super) struct LogServer {
+/// The server of a kubelet. It ends when this is dropped.
+pub(super) struct KubeletServer {
     pub(super) address: SocketAddr,
     logs: Logs,
+    commands: Commands,
     task: JoinHandle<()>,
 }
 
-/// By namespace and name of a pod.
-type Logs = Arc<Mutex<BTreeMap<(String, String), Log>>>;
+/// By namespace and name of a pod, and name of a container.
+type Logs = Arc<Mutex<BTreeMap<ContainerKey, Log>>>;
+
+/// Namespace and name of a pod, and name of a container.
+pub(super) type ContainerKey = (String, String, String);
 
 struct Log {
     file: PathBuf,
@@ -37,13 +42,13 @@ struct Log {
     lengths: Vec<(Timestamp, u64)>,
 }
 
-impl Drop for LogServer {
+impl Drop for KubeletServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl LogServer {
+impl KubeletServer {
     /// Starts it on a free port of the loopback. The API server does not verify certificates of kubelets.
     pub(super) async fn start() -> Result<Self> {
         let (chain, key) = Authority::new()?.issue_hosts(&["node".to_owned()])?;
@@ -52,19 +57,31 @@ impl LogServer {
         let config =
             builder.with_single_cert(certificates(&chain)?, private_key(&key)?).context("set the certificate")?;
         let tls = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen for requests of logs")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen for the API server")?;
         let address = listener.local_addr()?;
-        let logs = Logs::default();
-        let router =
-            Router::new().route("/containerLogs/{namespace}/{pod}/{container}", get(answer)).with_state(logs.clone());
-        Ok(Self { address, logs, task: tokio::spawn(serve(listener, tls, router)) })
+        let (logs, commands) = (Logs::default(), Commands::default());
+        let router = Router::new()
+            .route("/containerLogs/{namespace}/{pod}/{container}", get(answer))
+            .with_state(logs.clone())
+            .merge(exec::router(commands.clone()));
+        Ok(Self { address, logs, commands, task: tokio::spawn(serve(listener, tls, router)) })
     }
 
-    /// Records the length of the log of a running pod.
-    pub(super) fn observe(&self, (namespace, pod): (&str, &str), file: &Path) -> Result<()> {
+    /// Serves the commands of `kubectl exec` by a program.
+    pub(super) async fn serve_commands(&self, program: &Path) -> Result<()> {
+        self.commands.start(program).await
+    }
+
+    /// Sets how a container is entered; `None` if it no longer runs.
+    pub(super) fn set_entry(&self, key: ContainerKey, entry: Option<Vec<String>>) {
+        self.commands.set_entry(key, entry);
+    }
+
+    /// Records the length of the log of a running container.
+    pub(super) fn observe(&self, key: ContainerKey, file: &Path) -> Result<()> {
         let length = file.metadata().with_context(|| format!("read {}", file.display()))?.len();
         let mut logs = lock(&self.logs);
-        let log = logs.entry((namespace.to_owned(), pod.to_owned()));
+        let log = logs.entry(key);
         let log = log.or_insert_with(|| Log { file: file.to_owned(), lengths: Vec::new() });
         if log.lengths.last().is_none_or(|(_, last)| *last != length) {
             log.lengths.push((Timestamp::now(), length));
@@ -83,17 +100,17 @@ impl Log {
     }
 }
 
-fn lock(logs: &Logs) -> MutexGuard<'_, BTreeMap<(String, String), Log>> {
+fn lock(logs: &Logs) -> MutexGuard<'_, BTreeMap<ContainerKey, Log>> {
     logs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answer(
     State(logs): State<Logs>,
-    UrlPath((namespace, pod, _)): UrlPath<(String, String, String)>,
+    UrlPath(key): UrlPath<ContainerKey>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Vec<u8>, StatusCode> {
     let since = query.get("sinceTime").map(|time| time.parse()).transpose().map_err(|_| StatusCode::BAD_REQUEST)?;
-    match lock(&logs).get(&(namespace, pod)) {
+    match lock(&logs).get(&key) {
         Some(log) => log.since(since).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR),
         None => Err(StatusCode::NOT_FOUND),
     }
@@ -107,7 +124,7 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, router: Router) {
             let Ok(stream) = tls.accept(stream).await else { return };
             let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
             // The client may end the connection at any time.
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
         });
     }
 }
