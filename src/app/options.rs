@@ -76,6 +76,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             any_trust_domain: config.features.any_trust_domain,
             compliance: config.security.compliance,
         },
+        multi_cluster: config.features.multi_cluster,
         ambient: config.features.ambient.then(|| AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,

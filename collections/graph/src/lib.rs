@@ -40,7 +40,7 @@ pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
 pub use options::{
     AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
-    PatchLimits, SecurityOptions, UntaintOptions,
+    MultiClusterOptions, PatchLimits, SecurityOptions, UntaintOptions,
 };
 pub use outputs::client_profile;
 pub use policy_explanation::{AttachedPolicy, ExplainedPeerPolicy, ExplainedWorkload};

@@ -69,6 +69,8 @@ pub struct GraphOptions {
     pub security: SecurityOptions,
     /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these settings.
     pub ambient: Option<AmbientOptions>,
+    /// Services of several clusters follow ServiceExports (`ENABLE_MCS_SERVICE_DISCOVERY`), with these settings.
+    pub multi_cluster: Option<MultiClusterOptions>,
     /// Settings of the Gateway API.
     pub gateway_api: GatewayApiOptions,
     /// The clusters decide which service accounts may read Secrets (see
@@ -137,6 +139,7 @@ impl Default for GraphOptions {
             patch_limits: PatchLimits::default(),
             security: SecurityOptions::default(),
             ambient: None,
+            multi_cluster: None,
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
             virtual_hosts: false,
@@ -192,6 +195,16 @@ pub struct AmbientOptions {
     pub direct_gateways: bool,
     /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).
     pub deaf_sidecars: bool,
+}
+
+/// Settings of Multi-Cluster Services.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct MultiClusterOptions {
+    /// ServiceImports declare hosts in `clusterset.local` (`ENABLE_MCS_HOST`).
+    pub imported_hosts: bool,
+    /// Hosts of Services in the domain of the cluster reach endpoints of the cluster of the client only
+    /// (`ENABLE_MCS_CLUSTER_LOCAL`).
+    pub cluster_local: bool,
 }
 
 /// Settings of the Gateway API.

@@ -85,6 +85,8 @@ const REMOTE_KINDS: &[Kind] = &[
     Kind::Secret,
     Kind::Service,
     Kind::ServiceAccount,
+    Kind::ServiceExport,
+    Kind::ServiceImport,
     Kind::WorkloadEntry,
 ];
 

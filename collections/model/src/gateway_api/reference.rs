@@ -29,7 +29,7 @@ impl GroupKind {
     /// Whether it is a ServiceImport of the Multi-Cluster Services API.
     #[must_use]
     pub fn is_service_import(&self) -> bool {
-        self.is("multicluster.x-k8s.io", "ServiceImport")
+        self.is(crate::MULTI_CLUSTER_GROUP, "ServiceImport")
     }
 }
 

@@ -235,6 +235,24 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "false",
         "Routers receive only the clusters that they send requests to",
     ),
+    followed(
+        "ENABLE_MCS_SERVICE_DISCOVERY",
+        Bool,
+        "false",
+        "Clients of other clusters reach the endpoints of a cluster only if it has a ServiceExport of the Service",
+    ),
+    followed(
+        "ENABLE_MCS_HOST",
+        Bool,
+        "false",
+        "Serve the hosts NAME.NAMESPACE.svc.clusterset.local of ServiceImports; needs ENABLE_MCS_SERVICE_DISCOVERY",
+    ),
+    followed(
+        "ENABLE_MCS_CLUSTER_LOCAL",
+        Bool,
+        "false",
+        "Hosts of Services in the domain of the cluster reach endpoints of the cluster of the client only; needs ENABLE_MCS_HOST",
+    ),
     followed("PILOT_ENABLE_GATEWAY_API", Bool, "true", "Read the kinds of the Gateway API"),
     followed(
         "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",

@@ -11,7 +11,7 @@ use super::grants::{GrantIndex, GrantLookup};
 use super::inference_pools::{is_pool, shadow_service_name};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::services::service_host;
+use crate::registry::services::{imported_host, service_host};
 use crate::statuses::StatusProblem;
 
 /// The indexes of backends.
@@ -89,6 +89,7 @@ pub(super) struct BackendLookup {
     domain: Text,
     experimental: bool,
     inference: bool,
+    imported_hosts: bool,
 }
 
 /// The route that refers to a backend.
@@ -180,6 +181,7 @@ impl BackendLookup {
             domain: index.options.domain.clone(),
             experimental: index.options.gateway_api.experimental,
             inference: index.options.gateway_api.inference,
+            imported_hosts: index.options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts),
         }
     }
 
@@ -200,7 +202,11 @@ impl BackendLookup {
         }
         let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
         let (host, exists) = if target.kind.is("", "Service") || target.kind.is_service_import() {
-            (service_host(&target.name, &namespace, &self.domain), cx.get(&self.services, &key).is_some())
+            let host = match target.kind.is_service_import() && self.imported_hosts {
+                true => imported_host(&target.name, &namespace),
+                false => service_host(&target.name, &namespace, &self.domain),
+            };
+            (host, cx.get(&self.services, &key).is_some())
         } else if target.kind.is_hostname() {
             let host = Host::new(&target.name);
             let exists = !cx.by(&self.by_host, &host).is_empty();
