@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
-use sluice_model::{SessionLabels, Text};
+use sluice_model::{MultiClusterApi, SessionLabels, Text};
 
 pub use sluice_envoy::cluster::ClusterSwitches;
 pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
@@ -71,6 +71,10 @@ pub struct GraphOptions {
     pub ambient: Option<AmbientOptions>,
     /// Services of several clusters follow ServiceExports (`ENABLE_MCS_SERVICE_DISCOVERY`), with these settings.
     pub multi_cluster: Option<MultiClusterOptions>,
+    /// API group and version of ServiceExports and ServiceImports.
+    pub multi_cluster_api: MultiClusterApi,
+    /// ServiceExports are created for Services (`ENABLE_MCS_AUTO_EXPORT`).
+    pub exports_services: bool,
     /// Settings of the Gateway API.
     pub gateway_api: GatewayApiOptions,
     /// The clusters decide which service accounts may read Secrets (see
@@ -140,6 +144,8 @@ impl Default for GraphOptions {
             security: SecurityOptions::default(),
             ambient: None,
             multi_cluster: None,
+            multi_cluster_api: MultiClusterApi::default(),
+            exports_services: false,
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
             virtual_hosts: false,

@@ -95,7 +95,7 @@ pub use mesh_config::{
     is_cluster_local,
 };
 pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
-pub use multi_cluster::{CLUSTER_SET_DOMAIN, MULTI_CLUSTER_GROUP, ServiceExport, ServiceImport};
+pub use multi_cluster::{CLUSTER_SET_DOMAIN, MULTI_CLUSTER_GROUP, MultiClusterApi, ServiceExport, ServiceImport};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};

@@ -31,7 +31,13 @@ impl KindInfo {
     /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
-        self.is_istio() || self.is_gateway_api() || self.is_multi_cluster()
+        self.is_configuration() || self.is_multi_cluster()
+    }
+
+    /// Whether the kind is configuration: of Istio or of the Gateway API.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        self.is_istio() || self.is_gateway_api()
     }
 
     /// Whether the kind is in one of Istio's API groups.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sluice_graph::{AddressPools, ClusterSwitches, GatewayApiOptions, JwksFetch, MultiClusterOptions};
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, INFERENCE_GROUP};
-use sluice_model::{Kind, SessionLabels, Text};
+use sluice_model::{Kind, MultiClusterApi, SessionLabels, Text};
 use sluice_parse::KINDS;
 
 use crate::values::Variables;
@@ -72,6 +72,10 @@ pub struct Features {
     pub inference_extension: bool,
     /// `ENABLE_MCS_SERVICE_DISCOVERY`, `ENABLE_MCS_HOST`, `ENABLE_MCS_CLUSTER_LOCAL`: ServiceExports and ServiceImports are read.
     pub multi_cluster: Option<MultiClusterOptions>,
+    /// `MCS_API_GROUP`, `MCS_API_VERSION`: group and version of these kinds.
+    pub multi_cluster_api: MultiClusterApi,
+    /// `ENABLE_MCS_AUTO_EXPORT`: ServiceExports are created for Services.
+    pub exports_services: bool,
     /// `PILOT_IGNORE_RESOURCES`: definitions of kinds that are not read: `PLURAL.GROUP` or `*.SUFFIX`.
     pub ignored_resources: Vec<String>,
     /// `PILOT_INCLUDE_RESOURCES`: definitions of kinds that are read nevertheless.
@@ -240,7 +244,9 @@ impl Features {
 
     /// Whether a kind of the Multi-Cluster Services API has an effect.
     fn reads_multi_cluster(&self, kind: Kind) -> bool {
-        self.multi_cluster.is_some_and(|multi_cluster| kind == Kind::ServiceExport || multi_cluster.imported_hosts)
+        let is_export = kind == Kind::ServiceExport;
+        let is_read = self.multi_cluster.is_some_and(|multi_cluster| is_export || multi_cluster.imported_hosts);
+        is_read || (is_export && self.exports_services)
     }
 
     /// Options of the Gateway API.
@@ -283,6 +289,7 @@ impl Features {
         let multi_cluster = variables
             .flag("ENABLE_MCS_SERVICE_DISCOVERY", false)
             .then_some(MultiClusterOptions { imported_hosts, cluster_local: imported_hosts && cluster_local });
+        let default_api = MultiClusterApi::default();
         let allocate_addresses = variables.flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
         Self {
@@ -307,6 +314,11 @@ impl Features {
             inference_extension: variables.flag("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", false),
             gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
             multi_cluster,
+            multi_cluster_api: MultiClusterApi {
+                group: variables.raw("MCS_API_GROUP").map_or(default_api.group, Text::from),
+                version: variables.raw("MCS_API_VERSION").map_or(default_api.version, Text::from),
+            },
+            exports_services: variables.flag("ENABLE_MCS_AUTO_EXPORT", false),
             ignored_resources: variables.list("PILOT_IGNORE_RESOURCES"),
             included_resources: variables.list("PILOT_INCLUDE_RESOURCES"),
             gateway_controller: variables

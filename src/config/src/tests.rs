@@ -191,15 +191,18 @@ fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
         let config = read(&[]).check_environment(&[(name.to_owned(), value.to_owned())]);
         config.is_err_and(|error| error.to_string().starts_with(&format!("environment: variable {name}={value:?}")))
     };
-    assert!(refused("ENABLE_MCS_AUTO_EXPORT", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false"));
-    let environment = [("ENABLE_MCS_AUTO_EXPORT", "true"), ("PILOT_MX_ADDITIONAL_LABELS", "team")];
+    assert!(
+        refused("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false")
+    );
+    let environment =
+        [("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true"), ("PILOT_MX_ADDITIONAL_LABELS", "team")];
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let ignoring = read(&[("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", "true")]);
     let warnings = ignoring.warnings.len();
     let ignoring = ignoring.check_environment(&environment).expect("the defaults are used");
     assert_eq!(ignoring.warnings.len(), warnings + 2);
     assert!(
-        !refused("ENABLE_MCS_AUTO_EXPORT", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"),
+        !refused("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"),
         "the supported value"
     );
 }

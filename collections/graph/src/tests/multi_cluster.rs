@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use sluice_engine::Origin;
-use sluice_model::{Kind, ObjectKey, Service, ServiceKey, Text};
+use sluice_model::gateway_api::GroupKind;
+use sluice_model::{Kind, MultiClusterApi, ObjectKey, Service, ServiceKey, Text};
 use sluice_parse::{parse_object, yaml};
 
 use super::TestGraph;
-use crate::{GraphOptions, MultiClusterOptions};
+use crate::{GraphOptions, MissingServiceExport, MultiClusterOptions, MultiClusterService, ServedKind};
 
 const EAST: &str = "Kubernetes";
 const WEST: &str = "west";
@@ -157,4 +158,105 @@ fn hosts_in_the_domain_of_the_cluster_can_be_limited_to_it() {
     assert_eq!(endpoints(&mesh, "clusterset.local"), reach(true, true));
     assert!(service(&mesh, "cluster.local").is_some_and(|service| service.cluster_local));
     assert!(service(&mesh, "clusterset.local").is_some_and(|service| !service.cluster_local));
+}
+
+#[test]
+fn exported_and_imported_services_are_listed() {
+    let listed = |mesh: &TestGraph, cluster: &str| {
+        mesh.get(&mesh.handles.multi_cluster_services, &ObjectKey::new(cluster, "shop", "cart"))
+    };
+    let hosts = |hosts: &[(&str, bool)]| hosts.iter().map(|(domain, all)| (key(domain).host, *all)).collect();
+    let mesh = shop(Some(MultiClusterOptions { imported_hosts: true, cluster_local: true }));
+    assert_eq!(listed(&mesh, WEST), None);
+    export(&mesh, WEST);
+    let exported = MultiClusterService {
+        is_exported: true,
+        hosts: hosts(&[("cluster.local", false)]),
+        ..MultiClusterService::default()
+    };
+    assert_eq!(listed(&mesh, WEST), Some(exported));
+    import(&mesh, WEST, "[10.9.1.2, 10.9.1.1]");
+    import(&mesh, EAST, "[]");
+    let both = MultiClusterService {
+        is_exported: true,
+        is_imported: true,
+        address: "10.9.1.1".into(),
+        hosts: hosts(&[("cluster.local", false), ("clusterset.local", true)]),
+    };
+    assert_eq!(listed(&mesh, WEST), Some(both));
+    let pending = MultiClusterService { is_imported: true, ..MultiClusterService::default() };
+    assert_eq!(listed(&mesh, EAST), Some(pending.clone()), "the import has no address yet");
+    delete(&mesh, WEST, Kind::ServiceExport);
+    let imported = MultiClusterService { address: "10.9.1.1".into(), ..pending };
+    assert_eq!(listed(&mesh, WEST), Some(imported));
+    delete(&mesh, WEST, Kind::ServiceImport);
+    assert_eq!(listed(&mesh, WEST), None);
+
+    let disabled = shop(None);
+    export(&disabled, WEST);
+    assert_eq!(listed(&disabled, WEST), None);
+}
+
+#[test]
+fn missing_service_exports_are_created() {
+    let missing = |mesh: &TestGraph, cluster: &str, namespace: &str| {
+        mesh.get(&mesh.handles.missing_service_exports, &ObjectKey::new(cluster, namespace, "cart"))
+    };
+    let serve = |mesh: &TestGraph, cluster: &str| {
+        let kind = ServedKind { cluster: cluster.into(), kind: Kind::ServiceExport };
+        mesh.handles.inputs.served_kinds.set(kind, ());
+        mesh.engine.flush();
+    };
+    let service = |namespace: &str, uid: &str| {
+        format!("{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: {namespace}, uid: '{uid}'}}}}")
+    };
+    let api = MultiClusterApi { group: "net.gke.io".into(), version: "v1".into() };
+    let options = GraphOptions { exports_services: true, multi_cluster_api: api, ..GraphOptions::default() };
+    let mesh = TestGraph::with(options, "");
+    apply(&mesh, EAST, &service("shop", "u1"));
+    apply(&mesh, EAST, &service("kube-system", "u2"));
+    apply(&mesh, WEST, &service("shop", "u3"));
+    assert_eq!(missing(&mesh, EAST, "shop"), None, "the cluster does not serve the kind");
+    serve(&mesh, EAST);
+    serve(&mesh, WEST);
+    let wanted =
+        |uid: &str| Some(MissingServiceExport { api_version: "net.gke.io/v1".into(), service_uid: uid.into() });
+    assert_eq!(missing(&mesh, EAST, "shop"), wanted("u1"));
+    assert_eq!(missing(&mesh, EAST, "kube-system"), None, "the namespace is limited to its cluster");
+    export(&mesh, EAST);
+    assert_eq!(missing(&mesh, EAST, "shop"), None);
+    delete(&mesh, EAST, Kind::ServiceExport);
+    assert_eq!(missing(&mesh, EAST, "shop"), wanted("u1"));
+    delete(&mesh, EAST, Kind::Service);
+    assert_eq!(missing(&mesh, EAST, "shop"), None);
+
+    assert_eq!(missing(&mesh, WEST, "shop"), None, "the remote cluster does not request it");
+    let namespace = |clusters: &str| {
+        let annotations = format!("{{topology.istio.io/controlPlaneClusters: '{clusters}'}}");
+        format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: istio-system, annotations: {annotations}}}}}")
+    };
+    apply(&mesh, WEST, &namespace("other"));
+    assert_eq!(missing(&mesh, WEST, "shop"), None);
+    apply(&mesh, WEST, &namespace("other, Kubernetes"));
+    assert_eq!(missing(&mesh, WEST, "shop"), wanted("u3"));
+
+    let settings = "{serviceSettings: [{hosts: ['*.shop.svc.cluster.local'], settings: {clusterLocal: true}}]}";
+    let config_map =
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: \"";
+    apply(&mesh, EAST, &format!("{config_map}{settings}\"}}}}"));
+    assert_eq!(missing(&mesh, WEST, "shop"), None);
+
+    let disabled = TestGraph::new("");
+    apply(&disabled, EAST, &service("shop", "u1"));
+    serve(&disabled, EAST);
+    assert_eq!(missing(&disabled, EAST, "shop"), None);
+}
+
+#[test]
+fn imports_that_routes_refer_to_are_of_the_configured_group() {
+    let group = |api: &str, group: &str| {
+        let group = GroupKind { group: group.into(), kind: "ServiceImport".into() };
+        MultiClusterApi { group: api.into(), version: "v1".into() }.is_service_import(&group)
+    };
+    assert!(group("net.gke.io", "net.gke.io") && !group("net.gke.io", "multicluster.x-k8s.io"));
 }

@@ -253,6 +253,24 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "false",
         "Hosts of Services in the domain of the cluster reach endpoints of the cluster of the client only; needs ENABLE_MCS_HOST",
     ),
+    followed(
+        "ENABLE_MCS_AUTO_EXPORT",
+        Bool,
+        "false",
+        "Create a ServiceExport for each Service that the mesh config does not limit to its cluster",
+    ),
+    followed(
+        "MCS_API_GROUP",
+        Text,
+        "multicluster.x-k8s.io",
+        "API group of ServiceExports and ServiceImports in the Kubernetes API, and of references to them in routes. Files have the default",
+    ),
+    followed(
+        "MCS_API_VERSION",
+        Text,
+        "v1alpha1",
+        "API version of ServiceExports and ServiceImports in the Kubernetes API",
+    ),
     followed("PILOT_ENABLE_GATEWAY_API", Bool, "true", "Read the kinds of the Gateway API"),
     followed(
         "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",

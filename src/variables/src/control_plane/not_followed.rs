@@ -127,9 +127,6 @@ pub(super) const FEATURES: &[Variable] = &[
     ),
     default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "true", "waypoints are served with PILOT_ENABLE_AMBIENT"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
-    default_only("ENABLE_MCS_AUTO_EXPORT", Bool, "false", "ServiceExports are not written"),
-    default_only("MCS_API_GROUP", Text, "multicluster.x-k8s.io", "the kinds of another group are not read"),
-    default_only("MCS_API_VERSION", Text, "v1alpha1", "another version is not read"),
     default_only(
         "PILOT_ENABLE_ANALYSIS",
         Bool,
