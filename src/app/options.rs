@@ -76,6 +76,9 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             any_trust_domain: config.features.any_trust_domain,
             compliance: config.security.compliance,
         },
+        multi_cluster: config.features.multi_cluster,
+        multi_cluster_api: config.features.multi_cluster_api.clone(),
+        exports_services: exports_services(config),
         ambient: config.features.ambient.then(|| AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
@@ -186,6 +189,11 @@ pub(super) fn untaints_nodes(config: &Config) -> bool {
     config.features.untaints_nodes && reads_cluster(config)
 }
 
+/// Whether ServiceExports are created for Services.
+pub(super) fn exports_services(config: &Config) -> bool {
+    config.features.exports_services && reads_cluster(config)
+}
+
 /// Whether the local cluster is read through the Kubernetes API, so that its objects can be written.
 fn reads_cluster(config: &Config) -> bool {
     matches!(config.sources.local, ClusterSource::Kubernetes(_))
@@ -201,6 +209,16 @@ pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
     let identity = &config.identity;
     let client = client.filter(|_| config.features.leader_election);
     Election::new(client, identity.namespace.clone(), &identity.pod_name, &identity.revision)
+}
+
+/// The elections of the replicas that write to a cluster, by its id and client.
+pub(super) fn elections(config: &Config) -> impl Fn(&Text, &Client) -> Election + Send + Sync + use<> {
+    let (own, local) = (config.identity.cluster.clone(), election(config, None));
+    let is_elected = config.features.leader_election;
+    move |id, client| {
+        let election = local.clone().with_client(is_elected.then(|| client.clone()));
+        if *id == own { election } else { election.of_remote_cluster() }
+    }
 }
 
 pub(super) fn server_options(config: &Config) -> ServerOptions {
@@ -354,6 +372,7 @@ pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {
         is_remote,
         ignored: config.features.ignored_kinds(),
         revision: config.identity.read_revision.clone(),
+        multi_cluster_api: config.features.multi_cluster_api.clone(),
     }
 }
 

@@ -14,7 +14,9 @@ use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, 
 use sluice_mcp::ServedConfiguration;
 use sluice_sources::configuration::ConfigurationSources;
 use sluice_sources::files::FileSource;
-use sluice_sources::kube::{KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer};
+use sluice_sources::kube::{
+    ExportWriter, KubeSource, KubeconfigSource, PartUpdate, PartWriter, RemoteClusters, SecretReviewer,
+};
 use sluice_sources::{Cluster, CurrentMesh, InputSink, MeshLayers, MeshOverride, Reporter, Sink};
 use sluice_watch::FollowGuard;
 use tokio::sync::watch;
@@ -195,6 +197,7 @@ impl App {
                 let removals = self.graph.handles.taint_removals.clone();
                 self.write_parts("taint writer", UNTAINT_LOCK, client.clone(), removals);
             }
+            self.export_services();
             self.register_workloads(client.clone());
         }
         self.clients.set(cluster.id.clone(), client.clone());
@@ -207,6 +210,17 @@ impl App {
             states: self.graph.metrics.watches.clone(),
         };
         self.tasks.spawn("Kubernetes source", source.run(sink.clone(), self.tasks.stop()));
+    }
+
+    /// Creates ServiceExports in all clusters that this control plane serves.
+    fn export_services(&mut self) {
+        if !options::exports_services(&self.config) {
+            return;
+        }
+        let election = options::elections(&self.config);
+        let missing = self.graph.handles.missing_service_exports.clone();
+        let writer = ExportWriter::new(self.clients.clone(), self.graph.engine.clone(), missing, election);
+        self.tasks.spawn("ServiceExport writer", writer.run(self.tasks.stop()));
     }
 
     /// Writes parts of objects, on the replica that holds a lock.

@@ -9,7 +9,7 @@ use sluice_testkit::cluster::Cluster;
 
 use crate::fixture::{
     ALL, CHART, RunningControlPlane, SYSTEM, apply_templates, create_node, create_pod, manifest, service, start,
-    start_with_crds, until,
+    start_with_crds, start_with_values, until,
 };
 use crate::installation::address;
 use crate::webhooks::create_pod as inject_pod;
@@ -192,4 +192,118 @@ async fn pods_of_a_remote_cluster_are_injected_by_the_address_of_its_control_pla
     assert_eq!(containers, ["app", "istio-proxy"]);
     assert!(remote.get("apps/v1", "Deployment", SYSTEM, "istiod").await?.is_none());
     remote.helm().run(&["uninstall", "istiod", "--namespace", SYSTEM]).map(drop)
+}
+
+/// Variables of Multi-Cluster Services.
+const MULTI_CLUSTER: [&str; 3] = ["ENABLE_MCS_SERVICE_DISCOVERY", "ENABLE_MCS_HOST", "ENABLE_MCS_AUTO_EXPORT"];
+const MULTI_CLUSTER_API: &str = "multicluster.x-k8s.io/v1alpha1";
+
+/// Defines ServiceExport and ServiceImport.
+async fn install_multi_cluster_api(cluster: &Cluster) -> Result<()> {
+    for (kind, plural) in [("ServiceExport", "serviceexports"), ("ServiceImport", "serviceimports")] {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        cluster
+            .apply(&json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {
+                    "name": format!("{plural}.multicluster.x-k8s.io"),
+                    "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+                },
+                "spec": {
+                    "group": "multicluster.x-k8s.io", "scope": "Namespaced",
+                    "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural},
+                    "versions": [
+                        {"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}},
+                    ],
+                },
+            }))
+            .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_of_a_remote_cluster_are_used_once_it_exports_the_service() -> Result<()> {
+    let switches = MULTI_CLUSTER.map(|name| format!("pilot.env.{name}=true"));
+    let switches = switches.each_ref().map(String::as_str);
+    let values: Vec<&str> = switches.iter().flat_map(|value| ["--set-string", value]).collect();
+    let Some(own) = start_with_values(&values).await? else { return Ok(()) };
+    own.install_crds("istio.yaml", ALL).await?;
+    let programs = Cluster::programs().context("the programs are built")?;
+    let remote = Cluster::start(&programs).await?;
+    remote.create_namespace(SYSTEM, json!({})).await?;
+    install_remote_profile(&remote, &switches).await?;
+    for (cluster, address) in [(&own, "10.244.0.5"), (&remote, "10.245.0.5")] {
+        install_multi_cluster_api(cluster).await?;
+        create_node(cluster, "node-1").await?;
+        cluster.create_namespace("shop", json!({})).await?;
+        cluster.apply(&service("shop", "cart")).await?;
+        create_pod(cluster, "shop", "cart-1", "cart").await?;
+        cluster.report_pod(("shop", "cart-1"), address, true).await?;
+    }
+    let token = remote.create_token((SYSTEM, "istio-reader-service-account"), None, None).await?;
+    own.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "stringData": {"east": remote.kubeconfig(remote.address(), &token).to_string()},
+        "metadata": {"name": "east", "namespace": SYSTEM, "labels": {"istio/multiCluster": "true"}},
+    }))
+    .await?;
+    let variables: Vec<_> =
+        [("POD_NAME", "istiod-1")].into_iter().chain(MULTI_CLUSTER.map(|name| (name, "true"))).collect();
+    let control_plane = RunningControlPlane::start_with(&own, own.address(), &variables).await?;
+    control_plane.shows("/debug/clusterz", "the cluster is synced", |page| page.contains("\"synced\"")).await?;
+
+    own.exists(MULTI_CLUSTER_API, "ServiceExport", "shop", "cart").await?;
+    let export = own.get(MULTI_CLUSTER_API, "ServiceExport", "shop", "cart").await?.unwrap_or_default();
+    let exported = own.get("v1", "Service", "shop", "cart").await?.unwrap_or_default();
+    assert_eq!(export["metadata"]["ownerReferences"][0]["uid"], exported["metadata"]["uid"]);
+    let local = own.get(MULTI_CLUSTER_API, "ServiceExport", "default", "kubernetes").await?;
+    assert_eq!(local, None, "the Service is limited to its cluster");
+    let mut proxy = control_plane.proxy("shop").await?;
+    let name = "outbound|80||cart.shop.svc.cluster.local";
+    proxy.subscribe(Kind::Eds, &[name])?;
+    let has = |endpoints: &Value, address: &str| endpoints.to_string().contains(address);
+    let is_local = |it: &Value| has(it, "10.244.0.5") && !has(it, "10.245.0.5");
+    proxy.receives(name, "only the endpoint of the own cluster", is_local).await?;
+    assert_eq!(remote.get(MULTI_CLUSTER_API, "ServiceExport", "shop", "cart").await?, None, "it is not requested");
+
+    let annotation = json!({"metadata": {"annotations": {"topology.istio.io/controlPlaneClusters": "*"}}});
+    remote.patch("v1", "Namespace", ("", SYSTEM), &annotation).await?;
+    remote.exists(MULTI_CLUSTER_API, "ServiceExport", "shop", "cart").await?;
+    proxy.receives(name, "the endpoint of the remote cluster", |it| has(it, "10.245.0.5")).await?;
+
+    own.apply(&json!({
+        "apiVersion": MULTI_CLUSTER_API, "kind": "ServiceImport", "metadata": {"name": "cart", "namespace": "shop"},
+        "spec": {"type": "ClusterSetIP", "ips": ["10.96.200.1"], "ports": [{"port": 80}]},
+    }))
+    .await?;
+    let imported = "outbound|80||cart.shop.svc.clusterset.local";
+    proxy.subscribe(Kind::Eds, &[imported])?;
+    let both = |it: &Value| has(it, "10.244.0.5") && has(it, "10.245.0.5");
+    proxy.receives(imported, "the endpoints of both clusters", both).await?;
+    let page: Value = serde_json::from_str(&control_plane.page("/debug/mcsz").await?)?;
+    let (local, set) = ("cart.shop.svc.cluster.local", "cart.shop.svc.clusterset.local");
+    let row = |cluster: &str, is_imported: bool, address: &str, hosts: &[&str]| {
+        let hosts: std::collections::BTreeMap<_, _> = hosts.iter().map(|host| (*host, "AlwaysDiscoverable")).collect();
+        json!({
+            "Cluster": cluster, "Name": "cart", "Namespace": "shop", "Exported": true, "Imported": is_imported,
+            "ClusterSetVIP": address, "Discoverability": hosts,
+        })
+    };
+    let rows = [row("Kubernetes", true, "10.96.200.1", &[local, set]), row("east", false, "", &[local])];
+    assert_eq!(page, json!(rows));
+
+    // The API server deletes the ServiceExport with the Service.
+    remote.delete("v1", "Service", "shop", "cart").await?;
+    let is_gone = async || Ok(remote.get(MULTI_CLUSTER_API, "ServiceExport", "shop", "cart").await?.is_none());
+    until("the ServiceExport is deleted", is_gone).await?;
+    proxy.receives(imported, "the cluster exports nothing", is_local).await?;
+
+    let users = ["istiod", "istio-reader-service-account"].map(|name| format!("system:serviceaccount:{SYSTEM}:{name}"));
+    let mut refused = own.audited()?;
+    refused.extend(remote.audited()?);
+    refused.retain(|request| users.contains(&request.user) && matches!(request.code, 401 | 403));
+    assert_eq!(refused, []);
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
 }

@@ -132,6 +132,7 @@ pub(crate) fn cluster_named(id: &str) -> Cluster {
         is_remote: false,
         ignored: BTreeSet::new(),
         revision: "".into(),
+        multi_cluster_api: sluice_model::MultiClusterApi::default(),
     }
 }
 

@@ -77,7 +77,7 @@ fn environment_is_listed_with_states() {
     let output = Command::new(env!("CARGO_BIN_EXE_sluiced")).arg("env").output().expect("run sluiced");
     let text = String::from_utf8(output.stdout).expect("a text");
     assert!(output.status.success() && text.contains("\nPILOT_HTTP10\tfollowed\ttrue or false\tfalse\t"), "{text}");
-    assert!(text.contains("\nENABLE_MCS_HOST\tonly the default is supported\t"), "{text}");
+    assert!(text.contains("\nENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS\tonly the default is supported\t"), "{text}");
 }
 
 #[test]

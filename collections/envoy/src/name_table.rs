@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use prost::Message;
-use sluice_model::{Endpoint, Health, Resolution, Service, ServiceSource, Text};
+use sluice_model::{CLUSTER_SET_DOMAIN, Endpoint, Health, Resolution, Service, ServiceSource, Text};
 use sluice_proto::istio::networking::nds::v1::name_table::NameInfo;
 
 /// An entry of the table's map, in the protobuf encoding of maps.
@@ -53,16 +53,23 @@ pub fn build_names(inputs: &NameInputs<'_>) -> BTreeMap<Text, Bytes> {
     }
     if !own.is_empty() {
         let info = match service.source {
-            ServiceSource::Kubernetes => NameInfo {
+            // Short names stand for the Service of the cluster.
+            ServiceSource::Kubernetes if !is_imported(service) => NameInfo {
                 shortname: service.name.to_string(),
                 namespace: service.namespace.to_string(),
                 ..NameInfo::default()
             },
-            ServiceSource::ServiceEntry => NameInfo::default(),
+            ServiceSource::Kubernetes | ServiceSource::ServiceEntry => NameInfo::default(),
         };
         entries.insert(service.host.0.clone(), entry(service.host.as_str(), service, &own, info));
     }
     entries
+}
+
+/// Whether it is declared by a ServiceImport.
+fn is_imported(service: &Service) -> bool {
+    let domain = service.host.as_str().strip_suffix(CLUSTER_SET_DOMAIN);
+    domain.is_some_and(|host| host.ends_with('.'))
 }
 
 fn entry(name: &str, service: &Service, addresses: &[Text], info: NameInfo) -> Bytes {

@@ -14,6 +14,7 @@ use crate::inputs::{Inputs, RejectKey};
 use crate::proxies::targets::ServiceTarget;
 use crate::registry::allocation::AddressUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
+use crate::registry::multi_cluster::{MissingServiceExport, MultiClusterService};
 use crate::registry::nodes::TaintRemoval;
 use crate::statuses::{StatusKey, StatusUpdate};
 use crate::traffic::ambient::ConditionUpdate;
@@ -54,6 +55,10 @@ pub struct Handles {
     pub shadow_services: Published<ObjectKey, ShadowService>,
     /// Taints of nodes to remove.
     pub taint_removals: Published<ObjectKey, TaintRemoval>,
+    /// ServiceExports to create, in every cluster.
+    pub missing_service_exports: Published<ObjectKey, MissingServiceExport>,
+    /// For debug endpoints: Services that clusters export or import.
+    pub multi_cluster_services: Published<ObjectKey, MultiClusterService>,
     /// JWKS to fetch, with the timeout of each fetch.
     pub wanted_jwks: Published<JwksKey, WantedJwks>,
     /// JWKS that were fetched.

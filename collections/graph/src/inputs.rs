@@ -15,7 +15,8 @@ use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
     Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
     Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, RootCertificates, Secret, SecretReader,
-    ServiceEntry, Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    ServiceEntry, ServiceExport, ServiceImport, Sidecar, Telemetry, Text, TrafficExtension, VirtualService,
+    WorkloadEntry, WorkloadGroup,
 };
 
 use discovery::{Discovery, discovered};
@@ -294,6 +295,10 @@ kinds! {
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
     /// ServiceEntries.
     service_entries: ServiceEntry(ServiceEntry), input, "raw_service_entries";
+    /// ServiceExports, of every cluster.
+    service_exports: ServiceExport(ServiceExport), input, "raw_service_exports";
+    /// ServiceImports, of every cluster.
+    service_imports: ServiceImport(ServiceImport), input, "raw_service_imports";
     /// Sidecars.
     sidecars: Sidecar(Sidecar), input, "raw_sidecars";
     /// TCPRoutes.
@@ -400,6 +405,8 @@ impl<'s> RawInputs<'s> {
             secrets: discovered("secrets", &self.secrets, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
+            service_exports: discovered("service_exports", &self.service_exports, discovery),
+            service_imports: discovered("service_imports", &self.service_imports, discovery),
             sidecars: discovered("sidecars", &self.sidecars, discovery),
             tcp_routes: discovered("tcp_routes", &self.tcp_routes, discovery),
             tls_routes: discovered("tls_routes", &self.tls_routes, discovery),

@@ -40,7 +40,7 @@ pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
 pub use options::{
     AddressPools, AmbientOptions, ClusterSwitches, GatewayApiOptions, GraphOptions, JwksFetch, ListenerSwitches,
-    PatchLimits, SecurityOptions, UntaintOptions,
+    MultiClusterOptions, PatchLimits, SecurityOptions, UntaintOptions,
 };
 pub use outputs::client_profile;
 pub use policy_explanation::{AttachedPolicy, ExplainedPeerPolicy, ExplainedWorkload};
@@ -48,6 +48,7 @@ pub use proxies::collectors::COLLECTORS;
 pub use proxies::targets::ServiceTarget;
 pub use registry::allocation::AddressUpdate;
 pub use registry::endpoints::{EndpointChunkKey, EndpointGroup};
+pub use registry::multi_cluster::{MissingServiceExport, MultiClusterService};
 pub use registry::nodes::TaintRemoval;
 pub use sluice_envoy::listener::{MtlsMode, PeerPolicy};
 pub use sluice_envoy::listener_settings::Collector;
@@ -77,7 +78,7 @@ use proxies::{
     wanted_jwks, workloads,
 };
 use registry::endpoints::ServiceEndpoints;
-use registry::{allocation, endpoints, network_gateways, services};
+use registry::{allocation, endpoints, multi_cluster, network_gateways, services};
 use traffic::ambient::AmbientInputs;
 use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::{GatewayApiInputs, classes};
@@ -128,6 +129,9 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let taint_removals = registry::nodes::derive_taint_removals(&raw.nodes, &raw.pods, options);
         let kubelet_versions = registry::nodes::derive_kubelet_versions(&raw.nodes);
         let declared = services::derive_declared_services(&objects, &mesh, &allocations, options);
+        let missing_service_exports =
+            multi_cluster::derive_missing_exports(&objects, (&raw.served_kinds, &raw.namespaces), &mesh, options);
+        let multi_cluster_services = multi_cluster::derive_multi_cluster_services(&objects, &declared, options);
         let services = services::derive_services(&declared, options);
         let services_by_host = services::index_by_host(&services);
         let hosts = services_by_host.distinct("hosts");
@@ -354,6 +358,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             gateway_deployments: gateway_api.deployments.publish(),
             shadow_services: gateway_api.shadow_services.publish(),
             taint_removals: taint_removals.publish(),
+            missing_service_exports: missing_service_exports.publish(),
+            multi_cluster_services: multi_cluster_services.publish(),
             wanted_jwks: jwks_fetches.wanted.publish(),
             jwks: context.jwks.publish(),
             wanted_secret_reviews: context.secrets.wanted_reviews.publish(),

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
-use sluice_model::{SessionLabels, Text};
+use sluice_model::{MultiClusterApi, SessionLabels, Text};
 
 pub use sluice_envoy::cluster::ClusterSwitches;
 pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
@@ -69,6 +69,12 @@ pub struct GraphOptions {
     pub security: SecurityOptions,
     /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these settings.
     pub ambient: Option<AmbientOptions>,
+    /// Services of several clusters follow ServiceExports (`ENABLE_MCS_SERVICE_DISCOVERY`), with these settings.
+    pub multi_cluster: Option<MultiClusterOptions>,
+    /// API group and version of ServiceExports and ServiceImports.
+    pub multi_cluster_api: MultiClusterApi,
+    /// ServiceExports are created for Services (`ENABLE_MCS_AUTO_EXPORT`).
+    pub exports_services: bool,
     /// Settings of the Gateway API.
     pub gateway_api: GatewayApiOptions,
     /// The clusters decide which service accounts may read Secrets (see
@@ -137,6 +143,9 @@ impl Default for GraphOptions {
             patch_limits: PatchLimits::default(),
             security: SecurityOptions::default(),
             ambient: None,
+            multi_cluster: None,
+            multi_cluster_api: MultiClusterApi::default(),
+            exports_services: false,
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
             virtual_hosts: false,
@@ -192,6 +201,16 @@ pub struct AmbientOptions {
     pub direct_gateways: bool,
     /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).
     pub deaf_sidecars: bool,
+}
+
+/// Settings of Multi-Cluster Services.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub struct MultiClusterOptions {
+    /// ServiceImports declare hosts in `clusterset.local` (`ENABLE_MCS_HOST`).
+    pub imported_hosts: bool,
+    /// Hosts of Services in the domain of the cluster reach endpoints of the cluster of the client only
+    /// (`ENABLE_MCS_CLUSTER_LOCAL`).
+    pub cluster_local: bool,
 }
 
 /// Settings of the Gateway API.

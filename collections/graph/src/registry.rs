@@ -3,6 +3,7 @@
 pub(crate) mod allocation;
 pub(crate) mod endpoints;
 pub(crate) mod locations;
+pub(crate) mod multi_cluster;
 pub(crate) mod network_gateways;
 pub(crate) mod networks;
 pub(crate) mod nodes;

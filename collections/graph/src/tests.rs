@@ -14,6 +14,7 @@ mod grpc;
 mod inference_pools;
 mod ingress_waypoints;
 mod large;
+mod multi_cluster;
 mod names;
 mod policies;
 mod registry;

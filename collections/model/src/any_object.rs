@@ -9,8 +9,8 @@ use crate::gateway_api::{
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
     KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
-    ProxyConfigResource, Reject, RequestAuthentication, RootCertificates, Secret, ServiceEntry, Sidecar, Telemetry,
-    Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    ProxyConfigResource, Reject, RequestAuthentication, RootCertificates, Secret, ServiceEntry, ServiceExport,
+    ServiceImport, Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -60,6 +60,8 @@ pub enum Object {
     Secret(Secret),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
+    ServiceExport(ServiceExport),
+    ServiceImport(ServiceImport),
     Sidecar(Sidecar),
     TCPRoute(Box<L4Route>),
     TLSRoute(Box<L4Route>),

@@ -64,6 +64,8 @@ pub struct KubernetesService {
     pub internal_traffic_local: bool,
     /// `publishNotReadyAddresses`.
     pub publish_not_ready: bool,
+    /// Unique id, empty for an object from a file.
+    pub uid: Text,
     /// Unique id of the InferencePool that owns it, empty if none does.
     pub owner_pool: Text,
     /// The conditions in its status as JSON text; empty if there are none (A07).
@@ -77,4 +79,16 @@ pub struct Namespace {
     pub labels: Labels,
     /// Annotations.
     pub annotations: Labels,
+}
+
+/// Annotation of the system namespace of a cluster, with the clusters whose control planes serve it, comma separated.
+const CONTROL_PLANE_CLUSTERS: &str = "topology.istio.io/controlPlaneClusters";
+
+impl Namespace {
+    /// Whether it is the system namespace of a cluster that requests to be served by the control plane of another cluster.
+    #[must_use]
+    pub fn requests_control_plane_of(&self, cluster: &str) -> bool {
+        let named = self.annotations.get(CONTROL_PLANE_CLUSTERS).map(|names| names.to_string()).unwrap_or_default();
+        named.split(',').any(|name| matches!(name.trim(), "*") || name.trim() == cluster)
+    }
 }

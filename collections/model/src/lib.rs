@@ -27,6 +27,7 @@ pub mod label;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;
+mod multi_cluster;
 mod network_gateway;
 mod object;
 mod path_template;
@@ -94,6 +95,7 @@ pub use mesh_config::{
     is_cluster_local,
 };
 pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
+pub use multi_cluster::{CLUSTER_SET_DOMAIN, MULTI_CLUSTER_GROUP, MultiClusterApi, ServiceExport, ServiceImport};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};

@@ -42,6 +42,8 @@ pub enum Kind {
     Service,
     ServiceAccount,
     ServiceEntry,
+    ServiceExport,
+    ServiceImport,
     Sidecar,
     TCPRoute,
     TLSRoute,

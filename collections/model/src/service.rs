@@ -237,6 +237,8 @@ pub struct Service {
     pub races_connects: bool,
     /// Whether it is limited to its own cluster (S21).
     pub cluster_local: bool,
+    /// Whether endpoints of a cluster that does not export it are limited to clients of that cluster (S22).
+    pub needs_export: bool,
     /// A younger ServiceEntry with the same host as this Kubernetes Service: it replaces the Service in route tables,
     /// on the ports that it has.
     pub covered_by: Option<Box<Service>>,

@@ -6,6 +6,9 @@ use sluice_model::{EndpointSlice, Object, SliceEndpoint, SlicePort, Text};
 use crate::{Findings, Item, metadata::Metadata};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Label of the slices of a ServiceImport, which controllers of the Multi-Cluster Services API copy from other clusters. They are not
+/// read: the endpoints are read from their own clusters.
+const IMPORTED_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -85,7 +88,10 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     Some(Object::EndpointSlice(EndpointSlice {
         namespace: key.namespace.clone(),
         name: key.name.clone(),
-        service: labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
+        service: match labels.contains_key(IMPORTED_SERVICE_NAME) {
+            true => Text::default(),
+            false => labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
+        },
         address_type: input.address_type,
         ports: ports.collect(),
         endpoints: endpoints.collect(),

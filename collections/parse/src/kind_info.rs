@@ -1,7 +1,7 @@
 //! A row of the table of kinds.
 
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP};
-use sluice_model::{Kind, Object};
+use sluice_model::{Kind, MULTI_CLUSTER_GROUP, Object};
 
 use crate::{Findings, Item};
 
@@ -31,6 +31,12 @@ impl KindInfo {
     /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
+        self.is_configuration() || self.is_multi_cluster()
+    }
+
+    /// Whether the kind is configuration: of Istio or of the Gateway API.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
         self.is_istio() || self.is_gateway_api()
     }
 
@@ -44,6 +50,12 @@ impl KindInfo {
     #[must_use]
     pub fn is_gateway_api(&self) -> bool {
         [GROUP, EXPERIMENTAL_GROUP, INFERENCE_GROUP].contains(&self.group)
+    }
+
+    /// Whether the kind is part of the Multi-Cluster Services API.
+    #[must_use]
+    pub fn is_multi_cluster(&self) -> bool {
+        self.group == MULTI_CLUSTER_GROUP
     }
 
     /// `apiVersion` of the preferred version.

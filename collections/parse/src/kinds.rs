@@ -1,11 +1,11 @@
 //! The table of kinds (C01 to C03). Only `object.rs` and `validate.rs` import it; no parser does.
 
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP};
-use sluice_model::{Kind, NETWORKING_GROUP, Object};
+use sluice_model::{Kind, MULTI_CLUSTER_GROUP, NETWORKING_GROUP, Object};
 
 use crate::{
     KindInfo, Parse, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
-    mesh_settings, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
+    mesh_settings, multi_cluster, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
     proxy_config_resource, request_authentication, secret, service, service_entry, sidecar, telemetry,
     traffic_extension, workload_entry, workload_group,
 };
@@ -68,6 +68,8 @@ pub static KINDS: &[KindInfo] = &[
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
     custom(Kind::ServiceEntry, NETWORKING_GROUP, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
+    custom(Kind::ServiceExport, MULTI_CLUSTER_GROUP, &["v1alpha1"], "ServiceExport", "serviceexports", Some(multi_cluster::parse_export)),
+    custom(Kind::ServiceImport, MULTI_CLUSTER_GROUP, &["v1alpha1"], "ServiceImport", "serviceimports", Some(multi_cluster::parse_import)),
     custom(Kind::Sidecar, NETWORKING_GROUP, STABLE, "Sidecar", "sidecars", Some(sidecar::parse)),
     custom(Kind::TCPRoute, GROUP, ALPHA, "TCPRoute", "tcproutes", Some(gateway_api::tcp_route::parse)),
     custom(Kind::TLSRoute, GROUP, ALPHA, "TLSRoute", "tlsroutes", Some(gateway_api::tls_route::parse)),

@@ -43,6 +43,7 @@ mod mesh_config;
 mod mesh_networks;
 mod mesh_settings;
 mod metadata;
+mod multi_cluster;
 mod names;
 mod namespace;
 mod node;

@@ -97,6 +97,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         |ingress: Ingress| [ingress.ip, ingress.hostname].into_iter().flatten().find(|address| !address.is_empty());
     let owners = input.metadata.owner_references.as_deref().unwrap_or_default();
     let owner_pool = owners.iter().find(|owner| *owner.kind == *"InferencePool").map(|owner| owner.uid.clone());
+    let uid = std::mem::take(&mut input.metadata.uid);
     Some(Object::Service(KubernetesService {
         meta: meta(key, &mut input.metadata, findings),
         service_type,
@@ -115,6 +116,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         traffic_distribution: spec.traffic_distribution.unwrap_or_default(),
         internal_traffic_local: spec.internal_traffic_policy.is_some_and(|policy| policy == "Local"),
         publish_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
+        uid,
         owner_pool: owner_pool.unwrap_or_default(),
         conditions: item.conditions(),
     }))

@@ -23,7 +23,7 @@ use crate::{AdminState, services};
 /// The kinds of configuration that are read, in the order of their names.
 pub(crate) fn kinds() -> Vec<&'static KindInfo> {
     let mut kinds: Vec<_> =
-        sluice_parse::KINDS.iter().filter(|info| info.parse.is_some() && info.is_custom()).collect();
+        sluice_parse::KINDS.iter().filter(|info| info.parse.is_some() && info.is_configuration()).collect();
     kinds.sort_by_key(|info| (info.name, info.group));
     kinds
 }

@@ -54,7 +54,7 @@ pub(crate) fn pages(options: &AdminOptions) -> Vec<Page> {
         page("/debug/krtz", "All collections, their records and the keys of the records that made them, in istiod's format (?collection=NAME)", &[OptionalText("collection")], get(krtz::serve)),
         page("/debug/list", "Names of these pages", &[], get(list)),
         page("/debug/log", "Log levels by scope; PUT a text such as default:info,ads:debug to change them", &[], get(log).put(set_log)),
-        page("/debug/mcsz", "Multi-cluster services: none, since they are not read", &[], get(mcsz)),
+        page("/debug/mcsz", "Services that clusters export or import by the Multi-Cluster Services API", &[], get(services::mcsz)),
         page("/debug/mesh", "Mesh config in use, with its defaults", &[], get(mesh)),
         page("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", &[Proxy("proxyID")], get(config_dump::name_table)),
         page("/debug/networkz", "Gateways between networks", &[], get(services::networkz)),
@@ -160,11 +160,6 @@ async fn cachez(Query(parameters): Query<Parameters>) -> Response<Body> {
     }
 }
 
-/// As istiod's without multi-cluster services.
-async fn mcsz(Query(parameters): Query<Parameters>) -> Response<Body> {
-    answer::json(&Value::Null, &parameters)
-}
-
 /// Group, version and kind of the configuration, by kind.
 async fn resourcesz(Query(parameters): Query<Parameters>) -> Response<Body> {
     let mut kinds: Vec<_> =
@@ -175,7 +170,7 @@ async fn resourcesz(Query(parameters): Query<Parameters>) -> Response<Body> {
 }
 
 fn is_configuration(info: &sluice_parse::KindInfo) -> bool {
-    info.is_custom() || info.kind == sluice_model::Kind::Ingress
+    info.is_configuration() || info.kind == sluice_model::Kind::Ingress
 }
 
 /// A cluster, and how current its objects are.

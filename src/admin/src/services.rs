@@ -11,8 +11,10 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
+use sluice_graph::MultiClusterService;
 use sluice_model::{
-    ExportTo, Labels, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TextMap, TrafficDistribution,
+    ExportTo, Labels, ObjectKey, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TextMap,
+    TrafficDistribution,
 };
 use sluice_xds::short_id;
 
@@ -40,6 +42,25 @@ impl Serialize for Registry {
         }
         rows.end()
     }
+}
+
+/// Services that clusters export or import, by cluster, namespace and name; `null` if there are none, as in istiod.
+pub(crate) async fn mcsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+    let snapshot = state.engine.snapshot();
+    let mut rows: Vec<_> = snapshot.iter(&state.handles.multi_cluster_services).collect();
+    rows.sort_by_key(|(key, _)| (*key).clone());
+    let row = |(key, service): (&ObjectKey, &MultiClusterService)| {
+        let policy = |all| if all { "AlwaysDiscoverable" } else { "DiscoverableFromSameCluster" };
+        let policies = service.hosts.iter().map(|(host, all)| (host.as_str(), policy(*all)));
+        json!({
+            "Cluster": key.cluster.as_str(), "Name": key.name.as_str(), "Namespace": key.namespace.as_str(),
+            "Exported": service.is_exported, "Imported": service.is_imported,
+            "ClusterSetVIP": service.address.as_str(),
+            "Discoverability": service.is_exported.then(|| policies.collect::<BTreeMap<_, _>>()),
+        })
+    };
+    let rows: Vec<Value> = rows.into_iter().map(row).collect();
+    answer::json(&(!rows.is_empty()).then_some(rows), &parameters)
 }
 
 /// The ports of services that each connected proxy serves.

@@ -23,8 +23,6 @@ use crate::config_maps::BundleWriter;
 use crate::server::TrustBundle;
 use crate::webhook_configurations::{WebhookConfigurationWriter, WebhookKind};
 
-const SERVED_BY: &str = "topology.istio.io/controlPlaneClusters";
-
 /// What to write, and where.
 #[derive(Clone, Debug)]
 pub struct RootsOptions {
@@ -104,7 +102,7 @@ impl RemoteRoots {
                         if event.key.name != self.options.system_namespace {
                             continue;
                         }
-                        match event.new.is_some_and(|namespace| self.is_requested_by(&namespace)) {
+                        match event.new.is_some_and(|namespace| namespace.requests_control_plane_of(&self.options.own)) {
                             true => self.requesting.insert(event.key.cluster.clone()),
                             false => self.requesting.remove(&event.key.cluster),
                         };
@@ -119,12 +117,6 @@ impl RemoteRoots {
         for writer in std::mem::take(&mut self.writers).into_values() {
             writer.end().await;
         }
-    }
-
-    /// Whether a system namespace names the cluster of this control plane.
-    fn is_requested_by(&self, namespace: &Namespace) -> bool {
-        let named = namespace.annotations.get(SERVED_BY).map(|names| names.to_string()).unwrap_or_default();
-        named.split(',').any(|name| matches!(name.trim(), "*") || *name.trim() == *self.options.own)
     }
 
     async fn reconcile(&mut self, known: &BTreeMap<Text, (u64, Client)>, stop: &CancellationToken) {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use sluice_graph::{AddressPools, ClusterSwitches, GatewayApiOptions, JwksFetch};
+use sluice_graph::{AddressPools, ClusterSwitches, GatewayApiOptions, JwksFetch, MultiClusterOptions};
 use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, INFERENCE_GROUP};
-use sluice_model::{Kind, SessionLabels, Text};
+use sluice_model::{Kind, MultiClusterApi, SessionLabels, Text};
 use sluice_parse::KINDS;
 
 use crate::values::Variables;
@@ -70,6 +70,12 @@ pub struct Features {
     pub alpha_gateway_api: bool,
     /// `ENABLE_GATEWAY_API_INFERENCE_EXTENSION`: InferencePools are read.
     pub inference_extension: bool,
+    /// `ENABLE_MCS_SERVICE_DISCOVERY`, `ENABLE_MCS_HOST`, `ENABLE_MCS_CLUSTER_LOCAL`: ServiceExports and ServiceImports are read.
+    pub multi_cluster: Option<MultiClusterOptions>,
+    /// `MCS_API_GROUP`, `MCS_API_VERSION`: group and version of these kinds.
+    pub multi_cluster_api: MultiClusterApi,
+    /// `ENABLE_MCS_AUTO_EXPORT`: ServiceExports are created for Services.
+    pub exports_services: bool,
     /// `PILOT_IGNORE_RESOURCES`: definitions of kinds that are not read: `PLURAL.GROUP` or `*.SUFFIX`.
     pub ignored_resources: Vec<String>,
     /// `PILOT_INCLUDE_RESOURCES`: definitions of kinds that are read nevertheless.
@@ -226,13 +232,21 @@ impl Features {
             let experimental = info.group == EXPERIMENTAL_GROUP && !self.alpha_gateway_api;
             let inference = info.group == INFERENCE_GROUP && !self.inference_extension;
             let disabled = info.is_gateway_api() && (experimental || inference || !self.gateway_api);
+            let unused = info.is_multi_cluster() && !self.reads_multi_cluster(info.kind);
             let definition = format!("{}.{}", info.plural, info.group);
             let excluded = info.is_custom()
                 && matches_any(&definition, &self.ignored_resources)
                 && !matches_any(&definition, &self.included_resources);
-            disabled || excluded
+            disabled || unused || excluded
         });
         ignored.map(|info| info.kind).collect()
+    }
+
+    /// Whether a kind of the Multi-Cluster Services API has an effect.
+    fn reads_multi_cluster(&self, kind: Kind) -> bool {
+        let is_export = kind == Kind::ServiceExport;
+        let is_read = self.multi_cluster.is_some_and(|multi_cluster| is_export || multi_cluster.imported_hosts);
+        is_read || (is_export && self.exports_services)
     }
 
     /// Options of the Gateway API.
@@ -269,6 +283,13 @@ impl Features {
             enabled: variables.flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
             draining: variables.raw("PILOT_DRAINING_LABEL").map_or(labels.draining, Text::from),
         };
+        let imported_hosts = variables.flag("ENABLE_MCS_HOST", false);
+        let cluster_local = variables.flag("ENABLE_MCS_CLUSTER_LOCAL", false);
+        // Each of these switches has an effect only with the former one.
+        let multi_cluster = variables
+            .flag("ENABLE_MCS_SERVICE_DISCOVERY", false)
+            .then_some(MultiClusterOptions { imported_hosts, cluster_local: imported_hosts && cluster_local });
+        let default_api = MultiClusterApi::default();
         let allocate_addresses = variables.flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
         Self {
@@ -292,6 +313,12 @@ impl Features {
             alpha_gateway_api: variables.flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             inference_extension: variables.flag("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", false),
             gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
+            multi_cluster,
+            multi_cluster_api: MultiClusterApi {
+                group: variables.raw("MCS_API_GROUP").map_or(default_api.group, Text::from),
+                version: variables.raw("MCS_API_VERSION").map_or(default_api.version, Text::from),
+            },
+            exports_services: variables.flag("ENABLE_MCS_AUTO_EXPORT", false),
             ignored_resources: variables.list("PILOT_IGNORE_RESOURCES"),
             included_resources: variables.list("PILOT_INCLUDE_RESOURCES"),
             gateway_controller: variables

@@ -191,14 +191,47 @@ fn variables_of_istiod_have_an_effect_or_cause_a_warning() {
         let config = read(&[]).check_environment(&[(name.to_owned(), value.to_owned())]);
         config.is_err_and(|error| error.to_string().starts_with(&format!("environment: variable {name}={value:?}")))
     };
-    assert!(refused("ENABLE_MCS_HOST", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false"));
-    let environment = [("ENABLE_MCS_HOST", "true"), ("PILOT_MX_ADDITIONAL_LABELS", "team")];
+    assert!(
+        refused("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true") && refused("PILOT_ENABLE_ALPN_FILTER", "false")
+    );
+    let environment =
+        [("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true"), ("PILOT_MX_ADDITIONAL_LABELS", "team")];
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let ignoring = read(&[("SLUICE_IGNORE_UNSUPPORTED_VARIABLES", "true")]);
     let warnings = ignoring.warnings.len();
     let ignoring = ignoring.check_environment(&environment).expect("the defaults are used");
     assert_eq!(ignoring.warnings.len(), warnings + 2);
-    assert!(!refused("ENABLE_MCS_HOST", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"), "the supported value");
+    assert!(
+        !refused("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "False") && !refused("PILOT_ENABLE_ALPN_FILTER", "1"),
+        "the supported value"
+    );
+}
+
+#[test]
+fn switches_of_multi_cluster_services_build_on_each_other() {
+    use sluice_graph::MultiClusterOptions;
+    use sluice_model::Kind;
+    const ALL: &[&str] = &["ENABLE_MCS_SERVICE_DISCOVERY", "ENABLE_MCS_HOST", "ENABLE_MCS_CLUSTER_LOCAL"];
+    let features = |names: &'static [&'static str]| {
+        let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
+        let variable = move |requested: &str| names.contains(&requested).then(|| "true".to_owned());
+        Config::new(line.discovery, &unknown, variable).expect("valid").features
+    };
+    let reads = |names: &'static [&'static str]| {
+        let ignored = features(names).ignored_kinds();
+        [Kind::ServiceExport, Kind::ServiceImport].map(|kind| !ignored.contains(&kind))
+    };
+    assert_eq!((features(&[]).multi_cluster, reads(&[])), (None, [false, false]));
+    assert_eq!(features(&["ENABLE_MCS_HOST", "ENABLE_MCS_CLUSTER_LOCAL"]).multi_cluster, None);
+    assert_eq!(reads(&["ENABLE_MCS_SERVICE_DISCOVERY"]), [true, false]);
+    let without_host = features(&["ENABLE_MCS_SERVICE_DISCOVERY", "ENABLE_MCS_CLUSTER_LOCAL"]).multi_cluster;
+    assert_eq!(
+        without_host,
+        Some(MultiClusterOptions::default()),
+        "hosts in cluster.local need those in clusterset.local"
+    );
+    let all = MultiClusterOptions { imported_hosts: true, cluster_local: true };
+    assert_eq!((features(ALL).multi_cluster, reads(ALL)), (Some(all), [true, true]));
 }
 
 #[test]
@@ -207,7 +240,9 @@ fn kinds_of_the_gateway_api_can_be_disabled() {
     let ignored = |name: &'static str, value: &'static str| {
         let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
         let variable = move |requested: &str| (requested == name).then(|| value.to_owned());
-        Config::new(line.discovery, &unknown, variable).expect("valid").features.ignored_kinds()
+        let mut ignored = Config::new(line.discovery, &unknown, variable).expect("valid").features.ignored_kinds();
+        ignored.retain(|kind| !matches!(kind, Kind::ServiceExport | Kind::ServiceImport));
+        ignored
     };
     let experimental = [Kind::XBackend, Kind::XBackendTrafficPolicy];
     assert_eq!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true"), [Kind::InferencePool].into());

@@ -32,9 +32,9 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// All objects of a kind, or those of one namespace.
+    /// All objects of a kind in a group and version of the API, or those of one namespace.
     #[must_use]
-    pub fn new(info: &KindInfo, version: &str, namespace: Option<Text>) -> Self {
+    pub fn new(info: &KindInfo, (group, version): (&str, &str), namespace: Option<Text>) -> Self {
         let fields = match info.kind {
             // Failed pods have no addresses, and are kept for a long time.
             Kind::Pod => Some("status.phase!=Failed"),
@@ -42,7 +42,7 @@ impl Resource {
             Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
             _ => None,
         };
-        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(info.group, version, info.name, info.plural) }
+        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(group, version, info.name, info.plural) }
     }
 
     /// All objects of a type.

@@ -60,6 +60,12 @@ impl Election {
         }
     }
 
+    /// Sets the client of the locks. Without a client, every replica leads.
+    #[must_use]
+    pub fn with_client(self, client: Option<Client>) -> Self {
+        Self { client, ..self }
+    }
+
     /// The locks are of another cluster than the replica. A control plane of that cluster takes them from it.
     #[must_use]
     pub fn of_remote_cluster(self) -> Self {

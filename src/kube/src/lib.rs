@@ -34,7 +34,7 @@ pub use error::{ConnectError, RequestError, chain};
 pub use feed::{next_batch_or_due, sleep_until_due};
 pub use leader::Election;
 pub use list_watch::{ListWatch, Receiver, WatchEvent};
-pub use lock::{ADDRESSES_LOCK, INGRESS_LOCK, Lock, ROOTS_LOCK, STATUS_LOCK, UNTAINT_LOCK};
+pub use lock::{ADDRESSES_LOCK, EXPORTS_LOCK, INGRESS_LOCK, Lock, ROOTS_LOCK, STATUS_LOCK, UNTAINT_LOCK};
 pub use object_path::ObjectPath;
 pub use term::{Term, TermEnded};
 pub use transport::{REQUEST_TIMEOUT, client, request};

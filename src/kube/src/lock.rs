@@ -25,6 +25,9 @@ pub const INGRESS_LOCK: Lock = Lock::config_map("istio-leader");
 /// Guards the taints of nodes.
 pub const UNTAINT_LOCK: Lock = Lock::config_map("istio-node-untaint");
 
+/// Guards the ServiceExports that are created.
+pub const EXPORTS_LOCK: Lock = Lock::config_map("istio-serviceexport-controller-election");
+
 /// Guards the conditions of objects.
 pub const STATUS_LOCK: Lock = Lock { name: Cow::Borrowed("istio-status-leader"), kind: LockKind::SharedLease };
 

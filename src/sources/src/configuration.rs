@@ -150,7 +150,7 @@ impl Shared {
             Some(rank) => self.commit(merge, rank, configuration, others),
             None => {
                 // Without `k8s://`, no custom resources of the cluster are read.
-                others.retain(|change| !is_custom(change.kind));
+                others.retain(|change| !is_istio_or_gateway_api(change.kind));
                 if !others.is_empty() {
                     self.sink.commit(others);
                 }
@@ -181,12 +181,15 @@ struct LocalSink(Arc<Shared>);
 impl Sink for LocalSink {
     fn commit(&self, changes: Vec<Change>) {
         let shared = &self.0;
-        if shared.is_local_only.load(Ordering::Acquire) || !changes.iter().any(|change| is_custom(change.kind)) {
+        if shared.is_local_only.load(Ordering::Acquire)
+            || !changes.iter().any(|change| is_istio_or_gateway_api(change.kind))
+        {
             return shared.sink.commit(changes);
         }
         match &mut *shared.lock() {
             State::Held(held) => {
-                let (custom, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| is_custom(change.kind));
+                let (custom, others): (Vec<_>, Vec<_>) =
+                    changes.into_iter().partition(|change| is_istio_or_gateway_api(change.kind));
                 held.push(HeldReport::Commit(custom));
                 if !others.is_empty() {
                     shared.sink.commit(others);
@@ -201,7 +204,8 @@ impl Sink for LocalSink {
         let shared = &self.0;
         match &mut *shared.lock() {
             State::Held(held) => {
-                let (custom, others): (Vec<Kind>, Vec<Kind>) = kinds.iter().partition(|kind| is_custom(**kind));
+                let (custom, others): (Vec<Kind>, Vec<Kind>) =
+                    kinds.iter().partition(|kind| is_istio_or_gateway_api(**kind));
                 held.push(HeldReport::Synced(custom));
                 shared.sink.synced(cluster, &others);
             }
@@ -247,8 +251,8 @@ impl Sink for RankedSink {
     }
 }
 
-fn is_custom(kind: Kind) -> bool {
-    kind_info(kind).is_some_and(KindInfo::is_custom)
+fn is_istio_or_gateway_api(kind: Kind) -> bool {
+    kind_info(kind).is_some_and(KindInfo::is_configuration)
 }
 
 fn is_configuration(kind: Kind) -> bool {

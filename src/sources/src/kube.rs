@@ -4,6 +4,7 @@
 //! definition exists.
 
 mod definitions;
+mod exports;
 mod objects;
 mod patches;
 mod registration;
@@ -27,6 +28,7 @@ use tracing::error;
 
 use super::{Cluster, Sink};
 use definitions::DefinitionsReceiver;
+pub use exports::ExportWriter;
 use objects::ObjectsReceiver;
 pub use patches::{PartUpdate, PartWrite, PartWriter};
 pub use registration::{
@@ -83,7 +85,8 @@ impl KubeSource {
                 );
                 tasks.spawn(following);
             } else {
-                let resource = Resource::new(info, info.versions.first().copied().unwrap_or("v1"), namespace);
+                let version = info.versions.first().copied().unwrap_or("v1");
+                let resource = Resource::new(info, (info.group, version), namespace);
                 let watching = ListWatch::new(api.clone(), resource, self.options.backoff(), objects);
                 tasks.spawn(keep_watching(task_name(info), watching));
             }

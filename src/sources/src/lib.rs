@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
+use sluice_model::{Kind, MultiClusterApi, ObjectKey, ParsedObject, Text};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::oneshot;
 
@@ -85,6 +85,8 @@ const REMOTE_KINDS: &[Kind] = &[
     Kind::Secret,
     Kind::Service,
     Kind::ServiceAccount,
+    Kind::ServiceExport,
+    Kind::ServiceImport,
     Kind::WorkloadEntry,
 ];
 
@@ -101,6 +103,8 @@ pub struct Cluster {
     pub ignored: BTreeSet<Kind>,
     /// Configuration for other revisions than this one is not read; empty reads all.
     pub revision: Text,
+    /// API group and version of ServiceExports and ServiceImports.
+    pub multi_cluster_api: MultiClusterApi,
 }
 
 impl Cluster {
@@ -115,7 +119,15 @@ impl Cluster {
     #[must_use]
     pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
         let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
-        !info.is_custom() || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
+        !info.is_configuration() || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
+    }
+
+    /// API group and supported versions of a kind in this cluster, the preferred version first.
+    pub(crate) fn api_of<'a>(&'a self, info: &KindInfo) -> (&'a str, Vec<&'a str>) {
+        match info.is_multi_cluster() {
+            true => (&self.multi_cluster_api.group, vec![&self.multi_cluster_api.version]),
+            false => (info.group, info.versions.to_vec()),
+        }
     }
 
     /// The kinds that are read from the cluster.

@@ -72,7 +72,7 @@ impl SourceMetrics {
 
     pub(crate) fn count(&self, change: &Change, known: &mut KnownObjects) {
         let event = known.event(change);
-        let custom = sluice_parse::kind_info(change.kind).is_some_and(sluice_parse::KindInfo::is_custom);
+        let custom = sluice_parse::kind_info(change.kind).is_some_and(sluice_parse::KindInfo::is_configuration);
         let (family, name) = match custom {
             true => (&self.configuration, change.kind.to_string()),
             false => (&self.registry, registry_name(change.kind)),

@@ -26,7 +26,7 @@ impl Original {
     #[must_use]
     pub fn of(info: &KindInfo, object: &Value) -> Option<Self> {
         // A value of JSON is always written.
-        let text = info.is_custom().then(|| serde_json::to_string(&Compact(object)))?;
+        let text = info.is_configuration().then(|| serde_json::to_string(&Compact(object)))?;
         text.ok().map(|text| Self(text.into()))
     }
 

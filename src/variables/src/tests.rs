@@ -35,9 +35,9 @@ fn value_that_is_not_followed_causes_a_warning_with_the_reason() {
     let warned = |name: &str, value: &str| control_plane_warnings(&environment(&[(name, value)]));
     for (name, value, warning) in [
         (
-            "ENABLE_MCS_HOST",
+            "ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS",
             "T",
-            "variable ENABLE_MCS_HOST=\"T\" is not supported, \"false\" is used: ServiceExports and ServiceImports are not read",
+            "variable ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS=\"T\" is not supported, \"false\" is used: clients could choose any host by SNI",
         ),
         (
             "PILOT_MX_ADDITIONAL_LABELS",
@@ -60,8 +60,8 @@ fn value_that_is_not_followed_causes_a_warning_with_the_reason() {
         assert_eq!(warned(name, value), [warning]);
     }
     for (name, value) in [
-        ("ENABLE_MCS_HOST", "False"),
-        ("ENABLE_MCS_HOST", ""),
+        ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "False"),
+        ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", ""),
         ("PILOT_ANALYSIS_INTERVAL", "10000ms"),
         ("PILOT_XDS_CACHE_SIZE", "60000.0"),
         ("PILOT_HTTP10", "true"),
@@ -77,17 +77,27 @@ fn value_that_is_not_followed_causes_a_warning_with_the_reason() {
 #[test]
 fn value_that_would_change_the_configuration_prevents_the_start() {
     let refused = |values: &[(&str, &str)]| control_plane_refusal(&environment(values));
-    let expected = "variable ENABLE_MCS_HOST=\"true\" is not supported, \"false\" is used: ServiceExports and ServiceImports are not \
-                    read; variable PILOT_MX_ADDITIONAL_LABELS=\"team\" is not supported, it is ignored: the labels of the metadata \
+    let expected = "variable ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS=\"true\" is not supported, \"false\" is used: clients could choose any host by SNI; \
+                    variable PILOT_MX_ADDITIONAL_LABELS=\"team\" is not supported, it is ignored: the labels of the metadata \
                     exchange are fixed. Unset them, or set SLUICE_IGNORE_UNSUPPORTED_VARIABLES=true to use what is supported";
-    let both = [("PILOT_MX_ADDITIONAL_LABELS", "team"), ("ENABLE_MCS_HOST", "true")];
+    let both = [("PILOT_MX_ADDITIONAL_LABELS", "team"), ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true")];
     assert_eq!(refused(&both).as_deref(), Some(expected));
     assert_eq!(control_plane_warnings(&environment(&both)).len(), 2);
     // Supported values, variables without a meaning here, and unknown names.
-    let accepted =
-        [("ENABLE_MCS_HOST", "F"), ("PILOT_XDS_CACHE_SIZE", "1"), ("PILOT_ENABLE_AMBIANT", "true"), ("PATH", "/bin")];
+    let accepted = [
+        ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "F"),
+        ("PILOT_XDS_CACHE_SIZE", "1"),
+        ("PILOT_ENABLE_AMBIANT", "true"),
+        ("PATH", "/bin"),
+    ];
     assert_eq!(refused(&accepted), None);
-    assert_eq!(agent_refusal(&environment(&[("CA_PROVIDER", "Citadel"), ("ENABLE_MCS_HOST", "true")])), None);
+    assert_eq!(
+        agent_refusal(&environment(&[
+            ("CA_PROVIDER", "Citadel"),
+            ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "true")
+        ])),
+        None
+    );
     assert!(
         agent_refusal(&environment(&[("CA_PROVIDER", "other")])).is_some_and(|reason| reason.contains("CA_PROVIDER"))
     );

@@ -158,7 +158,7 @@ pub fn tier(
 
 /// The tier by the settings of the service itself.
 fn own_tier(service: &Service) -> Tier {
-    match (service.node_local, service.cluster_local) {
+    match (service.node_local, service.cluster_local || service.needs_export) {
         (true, _) => Tier::Node,
         (false, true) => Tier::Cluster,
         (false, false) => Tier::Network,

@@ -1,6 +1,7 @@
 //! Endpoints: the addresses of services (S04 to S07, S09).
 
 mod declared;
+mod exports;
 mod facts;
 mod large;
 mod slices;
@@ -11,6 +12,7 @@ use sluice_engine::{Collection, Index};
 use sluice_model::{Endpoint, Service, ServiceKey, Text};
 
 use crate::registry::services::DeclaredKey;
+use exports::ExportLookup;
 use large::merge_slices;
 
 pub(crate) use declared::{derive_declared_endpoints, workload_port};
@@ -59,7 +61,7 @@ pub(crate) fn derive_endpoints<'s>(
             // An endpoint that a ServiceEntry lists twice is kept twice: it gets twice the share of requests.
             found.extend(declared.iter().flat_map(|(_, endpoints)| endpoints.iter().cloned()));
             for endpoint in &mut found {
-                endpoint.cluster_local = facts.cluster_local;
+                endpoint.cluster_local |= facts.cluster_local;
             }
             found.sort();
             Some(found)

@@ -1,9 +1,11 @@
 //! Services: the hosts and ports that clients send to (S01, S02, S03, S09, S23).
 
 mod entries;
+mod imports;
 mod kubernetes;
 mod merge;
 
+pub(crate) use imports::imported_host;
 pub(crate) use kubernetes::{service_host, spiffe};
 
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use crate::registry::allocation::AllocationKey;
 /// A host as one object declares it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct DeclaredKey {
-    /// The kind of the object: `Service` or `ServiceEntry`.
+    /// The kind of the object: `Service`, `ServiceImport` or `ServiceEntry`.
     pub(crate) kind: Kind,
     /// The object.
     pub(crate) object: ObjectKey,
@@ -40,9 +42,11 @@ struct ServiceDefaults {
 }
 
 /// Services as each object declares them.
-/// Key: `DeclaredKey`. From: `kubernetes_services`, `service_entries`, `address_allocations`, `namespaces`, `mesh_config`.
-/// Changes when: the object does, the traffic distribution or labels of its namespace, or a default of the mesh.
-/// Size: Services of all clusters + hosts of ServiceEntries. Rejects: none.
+/// Key: `DeclaredKey`. From: `kubernetes_services`, `service_imports`, `service_entries`, `address_allocations`, `namespaces`,
+/// `mesh_config`.
+/// Changes when: the object does, the traffic distribution or labels of its namespace, or a default of the mesh. That of a
+/// ServiceImport also when a Service of its name does, in any cluster.
+/// Size: Services and ServiceImports of all clusters + hosts of ServiceEntries. Rejects: none.
 pub(crate) fn derive_declared_services<'s>(
     objects: &ObjectCollections<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
@@ -61,7 +65,8 @@ pub(crate) fn derive_declared_services<'s>(
     let kubernetes = kubernetes::derive(&objects.kubernetes_services, &defaults, &traffic, options);
     let inputs = entries::EntryInputs { objects, defaults: &defaults, traffic: &traffic, allocations };
     let entries = entries::derive(&inputs, options);
-    kubernetes.union("declared_services", &[entries])
+    let imports = imports::derive(&objects.service_imports, &kubernetes, options);
+    kubernetes.union("declared_services", &[imports, entries])
 }
 
 /// Services, one for each namespace and host, merged over the objects that declare it.

@@ -151,6 +151,8 @@ pub(super) fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, Stri
     add(&mut state, &now, &handles.address_updates);
     add(&mut state, &now, &handles.status_updates);
     add(&mut state, &now, &handles.missing_gateway_classes);
+    add(&mut state, &now, &handles.missing_service_exports);
+    add(&mut state, &now, &handles.multi_cluster_services);
     add(&mut state, &now, &handles.gateway_deployments);
     add(&mut state, &now, &handles.rejects);
     add(&mut state, &now, &handles.wanted_jwks);

@@ -25,12 +25,6 @@ impl GroupKind {
     pub fn is_hostname(&self) -> bool {
         self.is(NETWORKING_GROUP, "Hostname")
     }
-
-    /// Whether it is a ServiceImport of the Multi-Cluster Services API.
-    #[must_use]
-    pub fn is_service_import(&self) -> bool {
-        self.is("multicluster.x-k8s.io", "ServiceImport")
-    }
 }
 
 /// A reference to an object.

@@ -1,7 +1,7 @@
 //! Parents, host names and backends, which all routes have.
 
-use sluice_model::Text;
 use sluice_model::gateway_api::{BackendRef, GROUP, INFERENCE_GROUP, ObjectRef, ParentRef};
+use sluice_model::{MULTI_CLUSTER_GROUP, Text};
 
 use super::reference::{object_ref, opt_port};
 use crate::Fields;
@@ -59,7 +59,7 @@ pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
     if counts && kind.is_hostname() && backend.target.namespace.is_some() {
         fields.refuse("namespace", "`namespace` is not supported for kind Hostname");
     }
-    let by_port = kind.is("", "Service") || kind.is_hostname() || kind.is_service_import();
+    let by_port = kind.is("", "Service") || kind.is_hostname() || kind.is(MULTI_CLUSTER_GROUP, "ServiceImport");
     if counts && by_port && backend.port.is_none() {
         fields.refuse("port", "`port` is required");
     }

@@ -188,6 +188,7 @@ impl Client {
                 is_remote: false,
                 ignored: BTreeSet::new(),
                 revision: Text::default(),
+                multi_cluster_api: sluice_model::MultiClusterApi::default(),
             },
             sink: committed.clone(),
             state: states.add(&ConfigSource { address, kind, tls: None }),

@@ -53,6 +53,7 @@ fn cluster(ignored: &[Kind]) -> Cluster {
         is_remote: false,
         ignored: ignored.iter().copied().collect(),
         revision: Text::default(),
+        multi_cluster_api: sluice_model::MultiClusterApi::default(),
     }
 }
 

@@ -86,13 +86,15 @@ pub(super) async fn follow(
     mut objects: ObjectsReceiver,
     mut definitions: watch::Receiver<Defined>,
 ) {
-    let definition = Text::from(format!("{}.{}", info.plural, info.group));
+    let cluster = objects.cluster().clone();
+    let (group, versions) = cluster.api_of(info);
+    let definition = Text::from(format!("{}.{group}", info.plural));
     let mut recheck = Backoff::new(FIRST_RECHECK_INTERVAL, MAX_RECHECK_INTERVAL);
     loop {
         let is_defined = |defined: &Defined| defined.as_ref().map(|names| names.contains(&definition));
         let now = is_defined(&definitions.borrow_and_update());
         if now == Some(true) || (now == Some(false) && objects.has_objects()) {
-            let version = match api.discover(info.group, info.plural, info.versions).await {
+            let version = match api.discover(group, info.plural, &versions).await {
                 Discovery::Served(version) => {
                     objects.served();
                     Some(version)
@@ -102,13 +104,13 @@ pub(super) async fn follow(
                 // The list fails too, and logs the failure.
                 Discovery::Unknown(reason) => {
                     debug!(kind = %info.kind, reason, "discovery does not answer about a kind");
-                    info.versions.first().copied()
+                    versions.first().copied()
                 }
             };
             match version {
                 Some(version) => {
                     info!(kind = %info.kind, version, "kind is defined");
-                    let resource = Resource::new(info, version, namespace.clone());
+                    let resource = Resource::new(info, (group, version), namespace.clone());
                     let mut watch = ListWatch::new(api.clone(), resource, backoff.clone(), objects);
                     restart_with(&task_name(info), &mut watch, |watch| watch.run_while_served().boxed()).await;
                     objects = watch.into_receiver();

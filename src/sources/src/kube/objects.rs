@@ -37,6 +37,11 @@ impl ObjectsReceiver {
         self.deleting.clear();
     }
 
+    /// The cluster of the objects.
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// Reports that the cluster serves the kind.
     pub(super) fn served(&self) {
         self.sink.served(&self.cluster.id, self.info.kind, true);
@@ -54,6 +59,10 @@ impl ObjectsReceiver {
         };
         // Items of lists have no apiVersion and kind.
         if let Some(fields) = object.as_object_mut() {
+            if self.info.is_multi_cluster() {
+                // The cluster may serve the kind in another group.
+                fields.insert("apiVersion".to_owned(), self.info.api_version().into());
+            }
             fields.entry("apiVersion").or_insert_with(|| self.info.api_version().into());
             fields.entry("kind").or_insert_with(|| self.info.name.into());
         }

@@ -1,5 +1,5 @@
 //! Writes parts of objects: addresses of ServiceEntries (S10) and of Ingresses (C11), conditions (S11, A07), taints of nodes (S24),
-//! statuses of the Gateway API (G05). Creates GatewayClasses (G01), and writes the Services of InferencePools (G09).
+//! statuses of the Gateway API (G05). Creates GatewayClasses (G01) and ServiceExports (S22), and writes the Services of InferencePools (G09).
 //!
 //! A part is written by a JSON patch that tests the present value. Server-side apply would replace a value that was not read,
 //! such as the addresses that another control plane has just allocated, and the lists of conditions are not maps: it would
@@ -15,8 +15,8 @@ use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Key, Published, Value as Record};
 use sluice_graph::{
-    AddressUpdate, ConditionUpdate, IngressStatusUpdate, MissingGatewayClass, ShadowPort, ShadowService, StatusKey,
-    StatusUpdate, TaintRemoval,
+    AddressUpdate, ConditionUpdate, IngressStatusUpdate, MissingGatewayClass, MissingServiceExport, ShadowPort,
+    ShadowService, StatusKey, StatusUpdate, TaintRemoval,
 };
 use sluice_kube::{Backoff, ObjectPath, Term, TermEnded, chain, next_batch_or_due};
 use sluice_model::gateway_api::INFERENCE_GROUP;
@@ -183,6 +183,27 @@ impl PartUpdate for MissingGatewayClass {
     }
 }
 
+impl PartUpdate for MissingServiceExport {
+    type Key = ObjectKey;
+    const SUBRESOURCE: &'static str = "";
+
+    fn object<'a>(&self, key: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+        Some((ObjectPath::of_version(&self.api_version, "serviceexports"), key))
+    }
+
+    fn writes(&self, key: &ObjectKey) -> Vec<PartWrite> {
+        let owner = json!({
+            "apiVersion": "v1", "kind": "Service", "name": key.name.as_str(), "uid": self.service_uid.as_str(),
+        });
+        vec![PartWrite::Create(json!({
+            "apiVersion": self.api_version.as_str(), "kind": "ServiceExport",
+            "metadata": {
+                "name": key.name.as_str(), "namespace": key.namespace.as_str(), "ownerReferences": [owner],
+            },
+        }))]
+    }
+}
+
 impl PartUpdate for ShadowService {
     type Key = ObjectKey;
     const SUBRESOURCE: &'static str = "";
@@ -241,6 +262,8 @@ fn replace(path: &str, present: &Value, wanted: &Value) -> PartWrite {
     ]))
 }
 
+type Condition<K> = Box<dyn Fn(&K) -> bool + Send + Sync>;
+
 /// Writes a part of objects until they contain it.
 ///
 /// One of several control planes writes, see [`Election`](sluice_kube::Election). If two write at the same time, neither
@@ -249,6 +272,7 @@ pub struct PartWriter<U: PartUpdate> {
     client: Client,
     feed: Feed,
     updates: Published<U::Key, U>,
+    is_written: Condition<U::Key>,
     backoff: Backoff,
     /// Pending writes, with the time of the next attempt.
     pending: BTreeMap<U::Key, (Arc<U>, Instant)>,
@@ -264,7 +288,14 @@ impl<U: PartUpdate> PartWriter<U> {
     #[must_use]
     pub fn new(client: Client, feed: Feed, updates: Published<U::Key, U>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-        Self { client, feed: feed.only(&updates), updates, backoff, pending: BTreeMap::new(), synced: false }
+        let (feed, is_written) = (feed.only(&updates), Box::new(|_: &U::Key| true));
+        Self { client, feed, updates, is_written, backoff, pending: BTreeMap::new(), synced: false }
+    }
+
+    /// Writes only those updates of which `is_written` is true.
+    #[must_use]
+    pub fn only(self, is_written: impl Fn(&U::Key) -> bool + Send + Sync + 'static) -> Self {
+        Self { is_written: Box::new(is_written), ..self }
     }
 
     /// Runs until the term or the engine ends.
@@ -274,7 +305,8 @@ impl<U: PartUpdate> PartWriter<U> {
             let due = self.pending.values().map(|(_, due)| *due).min();
             let Some(batch) = next_batch_or_due(&mut self.feed, due, term.ended()).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
-            for event in batch.iter().flat_map(|batch| batch.events(&self.updates)) {
+            let events = batch.iter().flat_map(|batch| batch.events(&self.updates));
+            for event in events.filter(|event| (self.is_written)(&event.key)) {
                 match event.new {
                     Some(update) => self.pending.insert((*event.key).clone(), (update, Instant::now())),
                     None => self.pending.remove(&event.key),

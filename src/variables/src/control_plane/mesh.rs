@@ -235,6 +235,42 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "false",
         "Routers receive only the clusters that they send requests to",
     ),
+    followed(
+        "ENABLE_MCS_SERVICE_DISCOVERY",
+        Bool,
+        "false",
+        "Clients of other clusters reach the endpoints of a cluster only if it has a ServiceExport of the Service",
+    ),
+    followed(
+        "ENABLE_MCS_HOST",
+        Bool,
+        "false",
+        "Serve the hosts NAME.NAMESPACE.svc.clusterset.local of ServiceImports; needs ENABLE_MCS_SERVICE_DISCOVERY",
+    ),
+    followed(
+        "ENABLE_MCS_CLUSTER_LOCAL",
+        Bool,
+        "false",
+        "Hosts of Services in the domain of the cluster reach endpoints of the cluster of the client only; needs ENABLE_MCS_HOST",
+    ),
+    followed(
+        "ENABLE_MCS_AUTO_EXPORT",
+        Bool,
+        "false",
+        "Create a ServiceExport for each Service that the mesh config does not limit to its cluster",
+    ),
+    followed(
+        "MCS_API_GROUP",
+        Text,
+        "multicluster.x-k8s.io",
+        "API group of ServiceExports and ServiceImports in the Kubernetes API, and of references to them in routes. Files have the default",
+    ),
+    followed(
+        "MCS_API_VERSION",
+        Text,
+        "v1alpha1",
+        "API version of ServiceExports and ServiceImports in the Kubernetes API",
+    ),
     followed("PILOT_ENABLE_GATEWAY_API", Bool, "true", "Read the kinds of the Gateway API"),
     followed(
         "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",

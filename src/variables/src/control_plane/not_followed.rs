@@ -127,12 +127,6 @@ pub(super) const FEATURES: &[Variable] = &[
     ),
     default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "true", "waypoints are served with PILOT_ENABLE_AMBIENT"),
     default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
-    default_only("ENABLE_MCS_AUTO_EXPORT", Bool, "false", "ServiceExports are not written"),
-    default_only("ENABLE_MCS_CLUSTER_LOCAL", Bool, "false", "ServiceExports and ServiceImports are not read"),
-    default_only("ENABLE_MCS_HOST", Bool, "false", "ServiceExports and ServiceImports are not read"),
-    default_only("ENABLE_MCS_SERVICE_DISCOVERY", Bool, "false", "ServiceExports and ServiceImports are not read"),
-    no_effect("MCS_API_GROUP", Text, "multicluster.x-k8s.io", "ServiceExports and ServiceImports are not read"),
-    no_effect("MCS_API_VERSION", Text, "v1alpha1", "ServiceExports and ServiceImports are not read"),
     default_only(
         "PILOT_ENABLE_ANALYSIS",
         Bool,

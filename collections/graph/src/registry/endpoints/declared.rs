@@ -8,7 +8,7 @@ use sluice_model::{
     match_labels,
 };
 
-use super::DeclaredEndpoints;
+use super::{DeclaredEndpoints, ExportLookup};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
@@ -19,8 +19,9 @@ use crate::registry::workloads::{
 
 /// Endpoints of each declaration: those that a ServiceEntry lists or selects, its host if that is to be resolved, and
 /// the WorkloadEntries that a Service selects.
-/// Key: `DeclaredKey`. From: `declared_services`, `service_entries`, `workload_instances`, `mesh_config`, `networks`.
-/// Changes when: the declaration does, or a workload it selects.
+/// Key: `DeclaredKey`. From: `declared_services`, `service_entries`, `workload_instances`, `service_exports`, `mesh_config`,
+/// `networks`.
+/// Changes when: the declaration does, a workload it selects, or the export of its cluster.
 /// Size: declarations that have any; for a ServiceEntry, multiplied by its addresses. Rejects: none.
 pub(crate) fn derive_declared_endpoints<'s>(
     objects: &ObjectCollections<'s>,
@@ -35,6 +36,7 @@ pub(crate) fn derive_declared_endpoints<'s>(
     let endpoints = declared.derive("declared_endpoints", |deps| {
         let (entries, by_label) = (deps.on(&objects.service_entries), deps.by(&instances.by_label));
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
+        let exports = ExportLookup::on(deps, objects, options);
         move |cx, key, service| {
             let select = |selector| -> Vec<(WorkloadInstanceKey, std::sync::Arc<WorkloadInstance>)> {
                 let mut found = cx.by(&by_label, &selector_key(&key.object.namespace, selector));
@@ -42,14 +44,19 @@ pub(crate) fn derive_declared_endpoints<'s>(
                 found
             };
             let mut found = match key.kind {
-                Kind::Service => {
+                Kind::Service | Kind::ServiceImport => {
                     let takes = service.resolution == Resolution::ClientSideLb && !service.mesh_external;
                     if !services_select_entries || !takes || service.selector.is_empty() {
                         return None;
                     }
                     let mut selected = select(&service.selector);
                     selected.retain(|(of, _)| of.kind == Kind::WorkloadEntry);
-                    of_service(service, &selected)
+                    let mut found = of_service(service, &selected);
+                    for endpoint in &mut found {
+                        endpoint.cluster_local = service.needs_export
+                            && !exports.has(cx, &endpoint.cluster, &service.namespace, &service.name);
+                    }
+                    found
                 }
                 _ => {
                     let entry = cx.get(&entries, &key.object)?;

@@ -132,7 +132,8 @@ pub(crate) fn derive_chunks<'s, S: sluice_engine::Value>(
                     address: first_address(endpoint).clone(),
                     slice: key.clone(),
                 };
-                let endpoint = Endpoint { cluster_local: facts.cluster_local, ..endpoint.clone() };
+                let cluster_local = endpoint.cluster_local || facts.cluster_local;
+                let endpoint = Endpoint { cluster_local, ..endpoint.clone() };
                 found.entry(key).or_default().push(endpoint);
             }
         }

@@ -8,11 +8,12 @@ use sluice_model::{
     Endpoint, EndpointSlice, Health, MeshConfig, ObjectKey, Pod, ServiceKey, SliceEndpoint, Text, TlsMode,
 };
 
+use super::ExportLookup;
 use super::large::{self, EndpointChunkKey, EndpointFacts};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
-use crate::registry::services::service_host;
+use crate::registry::services::{imported_host, service_host};
 use crate::registry::workloads::{pod_endpoint, trust_domain, with_topology};
 
 /// The fields of a Service that change how its slices are read.
@@ -43,7 +44,7 @@ pub(crate) type ServiceSlice = (Text, Arc<[Endpoint]>);
 /// Endpoints of slices.
 #[derive(Clone)]
 pub(crate) struct Slices<'s> {
-    /// By service, except large services.
+    /// By service, except large services, and by the host of an import.
     pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Arc<[Endpoint]>>,
     /// The endpoints of large services.
     pub(crate) chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
@@ -52,10 +53,10 @@ pub(crate) struct Slices<'s> {
 }
 
 /// Endpoints of each slice, by service. An endpoint whose pod is not read yet is omitted until the pod is read (S05).
-/// Key: slice. From: `endpoint_slices`, `pods`, `nodes`, `kubernetes_services`, `large_services`, `mesh_config`,
-/// `networks`.
+/// Key: slice. From: `endpoint_slices`, `pods`, `nodes`, `kubernetes_services`, `service_exports`, `large_services`,
+/// `mesh_config`, `networks`.
 /// Changes when: the slice does, or the identity, labels, locality or network of one of its pods; its Service becomes
-/// large, or is no longer.
+/// large, is exported, or is no longer.
 /// Size: slices of Services. Rejects: none.
 pub(crate) fn derive_slice_endpoints<'s>(
     objects: &ObjectCollections<'s>,
@@ -84,6 +85,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let by_address = deps.by(&pods_by_address);
         let (trust_domain, networks, readings) = (deps.on(&trust_domain), deps.on(networks), deps.on(&readings));
         let (large, domain) = (deps.on(large), options.domain.clone());
+        let exports = ExportLookup::on(deps, objects, options);
         move |cx, key, slice: &EndpointSlice| {
             if slice.service.is_empty() || slice.address_type == "FQDN" {
                 return None;
@@ -102,6 +104,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
                 };
                 cx.get(&pods, &pod)
             };
+            let exported = exports.has(cx, &key.cluster, &key.namespace, &slice.service);
             let mut found = Vec::new();
             for endpoint in &slice.endpoints {
                 for address in &endpoint.addresses {
@@ -125,6 +128,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
                         None => bare_endpoint(&key.cluster, address, &networks),
                     };
                     made.health = health(endpoint, reading);
+                    made.cluster_local = !exported;
                     made.addresses = match &pod {
                         Some(pod) if both => pod.ips.clone(),
                         _ => vec![address.clone()],
@@ -142,9 +146,15 @@ pub(crate) fn derive_slice_endpoints<'s>(
         }
     });
     let domain = options.domain.clone();
+    let has_imports = options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts);
     let by_service = endpoints.index("slice_endpoints/by-service", move |key, found| {
-        let listed = found.large.is_none();
-        listed.then(|| (service_key(&found.service, key, &domain), found.endpoints.clone()))
+        let own = found.large.is_none().then(|| service_key(&found.service, key, &domain));
+        // The host of an import is never large.
+        let imported = has_imports.then(|| ServiceKey {
+            namespace: key.namespace.clone(),
+            host: imported_host(&found.service, &key.namespace),
+        });
+        own.into_iter().chain(imported).map(|service| (service, found.endpoints.clone())).collect::<Vec<_>>()
     });
     let domain = options.domain.clone();
     let chunks = large::derive_chunks(&endpoints, move |key, found| {

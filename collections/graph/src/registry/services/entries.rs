@@ -111,6 +111,7 @@ fn convert(
         races_connects: entry.races_connects(),
         covered_by: None,
         cluster_local: is_cluster_local(&defaults.settings, host.as_str(), domain),
+        needs_export: false,
     }
 }
 

@@ -21,14 +21,18 @@ pub(super) fn derive<'s>(
     traffic: &Collection<'s, ObjectKey, Text>,
     options: &GraphOptions,
 ) -> Collection<'s, DeclaredKey, Service> {
-    let domain = options.domain.clone();
+    let (domain, multi_cluster) = (options.domain.clone(), options.multi_cluster);
     services.derive_many("declared_services/kubernetes", |deps| {
         let (defaults, traffic) = (deps.on(defaults), deps.on(traffic));
         move |cx, key, object| {
             let Some(defaults) = cx.get(&defaults, &()) else { return Vec::new() };
             let namespace = ObjectKey::new(key.cluster.clone(), "", key.namespace.clone());
             let traffic = cx.get(&traffic, &namespace).map(|traffic| (*traffic).clone()).unwrap_or_default();
-            let service = convert(key, object, &defaults, &traffic, &domain);
+            let mut service = convert(key, object, &defaults, &traffic, &domain);
+            if let Some(multi_cluster) = multi_cluster {
+                service.needs_export = true;
+                service.cluster_local |= multi_cluster.cluster_local;
+            }
             vec![(DeclaredKey { kind: Kind::Service, object: key.clone(), host: service.host.clone() }, service)]
         }
     })
@@ -85,6 +89,7 @@ fn convert(
         traffic_distribution: traffic_distribution(object, namespace_traffic),
         races_connects: false,
         covered_by: None,
+        needs_export: false,
         cluster_local: is_cluster_local(&defaults.settings, host.as_str(), domain),
         host,
     }

@@ -51,7 +51,8 @@ pub(super) fn derive_services<'s>(
         let (network, visibilities) = (deps.on(network), deps.on(&visibilities));
         let (namespaces, waypoints) = (deps.on(&inputs.objects.namespaces), WaypointReads::on(deps, waypoints));
         move |cx, key: &DeclaredKey, service: &Service| {
-            if key.object.cluster != cluster {
+            // Node proxies have no hosts of imports, as in the reference.
+            if key.object.cluster != cluster || key.kind == Kind::ServiceImport {
                 return None;
             }
             let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();

@@ -5,13 +5,15 @@ use std::fmt::Display;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind, InferencePool};
-use sluice_model::{Destination, EndpointPicker, Host, Labels, ObjectKey, Service, ServiceKey, Text, label};
+use sluice_model::{
+    Destination, EndpointPicker, Host, Labels, MultiClusterApi, ObjectKey, Service, ServiceKey, Text, label,
+};
 
 use super::grants::{GrantIndex, GrantLookup};
 use super::inference_pools::{is_pool, shadow_service_name};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::services::service_host;
+use crate::registry::services::{imported_host, service_host};
 use crate::statuses::StatusProblem;
 
 /// The indexes of backends.
@@ -89,6 +91,8 @@ pub(super) struct BackendLookup {
     domain: Text,
     experimental: bool,
     inference: bool,
+    multi_cluster: MultiClusterApi,
+    imported_hosts: bool,
 }
 
 /// The route that refers to a backend.
@@ -151,7 +155,7 @@ impl From<BackendProblem> for ResolvedBackend {
 }
 
 /// The problem of a reference that is invalid by itself, as the parser has reported it.
-fn invalid_reference(backend: &BackendRef) -> Option<&'static str> {
+fn invalid_reference(backend: &BackendRef, multi_cluster: &MultiClusterApi) -> Option<&'static str> {
     let (kind, name) = (&backend.target.kind, &backend.target.name);
     let is_service = kind.is("", "Service");
     if is_service && name.contains('.') {
@@ -160,7 +164,7 @@ fn invalid_reference(backend: &BackendRef) -> Option<&'static str> {
         Some("namespace may not be set with Hostname type")
     } else if is_pool(kind) && name.contains('.') {
         Some("InferencePool.Name invalid; the name of the InferencePool must be used, not the hostname.")
-    } else if (is_service || kind.is_hostname() || kind.is_service_import()) && backend.port.is_none() {
+    } else if (is_service || kind.is_hostname() || multi_cluster.is_service_import(kind)) && backend.port.is_none() {
         Some("port is required in backendRef")
     } else {
         None
@@ -180,6 +184,8 @@ impl BackendLookup {
             domain: index.options.domain.clone(),
             experimental: index.options.gateway_api.experimental,
             inference: index.options.gateway_api.inference,
+            multi_cluster: index.options.multi_cluster_api.clone(),
+            imported_hosts: index.options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts),
         }
     }
 
@@ -195,12 +201,17 @@ impl BackendLookup {
             );
             return BackendProblem::new("no ReferenceGrant allows it", "RefNotPermitted", message).into();
         }
-        if let Some(message) = invalid_reference(backend) {
+        if let Some(message) = invalid_reference(backend, &self.multi_cluster) {
             return BackendProblem { finding: None, status: StatusProblem::new(INVALID_DESTINATION, message) }.into();
         }
         let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
-        let (host, exists) = if target.kind.is("", "Service") || target.kind.is_service_import() {
-            (service_host(&target.name, &namespace, &self.domain), cx.get(&self.services, &key).is_some())
+        let is_import = self.multi_cluster.is_service_import(&target.kind);
+        let (host, exists) = if target.kind.is("", "Service") || is_import {
+            let host = match is_import && self.imported_hosts {
+                true => imported_host(&target.name, &namespace),
+                false => service_host(&target.name, &namespace, &self.domain),
+            };
+            (host, cx.get(&self.services, &key).is_some())
         } else if target.kind.is_hostname() {
             let host = Host::new(&target.name);
             let exists = !cx.by(&self.by_host, &host).is_empty();

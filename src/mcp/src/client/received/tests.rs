@@ -17,6 +17,7 @@ fn cluster(revision: &str) -> Cluster {
         is_remote: false,
         ignored: BTreeSet::new(),
         revision: revision.into(),
+        multi_cluster_api: sluice_model::MultiClusterApi::default(),
     }
 }
 

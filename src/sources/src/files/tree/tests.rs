@@ -22,6 +22,7 @@ impl Directory {
                     is_remote,
                     ignored: BTreeSet::new(),
                     revision: "canary".into(),
+                    multi_cluster_api: sluice_model::MultiClusterApi::default(),
                 },
                 reporter.clone(),
             ),
