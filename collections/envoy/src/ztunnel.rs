@@ -4,6 +4,7 @@ mod authorization;
 mod peer_authentication;
 mod ports;
 mod service;
+mod split_horizon;
 mod workload;
 
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ pub use peer_authentication::{
 };
 pub use ports::{PortPair, entry_ports, pod_ports, slice_ports};
 pub use service::build_service;
+pub use split_horizon::{SplitHorizonInputs, build_split_horizon_workload};
 pub use workload::{WorkloadDetails, WorkloadInputs, build_workload};
 
 /// The address of a workload: encoded as type `Address`, and the part of it that is the type `Workload`.

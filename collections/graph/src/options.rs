@@ -201,6 +201,15 @@ pub struct AmbientOptions {
     pub direct_gateways: bool,
     /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).
     pub deaf_sidecars: bool,
+    /// Workloads and services of remote clusters, and gateways between networks, are part of the mesh
+    /// (`AMBIENT_ENABLE_MULTI_NETWORK`).
+    pub multi_network: bool,
+    /// Waypoints send to no other network (`AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT=false`).
+    pub local_waypoints: bool,
+    /// Gateways send to other networks by way of their east-west gateways (`AMBIENT_ENABLE_MULTI_NETWORK_INGRESS`).
+    pub ingress_networks: bool,
+    /// Waypoints and gateways send and read peer metadata as baggage (`AMBIENT_ENABLE_BAGGAGE`).
+    pub baggage: bool,
 }
 
 /// Settings of Multi-Cluster Services.

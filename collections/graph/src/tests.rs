@@ -16,6 +16,7 @@ mod ingress_waypoints;
 mod large;
 mod multi_cluster;
 mod names;
+mod networks;
 mod policies;
 mod registry;
 mod routes;
@@ -69,11 +70,16 @@ impl TestGraph {
 
     /// Writes all objects of the YAML in one epoch. `wrong`: whether they have rejects.
     fn write(&self, text: &str, wrong: bool) {
+        self.write_in("Kubernetes", text, wrong);
+    }
+
+    /// As [`Self::write`], in a cluster.
+    fn write_in(&self, cluster: &str, text: &str, wrong: bool) {
         let documents = yaml::parse_documents(text, &yaml::Limits::default());
         self.engine.transaction(|tx| {
             for document in documents {
                 let object = document.expect("yaml").value;
-                let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+                let parsed = parse_object(&cluster.into(), "cluster.local", &object).expect("known kind");
                 assert_eq!(!parsed.rejects.is_empty(), wrong, "{object} {:?}", parsed.rejects);
                 self.handles.inputs.apply(tx, parsed, Origin::default());
             }

@@ -194,6 +194,10 @@ pub struct AmbientService {
     pub addresses: Vec<IpNet>,
     /// The network of the addresses, empty if there is only one.
     pub network: Text,
+    /// Addresses of the service in other clusters: network and address, in order.
+    pub other_addresses: Vec<(Text, IpNet)>,
+    /// Clients in other networks reach it (`serviceScopeConfigs`).
+    pub global: bool,
     /// Ports in declared order.
     pub ports: Vec<AmbientPort>,
     /// Selector of its workloads; empty selects nothing.

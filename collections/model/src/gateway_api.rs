@@ -30,3 +30,5 @@ pub const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 pub const WAYPOINT_CLASS: &str = "istio-waypoint";
 /// Class of Gateways that lead into another network.
 pub const REMOTE_CLASS: &str = "istio-remote";
+/// Class of the gateways by which other networks reach an ambient mesh.
+pub const EAST_WEST_CLASS: &str = "istio-east-west";

@@ -90,9 +90,9 @@ pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRul
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
-    AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
-    OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
-    is_cluster_local,
+    AccessLogEncoding, CaCertificate, DefaultProviders, GlobalServices, InboundPolicy, LabelRequirement, LabelSelector,
+    MeshConfig, OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion,
+    Visibility, is_cluster_local,
 };
 pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
 pub use multi_cluster::{CLUSTER_SET_DOMAIN, MULTI_CLUSTER_GROUP, MultiClusterApi, ServiceExport, ServiceImport};

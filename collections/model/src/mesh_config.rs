@@ -178,6 +178,23 @@ pub struct ServiceEntryVisibility {
     pub policies: Vec<(Visibility, Vec<Option<LabelSelector>>)>,
 }
 
+/// Kubernetes Services that clients in other networks of an ambient mesh may reach (`serviceScopeConfigs`).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct GlobalServices {
+    /// Labels of their namespaces.
+    pub namespaces: LabelSelector,
+    /// Labels of the Services.
+    pub services: LabelSelector,
+}
+
+impl GlobalServices {
+    /// Whether a Service with these labels, in a namespace with these labels, is one of them.
+    #[must_use]
+    pub fn contain(&self, namespace: &Labels, service: &Labels) -> bool {
+        self.namespaces.matches(namespace) && self.services.matches(service)
+    }
+}
+
 /// Providers that are used unless a Telemetry names others.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct DefaultProviders {
@@ -293,6 +310,8 @@ pub struct MeshConfig {
     pub default_outlier_detection: Option<OutlierDetection>,
     /// Limits on the visibility of ServiceEntries.
     pub service_entry_visibility: Option<ServiceEntryVisibility>,
+    /// Services with the scope `GLOBAL`; all others have the scope `LOCAL`.
+    pub global_services: Vec<GlobalServices>,
     /// Ingress objects: `OFF`, `DEFAULT` or `STRICT`.
     pub ingress_controller_mode: Text,
     /// Class of the Ingress objects that are served.
@@ -363,6 +382,7 @@ impl Default for MeshConfig {
             default_connection_pool: None,
             default_outlier_detection: None,
             service_entry_visibility: None,
+            global_services: Vec::new(),
             ingress_controller_mode: "STRICT".into(),
             ingress_class: "istio".into(),
             ingress_service: "istio-ingressgateway".into(),

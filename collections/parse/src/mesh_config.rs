@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use sluice_model::{
-    AccessLogEncoding, CaCertificate, DefaultProviders, HttpRetry, InboundPolicy, MeshConfig, OutboundPolicy,
-    PathNormalization, ServiceEntryVisibility, ServiceSettings, Text, TlsSettings, TlsVersion, Visibility,
+    AccessLogEncoding, CaCertificate, DefaultProviders, GlobalServices, HttpRetry, InboundPolicy, LabelSelector,
+    MeshConfig, OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, Text, TlsSettings,
+    TlsVersion, Visibility,
 };
 
 use crate::extension_provider::{extension_provider, is_log_format};
@@ -46,10 +47,6 @@ pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: 
             if fields.value(name).is_some_and(asks_for_an_effect) {
                 fields.warn(name, reason);
             }
-        }
-        if fields.value("serviceScopeConfigs").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()))
-        {
-            fields.warn("serviceScopeConfigs", "not supported: services of all clusters are reachable");
         }
         listeners(&mut mesh, &fields);
         observability(&mut mesh, &fields);
@@ -206,7 +203,24 @@ fn visibility(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     if fields.has("discoverySelectors") {
         mesh.discovery_selectors = fields.list("discoverySelectors", label_selector);
     }
+    if fields.has("serviceScopeConfigs") {
+        let scopes = fields.list("serviceScopeConfigs", service_scope);
+        mesh.global_services = scopes.into_iter().flatten().collect();
+    }
     set(&mut mesh.service_entry_visibility, fields.read("serviceEntryVisibility", service_entry_visibility).map(Some));
+}
+
+/// The Services of a `serviceScopeConfigs` with the scope `GLOBAL`. The others are local, whatever else matches them.
+fn service_scope(fields: &Fields<'_>) -> Option<GlobalServices> {
+    let is_global = fields.choice("scope", &[("LOCAL", false), ("GLOBAL", true)]).unwrap_or_default();
+    // An absent selector matches everything, an invalid one nothing.
+    let selector = |name| match fields.value(name) {
+        Some(_) => fields.read(name, label_selector),
+        None => Some(LabelSelector::default()),
+    };
+    let services =
+        GlobalServices { namespaces: selector("namespaceSelector")?, services: selector("servicesSelector")? };
+    is_global.then_some(services)
 }
 
 fn service_entry_visibility(fields: &Fields<'_>) -> ServiceEntryVisibility {

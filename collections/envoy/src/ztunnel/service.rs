@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use sluice_model::{AmbientLoadBalancing, AmbientPort, AmbientService, IpFamilies, Protocol, TrafficDistribution};
+use sluice_model::{
+    AmbientLoadBalancing, AmbientPort, AmbientService, IpFamilies, Protocol, Text, TrafficDistribution,
+};
 use sluice_proto::istio::workload::address::Type;
 use sluice_proto::istio::workload::load_balancing::{HealthPolicy, Mode, Scope};
 use sluice_proto::istio::workload::service::Visibility;
@@ -20,7 +22,7 @@ pub fn build_service(service: &AmbientService) -> Bytes {
         name: service.object.name.to_string(),
         namespace: service.object.namespace.to_string(),
         hostname: service.host.to_string(),
-        addresses: service.addresses.iter().map(|block| network_address(service, block)).collect(),
+        addresses: addresses(service),
         ports: service.ports.iter().map(port).collect(),
         subject_alt_names: service.subject_alt_names.iter().map(ToString::to_string).collect(),
         waypoint: service.waypoints.address.as_ref().map(gateway),
@@ -37,16 +39,27 @@ pub fn build_service(service: &AmbientService) -> Bytes {
     crate::wire::encode(&Address { r#type: Some(Type::Service(message)) })
 }
 
-fn network_address(service: &AmbientService, block: &IpNet) -> NetworkAddress {
+/// Its addresses in declared order; those of several clusters are sorted by network.
+fn addresses(service: &AmbientService) -> Vec<NetworkAddress> {
+    let own = service.addresses.iter().map(|block| (&service.network, block));
+    let mut all: Vec<(&Text, &IpNet)> =
+        own.chain(service.other_addresses.iter().map(|(at, block)| (at, block))).collect();
+    if !service.other_addresses.is_empty() {
+        all.sort_by_key(|(network, block)| format!("{network}/{block}"));
+    }
+    all.into_iter().map(|(network, block)| network_address(network, block)).collect()
+}
+
+fn network_address(network: &Text, block: &IpNet) -> NetworkAddress {
     let single = block.prefix_len() == block.max_prefix_len();
     NetworkAddress {
-        network: service.network.to_string(),
+        network: network.to_string(),
         address: octets(block.addr()),
         length: (!single).then(|| u32::from(block.prefix_len())),
     }
 }
 
-fn port(port: &AmbientPort) -> Port {
+pub(super) fn port(port: &AmbientPort) -> Port {
     let protocol = match port.protocol {
         Protocol::Http => AppProtocol::Http11,
         Protocol::Http2 => AppProtocol::Http2,

@@ -24,6 +24,8 @@ fn service(source: ServiceSource) -> AmbientService {
         host: Host::new("coral.reef.svc.cluster.local"),
         addresses: vec!["10.0.0.1/32".parse().expect("an address")],
         network: Text::default(),
+        other_addresses: Vec::new(),
+        global: false,
         ports: vec![
             AmbientPort {
                 port: 80,

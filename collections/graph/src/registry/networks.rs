@@ -36,10 +36,10 @@ impl NetworkRules {
 }
 
 impl NetworkRules {
-    /// The network in the label of the system namespace of a cluster, empty if it has none.
+    /// By cluster, the network in the label of its system namespace.
     #[must_use]
-    pub(crate) fn of_cluster(&self, cluster: &str) -> Text {
-        self.by_system_namespace.get(cluster).cloned().unwrap_or_default()
+    pub(crate) fn by_system_namespace(&self) -> &BTreeMap<Text, Text> {
+        &self.by_system_namespace
     }
 }
 

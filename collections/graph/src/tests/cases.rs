@@ -88,11 +88,18 @@ fn items(case: &Path) -> Vec<CaseItem> {
 }
 
 fn start() -> (Engine, Handles) {
+    let ambient = AmbientOptions { multi_network: true, ingress_networks: true, ..AmbientOptions::default() };
     let options = GraphOptions {
         address_pools: Some(AddressPools::default()),
         sends_hbone: true,
-        ambient: Some(AmbientOptions::default()),
-        gateway_api: GatewayApiOptions { experimental: true, inference: true, ..GatewayApiOptions::default() },
+        ambient: Some(ambient),
+        gateway_api: GatewayApiOptions {
+            experimental: true,
+            inference: true,
+            waypoints: true,
+            east_west: true,
+            ..GatewayApiOptions::default()
+        },
         ..GraphOptions::default()
     };
     Engine::start(EngineOptions::default(), move |b| build(b, &options))

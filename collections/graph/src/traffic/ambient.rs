@@ -1,9 +1,10 @@
 //! Ambient mode: the workloads, services and policies of node proxies (ztunnel) (A01 to A05).
 //!
-//! Everything is of the config cluster. `services.rs` derives one service for each namespace and host. `pods.rs`,
-//! `entries.rs` and `slices.rs` derive workloads. `policies.rs` derives policies and finds those of a workload.
-//! `waypoints.rs` finds the waypoint of a workload or service. `gateways.rs` derives the gateways of other networks.
-//! `conditions.rs` derives conditions of objects.
+//! Everything is of the config cluster, unless several networks are served: then pods, slices, global Services, waypoints
+//! and gateways of remote clusters count too. `services.rs` derives one service for each namespace and host of a cluster.
+//! `pods.rs`, `entries.rs` and `slices.rs` derive workloads. `policies.rs` derives policies and finds those of a workload.
+//! `waypoints.rs` finds the waypoint of a workload or service. `gateways.rs` derives the gateways of other networks, and
+//! `split_horizon.rs` what is known of these networks. `conditions.rs` derives conditions of objects.
 
 mod conditions;
 mod entries;
@@ -12,6 +13,7 @@ mod pods;
 mod policies;
 mod services;
 mod slices;
+mod split_horizon;
 mod waypoints;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,8 @@ use crate::statuses::StatusKey;
 pub use conditions::ConditionUpdate;
 use gateways::{GatewayReads, RemoteGateways};
 use policies::{AmbientPolicies, PolicyReads};
+use services::{ClusterService, ClusterServices};
+use split_horizon::RemoteWorkload;
 use waypoints::{WaypointReads, Waypoints};
 
 /// Inputs of the derivation of ambient mode.
@@ -86,13 +90,56 @@ impl From<WorkloadAddress> for AmbientWorkload {
     }
 }
 
-/// The fields of the mesh config that every workload depends on.
+/// A workload as it is derived from an object.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+enum FoundWorkload {
+    /// Node proxies get it.
+    Local(AmbientWorkload),
+    /// It is in another network: node proxies get the gateway of that network instead.
+    Remote(RemoteWorkload),
+}
+
+impl From<WorkloadAddress> for FoundWorkload {
+    fn from(made: WorkloadAddress) -> Self {
+        Self::Local(made.into())
+    }
+}
+
+/// The networks of clusters.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct ClusterNetworks {
+    /// The config cluster.
+    local: Text,
+    /// Clusters with a network; with one network, only the config cluster.
+    by_cluster: BTreeMap<Text, Text>,
+    none: Text,
+}
+
+impl ClusterNetworks {
+    /// The network of a cluster, empty if it has none.
+    fn of(&self, cluster: &Text) -> &Text {
+        self.by_cluster.get(cluster).unwrap_or(&self.none)
+    }
+}
+
+/// The settings that every workload depends on.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct AmbientSettings {
     trust_domain: Text,
     root_namespace: Text,
-    /// The network of the cluster, empty if there is only one.
-    network: Text,
+    networks: ClusterNetworks,
+}
+
+impl AmbientSettings {
+    /// The network of the config cluster, empty if there is only one.
+    fn network(&self) -> &Text {
+        self.networks.of(&self.networks.local)
+    }
+
+    /// Whether a network is another one than that of the config cluster.
+    fn is_remote(&self, network: &Text) -> bool {
+        network != self.network()
+    }
 }
 
 /// Derives everything of ambient mode.
@@ -101,38 +148,63 @@ pub(crate) fn derive_ambient<'s>(
     switches: AmbientOptions,
     options: &GraphOptions,
 ) -> Ambient<'s> {
-    let settings = derive_settings(inputs, options);
-    let network = settings.map("ambient_network", |(), settings| settings.network.clone());
-    let waypoints = Waypoints::new(inputs, &network, options);
-    let services = services::derive_services(inputs, &network, &waypoints, options);
+    let settings = derive_settings(inputs, switches, options);
+    let networks = settings.map("ambient_networks", |(), settings| settings.networks.clone());
+    let network = settings.map("ambient_network", |(), settings| settings.network().clone());
+    let waypoints = Waypoints::new(inputs, &networks, switches, options);
+    let services = services::derive_services(inputs, &networks, &waypoints, switches, options);
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
-    let gateways = gateways::derive_gateways(inputs, &settings, options);
-    let services_by_label = SelectingServices::new(&services);
-    let context = WorkloadContext { settings, services: services_by_label, policies, waypoints, gateways };
-    let workloads = vec![
+    let gateways = gateways::derive_gateways(inputs, &settings, switches, options);
+    let selecting = SelectingServices::new(&services, options);
+    let context = WorkloadContext { settings, services: selecting, policies, waypoints, gateways, switches };
+    let found = [
         pods::derive_pods(inputs, &context, options),
         entries::derive_workload_entries(inputs, &context, options),
         entries::derive_service_entries(inputs, &context, options),
         slices::derive_slices(inputs, &context, options),
-        context.gateways.workloads.clone(),
     ];
+    let mut workloads: Vec<_> = found.iter().map(sent_workloads).collect();
+    workloads.push(context.gateways.workloads.clone());
     let condition_updates = switches
         .writes_conditions
-        .then(|| conditions::derive_condition_updates(inputs, &services, &context.waypoints, options));
-    let waypoints = context.waypoints.all().clone();
+        .then(|| conditions::derive_condition_updates(inputs, &services.local, &context.waypoints, options));
+    let services = match &services.remote {
+        Some(remote) => {
+            let horizon = split_horizon::derive_split_horizon(&context, &found, &services.local, remote, options);
+            workloads.push(horizon.workloads);
+            horizon.services
+        }
+        None => services.local,
+    };
+    let waypoints = context.waypoints.local().clone();
     Ambient { services, workloads, policies: context.policies.all, waypoints, network, condition_updates }
 }
 
-/// The fields of the mesh config that every workload depends on.
+/// The workloads that node proxies get.
+fn sent_workloads<'s>(found: &Collection<'s, Text, FoundWorkload>) -> Collection<'s, Text, AmbientWorkload> {
+    let name = found.name().replace("found_workloads/", "ambient_workloads/");
+    found.filter_map(&name, |_, workload| match workload {
+        FoundWorkload::Local(workload) => Some(workload.clone()),
+        FoundWorkload::Remote(_) => None,
+    })
+}
+
+/// The settings that every workload depends on.
 /// Key: none, one record. From: `mesh_config`, `networks`. Changes when: one of the settings does. Size: 1.
 /// Rejects: none.
-fn derive_settings<'s>(inputs: &AmbientInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, (), AmbientSettings> {
+fn derive_settings<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    switches: AmbientOptions,
+    options: &GraphOptions,
+) -> Collection<'s, (), AmbientSettings> {
     let cluster = options.cluster.clone();
     inputs.mesh.join("ambient_settings", inputs.networks, move |(), mesh, networks| {
+        let mut by_cluster = networks.by_system_namespace().clone();
+        by_cluster.retain(|of, _| switches.multi_network || *of == cluster);
         Some(AmbientSettings {
             trust_domain: mesh.trust_domain.clone(),
             root_namespace: mesh.root_namespace.clone(),
-            network: networks.of_cluster(&cluster),
+            networks: ClusterNetworks { local: cluster.clone(), by_cluster, none: Text::default() },
         })
     })
 }
@@ -144,6 +216,7 @@ struct WorkloadContext<'s> {
     policies: AmbientPolicies<'s>,
     waypoints: Waypoints<'s>,
     gateways: RemoteGateways<'s>,
+    switches: AmbientOptions,
 }
 
 /// The same, inside a `derive`.
@@ -153,6 +226,8 @@ struct WorkloadReads {
     policies: PolicyReads,
     waypoints: WaypointReads,
     gateways: GatewayReads,
+    /// Several networks are served.
+    multi_network: bool,
 }
 
 impl<'s> WorkloadContext<'s> {
@@ -163,46 +238,95 @@ impl<'s> WorkloadContext<'s> {
             policies: PolicyReads::on(deps, &self.policies),
             waypoints: WaypointReads::on(deps, &self.waypoints),
             gateways: GatewayReads::on(deps, &self.gateways),
+            multi_network: self.switches.multi_network,
         }
     }
 }
 
 /// Services by the labels that they select.
 struct SelectingServices<'s> {
-    all: Collection<'s, ServiceKey, AmbientService>,
+    local: Collection<'s, ServiceKey, AmbientService>,
     by_label: Index<'s, LabelKey, ServiceKey, ()>,
     labels: Collection<'s, (), BTreeSet<Text>>,
+    /// Services of remote clusters, and their selectors by cluster and namespace: there are few of them.
+    remote: Option<RemoteServices<'s>>,
+    /// The config cluster.
+    cluster: Text,
+}
+
+/// Services of remote clusters.
+struct RemoteServices<'s> {
+    all: Collection<'s, ClusterService, AmbientService>,
+    selectors: Index<'s, (Text, Text), ClusterService, Labels>,
 }
 
 impl<'s> SelectingServices<'s> {
-    fn new(services: &Collection<'s, ServiceKey, AmbientService>) -> Self {
-        let by_label = services.index("ambient_services/by-label", |key, service| {
+    fn new(services: &ClusterServices<'s>, options: &GraphOptions) -> Self {
+        let by_label = services.local.index("ambient_services/by-label", |key, service| {
             let selects = !service.selector.is_empty();
             selects.then(|| (selector_key(&key.namespace, &service.selector), ()))
         });
         let labels = first_labels("ambient_services/labels", &by_label.distinct("ambient_services/selectors"));
-        Self { all: services.clone(), by_label, labels }
+        let remote = services.remote.as_ref().map(|all| RemoteServices {
+            all: all.clone(),
+            selectors: all.index("ambient_services/remote-selectors", |key: &ClusterService, service| {
+                let scope = || (key.cluster.clone(), key.service.namespace.clone());
+                (!service.selector.is_empty()).then(|| (scope(), service.selector.clone()))
+            }),
+        });
+        Self { local: services.local.clone(), by_label, labels, remote, cluster: options.cluster.clone() }
     }
 
     fn read(&self, deps: &mut Deps<'s>) -> ServiceReads {
-        ServiceReads { all: deps.on(&self.all), by_label: deps.by(&self.by_label), labels: deps.on(&self.labels) }
+        ServiceReads {
+            local: deps.on(&self.local),
+            by_label: deps.by(&self.by_label),
+            labels: deps.on(&self.labels),
+            remote: self
+                .remote
+                .as_ref()
+                .map(|remote| RemoteServiceReads { all: deps.on(&remote.all), selectors: deps.by(&remote.selectors) }),
+            cluster: self.cluster.clone(),
+        }
     }
 }
 
 /// Looks up services, inside a `derive`.
 struct ServiceReads {
-    all: Dep<ServiceKey, AmbientService>,
+    local: Dep<ServiceKey, AmbientService>,
     by_label: IndexDep<LabelKey, ServiceKey, ()>,
     labels: Dep<(), BTreeSet<Text>>,
+    remote: Option<RemoteServiceReads>,
+    cluster: Text,
+}
+
+/// Looks up services of remote clusters, inside a `derive`.
+struct RemoteServiceReads {
+    all: Dep<ClusterService, AmbientService>,
+    selectors: IndexDep<(Text, Text), ClusterService, Labels>,
 }
 
 impl ServiceReads {
-    /// The services of a namespace that select these labels.
-    fn selecting(&self, cx: &Context, namespace: &Text, labels: &Labels) -> BTreeMap<ServiceKey, Arc<AmbientService>> {
+    /// The services of a namespace of a cluster that select these labels.
+    fn selecting(
+        &self,
+        cx: &Context,
+        cluster: &Text,
+        namespace: &Text,
+        labels: &Labels,
+    ) -> BTreeMap<ServiceKey, Arc<AmbientService>> {
         let mut found = BTreeMap::new();
+        if *cluster != self.cluster {
+            let Some(remote) = &self.remote else { return found };
+            let selecting = cx.by(&remote.selectors, &(cluster.clone(), namespace.clone())).into_iter();
+            for (key, _) in selecting.filter(|(_, selector)| match_labels(selector, labels)) {
+                found.extend(cx.get(&remote.all, &key).map(|service| (key.service, service)));
+            }
+            return found;
+        }
         for at in label_keys(cx, &self.labels, namespace, labels) {
             for (key, _) in cx.by(&self.by_label, &at) {
-                let service = cx.get(&self.all, &key);
+                let service = cx.get(&self.local, &key);
                 if let Some(service) = service.filter(|service| match_labels(&service.selector, labels)) {
                     found.insert(key, service);
                 }
@@ -211,8 +335,12 @@ impl ServiceReads {
         found
     }
 
-    fn get(&self, cx: &Context, key: &ServiceKey) -> Option<Arc<AmbientService>> {
-        cx.get(&self.all, key)
+    /// A service of a cluster.
+    fn get(&self, cx: &Context, cluster: &Text, key: &ServiceKey) -> Option<Arc<AmbientService>> {
+        if *cluster == self.cluster {
+            return cx.get(&self.local, key);
+        }
+        cx.get(&self.remote.as_ref()?.all, &ClusterService { cluster: cluster.clone(), service: key.clone() })
     }
 }
 

@@ -90,7 +90,9 @@ fn proxy_configs_are_checked() {
             &["W defaultConfig.proxyMetadata[ISTIO_META_DNS_AUTO_ALLOCATE]"],
         ),
         ("configSources: []\nserviceScopeConfigs: []", &[]),
-        ("serviceScopeConfigs: [{scope: GLOBAL}]", &["W serviceScopeConfigs"]),
+        ("serviceScopeConfigs: [{scope: GLOBAL}, {scope: LOCAL, namespaceSelector: {matchLabels: {a: b}}}]", &[]),
+        ("serviceScopeConfigs: [{scope: EVERYWHERE}]", &["E serviceScopeConfigs[0].scope"]),
+        ("serviceScopeConfigs: [{scope: GLOBAL, servicesSelector: x}]", &["E serviceScopeConfigs[0].servicesSelector"]),
     ]);
 }
 

@@ -11,8 +11,9 @@ use sluice_model::{
     WorkloadAddress,
 };
 
+use super::split_horizon::RemoteWorkload;
 use super::waypoints::WorkloadWaypoint;
-use super::{AmbientInputs, AmbientSettings, AmbientWorkload, WorkloadContext, WorkloadReads};
+use super::{AmbientInputs, AmbientSettings, FoundWorkload, WorkloadContext, WorkloadReads};
 use crate::options::GraphOptions;
 use crate::registry::workloads::entry_workload_name;
 
@@ -24,14 +25,14 @@ pub(super) fn derive_workload_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
     context: &WorkloadContext<'s>,
     options: &GraphOptions,
-) -> Collection<'s, Text, AmbientWorkload> {
+) -> Collection<'s, Text, FoundWorkload> {
     let services_select_entries = options.services_select_entries;
-    inputs.objects.workload_entries.derive_many("ambient_workloads/entries", |deps| {
+    inputs.objects.workload_entries.derive_many("found_workloads/entries", |deps| {
         let reads = context.read(deps);
         move |cx, key, entry| {
             let Some(settings) = cx.get(&reads.settings, &()) else { return Vec::new() };
             let labels = &entry.workload.labels;
-            let mut services = reads.services.selecting(cx, &key.namespace, labels);
+            let mut services = reads.services.selecting(cx, &key.cluster, &key.namespace, labels);
             services.retain(|_, service| services_select_entries || service.source == ServiceSource::ServiceEntry);
             let services: Vec<Arc<AmbientService>> = services.into_values().collect();
             let uid = format!("{}/networking.istio.io/WorkloadEntry/{}/{}", key.cluster, key.namespace, key.name);
@@ -57,12 +58,12 @@ pub(super) fn derive_service_entries<'s>(
     inputs: &AmbientInputs<'_, 's>,
     context: &WorkloadContext<'s>,
     _: &GraphOptions,
-) -> Collection<'s, Text, AmbientWorkload> {
-    let by_entry = context.services.all.index("ambient_services/by-entry", |_, service| {
+) -> Collection<'s, Text, FoundWorkload> {
+    let by_entry = context.services.local.index("ambient_services/by-entry", |_, service| {
         let entry = service.source == ServiceSource::ServiceEntry;
         entry.then(|| (service.object.clone(), service.clone()))
     });
-    inputs.objects.service_entries.derive_many("ambient_workloads/addresses", |deps| {
+    inputs.objects.service_entries.derive_many("found_workloads/addresses", |deps| {
         let (reads, by_entry) = (context.read(deps), deps.by(&by_entry));
         move |cx, key, entry: &ServiceEntry| {
             let resolved = entry.resolution.is_dns() || entry.resolution == Resolution::DynamicDns;
@@ -119,14 +120,19 @@ fn workload(
     uid: &str,
     declared: &DeclaredAddress<'_>,
     through: &WorkloadWaypoint,
-) -> AmbientWorkload {
+) -> FoundWorkload {
     let DeclaredAddress { key, labels, address, .. } = declared;
+    let network = if address.network.is_empty() { settings.network() } else { &address.network };
+    if reads.multi_network && settings.is_remote(network) {
+        let services = declared.services.iter().map(|service| service.key());
+        let account = (&key.namespace, &address.service_account);
+        return FoundWorkload::Remote(RemoteWorkload::of(settings, network, account, services, address.weight));
+    }
     let mut policies = reads.policies.of_workload(cx, &settings.root_namespace, &key.namespace, labels);
     let services = declared.services.iter().map(AsRef::as_ref);
     policies.extend(reads.policies.of_waypoints(cx, &reads.waypoints, through.waypoint.as_ref(), services));
     let ip = address.address.parse::<IpAddr>().ok();
     let ports = |service: &Arc<AmbientService>| (service.resource_name(), entry_ports(service, &address.ports));
-    let network = if address.network.is_empty() { &settings.network } else { &address.network };
     let network_gateway = reads.gateways.to(cx, network);
     let made = build_workload(WorkloadInputs {
         uid,
@@ -134,7 +140,7 @@ fn workload(
         namespace: &key.namespace,
         cluster: &key.cluster,
         network,
-        network_gateway: network_gateway.as_deref(),
+        network_gateway: network_gateway.as_ref(),
         addresses: ip.into_iter().collect(),
         hostname: if ip.is_some() { "" } else { &address.address },
         trust_domain: &settings.trust_domain,

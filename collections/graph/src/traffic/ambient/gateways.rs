@@ -1,4 +1,5 @@
-//! Gateways to other networks (A09): Gateways of class `istio-remote`.
+//! Gateways to other networks (A09): Gateways of class `istio-remote` of the config cluster and, with several networks,
+//! east-west gateways of remote clusters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,38 +7,48 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload};
-use sluice_model::gateway_api::{AddressKind, Gateway, REMOTE_CLASS};
-use sluice_model::{HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text, label};
+use sluice_model::gateway_api::{AddressKind, EAST_WEST_CLASS, Gateway, Listener, ListenerTlsMode, REMOTE_CLASS};
+use sluice_model::{HBONE_PORT, HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text, label};
 
 use super::{AmbientInputs, AmbientSettings, AmbientWorkload};
-use crate::options::GraphOptions;
+use crate::options::{AmbientOptions, GraphOptions};
 
 /// An address of a gateway to another network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct RemoteGateway {
+pub(super) struct RemoteGateway {
+    /// The Gateway.
+    pub(super) gateway: ObjectKey,
     /// The network that it leads into.
-    network: Text,
-    address: Text,
+    pub(super) network: Text,
+    pub(super) address: Text,
+    /// The declared HBONE port; 0 for gateways of remote clusters, which do not declare the port of their load balancer.
     port: u32,
-    /// Namespace and name of its service account.
-    namespace: Text,
+    /// Its service account.
     account: Text,
 }
+
+/// What identifies an address of a gateway in all clusters: namespace and name of the Gateway, and the address.
+type GatewayAddressKey = (Text, Text, Text);
 
 impl RemoteGateway {
     fn ip(&self) -> Option<IpAddr> {
         self.address.parse().ok()
     }
 
-    fn hbone(&self) -> HboneAddress {
+    fn key(&self) -> GatewayAddressKey {
+        (self.gateway.namespace.clone(), self.gateway.name.clone(), self.address.clone())
+    }
+
+    /// Where it accepts HBONE.
+    pub(super) fn hbone(&self) -> HboneAddress {
         let destination = match self.ip() {
             Some(address) => HboneDestination::Address { network: self.network.clone(), address },
             None => HboneDestination::Service(ServiceKey {
-                namespace: self.namespace.clone(),
+                namespace: self.gateway.namespace.clone(),
                 host: Host::new(&self.address),
             }),
         };
-        HboneAddress { destination, port: self.port }
+        HboneAddress { destination, port: if self.port == 0 { u32::from(HBONE_PORT) } else { self.port } }
     }
 
     /// Its uid as a workload.
@@ -48,7 +59,7 @@ impl RemoteGateway {
 
 /// Gateways to other networks.
 pub(super) struct RemoteGateways<'s> {
-    by_network: Index<'s, Text, (ObjectKey, Text), HboneAddress>,
+    by_network: Index<'s, Text, GatewayAddressKey, RemoteGateway>,
     /// Each as a workload, so that node proxies get its identity.
     pub(super) workloads: Collection<'s, Text, AmbientWorkload>,
 }
@@ -59,15 +70,25 @@ pub(super) struct RemoteGateways<'s> {
 pub(super) fn derive_gateways<'s>(
     inputs: &AmbientInputs<'_, 's>,
     settings: &Collection<'s, (), AmbientSettings>,
+    switches: AmbientOptions,
     options: &GraphOptions,
 ) -> RemoteGateways<'s> {
     let cluster = options.cluster.clone();
-    let gateways = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways", move |key, gateway| {
-        let found = if key.cluster == cluster { addresses(gateway) } else { Vec::new() };
+    let declared = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways/declared", move |key, gateway| {
+        let is_local = key.cluster == cluster;
+        let found = if is_local || switches.multi_network { addresses(key, gateway, is_local) } else { Vec::new() };
         found.into_iter().map(|gateway| ((key.clone(), gateway.address.clone()), gateway)).collect::<Vec<_>>()
     });
+    let cluster = options.cluster.clone();
+    let same =
+        declared.index("ambient_gateways/by-address", |_, gateway: &RemoteGateway| [(gateway.key(), gateway.clone())]);
+    let gateways = same.group("ambient_gateways", move |_, gateways| {
+        // Of several clusters that declare the same gateway, the config cluster has precedence.
+        let first = gateways.iter().min_by_key(|((key, _), _)| (key.cluster != cluster, key));
+        first.map(|(_, gateway)| (*gateway).clone())
+    });
     let by_network = gateways.index("ambient_gateways/by-network", |_, gateway: &RemoteGateway| {
-        [(gateway.network.clone(), gateway.hbone())]
+        [(gateway.network.clone(), gateway.clone())]
     });
     let trust_domain = settings.map("ambient_gateways/trust-domain", |(), settings| settings.trust_domain.clone());
     let by_uid = gateways.index("ambient_gateways/by-uid", |_, gateway| [(gateway.uid(), gateway.clone())]);
@@ -79,7 +100,7 @@ pub(super) fn derive_gateways<'s>(
             let made = build_workload(WorkloadInputs {
                 uid,
                 name: uid,
-                namespace: &gateway.namespace,
+                namespace: &gateway.gateway.namespace,
                 service_account: &gateway.account,
                 network: &gateway.network,
                 trust_domain: &cx.get(&trust_domain, &())?,
@@ -93,39 +114,51 @@ pub(super) fn derive_gateways<'s>(
     RemoteGateways { by_network, workloads }
 }
 
-fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
+/// The addresses of a Gateway, if it is a gateway to another network.
+fn addresses(key: &ObjectKey, gateway: &Gateway, is_local: bool) -> Vec<RemoteGateway> {
+    let class = if is_local { REMOTE_CLASS } else { EAST_WEST_CLASS };
     let network = gateway.meta.labels.get(label::NETWORK).filter(|network| !network.is_empty());
-    let hbone = gateway.listeners.iter().find(|listener| *listener.protocol == *"HBONE");
-    let (true, Some(network), Some(hbone)) = (*gateway.class == *REMOTE_CLASS, network, hbone) else {
+    let is_terminated =
+        |listener: &Listener| listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Terminate));
+    let mut listeners = gateway.listeners.iter().filter(|listener| *listener.protocol == *"HBONE");
+    let hbone = listeners.find(|listener| is_local || is_terminated(listener));
+    let (true, Some(network), Some(hbone)) = (*gateway.class == *class, network, hbone) else {
         return Vec::new();
     };
     let named = gateway.meta.annotations.get(label::GATEWAY_SERVICE_ACCOUNT).filter(|name| !name.is_empty());
-    let account = named.cloned().unwrap_or_else(|| format!("{}-{REMOTE_CLASS}", gateway.meta.name).into());
+    let default = || if is_local { format!("{}-{class}", key.name).into() } else { key.name.clone() };
+    let account = named.cloned().unwrap_or_else(default);
     let all = gateway.assigned_addresses.iter();
     let usable = all.filter(|address| matches!(address.kind, AddressKind::Ip | AddressKind::Hostname));
     let made = usable.map(|address| RemoteGateway {
+        gateway: key.clone(),
         network: network.clone(),
         address: address.value.clone(),
-        port: u32::from(hbone.port),
-        namespace: gateway.meta.namespace.clone(),
+        port: if is_local { u32::from(hbone.port) } else { 0 },
         account: account.clone(),
     });
     made.collect()
 }
 
 /// Looks up gateways, inside a `derive`.
-pub(super) struct GatewayReads(IndexDep<Text, (ObjectKey, Text), HboneAddress>);
+pub(super) struct GatewayReads(IndexDep<Text, GatewayAddressKey, RemoteGateway>);
 
 impl GatewayReads {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, gateways: &RemoteGateways<'s>) -> Self {
         Self(deps.by(&gateways.by_network))
     }
 
-    /// The address at which a network is reached from others.
-    pub(super) fn to(&self, cx: &Context, network: &Text) -> Option<Arc<HboneAddress>> {
+    /// The gateway into a network.
+    pub(super) fn gateway_of(&self, cx: &Context, network: &Text) -> Option<Arc<RemoteGateway>> {
+        cx.by(&self.0, network).into_iter().map(|(_, gateway)| gateway).next()
+    }
+
+    /// The address at which a network is reached from others, if it is declared with its port.
+    pub(super) fn to(&self, cx: &Context, network: &Text) -> Option<HboneAddress> {
         if network.is_empty() {
             return None;
         }
-        cx.by(&self.0, network).into_iter().map(|(_, gateway)| gateway).find(|gateway| gateway.port > 0)
+        let mut gateways = cx.by(&self.0, network).into_iter().map(|(_, gateway)| gateway);
+        gateways.find(|gateway| gateway.port > 0).map(|gateway| gateway.hbone())
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn derive_policies<'s>(
         }
     });
     let trust_domain = settings.map("ambient_trust_domain", |(), settings| settings.trust_domain.clone());
-    let implied = waypoints.all().derive_many("ambient_policies/waypoints", |deps| {
+    let implied = waypoints.local().derive_many("ambient_policies/waypoints", |deps| {
         let trust_domain = deps.on(&trust_domain);
         move |cx, _, waypoint| {
             let Some(trust_domain) = cx.get(&trust_domain, &()) else { return Vec::new() };

@@ -12,8 +12,8 @@ use sluice_model::{
 };
 
 use super::waypoints::{WaypointReads, Waypoints};
-use super::{AmbientInputs, namespace_labels};
-use crate::options::GraphOptions;
+use super::{AmbientInputs, ClusterNetworks, namespace_labels, namespace_of};
+use crate::options::{AmbientOptions, GraphOptions};
 use crate::registry::services::{DeclaredKey, visibility};
 
 /// The precedence of an object that declares a host.
@@ -32,38 +32,70 @@ struct ChosenObject {
     canonical: bool,
 }
 
-/// Services, one for each namespace and host.
+/// Services by the cluster that they are in.
+pub(super) struct ClusterServices<'s> {
+    /// Those of the config cluster, one for each namespace and host.
+    pub(super) local: Collection<'s, ServiceKey, AmbientService>,
+    /// Those of the other clusters that clients in other networks reach; without several networks, none are derived.
+    pub(super) remote: Option<Collection<'s, ClusterService, AmbientService>>,
+}
+
+/// A service in a cluster.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct ClusterService {
+    pub(super) cluster: Text,
+    pub(super) service: ServiceKey,
+}
+
+/// Services, one for each namespace and host of a cluster.
 /// Key: `ServiceKey`. From: `declared_services`, `kubernetes_services`, `service_entries`, `waypoints`, `namespaces`,
-/// `mesh_config`.
+/// `mesh_config`, `networks`.
 /// Changes when: the object that declares it does, its waypoint, or another object that declares its host.
 /// Size: Services and hosts of ServiceEntries. Rejects: none.
 pub(super) fn derive_services<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    network: &Collection<'s, (), Text>,
+    networks: &Collection<'s, (), ClusterNetworks>,
     waypoints: &Waypoints<'s>,
+    switches: AmbientOptions,
     options: &GraphOptions,
-) -> Collection<'s, ServiceKey, AmbientService> {
+) -> ClusterServices<'s> {
     let visibilities = inputs.mesh.map("service_entry_visibility", |(), mesh| mesh.service_entry_visibility.clone());
+    let global = inputs.mesh.map("global_services", move |(), mesh| {
+        if switches.multi_network { mesh.global_services.clone() } else { Vec::new() }
+    });
     let cluster = options.cluster.clone();
     let candidates = inputs.declared.derive("ambient_services/declared", |deps| {
         let (services, entries) =
             (deps.on(&inputs.objects.kubernetes_services), deps.on(&inputs.objects.service_entries));
-        let (network, visibilities) = (deps.on(network), deps.on(&visibilities));
+        let (networks, visibilities, global) = (deps.on(networks), deps.on(&visibilities), deps.on(&global));
         let (namespaces, waypoints) = (deps.on(&inputs.objects.namespaces), WaypointReads::on(deps, waypoints));
         move |cx, key: &DeclaredKey, service: &Service| {
+            let is_local = key.object.cluster == cluster;
             // Node proxies have no hosts of imports, as in the reference.
-            if key.object.cluster != cluster || key.kind == Kind::ServiceImport {
+            let is_read = is_local || (switches.multi_network && key.kind == Kind::Service);
+            if !is_read || key.kind == Kind::ServiceImport {
                 return None;
             }
-            let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
+            let network = || cx.get(&networks, &()).map(|networks| networks.of(&key.object.cluster).clone());
             let of = |labels: &Labels, annotations: &Labels, private| {
                 waypoints.of_service(cx, &key.object, labels, annotations, private)
             };
             if key.kind == Kind::Service {
                 let object = cx.get(&services, &key.object)?;
+                let global = cx.get(&global, &()).is_some_and(|global| {
+                    let namespace =
+                        if global.is_empty() { None } else { cx.get(&namespaces, &namespace_of(&key.object)) };
+                    namespace.is_some_and(|namespace| {
+                        global.iter().any(|services| services.contain(&namespace.labels, &object.meta.labels))
+                    })
+                });
+                if !is_local && !global {
+                    return None;
+                }
                 let mut made = of_service(&key.object, service, &object)?;
                 made.waypoints = of(&object.meta.labels, &object.meta.annotations, false);
-                made.network = network;
+                made.network = network().unwrap_or_default();
+                made.global = global;
                 return Some(made);
             }
             let entry = cx.get(&entries, &key.object)?;
@@ -76,13 +108,14 @@ pub(super) fn derive_services<'s>(
             let mut made = of_entry(&key.object, service, &entry).filter(|_| visibility != Visibility::None)?;
             made.private = visibility == Visibility::Namespace;
             made.waypoints = of(&entry.meta.labels, &entry.meta.annotations, made.private);
-            made.network = network;
+            made.network = network().unwrap_or_default();
             Some(made)
         }
     });
-    let claims = candidates.index("ambient_services/by-host", |_, service| {
+    let cluster = options.cluster.clone();
+    let claims = candidates.index("ambient_services/by-host", move |key, service| {
         let claim = ServiceClaim { source: service.source, created: service.created, private: service.private };
-        [(service.host.clone(), claim)]
+        (key.object.cluster == cluster).then(|| (service.host.clone(), claim))
     });
     let chosen = claims.group("ambient_services/chosen-by-host", |_, claims| Some(choose(claims)));
     let chosen = chosen.flat_map("ambient_services/chosen", |host: &Host, chosen| {
@@ -91,13 +124,23 @@ pub(super) fn derive_services<'s>(
         };
         chosen.iter().map(service).collect::<Vec<_>>()
     });
-    chosen.derive("ambient_services", |deps| {
+    // With several networks, `ambient_services` also has those of other clusters.
+    let name = if switches.multi_network { "ambient_services/local" } else { "ambient_services" };
+    let local = chosen.derive(name, |deps| {
         let candidates = deps.on(&candidates);
         move |cx, _, chosen: &ChosenObject| {
             let service = cx.get(&candidates, &chosen.declared)?;
             Some(AmbientService { canonical: chosen.canonical, ..(*service).clone() })
         }
-    })
+    });
+    let cluster = options.cluster.clone();
+    let remote = switches.multi_network.then(|| {
+        candidates.flat_map("ambient_services/remote", move |key, service| {
+            let at = || ClusterService { cluster: key.object.cluster.clone(), service: service.key() };
+            (key.object.cluster != cluster).then(|| (at(), service.clone()))
+        })
+    });
+    ClusterServices { local, remote }
 }
 
 /// Of the objects that declare one host: one for each namespace, a Service before the oldest ServiceEntry; and of those
@@ -146,6 +189,8 @@ fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -
         host: declared.host.clone(),
         addresses: addresses.collect::<Result<_, _>>().ok()?,
         network: Text::default(),
+        other_addresses: Vec::new(),
+        global: false,
         ports: ports.collect(),
         selector: object.selector.clone(),
         subject_alt_names: Vec::new(),
@@ -180,6 +225,8 @@ fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option
         host: declared.host.clone(),
         addresses: if declares.is_empty() { allocated.collect() } else { declares },
         network: Text::default(),
+        other_addresses: Vec::new(),
+        global: false,
         ports: ports.collect(),
         selector: entry.workload_selector.clone().unwrap_or_default(),
         subject_alt_names: entry.subject_alt_names.clone(),

@@ -7,7 +7,8 @@ use sluice_engine::Collection;
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload, slice_ports};
 use sluice_model::{EndpointSlice, ServiceKey, ServiceSource, Text};
 
-use super::{AmbientInputs, AmbientWorkload, WorkloadContext};
+use super::split_horizon::RemoteWorkload;
+use super::{AmbientInputs, FoundWorkload, WorkloadContext};
 use crate::inputs::discovery::is_read;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
@@ -20,26 +21,29 @@ pub(super) fn derive_slices<'s>(
     inputs: &AmbientInputs<'_, 's>,
     context: &WorkloadContext<'s>,
     options: &GraphOptions,
-) -> Collection<'s, Text, AmbientWorkload> {
+) -> Collection<'s, Text, FoundWorkload> {
     // Most slices hold only pods, and change often.
-    let bare = inputs.objects.endpoint_slices.filter_map("ambient_workloads/bare", |_, slice| {
+    let bare = inputs.objects.endpoint_slices.filter_map("found_workloads/bare", |_, slice| {
         let mut slice = slice.clone();
         slice.endpoints.retain(|endpoint| endpoint.target_pod.is_none() && !endpoint.addresses.is_empty());
         let counts = !slice.service.is_empty() && slice.address_type != "FQDN" && !slice.endpoints.is_empty();
         counts.then_some(slice)
     });
     let (cluster, domain) = (options.cluster.clone(), options.domain.clone());
-    bare.derive_many("ambient_workloads/slices", |deps| {
+    let multi_network = context.switches.multi_network;
+    bare.derive_many("found_workloads/slices", |deps| {
         let reads = context.read(deps);
         let discovery = deps.on(inputs.discovery);
         move |cx, key, slice: &EndpointSlice| {
-            let exists = key.cluster == cluster && is_read(cx, &discovery, key);
+            let exists = (key.cluster == cluster || multi_network) && is_read(cx, &discovery, key);
             let host = service_host(&slice.service, &key.namespace, &domain);
-            let service = reads.services.get(cx, &ServiceKey { namespace: key.namespace.clone(), host });
+            let service = reads.services.get(cx, &key.cluster, &ServiceKey { namespace: key.namespace.clone(), host });
             let service = service.filter(|service| service.source == ServiceSource::Kubernetes);
             let (true, Some(service), Some(settings)) = (exists, service, cx.get(&reads.settings, &())) else {
                 return Vec::new();
             };
+            let network = settings.networks.of(&key.cluster);
+            let is_remote = multi_network && settings.is_remote(network);
             let services = BTreeMap::from([(service.resource_name(), slice_ports(&service, slice))]);
             let mut known = BTreeSet::new();
             let mut made = Vec::new();
@@ -49,12 +53,18 @@ pub(super) fn derive_slices<'s>(
                 let Ok(addresses) = addresses.collect::<Result<Vec<_>, _>>() else { continue };
                 let uid =
                     format!("{}/discovery.k8s.io/EndpointSlice/{}/{}/{first}", key.cluster, key.namespace, key.name);
+                if is_remote {
+                    let account = (&key.namespace, &Text::default());
+                    let remote = RemoteWorkload::of(&settings, network, account, [service.key()].into_iter(), 0);
+                    made.push((uid.into(), FoundWorkload::Remote(remote)));
+                    continue;
+                }
                 let workload = build_workload(WorkloadInputs {
                     uid: &uid,
                     name: &key.name,
                     namespace: &key.namespace,
                     cluster: &key.cluster,
-                    network: &settings.network,
+                    network,
                     addresses,
                     trust_domain: &settings.trust_domain,
                     services: services.clone(),

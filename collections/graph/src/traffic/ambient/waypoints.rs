@@ -10,8 +10,8 @@ use sluice_model::{
     label,
 };
 
-use super::{AmbientInputs, namespace_labels, namespace_of};
-use crate::options::GraphOptions;
+use super::{AmbientInputs, ClusterNetworks, namespace_labels, namespace_of};
+use crate::options::{AmbientOptions, GraphOptions};
 
 const USE_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const CANARY: &str = "istio.io/use-waypoint-canary";
@@ -35,6 +35,8 @@ const NONE: &str = "none";
 #[derive(Clone)]
 pub(super) struct Waypoints<'s> {
     all: Collection<'s, ObjectKey, Waypoint>,
+    /// Those of the config cluster.
+    local: Collection<'s, ObjectKey, Waypoint>,
     /// The labels and annotations of each namespace that concern waypoints, if it has any.
     declared: Collection<'s, ObjectKey, WaypointMarks>,
     namespaces: Collection<'s, ObjectKey, Namespace>,
@@ -46,10 +48,13 @@ type WaypointMarks = (Labels, Labels);
 impl<'s> Waypoints<'s> {
     pub(super) fn new(
         inputs: &AmbientInputs<'_, 's>,
-        network: &Collection<'s, (), Text>,
+        networks: &Collection<'s, (), ClusterNetworks>,
+        switches: AmbientOptions,
         options: &GraphOptions,
     ) -> Self {
-        let all = derive_waypoints(inputs, network, options);
+        let all = derive_waypoints(inputs, networks, switches, options);
+        let cluster = options.cluster.clone();
+        let local = all.filter("waypoints/local", move |key, _| key.cluster == cluster);
         let declared = inputs.objects.namespaces.filter_map("namespace_waypoints", |_, namespace| {
             let mut labels = namespace.labels.clone();
             labels.retain(|label, _| {
@@ -59,22 +64,23 @@ impl<'s> Waypoints<'s> {
             annotations.retain(|name, _| *name == *CANARY_WEIGHT);
             (!labels.is_empty()).then_some((labels, annotations))
         });
-        Self { all, declared, namespaces: inputs.objects.namespaces.clone() }
+        Self { all, local, declared, namespaces: inputs.objects.namespaces.clone() }
     }
 
-    /// Every waypoint.
-    pub(super) fn all(&self) -> &Collection<'s, ObjectKey, Waypoint> {
-        &self.all
+    /// The waypoints of the config cluster.
+    pub(super) fn local(&self) -> &Collection<'s, ObjectKey, Waypoint> {
+        &self.local
     }
 }
 
-/// Waypoints: Gateways of the Gateway API with addresses, of any class.
+/// Waypoints: Gateways of the Gateway API with addresses, of any class that the config cluster has.
 /// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
 /// Changes when: the Gateway does, its class, or the service accounts of its instances.
 /// Size: such Gateways. Rejects: none.
 fn derive_waypoints<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    network: &Collection<'s, (), Text>,
+    networks: &Collection<'s, (), ClusterNetworks>,
+    switches: AmbientOptions,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, Waypoint> {
     let instances = inputs.objects.pods.index("waypoints/accounts-by-pod", |key, pod| {
@@ -87,12 +93,13 @@ fn derive_waypoints<'s>(
     let cluster = options.cluster.clone();
     inputs.objects.kubernetes_gateways.derive("waypoints", |deps| {
         let (classes, accounts) = (deps.on(&inputs.objects.gateway_classes), deps.by(&accounts));
-        let network = deps.on(network);
+        let networks = deps.on(networks);
         move |cx, key, gateway| {
-            if key.cluster != cluster || gateway.assigned_addresses.is_empty() {
+            let is_read = key.cluster == cluster || switches.multi_network;
+            if !is_read || gateway.assigned_addresses.is_empty() {
                 return None;
             }
-            let class = cx.get(&classes, &ObjectKey::new(key.cluster.clone(), "", gateway.class.clone()));
+            let class = cx.get(&classes, &ObjectKey::new(cluster.clone(), "", gateway.class.clone()));
             let class = class.as_deref().map(|class| &class.meta);
             let of_class = |class: &ObjectMeta| class.labels.get(WAYPOINT_FOR).cloned();
             let traffic = gateway.meta.labels.get(WAYPOINT_FOR).cloned().or_else(|| class.and_then(of_class));
@@ -100,7 +107,7 @@ fn derive_waypoints<'s>(
             let word = gateway.meta.annotations.get(BINDING);
             let binding = word.or_else(|| class.and_then(|class| class.annotations.get(BINDING)));
             let binding = binding.and_then(|word| inbound_binding(word));
-            let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
+            let network = cx.get(&networks, &()).map(|networks| networks.of(&key.cluster).clone()).unwrap_or_default();
             let mut accounts: Vec<Text> =
                 cx.by(&accounts, key).into_iter().map(|(_, account)| (*account).clone()).collect();
             accounts.sort();

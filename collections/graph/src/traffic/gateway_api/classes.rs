@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep};
-use sluice_model::gateway_api::{GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS};
+use sluice_model::gateway_api::{EAST_WEST_CLASS, GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS};
 use sluice_model::{Kind, ObjectKey, Text};
 
 use crate::inputs::{ObjectCollections, ServedKind};
@@ -73,7 +73,7 @@ impl GatewayApiOptions {
             (self.default_class.as_str(), GatewayController::Router, true),
             (REMOTE_CLASS, GatewayController::Remote, self.remote),
             (WAYPOINT_CLASS, GatewayController::Waypoint, self.waypoints),
-            ("istio-east-west", GatewayController::EastWest, self.east_west),
+            (EAST_WEST_CLASS, GatewayController::EastWest, self.east_west),
         ];
         let enabled = all.into_iter().filter(|(.., enabled)| *enabled);
         enabled.map(|(name, controller, _)| KnownClass {
