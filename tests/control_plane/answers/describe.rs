@@ -188,6 +188,90 @@ async fn policies_decide_about_a_request() {
     }
 }
 
+/// A waypoint of the service `tea`, whose pod is in the ambient mesh, and the policies of both.
+const WAYPOINT: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: cafe}
+spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+status: {addresses: [{type: IPAddress, value: 10.0.0.9}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: door-1, namespace: cafe, labels: {gateway.networking.k8s.io/gateway-name: door}}
+spec: {serviceAccountName: door, containers: [{name: istio-proxy}]}
+status: {phase: Running, podIP: 10.1.7.1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: tea, namespace: cafe, labels: {istio.io/use-waypoint: door}}
+spec: {clusterIP: 10.9.7.1, selector: {app: tea}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: tea-1, namespace: cafe, labels: {app: tea}, annotations: {ambient.istio.io/redirection: enabled}}
+spec: {containers: [{name: app, ports: [{containerPort: 8080}]}]}
+status: {phase: Running, podIP: 10.1.7.2}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: menu, namespace: cafe}
+spec:
+  targetRefs: [{group: '', kind: Service, name: tea}]
+  rules: [{from: [{source: {namespaces: [shop]}}], to: [{operation: {paths: [/menu]}}]}]
+---
+";
+
+/// The pod accepts a client only.
+fn only(account: &str) -> String {
+    format!(
+        "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: pod, namespace: cafe}}
+spec:
+  selector: {{matchLabels: {{app: tea}}}}
+  rules: [{{from: [{{source: {{principals: [cluster.local/ns/cafe/sa/{account}]}}}}]}}]
+"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_of_a_waypoint_decide_about_a_request() {
+    let ambient = vec![("PILOT_ENABLE_AMBIENT".to_owned(), "true".to_owned())];
+    let mesh = AnswersFixture::with_variables(ambient).await;
+    mesh.add_file("waypoint.yaml", &(WAYPOINT.to_owned() + &only("door")));
+    mesh.answer(&["wait", "AuthorizationPolicy/cafe/pod", "--for", "applied"]).await;
+    let ask = async |path: &str, arguments: &[&str]| {
+        let server = format!("--server=http://{}", mesh.server.http);
+        let request = format!("GET {path}");
+        let asked = ["x", "authz", "check", "tea-1.cafe", &server, "--request", &request];
+        run(&[&asked[..], &["--source-namespace", "shop"], arguments].concat()).await
+    };
+    // The pod itself accepts its waypoint only. With the host, the request passes through the waypoint.
+    let direct = ask("/menu", &["-o", "json"]).await;
+    assert_eq!((direct.code, &direct.json()["decision"]), (4, &"DENY".into()), "{}", direct.errors);
+    let through = &direct.json()["waypoints"];
+    assert_eq!((&through[0]["waypoint"], &through[0]["service"]), (&"cafe/door".into(), &"tea.cafe".into()));
+    assert_eq!((&through[0]["decision"], &through[0]["policies"]), (&"ALLOW".into(), &1.into()), "{through}");
+    let allowed = ask("/menu", &["--host", "tea.cafe:80", "-o", "json"]).await;
+    assert_eq!(allowed.code, 0, "{}{}", allowed.out, allowed.errors);
+    assert_eq!(allowed.json()["decidedBy"]["object"], "AuthorizationPolicy/cafe/menu");
+    let denied = ask("/orders", &["--host", "tea.cafe"]).await;
+    assert_eq!(denied.code, 4, "{}", denied.out);
+    let line =
+        "   Through waypoint cafe/door of tea.cafe: DENY: there are ALLOW policies, and no rule of them matches\n";
+    assert!(denied.out.contains(line), "{}", denied.out);
+    let elsewhere = ask("/menu", &["--host", "ratings.shop", "-o", "json"]).await;
+    assert_eq!((elsewhere.code, &elsewhere.json()["waypoints"]), (4, &Value::Null), "another service");
+    // What the waypoint allows, the pod denies.
+    mesh.add_file("waypoint.yaml", &(WAYPOINT.to_owned() + &only("other")));
+    mesh.answer(&["wait", "AuthorizationPolicy/cafe/pod", "--for", "applied"]).await;
+    let refused = ask("/menu", &["--host", "tea.cafe"]).await;
+    assert_eq!(refused.code, 4, "{}", refused.out);
+    assert!(refused.out.contains("deny its identity spiffe://cluster.local/ns/cafe/sa/door"), "{}", refused.out);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_of_a_dump_are_listed() {
     let mesh = mesh().await;
