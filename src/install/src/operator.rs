@@ -294,7 +294,9 @@ impl<'o> Reader<'o> {
         if self.revision != DEFAULT_REVISION {
             values["revision"] = self.revision.as_str().into();
         }
-        merge(&mut values, &self.values["cni"]);
+        if let Some(own) = self.values.get("cni") {
+            merge(&mut values, own);
+        }
         for name in ["hub", "tag"] {
             if let Some(value) = fields.text(name)? {
                 values[name] = value.into();
@@ -311,7 +313,9 @@ impl<'o> Reader<'o> {
         if has_cni {
             // The user may set it otherwise.
             let mut pilot = json!({"pilot": {"cni": {"enabled": true}}});
-            merge(&mut pilot["pilot"], &values["pilot"]);
+            if let Some(own) = values.get("pilot") {
+                merge(&mut pilot["pilot"], own);
+            }
             merge(&mut values, &pilot);
         }
         if let Some(gateways) = values.get_mut("gateways").and_then(Json::as_object_mut) {

@@ -1,6 +1,6 @@
 //! Executes templates. Time, output and memory are bounded.
 
-use super::node::{Branch, Command, Definitions, Node, Operand, Pipeline, Span, Term, Tree};
+use super::node::{Branch, Command, Definitions, Node, Operand, Pipeline, Span, Term};
 use super::text::printed;
 use super::value::{FindFunction, Function, MissingKeys, Scope, Value};
 use super::{Source, TemplateFailure, parser, place};
@@ -16,16 +16,16 @@ const MAX_TEMPLATE_DEPTH: usize = 50;
 /// Maximum length of the source in an error.
 const MAX_CONTEXT_CHARACTERS: usize = 20;
 
-/// The text of `tree` for `data`. It includes the templates of `defined`.
+/// The text of the nodes of `source` for `data`. It includes the templates of `defined`.
 pub(super) fn execute(
-    tree: &Tree,
+    (source, main): (&Source, &[Node]),
     defined: &Definitions,
     find: FindFunction,
     data: &Value,
     scope: &Scope<'_>,
 ) -> Result<String, TemplateFailure> {
     let mut executor = Executor {
-        source: &tree.source,
+        source,
         defined: vec![defined],
         find,
         scope,
@@ -35,7 +35,7 @@ pub(super) fn execute(
         depth: 0,
         at: Span::default(),
     };
-    match executor.walk_all(&tree.main, data) {
+    match executor.walk_all(main, data) {
         Ok(_) => Ok(executor.output),
         Err(reason) => Err(executor.failure(reason)),
     }

@@ -21,12 +21,12 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use node::{Definitions, Tree};
+use node::{Definition, Definitions, Tree};
 
 pub use limits::ExecutionLimits;
 pub use text::{quoted, show};
@@ -106,20 +106,22 @@ impl Template {
     /// # Errors
     /// An action fails, or a limit is exceeded.
     pub fn execute(&self, data: &Value, scope: &Scope<'_>) -> Result<String, TemplateFailure> {
-        execute::execute(&self.tree, &self.tree.defined, self.find, data, scope)
+        execute::execute((&self.tree.source, &self.tree.main), &self.tree.defined, self.find, data, scope)
     }
 }
 
 /// Templates that use each other's definitions, as the files of a chart do.
 #[derive(Debug)]
 pub struct TemplateSet {
-    trees: BTreeMap<String, Tree>,
+    /// The names of the texts.
+    names: BTreeSet<String>,
+    /// The texts, and what they define.
     defined: Definitions,
     find: FindFunction,
 }
 
 impl TemplateSet {
-    /// Parses templates by their names. A later definition of a name replaces an earlier one.
+    /// Parses templates by their names, by which they can include each other. A later definition of a name replaces an earlier one.
     ///
     /// # Errors
     /// A text is not a template, or it uses a function that does not exist.
@@ -128,11 +130,13 @@ impl TemplateSet {
         find: FindFunction,
     ) -> Result<Self, TemplateError> {
         let mut defined = Definitions::new();
-        let mut trees = BTreeMap::new();
+        let mut names = BTreeSet::new();
         for (name, source) in sources {
-            trees.insert(name.to_owned(), parser::parse(name, source, find, &mut defined)?);
+            let tree = parser::parse(name, source, find, &mut defined)?;
+            defined.insert(name.to_owned(), Definition { source: tree.source, body: tree.main });
+            names.insert(name.to_owned());
         }
-        Ok(Self { trees, defined, find })
+        Ok(Self { names, defined, find })
     }
 
     /// The text of one of the templates for `data`. `None` if there is none of this name.
@@ -140,8 +144,8 @@ impl TemplateSet {
     /// # Errors
     /// An action fails, or a limit is exceeded.
     pub fn execute(&self, name: &str, data: &Value, scope: &Scope<'_>) -> Result<Option<String>, TemplateFailure> {
-        let Some(tree) = self.trees.get(name) else { return Ok(None) };
-        execute::execute(tree, &self.defined, self.find, data, scope).map(Some)
+        let Some(text) = self.defined.get(name).filter(|_| self.names.contains(name)) else { return Ok(None) };
+        execute::execute((&text.source, &text.body), &self.defined, self.find, data, scope).map(Some)
     }
 }
 

@@ -91,6 +91,7 @@ fn templates_of_a_set_include_each_other() {
             ("helpers", "{{ define \"t\" }}<{{ .name }}>{{ end }}{{ define \"u\" }}\n{{ .name.x }}{{ end }}"),
             ("main", "{{ include \"t\" . | upper }}{{ tpl \"{{ include `t` . }}!\" . }}"),
             ("bad", "{{ include \"u\" . }}"),
+            ("whole", "[{{ include \"main\" . }}]"),
         ],
         find_with_include,
     );
@@ -99,7 +100,9 @@ fn templates_of_a_set_include_each_other() {
     let scope = Scope { missing_keys: MissingKeys::Null, ..Scope::new(&environment) };
     let execute = |name: &str| set.execute(name, &Value::from_json(&json!({"name": "web"})), &scope);
     assert_eq!(execute("main").expect("it renders").as_deref(), Some("<WEB><web>!"));
+    assert_eq!(execute("whole").expect("it renders").as_deref(), Some("[<WEB><web>!]"));
     assert_eq!(execute("none").expect("no failure"), None);
+    assert_eq!(execute("t").expect("no failure"), None);
     let failure = execute("bad").expect_err("a field of a text").to_string();
     assert!(
         failure.starts_with("template: helpers:2:3: executing \"helpers\" at <.name.x>: can't evaluate"),

@@ -1,4 +1,4 @@
-//! Functions that helm adds to those of Go and sprig.
+//! Functions that helm adds to those of Go, and those of sprig that only charts use.
 
 use serde_json::{Value as Json, json};
 use sluice_parse::yaml::{Limits, parse_value};
@@ -13,6 +13,7 @@ const FUNCTIONS: Table = &[
     ("fromYamlArray", |_, args| parsed(args, Json::is_array, parse_yaml)),
     ("lookup", lookup),
     ("required", required),
+    ("sha256sum", |_, args| exactly::<1>(args).and_then(|[source]| Ok(Value::text(sha256(text(source)?))))),
     ("toYaml", |_, args| {
         exactly::<1>(args).and_then(|[value]| Ok(Value::text(to_yaml(&value.to_json())?.trim_end_matches('\n'))))
     }),
@@ -25,6 +26,12 @@ pub(super) fn find(name: &str) -> Option<Function> {
         "tpl" => Some(Function::Tpl),
         name => in_table(FUNCTIONS, name).map(Function::Native).or_else(|| functions::find(name)),
     }
+}
+
+/// The SHA-256 digest of a text, in hexadecimal digits.
+fn sha256(source: &str) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, source.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parse_json(source: &str) -> Result<Json, String> {

@@ -17,6 +17,9 @@ use crate::pods::network::{PROXY_UID, PodNet};
 /// Lines of a log in the message of a failed test.
 const LOG_TAIL: usize = 20;
 
+/// Namespace and name of a pod, and name of a container.
+pub(super) type ContainerKey = (String, String, String);
+
 /// A running container.
 pub(super) struct Container {
     pub(super) name: String,

@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::kubelet::ContainerKey;
+use super::container::ContainerKey;
 
 /// The running containers, and the program that runs commands in them.
 #[derive(Clone, Default)]

@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
+use super::container::ContainerKey;
 use super::exec::{self, Commands};
 use crate::pods::identity::{Authority, certificates, private_key};
 
@@ -32,9 +33,6 @@ pub(super) struct KubeletServer {
 
 /// By namespace and name of a pod, and name of a container.
 type Logs = Arc<Mutex<BTreeMap<ContainerKey, Log>>>;
-
-/// Namespace and name of a pod, and name of a container.
-pub(super) type ContainerKey = (String, String, String);
 
 struct Log {
     file: PathBuf,
