@@ -232,6 +232,13 @@ fn switches_of_multi_cluster_services_build_on_each_other() {
     );
     let all = MultiClusterOptions { imported_hosts: true, cluster_local: true };
     assert_eq!((features(ALL).multi_cluster, reads(ALL)), (Some(all), [true, true]));
+    let exporting = features(&["ENABLE_MCS_AUTO_EXPORT"]);
+    assert_eq!((exporting.exports_services, exporting.multi_cluster), (true, None));
+    assert_eq!(reads(&["ENABLE_MCS_AUTO_EXPORT"]), [true, false], "existing ServiceExports are not created");
+    assert!(!features(ALL).exports_services);
+    let api = read(&[("MCS_API_GROUP", "net.gke.io"), ("MCS_API_VERSION", "v1")]).features.multi_cluster_api;
+    assert_eq!(api.api_version(), "net.gke.io/v1");
+    assert_eq!(read(&[]).features.multi_cluster_api.api_version(), "multicluster.x-k8s.io/v1alpha1");
 }
 
 #[test]
