@@ -265,6 +265,10 @@ mod tests {
         }
 
         fn synced(&self, _: &Text, _: &[Kind]) {}
+
+        fn served(&self, cluster: &Text, kind: Kind, is_served: bool) {
+            self.0.lock().expect("no panic").push(format!("{cluster} {kind} {is_served}"));
+        }
     }
 
     fn key(kind: Kind, name: &str) -> (Kind, ObjectKey) {
@@ -306,6 +310,16 @@ mod tests {
         assert_eq!(recorder.take(), ["+kept -stale"]);
         sink.commit(vec![set(Kind::Pod, "new")]);
         assert_eq!(recorder.take(), ["+new"]);
+    }
+
+    #[test]
+    fn served_kinds_are_reported_even_while_changes_are_held() {
+        let (recorder, sink, _) = holding_sink();
+        sink.served(&"east".into(), Kind::ServiceExport, true);
+        sink.served(&"east".into(), Kind::WorkloadEntry, true);
+        sink.served(&"east".into(), Kind::WorkloadEntry, false);
+        assert_eq!(recorder.take(), ["east ServiceExport true", "east WorkloadEntry true", "east WorkloadEntry false"]);
+        assert_eq!(sink.state().served, BTreeSet::from([("east".into(), Kind::ServiceExport)]));
     }
 
     #[test]
