@@ -236,9 +236,15 @@ fn switches_of_multi_cluster_services_build_on_each_other() {
     assert_eq!((exporting.exports_services, exporting.multi_cluster), (true, None));
     assert_eq!(reads(&["ENABLE_MCS_AUTO_EXPORT"]), [true, false], "existing ServiceExports are not created");
     assert!(!features(ALL).exports_services);
-    let api = read(&[("MCS_API_GROUP", "net.gke.io"), ("MCS_API_VERSION", "v1")]).features.multi_cluster_api;
-    assert_eq!(api.api_version(), "net.gke.io/v1");
-    assert_eq!(read(&[]).features.multi_cluster_api.api_version(), "multicluster.x-k8s.io/v1alpha1");
+    assert_eq!(features(ALL).multi_cluster_api.api_version(), "multicluster.x-k8s.io/v1alpha1");
+    let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
+    let variable = |requested: &str| match requested {
+        "MCS_API_GROUP" => Some("net.gke.io".to_owned()),
+        "MCS_API_VERSION" => Some("v1".to_owned()),
+        _ => None,
+    };
+    let other = Config::new(line.discovery, &unknown, variable).expect("valid").features;
+    assert_eq!(other.multi_cluster_api.api_version(), "net.gke.io/v1");
 }
 
 #[test]
