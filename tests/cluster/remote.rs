@@ -8,7 +8,7 @@ use sluice_testkit::ads::Kind;
 use sluice_testkit::cluster::Cluster;
 
 use crate::fixture::{
-    ALL, CHART, RunningControlPlane, SYSTEM, apply_templates, create_node, create_pod, manifest, service, start,
+    ALL, CHART, RunningControlPlane, SYSTEM, USER, apply_templates, create_node, create_pod, manifest, service, start,
     start_with_crds, start_with_values, until,
 };
 use crate::installation::address;
@@ -199,21 +199,22 @@ const MULTI_CLUSTER: [&str; 3] = ["ENABLE_MCS_SERVICE_DISCOVERY", "ENABLE_MCS_HO
 const MULTI_CLUSTER_API: &str = "multicluster.x-k8s.io/v1alpha1";
 
 /// Defines ServiceExport and ServiceImport.
-async fn install_multi_cluster_api(cluster: &Cluster) -> Result<()> {
+async fn install_multi_cluster_api(cluster: &Cluster, api_version: &str) -> Result<()> {
+    let (group, version) = api_version.split_once('/').context("group and version")?;
     for (kind, plural) in [("ServiceExport", "serviceexports"), ("ServiceImport", "serviceimports")] {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         cluster
             .apply(&json!({
                 "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
                 "metadata": {
-                    "name": format!("{plural}.multicluster.x-k8s.io"),
+                    "name": format!("{plural}.{group}"),
                     "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
                 },
                 "spec": {
-                    "group": "multicluster.x-k8s.io", "scope": "Namespaced",
+                    "group": group, "scope": "Namespaced",
                     "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural},
                     "versions": [
-                        {"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}},
+                        {"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}},
                     ],
                 },
             }))
@@ -234,7 +235,7 @@ async fn endpoints_of_a_remote_cluster_are_used_once_it_exports_the_service() ->
     remote.create_namespace(SYSTEM, json!({})).await?;
     install_remote_profile(&remote, &switches).await?;
     for (cluster, address) in [(&own, "10.244.0.5"), (&remote, "10.245.0.5")] {
-        install_multi_cluster_api(cluster).await?;
+        install_multi_cluster_api(cluster, MULTI_CLUSTER_API).await?;
         create_node(cluster, "node-1").await?;
         cluster.create_namespace("shop", json!({})).await?;
         cluster.apply(&service("shop", "cart")).await?;
@@ -303,6 +304,29 @@ async fn endpoints_of_a_remote_cluster_are_used_once_it_exports_the_service() ->
     let mut refused = own.audited()?;
     refused.extend(remote.audited()?);
     refused.retain(|request| users.contains(&request.user) && matches!(request.code, 401 | 403));
+    assert_eq!(refused, []);
+    assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_exports_of_another_api_group_are_created_and_read() -> Result<()> {
+    let variables =
+        [("ENABLE_MCS_SERVICE_DISCOVERY", "true"), ("ENABLE_MCS_AUTO_EXPORT", "true"), ("MCS_API_GROUP", "net.gke.io")];
+    let values = variables.map(|(name, value)| format!("pilot.env.{name}={value}"));
+    let values: Vec<&str> = values.iter().flat_map(|value| ["--set-string", value]).collect();
+    let Some(cluster) = start_with_values(&values).await? else { return Ok(()) };
+    cluster.install_crds("istio.yaml", ALL).await?;
+    install_multi_cluster_api(&cluster, "net.gke.io/v1").await?;
+    cluster.create_namespace("shop", json!({})).await?;
+    cluster.apply(&service("shop", "cart")).await?;
+    let more = [("POD_NAME", "istiod-1"), ("MCS_API_VERSION", "v1")];
+    let variables: Vec<_> = variables.into_iter().chain(more).collect();
+    let control_plane = RunningControlPlane::start_with(&cluster, cluster.address(), &variables).await?;
+    cluster.exists("net.gke.io/v1", "ServiceExport", "shop", "cart").await?;
+    control_plane.shows("/debug/mcsz", "the ServiceExport", |page| page.contains("\"cart\"")).await?;
+    let mut refused = cluster.audited()?;
+    refused.retain(|request| request.user == USER && matches!(request.code, 401 | 403));
     assert_eq!(refused, []);
     assert_eq!(control_plane.warnings()?, Vec::<String>::new());
     Ok(())

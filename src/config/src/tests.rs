@@ -232,6 +232,19 @@ fn switches_of_multi_cluster_services_build_on_each_other() {
     );
     let all = MultiClusterOptions { imported_hosts: true, cluster_local: true };
     assert_eq!((features(ALL).multi_cluster, reads(ALL)), (Some(all), [true, true]));
+    let exporting = features(&["ENABLE_MCS_AUTO_EXPORT"]);
+    assert_eq!((exporting.exports_services, exporting.multi_cluster), (true, None));
+    assert_eq!(reads(&["ENABLE_MCS_AUTO_EXPORT"]), [true, false], "existing ServiceExports are not created");
+    assert!(!features(ALL).exports_services);
+    assert_eq!(features(ALL).multi_cluster_api.api_version(), "multicluster.x-k8s.io/v1alpha1");
+    let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
+    let variable = |requested: &str| match requested {
+        "MCS_API_GROUP" => Some("net.gke.io".to_owned()),
+        "MCS_API_VERSION" => Some("v1".to_owned()),
+        _ => None,
+    };
+    let other = Config::new(line.discovery, &unknown, variable).expect("valid").features;
+    assert_eq!(other.multi_cluster_api.api_version(), "net.gke.io/v1");
 }
 
 #[test]

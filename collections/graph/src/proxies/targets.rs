@@ -14,7 +14,7 @@ use super::connected::{ProxyPods, cluster_of};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::endpoints::{AddressKey, DeclaredEndpoints, ServiceSlice, Slices, workload_port};
-use crate::registry::services::{DeclaredKey, service_host};
+use crate::registry::services::{DeclaredKey, imported_host, service_host};
 use crate::registry::workloads::{WorkloadInstance, WorkloadInstanceKey, WorkloadInstances};
 
 /// A port of a service, and the port of the workload that serves it.
@@ -40,7 +40,8 @@ pub(crate) struct TargetInputs<'a, 's> {
 }
 
 /// The service targets of each proxy: of the Services that select its WorkloadEntry or pod (until the pod is read, the
-/// labels of its node metadata count), and of ServiceEntries of its namespace that have its address.
+/// labels of its node metadata count), of their imports if it has a pod, and of ServiceEntries of its namespace that have its
+/// address.
 /// Key: `ProxyKey`. From: `proxies`, `pods`, `kubernetes_services`, `declared_services`, `workload_instances`,
 /// `slice_endpoints`, `declared_endpoints`.
 /// Changes when: its pod's labels or ports do, or a service that selects it; not when endpoints do.
@@ -100,25 +101,40 @@ impl TargetLookup {
         let address = proxy.ips.first().cloned().unwrap_or_default();
         if let Some((key, instance)) = own_workload(proxy, cx.by(&self.workloads, &address)) {
             let services = self.selecting(cx, cluster, &key.object.namespace, &instance.endpoint.labels);
-            return services.iter().flat_map(|(service, _)| by_workload(service, &instance)).collect();
+            let services = services.iter().filter_map(|(key, _)| self.service(cx, key));
+            return services.flat_map(|service| by_workload(&service, &instance)).collect();
         }
         let Some((key, pod)) = self.pods.get(cx, proxy, &self.options) else {
             let services = self.selecting(cx, cluster, &proxy.namespace, &proxy.labels);
-            return services.iter().flat_map(|(service, object)| by_metadata(service, object, proxy)).collect();
+            let targets = |service: &Service, object: &KubernetesService| by_metadata(service, object, proxy);
+            return self.targets(cx, &services, targets);
         };
         let services = self.selecting(cx, cluster, &key.namespace, &pod.labels);
         if !services.is_empty() {
-            return services.iter().flat_map(|(service, object)| by_pod(service, object, &pod)).collect();
+            return self.targets(cx, &services, |service, object| by_pod(service, object, &pod));
         }
         // A slice of a Service without a selector may contain the pod's address.
         let at = (cluster.clone(), proxy.namespace.clone(), address.clone());
         let slices = cx.by(&self.slices, &at).into_iter();
-        let found = slices.filter_map(|(slice, found)| {
+        let found = slices.flat_map(|(slice, found)| {
             let service = ObjectKey::new(cluster.clone(), slice.namespace, found.0.clone());
-            let service = self.service(cx, &service)?;
-            Some(by_endpoint(&service, &found.1, &address))
+            let services = self.with_import(cx, &service).into_iter();
+            services.flat_map(|service| by_endpoint(&service, &found.1, &address)).collect::<Vec<_>>()
         });
-        found.flatten().collect()
+        found.collect()
+    }
+
+    /// The targets of Services and of their imports.
+    fn targets(
+        &self,
+        cx: &Context,
+        services: &[(ObjectKey, Arc<KubernetesService>)],
+        targets: impl Fn(&Service, &KubernetesService) -> Vec<ServiceTarget>,
+    ) -> Vec<ServiceTarget> {
+        let services = services
+            .iter()
+            .flat_map(|(key, object)| self.with_import(cx, key).into_iter().map(move |service| (service, object)));
+        services.flat_map(|(service, object)| targets(&service, object)).collect()
     }
 
     /// The Services that select a workload with these labels, by name.
@@ -128,13 +144,24 @@ impl TargetLookup {
         cluster: &Text,
         namespace: &Text,
         labels: &Labels,
-    ) -> Vec<(Arc<Service>, Arc<KubernetesService>)> {
+    ) -> Vec<(ObjectKey, Arc<KubernetesService>)> {
         let rows = labels.iter().flat_map(|(label, value)| {
             cx.by(&self.by_selector, &(cluster.clone(), namespace.clone(), label.clone(), value.clone()))
         });
         let mut found: Vec<_> = rows.filter(|(_, object)| match_labels(&object.selector, labels)).collect();
         found.sort_by(|a, b| a.0.cmp(&b.0));
-        found.into_iter().filter_map(|(key, object)| Some((self.service(cx, &key)?, object))).collect()
+        found
+    }
+
+    /// The service of a Service, and that of its import in the same cluster.
+    fn with_import(&self, cx: &Context, key: &ObjectKey) -> Vec<Arc<Service>> {
+        let Some(service) = self.service(cx, key) else { return Vec::new() };
+        let has_imports = self.options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts);
+        let host = has_imports.then(|| imported_host(&key.name, &key.namespace));
+        let import = host.and_then(|host| {
+            cx.get(&self.declared, &DeclaredKey { kind: Kind::ServiceImport, object: key.clone(), host })
+        });
+        [service].into_iter().chain(import).collect()
     }
 
     fn service(&self, cx: &Context, key: &ObjectKey) -> Option<Arc<Service>> {
@@ -207,10 +234,14 @@ fn resolve(
 ) -> Vec<ServiceTarget> {
     let mut known = BTreeSet::new();
     let mut targets = Vec::new();
-    for (port, declared) in service.ports.iter().zip(&object.ports) {
+    for (n, declared) in object.ports.iter().enumerate() {
+        // An import has the ports of the Service in all clusters.
+        let has_name = |port: &&ServicePort| port.name == declared.name;
+        let at_position = service.ports.get(n).filter(has_name);
+        let Some(port) = at_position.or_else(|| service.ports.iter().find(has_name)) else { continue };
         let transport = if declared.transport.is_empty() { "TCP" } else { declared.transport.as_str() };
-        let number = match port.target_port.as_str() {
-            "" => Some(u32::from(port.port)),
+        let number = match declared.target_port.as_str() {
+            "" => Some(u32::from(declared.port)),
             text => text.parse().ok().or_else(|| named(text, transport)),
         };
         if let Some(number) = number

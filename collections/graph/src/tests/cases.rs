@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use sluice_engine::{Engine, EngineOptions, Key, Origin, Published, Snapshot, Value};
-use sluice_model::{Identity, ParsedObject, ProxyKey};
+use sluice_model::{Identity, Kind, ParsedObject, ProxyKey};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::{AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, Handles, build};
+use crate::{AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, Handles, MultiClusterOptions, build};
 
 /// An object or a proxy of a case, which tests add and remove.
 #[derive(Clone)]
@@ -87,9 +87,9 @@ fn items(case: &Path) -> Vec<CaseItem> {
     items
 }
 
-fn start() -> (Engine, Handles) {
+fn options() -> GraphOptions {
     let ambient = AmbientOptions { multi_network: true, ingress_networks: true, ..AmbientOptions::default() };
-    let options = GraphOptions {
+    GraphOptions {
         address_pools: Some(AddressPools::default()),
         sends_hbone: true,
         ambient: Some(ambient),
@@ -101,7 +101,11 @@ fn start() -> (Engine, Handles) {
             ..GatewayApiOptions::default()
         },
         ..GraphOptions::default()
-    };
+    }
+}
+
+fn start(options: &GraphOptions) -> (Engine, Handles) {
+    let options = options.clone();
     Engine::start(EngineOptions::default(), move |b| build(b, &options))
 }
 
@@ -178,41 +182,85 @@ fn assert_same(case: &Path, left: &BTreeMap<String, String>, right: &BTreeMap<St
 /// Tests `part` of `parts` of the cases, so that several threads share them.
 fn test_cases(part: usize, parts: usize) {
     for (number, case) in cases().iter().enumerate().filter(|(number, _)| number % parts == part) {
-        let mut items = items(case);
-        let (engine, handles) = start();
-        write(&engine, &handles, &items);
-        let expected = state(&engine, &handles);
-        assert!(expected.len() > 2, "{} has no published records", case.display());
+        test_items(case, number as u64 + 1, items(case), &options());
+    }
+}
 
-        let mut rng = SeededRandom(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
-        let (other, others) = start();
-        rng.shuffle(&mut items);
-        let mut rest = items.as_slice();
-        while !rest.is_empty() {
-            let (batch, tail) = rest.split_at((1 + rng.below(6)).min(rest.len()));
-            write(&other, &others, batch);
-            rest = tail;
-            if rng.below(3) == 0 {
-                // Some objects are removed and added again.
-                let there = &items[..items.len() - rest.len()];
-                let from = rng.below(there.len());
-                let some = &there[from..(from + 1 + rng.below(4)).min(there.len())];
-                remove(&other, &others, some);
-                write(&other, &others, some);
-            }
+/// Adds and removes the items of a case in any order.
+fn test_items(case: &Path, seed: u64, mut items: Vec<CaseItem>, options: &GraphOptions) {
+    let (engine, handles) = start(options);
+    write(&engine, &handles, &items);
+    let expected = state(&engine, &handles);
+    assert!(expected.len() > 2, "{} has no published records", case.display());
+
+    let mut rng = SeededRandom(0x9e37_79b9_7f4a_7c15 ^ seed);
+    let (other, others) = start(options);
+    rng.shuffle(&mut items);
+    let mut rest = items.as_slice();
+    while !rest.is_empty() {
+        let (batch, tail) = rest.split_at((1 + rng.below(6)).min(rest.len()));
+        write(&other, &others, batch);
+        rest = tail;
+        if rng.below(3) == 0 {
+            // Some objects are removed and added again.
+            let there = &items[..items.len() - rest.len()];
+            let from = rng.below(there.len());
+            let some = &there[from..(from + 1 + rng.below(4)).min(there.len())];
+            remove(&other, &others, some);
+            write(&other, &others, some);
         }
-        assert_same(case, &expected, &state(&other, &others));
-        assert_eq!(other.panics(), [], "{}", case.display());
+    }
+    assert_same(case, &expected, &state(&other, &others));
+    assert_eq!(other.panics(), [], "{}", case.display());
 
-        rng.shuffle(&mut items);
-        let half = items.len() / 2;
-        remove(&other, &others, &items[..half]);
-        let (fresh, freshs) = start();
-        write(&fresh, &freshs, &items[half..]);
-        assert_same(case, &state(&fresh, &freshs), &state(&other, &others));
-        remove(&other, &others, &items[half..]);
-        let (empty, empties) = start();
-        assert_same(case, &state(&empty, &empties), &state(&other, &others));
+    rng.shuffle(&mut items);
+    let half = items.len() / 2;
+    remove(&other, &others, &items[..half]);
+    let (fresh, freshs) = start(options);
+    write(&fresh, &freshs, &items[half..]);
+    assert_same(case, &state(&fresh, &freshs), &state(&other, &others));
+    remove(&other, &others, &items[half..]);
+    let (empty, empties) = start(options);
+    assert_same(case, &state(&empty, &empties), &state(&other, &others));
+}
+
+/// A ServiceExport and a ServiceImport of each Service of the items.
+fn exports_and_imports(items: &[CaseItem]) -> Vec<CaseItem> {
+    let services = items.iter().filter_map(|item| match item {
+        CaseItem::Object(parsed) if parsed.kind == Kind::Service => Some(&parsed.key),
+        _ => None,
+    });
+    let objects = services.enumerate().flat_map(|(number, key)| {
+        ["ServiceExport", "ServiceImport"].map(|kind| {
+            let object = json!({
+                "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": kind,
+                "metadata": {"name": key.name.as_str(), "namespace": key.namespace.as_str()},
+                "spec": {"ips": [format!("10.200.0.{number}")]},
+            });
+            CaseItem::Object(Box::new(parse_object(&key.cluster, "cluster.local", &object).expect("a known kind")))
+        })
+    });
+    objects.collect()
+}
+
+#[test]
+fn state_of_multi_cluster_services_is_a_function_of_the_objects_there_are() {
+    for (number, cluster_local) in [false, true].into_iter().enumerate() {
+        let multi_cluster = Some(MultiClusterOptions { imported_hosts: true, cluster_local });
+        let options = GraphOptions { multi_cluster, ..options() };
+        let cases = cases().into_iter().filter(|case| case.to_string_lossy().contains("/multicluster/"));
+        let mut imported = 0;
+        for case in cases {
+            let mut items = items(&case);
+            items.extend(exports_and_imports(&items));
+            let (engine, handles) = start(&options);
+            write(&engine, &handles, &items);
+            let now = engine.snapshot();
+            let services = now.iter(&handles.services);
+            imported += services.filter(|(key, _)| key.host.as_str().ends_with(".clusterset.local")).count();
+            test_items(&case, number as u64 + 1, items, &options);
+        }
+        assert!(imported > 5, "{imported} hosts of imports");
     }
 }
 

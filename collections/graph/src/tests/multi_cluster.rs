@@ -260,3 +260,25 @@ fn imports_that_routes_refer_to_are_of_the_configured_group() {
     };
     assert!(group("net.gke.io", "net.gke.io") && !group("net.gke.io", "multicluster.x-k8s.io"));
 }
+
+#[test]
+fn pod_serves_the_import_of_its_service() {
+    let mesh = shop(Some(MultiClusterOptions { imported_hosts: true, cluster_local: false }));
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: cart-1, namespace: shop, labels: {app: cart}}, \
+               spec: {containers: [{name: a}]}, status: {podIP: 10.1.0.1}}";
+    apply(&mesh, EAST, pod);
+    mesh.connect(super::sidecar("shop", "cart-1", "10.1.0.1", &[]));
+    let targets = || -> Vec<String> {
+        let now = mesh.engine.snapshot();
+        let all = now.iter(&mesh.handles.service_targets);
+        all.flat_map(|(_, targets)| targets.iter().map(|target| target.service.host.to_string()).collect::<Vec<_>>())
+            .collect()
+    };
+    let own = "cart.shop.svc.cluster.local";
+    assert_eq!(targets(), [own]);
+    import(&mesh, EAST, "[10.9.0.1]");
+    assert_eq!(targets(), [own, "cart.shop.svc.clusterset.local"]);
+    delete(&mesh, EAST, Kind::ServiceImport);
+    import(&mesh, WEST, "[10.9.0.1]");
+    assert_eq!(targets(), [own], "another cluster imports it");
+}

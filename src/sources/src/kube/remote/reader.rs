@@ -63,6 +63,7 @@ impl ClusterReader {
             held: is_replacement.then(BTreeMap::new),
             known: Keys::new(),
             previous: Keys::new(),
+            served: BTreeSet::new(),
         };
         let sink = Arc::new(ReaderSink { id, state: Mutex::new(state), inner: sink, events: events.clone() });
         let client = source.client.clone();
@@ -104,11 +105,15 @@ impl ClusterReader {
         keys
     }
 
-    /// Stops the reader, and deletes the objects that it has committed.
+    /// Stops the reader, and deletes the objects that it has committed. The cluster serves no kind any more.
     pub(super) async fn stop_and_delete(self) {
-        let sink = self.sink.inner.clone();
+        let sink = self.sink.clone();
         let changes = self.stop().await.into_iter().map(deletion).collect();
-        tokio::task::block_in_place(|| sink.commit(changes));
+        let served = std::mem::take(&mut sink.state().served);
+        tokio::task::block_in_place(|| {
+            sink.inner.commit(changes);
+            served.iter().for_each(|(cluster, kind)| sink.inner.served(cluster, *kind, false));
+        });
     }
 
     /// Commits the held changes in place of the objects of the previous reader. Its objects of kinds that are not synced
@@ -151,6 +156,8 @@ struct State {
     known: Keys,
     /// Objects of the previous reader that may no longer exist.
     previous: Keys,
+    /// Kinds of CustomResourceDefinitions that the cluster serves, with its id.
+    served: BTreeSet<(Text, Kind)>,
 }
 
 impl State {
@@ -217,6 +224,17 @@ impl Sink for ReaderSink {
         }
     }
 
+    fn served(&self, cluster: &Text, kind: Kind, is_served: bool) {
+        let mut state = self.state();
+        let served = (cluster.clone(), kind);
+        match is_served {
+            true => state.served.insert(served),
+            false => state.served.remove(&served),
+        };
+        // The lock is held, so that reports stay in order.
+        self.inner.served(cluster, kind, is_served);
+    }
+
     fn settle(&self, done: oneshot::Sender<()>) {
         self.inner.settle(done);
     }
@@ -247,6 +265,10 @@ mod tests {
         }
 
         fn synced(&self, _: &Text, _: &[Kind]) {}
+
+        fn served(&self, cluster: &Text, kind: Kind, is_served: bool) {
+            self.0.lock().expect("no panic").push(format!("{cluster} {kind} {is_served}"));
+        }
     }
 
     fn key(kind: Kind, name: &str) -> (Kind, ObjectKey) {
@@ -268,6 +290,7 @@ mod tests {
             held: Some(BTreeMap::new()),
             known: Keys::new(),
             previous: Keys::new(),
+            served: BTreeSet::new(),
         };
         let sink = ReaderSink { id: 7, state: Mutex::new(state), inner: recorder.clone(), events: sender };
         (recorder, sink, events)
@@ -287,6 +310,16 @@ mod tests {
         assert_eq!(recorder.take(), ["+kept -stale"]);
         sink.commit(vec![set(Kind::Pod, "new")]);
         assert_eq!(recorder.take(), ["+new"]);
+    }
+
+    #[test]
+    fn served_kinds_are_reported_even_while_changes_are_held() {
+        let (recorder, sink, _) = holding_sink();
+        sink.served(&"east".into(), Kind::ServiceExport, true);
+        sink.served(&"east".into(), Kind::WorkloadEntry, true);
+        sink.served(&"east".into(), Kind::WorkloadEntry, false);
+        assert_eq!(recorder.take(), ["east ServiceExport true", "east WorkloadEntry true", "east WorkloadEntry false"]);
+        assert_eq!(sink.state().served, BTreeSet::from([("east".into(), Kind::ServiceExport)]));
     }
 
     #[test]
