@@ -190,6 +190,10 @@ async fn policies_decide_about_a_request() {
 
 /// A waypoint of the service `tea`, whose pod is in the ambient mesh, and the policies of both.
 const WAYPOINT: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: cafe, labels: {mesh: \"on\"}}
+---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: door, namespace: cafe}
@@ -250,7 +254,7 @@ async fn policies_of_a_waypoint_decide_about_a_request() {
     };
     // The pod itself accepts its waypoint only. With the host, the request passes through the waypoint.
     let direct = ask("/menu", &["-o", "json"]).await;
-    assert_eq!((direct.code, &direct.json()["decision"]), (4, &"DENY".into()), "{}", direct.errors);
+    assert_eq!((direct.code, &direct.json()["decision"]), (4, &"DENY".into()), "{}{}", direct.out, direct.errors);
     let through = &direct.json()["waypoints"];
     assert_eq!((&through[0]["waypoint"], &through[0]["service"]), (&"cafe/door".into(), &"tea.cafe".into()));
     assert_eq!((&through[0]["decision"], &through[0]["policies"]), (&"ALLOW".into(), &1.into()), "{through}");
