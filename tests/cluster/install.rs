@@ -479,7 +479,7 @@ async fn cni_agent_is_installed_once_it_is_ready_and_removed() -> Result<()> {
     let cluster = Cluster::start(&programs).await?;
     let sluicectl = Sluicectl::new(&cluster, &programs)?;
     let only_cni =
-        ["profile=empty", "components.cni.namespace=kube-system", "values.cni.excludeNamespaces=[kube-system]"];
+        ["profile=empty", "components.cni.namespace=kube-system", "values.cni.excludeNamespaces.[0]=kube-system"];
     let only_cni: Vec<&str> = only_cni.iter().flat_map(|value| ["--set", value]).collect();
     let with = |arguments: &[&'static str]| [arguments, &only_cni].concat();
     let found = async || cluster.get("apps/v1", "DaemonSet", AGENT.0, AGENT.1).await;
