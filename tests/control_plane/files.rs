@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice_model::{Kind, Text};
+use sluice_model::{Kind, MultiClusterApi, Text};
 use sluice_sources::files::FileSource;
 use sluice_sources::{Change, Cluster, Reporter, Sink};
 use sluice_watch::FollowGuard;
@@ -93,6 +93,7 @@ fn watch(prepare: impl FnOnce(&Path)) -> WatchedDirectory {
         is_remote: false,
         ignored: BTreeSet::new(),
         revision: "".into(),
+        multi_cluster_api: MultiClusterApi::default(),
     };
     let mut source = FileSource::open(cluster, &root, reporter.clone()).expect("opened");
     let sink = Arc::new(Recorder::default());

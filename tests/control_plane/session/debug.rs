@@ -20,7 +20,7 @@ use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice_config::{CommandLine, Config};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
-use sluice_model::{ResourceType, Text};
+use sluice_model::{MultiClusterApi, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::configuration::ConfigSourceStates;
 use sluice_sources::kube::{RemoteStates, WatchStates};
@@ -124,6 +124,7 @@ impl DebugPages {
                         is_remote: false,
                         ignored: BTreeSet::new(),
                         revision: Text::default(),
+                        multi_cluster_api: MultiClusterApi::default(),
                     },
                     from_files: true,
                 },

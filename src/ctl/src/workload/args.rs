@@ -59,7 +59,7 @@ pub(crate) enum WorkloadCommand {
 pub(crate) enum GroupCommand {
     /// Print a WorkloadGroup as YAML; needs no cluster.
     #[command(after_help = GROUP_EXAMPLES)]
-    Create(GroupArgs),
+    Create(Box<GroupArgs>),
 }
 
 /// Subcommands of `workload entry`.
