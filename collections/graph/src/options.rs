@@ -204,12 +204,6 @@ pub struct AmbientOptions {
     /// Workloads and services of remote clusters, and gateways between networks, are part of the mesh
     /// (`AMBIENT_ENABLE_MULTI_NETWORK`).
     pub multi_network: bool,
-    /// Waypoints send to no other network (`AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT=false`).
-    pub local_waypoints: bool,
-    /// Gateways send to other networks by way of their east-west gateways (`AMBIENT_ENABLE_MULTI_NETWORK_INGRESS`).
-    pub ingress_networks: bool,
-    /// Waypoints and gateways send and read peer metadata as baggage (`AMBIENT_ENABLE_BAGGAGE`).
-    pub baggage: bool,
 }
 
 /// Settings of Multi-Cluster Services.

@@ -101,12 +101,6 @@ pub struct Features {
     pub remote_gateways: bool,
     /// `AMBIENT_ENABLE_MULTI_NETWORK`: gateways between networks of ambient meshes are served.
     pub ambient_multi_network: bool,
-    /// `AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT`: waypoints send to other networks.
-    pub waypoint_networks: bool,
-    /// `AMBIENT_ENABLE_MULTI_NETWORK_INGRESS`: gateways send to other networks of an ambient mesh.
-    pub ingress_networks: bool,
-    /// `AMBIENT_ENABLE_BAGGAGE`: waypoints and gateways send and read peer metadata as baggage.
-    pub baggage: bool,
     /// `RESOLVE_HOSTNAME_GATEWAYS`: host names of gateways between networks are resolved.
     pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP and the monitoring port.
@@ -338,9 +332,6 @@ impl Features {
             manual_gateways: variables.flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
             remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
-            waypoint_networks: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT", true),
-            ingress_networks: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", false),
-            baggage: variables.flag("AMBIENT_ENABLE_BAGGAGE", false),
             resolve_gateway_names: variables.flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),
             changing_pages: variables.flag("UNSAFE_ENABLE_ADMIN_ENDPOINTS", false),

@@ -88,7 +88,7 @@ fn items(case: &Path) -> Vec<CaseItem> {
 }
 
 fn options() -> GraphOptions {
-    let ambient = AmbientOptions { multi_network: true, ingress_networks: true, ..AmbientOptions::default() };
+    let ambient = AmbientOptions { multi_network: true, ..AmbientOptions::default() };
     GraphOptions {
         address_pools: Some(AddressPools::default()),
         sends_hbone: true,

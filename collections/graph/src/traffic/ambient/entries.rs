@@ -32,7 +32,7 @@ pub(super) fn derive_workload_entries<'s>(
         move |cx, key, entry| {
             let Some(settings) = cx.get(&reads.settings, &()) else { return Vec::new() };
             let labels = &entry.workload.labels;
-            let mut services = reads.services.selecting(cx, &key.cluster, &key.namespace, labels);
+            let mut services = reads.services.selecting(cx, &reads.services.cluster, &key.namespace, labels);
             services.retain(|_, service| services_select_entries || service.source == ServiceSource::ServiceEntry);
             let services: Vec<Arc<AmbientService>> = services.into_values().collect();
             let uid = format!("{}/networking.istio.io/WorkloadEntry/{}/{}", key.cluster, key.namespace, key.name);
