@@ -23,7 +23,7 @@ use sluice_testkit::pods::envoy;
 use sluice_testkit::pods::load::{Stream, under_load};
 use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
-use ztunnel::{Accepted, Discovery, Ztunnel};
+use ztunnel::{Accepted, AddressDiscovery, Ztunnel};
 
 use crate::fixture::{ALL, CHART, SYSTEM, manifest, programs, until};
 use crate::upgrade::{helm, images};
@@ -108,8 +108,8 @@ async fn ambient_mesh_with_a_waypoint() -> Result<()> {
         helm(&cluster, &[&install[..], &values].concat()).await?;
         cluster.apply(&waypoint()).await?;
         mesh.deploy(&workloads(), discovery).await?;
-        let of_clients = Ztunnel::start(&cluster, "machine-r-a", Discovery::OnDemand, discovery).await?;
-        let of_servers = Ztunnel::start(&cluster, "machine-r-b", Discovery::All, discovery).await?;
+        let of_clients = Ztunnel::start(&cluster, "machine-r-a", AddressDiscovery::OnDemand, discovery).await?;
+        let of_servers = Ztunnel::start(&cluster, "machine-r-b", AddressDiscovery::All, discovery).await?;
         let ambient =
             Ambient { cluster: &cluster, mesh: &mesh, node: &node, of_clients: &of_clients, of_servers: &of_servers };
         let outcome = ambient.run().await;

@@ -9,7 +9,7 @@ use sluice_proto::istio::workload::Workload;
 use super::addresses::ip_of;
 
 /// A connection to a workload.
-pub(crate) struct Connection<'a> {
+pub(crate) struct WorkloadConnection<'a> {
     /// The SPIFFE id of the client; `None` in plaintext.
     pub(crate) client: Option<&'a str>,
     /// The address of the client.
@@ -22,7 +22,7 @@ pub(crate) struct Connection<'a> {
 pub(crate) fn permit<'p>(
     policies: impl Iterator<Item = &'p Authorization> + Clone,
     workload: &Workload,
-    connection: &Connection<'_>,
+    connection: &WorkloadConnection<'_>,
 ) -> bool {
     let applicable = policies.filter(|policy| !policy.dry_run && applies(policy, workload));
     let with = |action: Action| applicable.clone().filter(move |policy| policy.action == action as i32);
@@ -47,7 +47,7 @@ fn applies(policy: &Authorization, workload: &Workload) -> bool {
     }
 }
 
-fn is_match(it: &Match, connection: &Connection<'_>) -> bool {
+fn is_match(it: &Match, connection: &WorkloadConnection<'_>) -> bool {
     // A principal of a policy has no scheme.
     let principal = connection.client.and_then(|client| client.strip_prefix("spiffe://"));
     let account = principal.and_then(|principal| {

@@ -24,7 +24,7 @@ use sluice_redirection::ambient::{self, NodeSettings, PodSettings, ZTUNNEL_MARK}
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
 use sluice_testkit::cluster::Cluster;
-use sluice_testkit::hbone::{self, Tunnel, TunnelConnection, TunnelCredentials};
+use sluice_testkit::hbone::{self, HboneStream, TunnelConnection, TunnelCredentials};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use sluice_testkit::pods::pod_set::Pod;
 use sluice_testkit::secure::{self, CertificateRequest, ClientTls, signing_request};
@@ -36,7 +36,7 @@ use tonic::transport::Channel;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::addresses::{Addresses, Route, TUNNEL_PORT};
-use super::policy::{Connection, permit};
+use super::policy::{WorkloadConnection, permit};
 use crate::fixture::SYSTEM;
 
 /// The service account of node proxies.
@@ -50,7 +50,7 @@ const MAX_ATTEMPTS: usize = 3;
 
 /// How addresses are requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Discovery {
+pub(crate) enum AddressDiscovery {
     /// All of them.
     All,
     /// Each when a connection needs it.
@@ -75,7 +75,7 @@ pub(crate) struct Ztunnel {
 }
 
 struct Shared {
-    discovery: Discovery,
+    discovery: AddressDiscovery,
     channel: Channel,
     token: String,
     roots: String,
@@ -101,7 +101,7 @@ impl Ztunnel {
     pub(crate) async fn start(
         cluster: &Cluster,
         node: &str,
-        discovery: Discovery,
+        discovery: AddressDiscovery,
         control_plane: SocketAddr,
     ) -> Result<Self> {
         let account = json!({"namespace": SYSTEM, "name": ACCOUNT});
@@ -203,7 +203,7 @@ impl Shared {
     ) -> Result<()> {
         stream.subscribe(Kind::WdsAuthz.type_url(), &[], BTreeMap::new())?;
         let mut names = Vec::new();
-        if self.discovery == Discovery::All {
+        if self.discovery == AddressDiscovery::All {
             stream.subscribe(Kind::WdsAddress.type_url(), &names, BTreeMap::new())?;
         }
         loop {
@@ -230,10 +230,10 @@ impl Shared {
             loop {
                 let route = self.addresses.read().unwrap_or_else(PoisonError::into_inner).route(to)?;
                 let Route::Unknown(name) = route else { return Ok(route) };
-                if self.discovery == Discovery::OnDemand && requested != name {
+                if self.discovery == AddressDiscovery::OnDemand && requested != name {
                     self.requests.send(name.clone()).context("request a name")?;
                     requested = name;
-                } else if self.discovery == Discovery::All && *changed.borrow() > 0 {
+                } else if self.discovery == AddressDiscovery::All && *changed.borrow() > 0 {
                     // All addresses are known, so this one is outside of the mesh.
                     return Ok(Route::Plaintext(to));
                 }
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     /// Opens a tunnel of a pod, on a connection that its tunnels to the same proxy share.
-    async fn tunnel(&self, pod: &LocalPod, proxy: SocketAddr, identity: &str, to: SocketAddr) -> Result<Tunnel> {
+    async fn tunnel(&self, pod: &LocalPod, proxy: SocketAddr, identity: &str, to: SocketAddr) -> Result<HboneStream> {
         let key = (pod.identity.clone(), proxy, identity.to_owned());
         let mut last = None;
         for _ in 0..MAX_ATTEMPTS {
@@ -285,7 +285,7 @@ impl Shared {
         self.route(SocketAddr::new(pod.ip.into(), to.port())).await?;
         let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
         let workload = addresses.workload_at(pod.ip.into()).context("the workload of the pod is known")?;
-        let is_permitted = permit(addresses.policies.values(), workload, &Connection { client, from, to });
+        let is_permitted = permit(addresses.policies.values(), workload, &WorkloadConnection { client, from, to });
         let accepted = Accepted { client: client.map(str::to_owned), to, is_permitted };
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
         Ok(is_permitted)

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{
 use crate::pods::identity::{certificates, private_key};
 
 /// An open tunnel.
-pub type Tunnel = TokioIo<Upgraded>;
+pub type HboneStream = TokioIo<Upgraded>;
 
 /// A connection to a server of tunnels, which many tunnels share.
 pub type TunnelConnection = SendRequest<Empty<Bytes>>;
@@ -72,7 +72,7 @@ pub async fn connect(
 ///
 /// # Errors
 /// The connection is closed, or is closing. No data has been sent, so that another connection may be used.
-pub async fn open(connection: &mut TunnelConnection, address: SocketAddr) -> Result<Result<Tunnel, StatusCode>> {
+pub async fn open(connection: &mut TunnelConnection, address: SocketAddr) -> Result<Result<HboneStream, StatusCode>> {
     let request = Request::connect(address.to_string()).body(Empty::new()).context("build CONNECT")?;
     connection.ready().await.context("wait for the connection")?;
     let response = connection.send_request(request).await.context("send CONNECT")?;
