@@ -6,6 +6,15 @@ apiVersion: gateway.networking.x-k8s.io/v1alpha1
 kind: XBackend
 metadata: {name: a, namespace: n}
 spec: {type: ExternalHostname, externalHostname: {hostname: a.example}, ports: [{number: 80, protocol: HTTP}]}
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceExport
+metadata: {name: a, namespace: n, labels: {a: b}, annotations: {a: b}}
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceImport
+metadata: {name: a, namespace: n}
+spec: {type: ClusterSetIP, ips: [10.0.0.1], ports: [{name: http, port: 80}]}
 ";
 
 /// Size of each text.
