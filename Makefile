@@ -175,11 +175,14 @@ bench-engine: ## run the benches of the engine (minutes)
 fmt: ## format the source
 	$(CARGO) fmt --all
 
+# Both commands of `check` have the same features, so that they share what they compile.
+ALL_FEATURES = --features sluice-fuzz-coverage/harness,sluice/faults
+
 .PHONY: check
 check: ## check formatting, lints and docs
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features sluice-fuzz-coverage/harness,sluice/faults --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) clippy --workspace --all-targets $(ALL_FEATURES) --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(ALL_FEATURES) --locked
 
 TOOLS = target/tools/bin
 
