@@ -43,6 +43,8 @@ use crate::wire::{any, duration, uint32};
 
 /// Metadata key of the original destination.
 pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
+/// Metadata key of settings about the metadata of peers.
+pub(super) const PEER_METADATA: &str = "istio.peer_metadata";
 /// Default idle timeout.
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Cleanup interval of unused original destinations.
@@ -220,21 +222,34 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
 }
 
 fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
-    let passed = vec![
+    TransportSocketMatch {
+        name: "hbone".to_owned(),
+        r#match: Some(by_hbone()),
+        transport_socket: Some(full_socket(false, inner)),
+    }
+}
+
+/// The transport socket of a connection to an internal listener, which gets all metadata of endpoint and cluster. `baggage`:
+/// also those of peers.
+pub(super) fn full_socket(baggage: bool, inner: TransportSocket) -> TransportSocket {
+    let mut passed = vec![
         passed_metadata(Kind::Host(OfHost {}), ORIGINAL_DST),
         passed_metadata(Kind::Cluster(OfCluster {}), "istio"),
         passed_metadata(Kind::Host(OfHost {}), "istio"),
     ];
-    TransportSocketMatch {
-        name: "hbone".to_owned(),
-        r#match: Some(by_hbone()),
-        transport_socket: Some(internal_socket("envoy.transport_sockets.internal_upstream", passed, inner)),
-    }
+    passed.extend(peer_metadata().into_iter().filter(|_| baggage));
+    internal_socket("envoy.transport_sockets.internal_upstream", passed, inner)
 }
 
-/// The metadata of a waypoint's endpoints that its listener for tunnels reads.
-pub(super) fn endpoint_metadata() -> Vec<MetadataValueSource> {
-    [ORIGINAL_DST, "istio"].map(|name| passed_metadata(Kind::Host(OfHost {}), name)).into()
+/// The metadata of a waypoint's endpoints that its listener for tunnels reads. `baggage`: also those of peers.
+pub(super) fn endpoint_metadata(baggage: bool) -> Vec<MetadataValueSource> {
+    let passed = [ORIGINAL_DST, "istio"].map(|name| passed_metadata(Kind::Host(OfHost {}), name));
+    passed.into_iter().chain(peer_metadata().into_iter().filter(|_| baggage)).collect()
+}
+
+/// What cluster and endpoint say about the metadata of peers.
+fn peer_metadata() -> [MetadataValueSource; 2] {
+    [Kind::Cluster(OfCluster {}), Kind::Host(OfHost {})].map(|kind| passed_metadata(kind, PEER_METADATA))
 }
 
 fn passed_metadata(kind: Kind, name: &str) -> MetadataValueSource {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps, Index};
-use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, uses_eds, vip_cluster_names};
+use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, east_west_cluster_name, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::wire;
 use sluice_model::{
@@ -32,7 +32,7 @@ pub(crate) fn derive_clients<'s>(
         let proxies = deps.on(proxies);
         move |cx, key, waypoint: &Router| {
             let proxy = cx.get(&proxies, key)?;
-            let clients = Tier::ALL.map(|tier| EndpointClient::of(&proxy, tier).as_waypoint());
+            let clients = Tier::ALL.map(|tier| EndpointClient::of_waypoint(&proxy, tier));
             Some((waypoint.clone(), clients.to_vec()))
         }
     });
@@ -138,7 +138,8 @@ impl ServedServices {
             return None;
         }
         let view = sees_as(waypoint, &namespace);
-        let rule = self.destinations.rule(cx, &service, &view);
+        // An east-west gateway follows no DestinationRule.
+        let rule = if waypoint.is_east_west() { None } else { self.destinations.rule(cx, &service, &view) };
         Some(ServedService { service, rule, namespace: (*namespace).clone(), view })
     }
 
@@ -176,7 +177,11 @@ pub(crate) fn derive_waypoint_assignments<'s>(
             for client in &distinct {
                 let layer = Layer { view: key.0.view(), profile: profile_text(client) };
                 for port in &service.ports {
-                    for (name, subset) in vip_cluster_names(service, port, found.rule.as_ref()) {
+                    let names: Vec<(String, &str)> = match key.0.is_east_west() {
+                        true => east_west_cluster_name(service, port).map(|name| (name, "")).into_iter().collect(),
+                        false => vip_cluster_names(service, port, found.rule.as_ref()).collect(),
+                    };
+                    for (name, subset) in names {
                         let policy = found.rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
                         if !uses_eds(service, ProxyType::Waypoint, policy.as_ref()) {
                             continue;

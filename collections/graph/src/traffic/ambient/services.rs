@@ -61,7 +61,7 @@ pub(super) fn derive_services<'s>(
 ) -> ClusterServices<'s> {
     let visibilities = inputs.mesh.map("service_entry_visibility", |(), mesh| mesh.service_entry_visibility.clone());
     let global = inputs.mesh.map("global_services", move |(), mesh| {
-        if switches.multi_network { mesh.global_services.clone() } else { Vec::new() }
+        if switches.tunnels.multi_network { mesh.global_services.clone() } else { Vec::new() }
     });
     let cluster = options.cluster.clone();
     let candidates = inputs.declared.derive("ambient_services/declared", |deps| {
@@ -71,7 +71,7 @@ pub(super) fn derive_services<'s>(
         let (namespaces, waypoints) = (deps.on(&inputs.objects.namespaces), WaypointReads::on(deps, waypoints));
         move |cx, key: &DeclaredKey, service: &Service| {
             let is_local = key.object.cluster == cluster;
-            if !is_local && (!switches.multi_network || key.kind != Kind::Service) {
+            if !is_local && (!switches.tunnels.multi_network || key.kind != Kind::Service) {
                 return None;
             }
             let network = || cx.get(&networks, &()).map(|networks| networks.of(&key.object.cluster).clone());
@@ -123,7 +123,7 @@ pub(super) fn derive_services<'s>(
         chosen.iter().map(service).collect::<Vec<_>>()
     });
     // With several networks, `ambient_services` also has those of other clusters.
-    let name = if switches.multi_network { "ambient_services/local" } else { "ambient_services" };
+    let name = if switches.tunnels.multi_network { "ambient_services/local" } else { "ambient_services" };
     let local = chosen.derive(name, |deps| {
         let candidates = deps.on(&candidates);
         move |cx, _, chosen: &ChosenObject| {
@@ -132,7 +132,7 @@ pub(super) fn derive_services<'s>(
         }
     });
     let cluster = options.cluster.clone();
-    let remote = switches.multi_network.then(|| {
+    let remote = switches.tunnels.multi_network.then(|| {
         candidates.flat_map("ambient_services/remote", move |key, service| {
             let at = || ClusterService { cluster: key.object.cluster.clone(), service: service.key() };
             (key.object.cluster != cluster).then(|| (at(), service.clone()))
