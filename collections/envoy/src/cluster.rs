@@ -138,6 +138,11 @@ impl Default for ClusterSwitches {
 }
 
 impl ClusterSettings {
+    /// Whether the proxy reads the metadata of peers from the baggage of tunnels.
+    pub(crate) fn reads_baggage(&self) -> bool {
+        self.sends_hbone && self.switches.tunnels.baggage
+    }
+
     /// Settings from `MeshConfig` and the option `ISTIO_DUAL_STACK`.
     #[must_use]
     pub fn new(mesh: &MeshConfig, dual_stack: bool) -> Self {

@@ -4,12 +4,13 @@ use envoy_types::pb::envoy::config::cluster::v3::{Cluster, Filter};
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSource};
 
-use super::hbone::PEER_METADATA;
 use crate::metadata_exchange::{METADATA_EXCHANGE, metadata_exchange_config};
 use crate::object_metadata::{ConfigKind, object_path};
 use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
 
-/// Metadata namespace of all fields.
+/// Metadata key of settings about the metadata of peers.
+pub(super) const PEER_METADATA: &str = "istio.peer_metadata";
+/// Metadata namespace of all other fields.
 const ISTIO: &str = "istio";
 
 /// The fields of namespace `istio`, which are added if absent.

@@ -96,7 +96,10 @@ pub(super) fn dispatch_by_address(encoded: Vec<u8>) -> Matcher {
 
 /// Selects a chain by the kind of proxy that the request comes from; `otherwise` for other ones.
 pub(super) fn by_request_source(chains: [(&str, &str); 2], otherwise: &str) -> OnMatch {
-    let input = ("request-source-filter-state", any(&FilterStateInput { key: REQUEST_SOURCE.to_owned(), ..FilterStateInput::default() }));
+    let input = (
+        "request-source-filter-state",
+        any(&FilterStateInput { key: REQUEST_SOURCE.to_owned(), ..FilterStateInput::default() }),
+    );
     let map = chains.into_iter().map(|(source, chain)| (source.to_owned(), to_chain(chain)));
     let mut matcher = exact(input, map.collect());
     matcher.on_no_match = Some(Box::new(to_chain(otherwise)));
@@ -115,8 +118,13 @@ pub(super) fn dispatch_by_host(hosts: &[u8], matcher: Matcher) -> Matcher {
     if map.is_empty() {
         return matcher;
     }
-    let mut by_host =
-        exact(("authority-filter-state", any(&FilterStateInput { key: CONNECT_AUTHORITY.to_owned(), ..FilterStateInput::default() })), map);
+    let mut by_host = exact(
+        (
+            "authority-filter-state",
+            any(&FilterStateInput { key: CONNECT_AUTHORITY.to_owned(), ..FilterStateInput::default() }),
+        ),
+        map,
+    );
     let otherwise = OnMatch { on_match: Some(Outcome::Matcher(Box::new(matcher))), ..OnMatch::default() };
     by_host.on_no_match = Some(Box::new(otherwise));
     by_host
