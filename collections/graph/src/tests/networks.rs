@@ -1,5 +1,7 @@
 //! Ambient mode in several networks: what clients of one network know of another.
 
+use std::collections::BTreeMap;
+
 use prost::Message as _;
 use sluice_model::label::{GATEWAY_MANAGED, GATEWAY_NAME, MANAGED_BY_EAST_WEST_CONTROLLER};
 use sluice_model::{
@@ -125,6 +127,16 @@ ports: [{name: http, port: 9090}]
 endpoints: [{addresses: [10.9.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: coral-8, namespace: reef}}]
 ";
 
+/// The endpoint of `coral` in the cluster `Kubernetes`.
+const NEAR_ENDPOINTS: &str = "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: coral-y, namespace: reef, labels: {kubernetes.io/service-name: coral}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
+";
+
 const FAR_CORAL: &str = "far/SplitHorizonWorkload/istio-system/east-west/203.0.113.1/reef/coral.reef.svc.cluster.local";
 
 /// The cluster `Kubernetes` in the network `near`, and `c2` in the network `far`.
@@ -238,7 +250,7 @@ impl TestGraph {
         let now = self.engine.snapshot();
         let mut all = self.handles.resources.iter().flat_map(|of| now.iter(of));
         let (_, found) = all.find(|(key, _)| key.resource_type == resource_type && *key.name == *name)?;
-        match &*found {
+        match found {
             Resource::Encoded(bytes) => Some(M::decode(bytes.clone()).expect("a message")),
             found => panic!("{name} has slots: {found:?}"),
         }
@@ -285,10 +297,23 @@ fn a_waypoint_reaches_another_network_by_two_tunnels() {
 }
 
 #[test]
+fn a_waypoint_sends_to_its_own_cluster_only_unless_the_service_is_global() {
+    let mesh = two_networks();
+    mesh.apply(&WAYPOINT.replace("scope: all, ", ""));
+    mesh.apply(NEAR_ENDPOINTS);
+    mesh.write_in("c2", FAR_ENDPOINTS, false);
+    mesh.connect(waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]));
+    let local = endpoints(&mesh, CORAL_HTTP);
+    assert!(local.len() == 1 && local[0].1.contains("10.1.0.1"), "{local:?}");
+    mesh.apply(WAYPOINT);
+    assert_eq!(endpoints(&mesh, CORAL_HTTP).len(), 2);
+}
+
+#[test]
 fn an_east_west_gateway_forwards_to_global_services_and_their_waypoints() {
     let mesh = two_networks();
     mesh.apply(WAYPOINT);
-    mesh.apply("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: coral-y, namespace: reef, labels: {kubernetes.io/service-name: coral}}, addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]}");
+    mesh.apply(NEAR_ENDPOINTS);
     mesh.write_in("c2", FAR_ENDPOINTS, false);
     mesh.connect(waypoint("istio-system", "east-west-1", &[(GATEWAY_MANAGED, MANAGED_BY_EAST_WEST_CONTROLLER)]));
     // Neither the Service `crab` nor an endpoint of another network.
@@ -312,6 +337,60 @@ fn an_east_west_gateway_forwards_to_global_services_and_their_waypoints() {
     for part in ["direct-tcp", CORAL_HTTP, "crab"] {
         assert!(!main.contains(part), "{part}");
     }
+}
+
+#[test]
+fn resources_of_waypoints_and_east_west_gateways_are_those_of_a_new_start() {
+    let tunnels = TunnelSwitches { multi_network: true, baggage: true, ..TunnelSwitches::default() };
+    let gateway = || waypoint("istio-system", "east-west-1", &[(GATEWAY_MANAGED, MANAGED_BY_EAST_WEST_CONTROLLER)]);
+    let replica = || waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]);
+    let all = |mesh: &TestGraph| -> BTreeMap<String, String> {
+        let now = mesh.engine.snapshot();
+        let all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
+        all.map(|(key, resource)| (format!("{key:?}"), format!("{resource:?}"))).collect()
+    };
+    let changed = networks_with(tunnels);
+    changed.connect(gateway());
+    changed.connect(replica());
+    changed.apply(NEAR_ENDPOINTS);
+    changed.apply(&WAYPOINT.replace("scope: all, ", ""));
+    changed.write_in("c2", FAR_ENDPOINTS, false);
+    let local = all(&changed);
+    changed.apply(WAYPOINT);
+    changed.delete(ObjectKind::Service, "reef", "wp");
+    changed.apply(WAYPOINT);
+    let fresh = networks_with(tunnels);
+    fresh.write_in("c2", FAR_ENDPOINTS, false);
+    fresh.apply(WAYPOINT);
+    fresh.apply(NEAR_ENDPOINTS);
+    fresh.connect(replica());
+    fresh.connect(gateway());
+    let global = all(&changed);
+    assert_ne!(global, local);
+    assert_eq!(global, all(&fresh));
+    changed.apply(&WAYPOINT.replace("scope: all, ", ""));
+    assert_eq!(all(&changed), local);
+}
+
+#[test]
+fn a_sidecar_sends_and_reads_baggage() {
+    let baggage = |baggage| {
+        let ambient = AmbientOptions {
+            tunnels: TunnelSwitches { baggage, ..TunnelSwitches::default() },
+            ..AmbientOptions::default()
+        };
+        let options = GraphOptions { ambient: Some(ambient), sends_hbone: true, ..GraphOptions::default() };
+        let mesh = TestGraph::with(options, NEAR);
+        mesh.connect(sidecar("reef", "client", "10.1.0.8", &[]));
+        let cluster: Cluster =
+            mesh.found(ResourceType::Cluster, "outbound|80||coral.reef.svc.cluster.local").expect("a cluster");
+        let reads = cluster.filters.iter().any(|filter| filter.name == "upstream_hbone_peer_metadata");
+        let passed = String::from_utf8_lossy(&cluster.encode_to_vec()).contains("istio.peer_metadata");
+        let sends = mesh.template("connect_originate").contains("%FILTER_STATE(io.istio.baggage:PLAIN)%");
+        [reads, passed, sends]
+    };
+    assert_eq!(baggage(true), [true; 3]);
+    assert_eq!(baggage(false), [false; 3]);
 }
 
 #[test]

@@ -128,7 +128,8 @@ fn derive_proxies<'s>(inputs: &WaypointProxyInputs<'_, 's>) -> Collection<'s, Pr
 /// What each distinct waypoint serves.
 /// Key: `Router`. From: `waypoints/replicas`, `workloads`, `services` (addresses of the waypoint's own),
 /// `ambient_services`, `ambient_workloads`.
-/// Changes when: a service or workload begins or stops to use the waypoint, or such a workload gets another address.
+/// Changes when: a service or workload begins or stops to use the waypoint, or such a workload gets another address. That of an
+/// east-west gateway: a service becomes global or no longer is, or gets another waypoint.
 /// Size: distinct connected waypoints. Rejects: none.
 fn derive_scopes<'s>(
     inputs: &WaypointProxyInputs<'_, 's>,
