@@ -17,7 +17,7 @@ use sluice_inject::InjectorSettings;
 use sluice_jwks::{JwksLimits, JwksOptions, Schedule};
 use sluice_kube::{Election, KubeOptions};
 use sluice_mcp::SourceNode;
-use sluice_model::{Decimal, Identity, Kind, ObjectKey, Text};
+use sluice_model::{Decimal, Identity, Kind, ObjectKey, Text, TunnelSwitches};
 use sluice_parse::KINDS;
 use sluice_sources::Cluster;
 use sluice_sources::configuration::configuration_kinds;
@@ -52,6 +52,8 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             dns_cache_hosts: config.features.clusters.dns_cache_hosts,
             connections_per_event: config.features.connections_per_event,
             gateway_handshake_timeout: config.features.gateway_handshake_timeout,
+            // The graph takes them from the options of ambient mode.
+            tunnels: TunnelSwitches::default(),
         },
         clusters: config.features.clusters,
         shadow_suffix: config.features.shadow_suffix,
@@ -85,7 +87,11 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             writes_conditions: writes_conditions(config),
             direct_gateways: !config.features.ingress_waypoints,
             deaf_sidecars: !config.features.sidecars_receive_hbone,
-            multi_network: config.features.ambient_multi_network,
+            tunnels: TunnelSwitches {
+                multi_network: config.features.ambient_multi_network,
+                local_waypoints: !config.features.waypoint_networks,
+                baggage: config.features.baggage,
+            },
         }),
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: reads_cluster(config),

@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sluice_model::{
     ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection,
-    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
+    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, TunnelSwitches, ZoneAwareLb, label,
 };
 
 pub use dynamic_dns::build_allow_any_dynamic_dns;
@@ -37,8 +37,8 @@ pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 pub use waypoint::{
-    WaypointInputs, build_main_internal, build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed,
-    vip_cluster_names,
+    WaypointInputs, build_east_west, build_east_west_fixed, build_main_internal, build_waypoint,
+    build_waypoint_connect_originate, build_waypoint_fixed, east_west_cluster_name, vip_cluster_names,
 };
 
 use crate::metadata_exchange::METADATA_EXCHANGE;
@@ -115,6 +115,8 @@ pub struct ClusterSwitches {
     pub hbone_stream_window: u32,
     /// The same of the connections themselves (`PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE`).
     pub hbone_connection_window: u32,
+    /// Tunnels between networks.
+    pub tunnels: TunnelSwitches,
 }
 
 impl Default for ClusterSwitches {
@@ -130,11 +132,17 @@ impl Default for ClusterSwitches {
             dns_cache_hosts: 1024,
             hbone_stream_window: 0,
             hbone_connection_window: 0,
+            tunnels: TunnelSwitches::default(),
         }
     }
 }
 
 impl ClusterSettings {
+    /// Whether the proxy reads the metadata of peers from the baggage of tunnels.
+    pub(crate) fn reads_baggage(&self) -> bool {
+        self.sends_hbone && self.switches.tunnels.baggage
+    }
+
     /// Settings from `MeshConfig` and the option `ISTIO_DUAL_STACK`.
     #[must_use]
     pub fn new(mesh: &MeshConfig, dual_stack: bool) -> Self {
@@ -216,6 +224,8 @@ pub struct ClusterProfile {
     pub no_hbone: bool,
     /// It is a sidecar that accepts HBONE (`ENABLE_HBONE`).
     pub receives_hbone: bool,
+    /// It is a waypoint that is an east-west gateway.
+    pub east_west: bool,
 }
 
 impl ClusterProfile {
@@ -236,6 +246,7 @@ impl ClusterProfile {
             no_metadata_exchange: !proxy.extensions.has(METADATA_EXCHANGE),
             no_hbone: sends_no_hbone(proxy),
             receives_hbone: receives_hbone(proxy),
+            east_west: proxy.proxy_type == ProxyType::Waypoint && label::is_east_west(&proxy.labels),
         }
     }
 

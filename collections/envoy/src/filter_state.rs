@@ -19,6 +19,8 @@ pub(crate) const CONNECT_AUTHORITY: &str = "io.istio.connect_authority";
 pub(crate) const PEER_PRINCIPAL: &str = "io.istio.peer_principal";
 /// The identity of the waypoint in the terminated tunnel.
 pub(crate) const LOCAL_PRINCIPAL: &str = "io.istio.local_principal";
+/// The kind of proxy that the terminated CONNECT request comes from, if it says so.
+pub(crate) const REQUEST_SOURCE: &str = "io.istio.source";
 /// The destination inside of two HBONE tunnels.
 pub(crate) const DOUBLE_HBONE_TARGET: &str = "istio.double_hbone.hbone_target_address";
 

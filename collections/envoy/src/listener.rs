@@ -7,6 +7,7 @@ mod chain;
 mod connect_originate;
 mod connect_terminate;
 mod dynamic_dns;
+mod east_west;
 mod gateway;
 mod grpc;
 mod http_proxy;
@@ -31,6 +32,7 @@ pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{BindAddress, can_bind};
 pub use connect_originate::{build_connect_originate, build_double_tunnel};
 pub use connect_terminate::build_connect_terminate;
+pub use east_west::{WaypointHop, build_east_west_chains, build_forward_inner_connect};
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use grpc::{
     GrpcClientInputs, GrpcServerInputs, build_grpc_client, build_grpc_server, grpc_server_addresses, grpc_server_name,

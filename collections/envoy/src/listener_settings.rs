@@ -15,7 +15,7 @@ use envoy_types::pb::google::protobuf::{self, UInt32Value};
 use serde::{Deserialize, Serialize};
 use sluice_model::{
     CompliancePolicy, Decimal, ExtensionProvider, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic,
-    ProviderService, ProxyConfig,
+    ProviderService, ProxyConfig, TunnelSwitches,
 };
 
 pub(crate) use collectors::authorizer_service;
@@ -53,6 +53,11 @@ pub struct ListenerSettings {
 }
 
 impl ListenerSettings {
+    /// Whether the proxy is an east-west gateway of a mesh of several networks.
+    pub(crate) fn is_east_west(&self) -> bool {
+        self.switches.tunnels.multi_network && self.profile.east_west
+    }
+
     /// The `ProxyConfig` of the proxy, or the default of the mesh.
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
@@ -133,6 +138,8 @@ pub struct ListenerSwitches {
     pub connections_per_event: u32,
     /// Time limit of TLS handshakes at gateways, 0 for no limit (`PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT`).
     pub gateway_handshake_timeout: Duration,
+    /// Tunnels between networks.
+    pub tunnels: TunnelSwitches,
 }
 
 impl ListenerSwitches {
@@ -166,6 +173,7 @@ impl Default for ListenerSwitches {
             dns_cache_hosts: 1024,
             connections_per_event: 1,
             gateway_handshake_timeout: Duration::from_secs(15),
+            tunnels: TunnelSwitches::default(),
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) const CONNECT_TERMINATE: &str = "connect_terminate";
 pub(crate) const MAIN_INTERNAL: &str = "main_internal";
 /// Cluster of a waypoint for connections to workloads: it leads to [`CONNECT_ORIGINATE`].
 pub(crate) const ENCAP: &str = "encap";
+/// Cluster and internal listener of an east-west gateway that forward the inner of two HBONE tunnels.
+pub(crate) const FORWARD_INNER_CONNECT: &str = "forward_inner_connect";
 /// Cluster and internal listener that make the inner of two HBONE tunnels to another network.
 pub(crate) const INNER_CONNECT_ORIGINATE: &str = "inner_connect_originate";
 /// Cluster and internal listener that make the outer of two HBONE tunnels to another network.

@@ -106,6 +106,7 @@ pub fn start_without_history(options: &GraphOptions, on_start: impl FnOnce() + S
 
 /// Builds the graph: every collection in order.
 pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
+    let options = &options.with_tunnels();
     builder.dataflow("mesh", |graph| {
         let (inputs, mut raw) = inputs::declare(graph);
         let settings = options.clone();

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
-use sluice_model::{MultiClusterApi, SessionLabels, Text};
+use sluice_model::{MultiClusterApi, SessionLabels, Text, TunnelSwitches};
 
 pub use sluice_envoy::cluster::ClusterSwitches;
 pub use sluice_envoy::listener_settings::{ListenerSwitches, SecurityOptions};
@@ -153,6 +153,18 @@ impl Default for GraphOptions {
     }
 }
 
+impl GraphOptions {
+    /// The options with the settings of tunnels where listeners, clusters and endpoints are built.
+    #[must_use]
+    pub(crate) fn with_tunnels(&self) -> Self {
+        let mut options = self.clone();
+        let tunnels = self.ambient.map(|ambient| ambient.tunnels).unwrap_or_default();
+        options.listeners.tunnels = tunnels;
+        options.clusters.tunnels = tunnels;
+        options
+    }
+}
+
 /// Limits on the patches of the EnvoyFilters of one namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct PatchLimits {
@@ -201,9 +213,8 @@ pub struct AmbientOptions {
     pub direct_gateways: bool,
     /// Sidecars do not receive HBONE, whatever their metadata say (`PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false`).
     pub deaf_sidecars: bool,
-    /// Workloads and services of remote clusters, and gateways between networks, are part of the mesh
-    /// (`AMBIENT_ENABLE_MULTI_NETWORK`).
-    pub multi_network: bool,
+    /// Tunnels between networks. With several networks, workloads and services of remote clusters are part of the mesh.
+    pub tunnels: TunnelSwitches,
 }
 
 /// Settings of Multi-Cluster Services.

@@ -13,6 +13,17 @@ use crate::{
 /// Port that proxies accept HBONE on.
 pub const HBONE_PORT: u16 = 15008;
 
+/// Settings of tunnels between networks of an ambient mesh.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct TunnelSwitches {
+    /// There are several networks (`AMBIENT_ENABLE_MULTI_NETWORK`).
+    pub multi_network: bool,
+    /// Waypoints send to no other network (`AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT=false`).
+    pub local_waypoints: bool,
+    /// Peer metadata is sent and read as baggage (`AMBIENT_ENABLE_BAGGAGE`).
+    pub baggage: bool,
+}
+
 /// Destination of HBONE connections.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub enum HboneDestination {
@@ -25,6 +36,17 @@ pub enum HboneDestination {
         /// The address.
         address: IpAddr,
     },
+}
+
+impl HboneDestination {
+    /// The service, if it is one.
+    #[must_use]
+    pub fn service(&self) -> Option<&ServiceKey> {
+        match self {
+            Self::Service(service) => Some(service),
+            Self::Address { .. } => None,
+        }
+    }
 }
 
 /// Destination and port of HBONE connections.

@@ -27,6 +27,15 @@ pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
 /// The value of [`GATEWAY_MANAGED`] for waypoints.
 pub const MANAGED_BY_MESH_CONTROLLER: &str = "istio.io-mesh-controller";
+/// The value of [`GATEWAY_MANAGED`] for east-west gateways.
+pub const MANAGED_BY_EAST_WEST_CONTROLLER: &str = "istio.io-eastwest-controller";
+
+/// Whether a waypoint proxy with these labels is an east-west gateway, which leads into its network.
+#[must_use]
+pub fn is_east_west(labels: &crate::Labels) -> bool {
+    labels.get(GATEWAY_MANAGED).is_some_and(|by| *by == *MANAGED_BY_EAST_WEST_CONTROLLER)
+}
+
 /// Annotation of a Gateway: the service account of its proxies.
 pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
 /// Annotation of a Gateway: name of the objects that are deployed for it.

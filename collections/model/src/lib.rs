@@ -58,7 +58,7 @@ mod workload;
 
 pub use ambient::{
     AmbientLoadBalancing, AmbientPort, AmbientService, HBONE_PORT, HboneAddress, HboneDestination, InboundBinding,
-    ServiceWaypoints, Waypoint, WaypointClients, WaypointProblem, WaypointProblemKind,
+    ServiceWaypoints, TunnelSwitches, Waypoint, WaypointClients, WaypointProblem, WaypointProblemKind,
 };
 pub use any_object::{MeshSettings, Object, ParsedObject};
 pub use attachment::{Attachment, TargetRef, WaypointTarget};

@@ -101,6 +101,10 @@ pub struct Features {
     pub remote_gateways: bool,
     /// `AMBIENT_ENABLE_MULTI_NETWORK`: gateways between networks of ambient meshes are served.
     pub ambient_multi_network: bool,
+    /// `AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT`: waypoints send to other networks.
+    pub waypoint_networks: bool,
+    /// `AMBIENT_ENABLE_BAGGAGE`: peer metadata is sent and read as baggage.
+    pub baggage: bool,
     /// `RESOLVE_HOSTNAME_GATEWAYS`: host names of gateways between networks are resolved.
     pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP and the monitoring port.
@@ -332,6 +336,8 @@ impl Features {
             manual_gateways: variables.flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
             remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
+            waypoint_networks: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT", true),
+            baggage: variables.flag("AMBIENT_ENABLE_BAGGAGE", false),
             resolve_gateway_names: variables.flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),
             changing_pages: variables.flag("UNSAFE_ENABLE_ADMIN_ENDPOINTS", false),
@@ -407,6 +413,8 @@ fn read_cluster_switches(variables: &mut Variables<'_>) -> ClusterSwitches {
         hbone_stream_window: variables.count("PILOT_HBONE_INITIAL_STREAM_WINDOW_SIZE", default.hbone_stream_window),
         hbone_connection_window: variables
             .count("PILOT_HBONE_INITIAL_CONNECTION_WINDOW_SIZE", default.hbone_connection_window),
+        // Only ambient mode has tunnels between networks: the graph takes them from its options of ambient mode.
+        tunnels: default.tunnels,
     }
 }
 

@@ -105,13 +105,16 @@ fn value_that_would_change_the_configuration_prevents_the_start() {
 
 #[test]
 fn value_without_an_effect_prevents_no_start() {
-    let (baggage, ambient) = (("AMBIENT_ENABLE_BAGGAGE", "true"), ("PILOT_ENABLE_AMBIENT", "true"));
-    assert_eq!(control_plane_refusal(&environment(&[baggage])), None);
+    let (layered, ambient) =
+        (("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", "true"), ("PILOT_ENABLE_AMBIENT", "true"));
+    assert_eq!(control_plane_refusal(&environment(&[layered])), None);
     assert_eq!(
-        control_plane_warnings(&environment(&[baggage])),
-        ["variable AMBIENT_ENABLE_BAGGAGE=\"true\" has no effect without PILOT_ENABLE_AMBIENT=true"]
+        control_plane_warnings(&environment(&[layered])),
+        [
+            "variable ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES=\"true\" has no effect without PILOT_ENABLE_AMBIENT=true"
+        ]
     );
-    assert!(control_plane_refusal(&environment(&[baggage, ambient])).is_some());
+    assert!(control_plane_refusal(&environment(&[layered, ambient])).is_some());
     let ingress = ("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", "true");
     assert_eq!(control_plane_refusal(&environment(&[ingress, ambient])), None);
     let networks = ("AMBIENT_ENABLE_MULTI_NETWORK", "true");

@@ -33,7 +33,7 @@ use sluice_model::{ClientTlsMode, CompliancePolicy, HBONE_PORT, MeshConfig, Text
 use super::draft::{Draft, explicit};
 use super::traffic_policy::unlimited;
 use super::transport_socket::{RAW_BUFFER, by_tls_mode, plain_match, raw_buffer};
-use super::{ClusterSettings, ClusterSwitches};
+use super::{ClusterSettings, ClusterSwitches, metadata};
 use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
@@ -196,12 +196,14 @@ pub(crate) fn mutual_tls(
 }
 
 /// Adds a transport socket match for endpoints that accept HBONE; the others keep the transport socket of the cluster.
-/// `mutual` is whether endpoints select mutual TLS by their metadata; `mode` is `None` without TLS settings.
-pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual: bool) {
+/// `mutual` is whether endpoints select mutual TLS by their metadata; `mode` is `None` without TLS settings. `baggage`: the peer
+/// states its metadata in the tunnel.
+pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual: bool, baggage: bool) {
     if mode.is_some() && draft.is(DiscoveryType::OriginalDst) {
         return;
     }
     let plain = || raw_buffer(RAW_BUFFER);
+    let over_hbone = |inner| over_hbone(baggage, inner);
     let otherwise = |name: &str, socket: TransportSocket| TransportSocketMatch {
         name: name.to_owned(),
         r#match: None,
@@ -214,27 +216,45 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
             vec![over_hbone(plain()), otherwise(MTLS_MATCH, socket)]
         }
         // User-defined TLS is terminated by the application, so it is inside of the tunnel.
-        (Some(socket), _) => vec![over_hbone(socket.clone()), otherwise("user", socket)],
+        (Some(socket), _) => {
+            if baggage {
+                metadata::add_no_baggage(cluster);
+            }
+            vec![over_hbone(socket.clone()), otherwise("user", socket)]
+        }
         (None, _) => vec![over_hbone(plain()), plain_match()],
     };
 }
 
-fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
-    let passed = vec![
+fn over_hbone(baggage: bool, inner: TransportSocket) -> TransportSocketMatch {
+    TransportSocketMatch {
+        name: "hbone".to_owned(),
+        r#match: Some(by_hbone()),
+        transport_socket: Some(full_socket(baggage, inner)),
+    }
+}
+
+/// The transport socket of a connection to an internal listener, which gets all metadata of endpoint and cluster. `baggage`:
+/// also those of peers.
+pub(super) fn full_socket(baggage: bool, inner: TransportSocket) -> TransportSocket {
+    let mut passed = vec![
         passed_metadata(Kind::Host(OfHost {}), ORIGINAL_DST),
         passed_metadata(Kind::Cluster(OfCluster {}), "istio"),
         passed_metadata(Kind::Host(OfHost {}), "istio"),
     ];
-    TransportSocketMatch {
-        name: "hbone".to_owned(),
-        r#match: Some(by_hbone()),
-        transport_socket: Some(internal_socket("envoy.transport_sockets.internal_upstream", passed, inner)),
-    }
+    passed.extend(peer_metadata().into_iter().filter(|_| baggage));
+    internal_socket("envoy.transport_sockets.internal_upstream", passed, inner)
 }
 
-/// The metadata of a waypoint's endpoints that its listener for tunnels reads.
-pub(super) fn endpoint_metadata() -> Vec<MetadataValueSource> {
-    [ORIGINAL_DST, "istio"].map(|name| passed_metadata(Kind::Host(OfHost {}), name)).into()
+/// The metadata of a waypoint's endpoints that its listener for tunnels reads. `baggage`: also those of peers.
+pub(super) fn endpoint_metadata(baggage: bool) -> Vec<MetadataValueSource> {
+    let passed = [ORIGINAL_DST, "istio"].map(|name| passed_metadata(Kind::Host(OfHost {}), name));
+    passed.into_iter().chain(peer_metadata().into_iter().filter(|_| baggage)).collect()
+}
+
+/// What cluster and endpoint say about the metadata of peers.
+fn peer_metadata() -> [MetadataValueSource; 2] {
+    [Kind::Cluster(OfCluster {}), Kind::Host(OfHost {})].map(|kind| passed_metadata(kind, metadata::PEER_METADATA))
 }
 
 fn passed_metadata(kind: Kind, name: &str) -> MetadataValueSource {

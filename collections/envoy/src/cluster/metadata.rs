@@ -6,9 +6,11 @@ use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSo
 
 use crate::metadata_exchange::{METADATA_EXCHANGE, metadata_exchange_config};
 use crate::object_metadata::{ConfigKind, object_path};
-use crate::wire::{bool_value, list_value, string_value, struct_value};
+use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
 
-/// Metadata namespace of all fields.
+/// Metadata key of settings about the metadata of peers.
+pub(super) const PEER_METADATA: &str = "istio.peer_metadata";
+/// Metadata namespace of all other fields.
 const ISTIO: &str = "istio";
 
 /// The fields of namespace `istio`, which are added if absent.
@@ -64,6 +66,22 @@ pub(super) fn add_alpn_override(cluster: &mut Cluster, tls: Option<&ClientTls>) 
     if tls.is_some_and(|tls| matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual)) {
         insert(cluster, "alpn_override", string_value("false"));
     }
+}
+
+/// The filter that reads the metadata of peers from the baggage of the responses of tunnels.
+pub(super) fn baggage() -> Filter {
+    let config = typed_struct(
+        "type.googleapis.com/envoy.extensions.network_filters.peer_metadata.UpstreamConfig",
+        serde_json::json!({}),
+    );
+    Filter { name: "upstream_hbone_peer_metadata".to_owned(), typed_config: Some(config), ..Filter::default() }
+}
+
+/// Disables reading of baggage: the connection in the tunnel does not begin with the bytes that the filter expects.
+pub(super) fn add_no_baggage(cluster: &mut Cluster) {
+    let metadata = cluster.metadata.get_or_insert_default();
+    let settings = metadata.filter_metadata.entry(PEER_METADATA.to_owned()).or_default();
+    settings.fields.insert("disable_baggage_discovery".to_owned(), bool_value(true));
 }
 
 /// The network filter for metadata exchange.

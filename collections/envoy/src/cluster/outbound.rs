@@ -267,11 +267,14 @@ fn apply_policy(
     };
     apply_tls(draft, &tls, policy.tls.as_ref());
     apply_proxy_protocol(draft, policy.proxy_protocol);
-    finish(draft, inputs.profile);
+    if policy.proxy_protocol.is_some() && settings.reads_baggage() {
+        metadata::add_no_baggage(&mut draft.cluster);
+    }
+    finish(draft, inputs.profile, settings);
 }
 
-/// Applies settings that depend on the discovery type, and adds the metadata exchange filter.
-pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile) {
+/// Applies settings that depend on the discovery type, and adds the filters that exchange metadata.
+pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile, settings: &ClusterSettings) {
     if draft.is(DiscoveryType::OriginalDst) {
         draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
     }
@@ -280,6 +283,9 @@ pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile) {
     }
     if !profile.no_metadata_exchange {
         draft.cluster.filters.push(metadata::metadata_exchange());
+    }
+    if settings.reads_baggage() && draft.is(DiscoveryType::Eds) {
+        draft.cluster.filters.push(metadata::baggage());
     }
 }
 

@@ -52,5 +52,5 @@ fn apply_policy(inputs: &OutboundInputs<'_>, draft: &mut Draft, policy: &Traffic
     apply_connection_pool(draft, inputs.settings, &pool, policy.retry_budget.as_ref());
     apply_outlier_detection(draft, policy.outlier_detection.as_ref(), inputs.settings, inputs.service);
     apply_load_balancer(draft, inputs.settings, policy.load_balancer.as_ref(), inputs.service);
-    finish(draft, inputs.profile);
+    finish(draft, inputs.profile, inputs.settings);
 }

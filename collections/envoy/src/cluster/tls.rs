@@ -50,12 +50,13 @@ pub(super) struct TlsInputs<'a> {
 
 /// Applies the TLS settings of a rule, or automatic mutual TLS by endpoint metadata.
 pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Option<&ClientTls>) {
+    let baggage = inputs.settings.switches.tunnels.baggage;
     let (tls, automatic) = match (declared, automatic(inputs)) {
         (Some(tls), _) => (completed(inputs, tls), false),
         (None, Some(tls)) => (tls, true),
         (None, None) => {
             if inputs.settings.sends_hbone {
-                apply_hbone(draft, None, false);
+                apply_hbone(draft, None, false, baggage);
             }
             return;
         }
@@ -63,7 +64,7 @@ pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Opt
     draft.cluster.transport_socket = context(draft, inputs, &tls).map(|context| tls_socket(&context));
     let mutual = automatic && tls.mode == ClientTlsMode::IstioMutual;
     if inputs.settings.sends_hbone {
-        apply_hbone(draft, Some(tls.mode), mutual);
+        apply_hbone(draft, Some(tls.mode), mutual, baggage);
     } else if mutual
         && !draft.is(DiscoveryType::OriginalDst)
         && let Some(socket) = draft.cluster.transport_socket.take()

@@ -11,7 +11,9 @@ use sluice_model::{
 };
 
 use super::draft::Draft;
-use super::hbone::{connect_options, endpoint_metadata, internal_socket, mutual_tls, tunnel_cluster, tunnel_socket};
+use super::hbone::{
+    connect_options, endpoint_metadata, full_socket, internal_socket, mutual_tls, tunnel_cluster, tunnel_socket,
+};
 use super::http_protocol::passthrough_options;
 use super::load_balancer::{LocalityMode, apply_load_balancer, locality_mode};
 use super::outbound::{DnsLoad, OutboundInputs, discovery_type, eds, start};
@@ -19,11 +21,11 @@ use super::outlier::apply_outlier_detection;
 use super::tls::{TlsInputs, apply_proxy_protocol, socket};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, unlimited};
 use super::transport_socket::raw_buffer;
-use super::{ClusterProfile, ClusterSettings, HboneSettings, dynamic_dns, metadata};
+use super::{ClusterProfile, ClusterSettings, HboneSettings, build_black_hole, dynamic_dns, metadata};
 use crate::address::internal_address;
 use crate::name::{
-    CONNECT_ORIGINATE, ENCAP, INNER_CONNECT_ORIGINATE, MAIN_INTERNAL, OUTER_CONNECT_ORIGINATE, inbound_vip_cluster,
-    stat_prefix, vip_subset,
+    CONNECT_ORIGINATE, ENCAP, FORWARD_INNER_CONNECT, INNER_CONNECT_ORIGINATE, MAIN_INTERNAL, OUTER_CONNECT_ORIGINATE,
+    inbound_vip_cluster, stat_prefix, vip_subset,
 };
 use crate::wire::uint32;
 
@@ -37,12 +39,40 @@ pub fn build_waypoint_fixed(
     profile: &ClusterProfile,
     hbone: &HboneSettings,
 ) -> Vec<Cluster> {
+    let mut encap = plain_internal_cluster(settings, profile, ENCAP, CONNECT_ORIGINATE);
+    encap.filters.extend(settings.switches.tunnels.baggage.then(metadata::baggage));
+    let mut clusters = vec![build_main_internal(settings, profile), encap];
+    if !settings.switches.tunnels.local_waypoints {
+        clusters.push(build_inner_connect_originate(settings, hbone));
+        clusters.push(build_outer_connect_originate(settings, hbone));
+    }
+    clusters
+}
+
+/// The clusters that every east-west gateway has.
+#[must_use]
+pub fn build_east_west_fixed(
+    settings: &ClusterSettings,
+    profile: &ClusterProfile,
+    hbone: &HboneSettings,
+) -> Vec<Cluster> {
+    let socket = internal_socket(INTERNAL_UPSTREAM, Vec::new(), raw_buffer("raw_buffer"));
     vec![
         build_main_internal(settings, profile),
-        plain_internal_cluster(settings, profile, ENCAP, CONNECT_ORIGINATE),
-        build_inner_connect_originate(settings, hbone),
-        build_outer_connect_originate(settings, hbone),
+        internal_cluster(settings, ENCAP, FORWARD_INNER_CONNECT, socket, None),
+        build_forward_inner_connect(settings, hbone),
+        // Without a service, the listener `main_internal` leads there.
+        build_black_hole(settings),
     ]
+}
+
+/// The cluster that forwards the bytes of the inner tunnel to the proxy or waypoint that ends it.
+fn build_forward_inner_connect(settings: &ClusterSettings, hbone: &HboneSettings) -> Cluster {
+    let tls = mutual_tls(settings.compliance, &hbone.trust_domains, None);
+    let mut draft = tunnel_cluster(settings, hbone, FORWARD_INNER_CONNECT, tls, true);
+    draft.http = None;
+    draft.cluster.transport_socket = None;
+    draft.finish()
 }
 
 /// The cluster that leads from the listener `connect_terminate` to `main_internal`.
@@ -174,6 +204,50 @@ pub fn vip_cluster_names<'a>(
     })
 }
 
+/// The cluster name of a port at an east-west gateway, which forwards all protocols as TCP.
+#[must_use]
+pub fn east_west_cluster_name(service: &Service, port: &ServicePort) -> Option<String> {
+    let is_served = port.protocol != Protocol::Udp && serves_port(service, port);
+    is_served.then(|| inbound_vip_cluster(u32::from(port.port), "tcp", service.host.as_str()))
+}
+
+/// Builds the cluster of a port at an east-west gateway. It follows no DestinationRule.
+#[must_use]
+pub fn build_east_west(inputs: &WaypointInputs<'_>) -> Option<Cluster> {
+    let WaypointInputs { settings, profile, service, port, dns_load, .. } = *inputs;
+    let name = east_west_cluster_name(service, port)?;
+    let mut draft = start(&plain_inputs(inputs, dns_load), &name, "", discovery_type(service, profile.proxy_type))?;
+    draft.cluster.alt_stat_name = stat_prefix(&name);
+    metadata::add_services(&mut draft.cluster, std::iter::once(service));
+    apply_connection_pool(&mut draft, settings, &sluice_model::ConnectionPool::default(), None);
+    draft.http = None;
+    apply_load_balancer(&mut draft, settings, None, service);
+    if draft.is(DiscoveryType::OriginalDst) {
+        draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
+    }
+    if draft.is(DiscoveryType::Eds) {
+        draft.cluster.eds_cluster_config = Some(eds(&name));
+    }
+    draft.cluster.transport_socket = Some(full_socket(settings.switches.tunnels.baggage, raw_buffer("raw_buffer")));
+    Some(draft.finish())
+}
+
+/// Inputs of a cluster without settings of clients outside of the waypoint.
+fn plain_inputs<'a>(inputs: &WaypointInputs<'a>, dns_load: DnsLoad<'a>) -> OutboundInputs<'a> {
+    OutboundInputs {
+        settings: inputs.settings,
+        profile: inputs.profile,
+        service: inputs.service,
+        port: inputs.port,
+        rule: inputs.rule,
+        takes_mtls: false,
+        all_endpoints_mtls: false,
+        all_endpoints_hbone: false,
+        identities: &[],
+        dns_load,
+    }
+}
+
 /// Builds the clusters of a port.
 #[must_use]
 pub fn build_waypoint(inputs: &WaypointInputs<'_>) -> Vec<Cluster> {
@@ -184,18 +258,7 @@ pub fn build_waypoint(inputs: &WaypointInputs<'_>) -> Vec<Cluster> {
 /// The cluster of a port; `None` if it requires endpoints and has none.
 fn build_vip(inputs: &WaypointInputs<'_>, name: &str, subset: &str) -> Option<Cluster> {
     let WaypointInputs { settings, profile, service, port, rule, dns_load } = *inputs;
-    let outbound = OutboundInputs {
-        settings,
-        profile,
-        service,
-        port,
-        rule,
-        takes_mtls: false,
-        all_endpoints_mtls: false,
-        all_endpoints_hbone: false,
-        identities: &[],
-        dns_load,
-    };
+    let outbound = plain_inputs(inputs, dns_load);
     let mut draft = if service.is_dynamic_dns() {
         dynamic_dns::start(name, service, port, profile, settings)?
     } else {
@@ -229,10 +292,18 @@ fn build_vip(inputs: &WaypointInputs<'_>, name: &str, subset: &str) -> Option<Cl
         draft.cluster.eds_cluster_config = Some(eds(name));
     }
     let tls = policy.tls.as_ref().and_then(|tls| declared_tls(inputs, &mut draft, tls));
+    let has_tls = tls.is_some();
     draft.cluster.transport_socket = Some(tls.unwrap_or_else(|| raw_buffer("raw_buffer")));
     apply_proxy_protocol(&mut draft, policy.proxy_protocol);
+    let baggage = settings.switches.tunnels.baggage;
+    if baggage && draft.is(DiscoveryType::Eds) {
+        draft.cluster.filters.push(metadata::baggage());
+    }
+    if baggage && (has_tls || policy.proxy_protocol.is_some()) {
+        metadata::add_no_baggage(&mut draft.cluster);
+    }
     let inner = draft.cluster.transport_socket.take().unwrap_or_else(|| raw_buffer("raw_buffer"));
-    draft.cluster.transport_socket = Some(internal_socket(INTERNAL_UPSTREAM, endpoint_metadata(), inner));
+    draft.cluster.transport_socket = Some(internal_socket(INTERNAL_UPSTREAM, endpoint_metadata(baggage), inner));
     Some(draft.finish())
 }
 

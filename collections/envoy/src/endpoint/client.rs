@@ -1,7 +1,7 @@
 //! Properties of a client that its endpoints depend on.
 
 use serde::Serialize;
-use sluice_model::label::{CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE};
+use sluice_model::label::{CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE, is_east_west};
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first};
@@ -63,6 +63,8 @@ pub struct EndpointClient {
     pub no_hbone: bool,
     /// Whether it is the waypoint of the service: it sends HBONE to all endpoints that accept it, and never mutual TLS.
     pub waypoint: bool,
+    /// Whether it is a waypoint that is an east-west gateway.
+    pub east_west: bool,
     /// Whether it is a gateway that sends through the waypoints of services that ask for it.
     pub through_waypoints: bool,
 }
@@ -101,10 +103,10 @@ impl EndpointClient {
         Self { only_mtls: true, ..self }
     }
 
-    /// The same client as the waypoint of services.
+    /// The properties of a waypoint in a tier, for the services that it serves.
     #[must_use]
-    pub fn as_waypoint(self) -> Self {
-        Self { waypoint: true, ..self }
+    pub fn of_waypoint(proxy: &Proxy, tier: Tier) -> Self {
+        Self { waypoint: true, east_west: is_east_west(&proxy.labels), ..Self::of(proxy, tier) }
     }
 
     /// The same client as a gateway that sends through the waypoints of services.

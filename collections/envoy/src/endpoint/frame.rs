@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::config::endpoint::v3::LbEndpoint;
 
 use super::group::GroupFrame;
 use super::locality::LocalityRules;
-use super::networks::gateway_endpoint;
+use super::networks::{gateway_endpoint, tunnel_endpoint};
 use super::totals::{AssignmentTotals, GroupKey, GroupTotals};
 
 /// The groups of an assignment in order.
@@ -22,7 +22,10 @@ pub(super) fn frames(rules: &LocalityRules<'_>, totals: &AssignmentTotals) -> Ve
         for (gateway, weight) in &totals.gateways {
             let (_, gateways, sum) = groups.entry(rules.rank_of_gateway(gateway)).or_default();
             let weight = (*weight).max(1);
-            gateways.push(gateway_endpoint(gateway, weight));
+            gateways.push(match rules.tunnel_target() {
+                Some(target) => tunnel_endpoint(gateway, target, weight),
+                None => gateway_endpoint(gateway, weight),
+            });
             *sum = sum.saturating_add(weight);
         }
         frames.extend(groups.into_iter().map(|(rank, (totals, gateways, sum))| GroupFrame {

@@ -12,7 +12,7 @@ use super::inputs::AssignmentInputs;
 use super::{metadata, networks};
 use crate::address::{address, internal_address, join_port};
 use crate::cluster::ORIGINAL_DST;
-use crate::name::CONNECT_ORIGINATE;
+use crate::name::{CONNECT_ORIGINATE, FORWARD_INNER_CONNECT};
 use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone};
 use crate::wire::{string_value, structure, uint32};
 
@@ -71,7 +71,10 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
         let local = join_port(first, endpoint.port);
         let metadata = metadata::metadata(endpoint, mtls && waypoint);
         let matched = if waypoint { None } else { Some(by_hbone()) };
-        return over_hbone(endpoint, status, &Tunnel { local: &local, waypoint: None }, metadata, matched);
+        // The east-west gateway forwards the tunnel that the client has put into its own.
+        let listener = if inputs.client.east_west { FORWARD_INNER_CONNECT } else { CONNECT_ORIGINATE };
+        let tunnel = Tunnel { listener, local: &local, waypoint: None };
+        return over_hbone(endpoint, status, &tunnel, metadata, matched);
     }
     let mut addresses = endpoint.addresses.iter();
     let first = addresses.next().map_or("", |address| address.as_str());
@@ -102,6 +105,8 @@ fn health_status(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint) -> HealthSt
 
 /// Where a connection over HBONE leads to.
 struct Tunnel<'a> {
+    /// The internal listener that the connection goes through.
+    listener: &'a str,
     /// The address and port that the connection in the tunnel is for.
     local: &'a str,
     /// The address and port of the waypoint that ends the tunnel, if it is not `local` itself.
@@ -112,7 +117,7 @@ struct Tunnel<'a> {
 pub(super) fn through_waypoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, local: &str) -> LbEndpoint {
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
     let waypoint = join_port(first, endpoint.port);
-    let tunnel = Tunnel { local, waypoint: Some(&waypoint) };
+    let tunnel = Tunnel { listener: CONNECT_ORIGINATE, local, waypoint: Some(&waypoint) };
     let metadata = metadata::metadata(endpoint, false);
     over_hbone(endpoint, health_status(inputs, endpoint), &tunnel, metadata, Some(by_hbone()))
 }
@@ -138,7 +143,7 @@ fn over_hbone(
         load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
         metadata: Some(metadata),
         host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
-            address: Some(internal_address(CONNECT_ORIGINATE, target)),
+            address: Some(internal_address(tunnel.listener, target)),
             ..EnvoyEndpoint::default()
         })),
     }

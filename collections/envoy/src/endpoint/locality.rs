@@ -10,6 +10,7 @@ use super::client::EndpointClient;
 use super::group::GroupFrame;
 use super::inputs::AssignmentInputs;
 use super::metadata::label;
+use crate::address::join_port;
 use crate::cluster::{LocalityMode, locality_mode};
 
 /// The rules by which an assignment is split into groups, weighted and prioritized.
@@ -17,6 +18,8 @@ pub(super) struct LocalityRules<'a> {
     client: &'a EndpointClient,
     policy: Option<TrafficPolicy>,
     rule: LocalityRule,
+    /// The host and port of the service, if gateways of other networks are reached by two tunnels.
+    tunnel_target: Option<String>,
 }
 
 enum LocalityRule {
@@ -64,7 +67,9 @@ impl<'a> LocalityRules<'a> {
             },
             LocalityMode::Off | LocalityMode::Locality { .. } | LocalityMode::ZoneAware(_) => LocalityRule::None,
         };
-        Self { client, policy, rule }
+        let by_tunnel = client.waypoint && inputs.settings.switches.tunnels.multi_network;
+        let target = || join_port(inputs.service.host.as_str(), u32::from(inputs.port.port));
+        Self { client, policy, rule, tunnel_target: by_tunnel.then(target) }
     }
 
     /// Without weights and priorities by the place of the client.
@@ -75,6 +80,11 @@ impl<'a> LocalityRules<'a> {
     /// The policy of the rule for the port or subset.
     pub(super) fn policy(&self) -> Option<&TrafficPolicy> {
         self.policy.as_ref()
+    }
+
+    /// The destination inside of two tunnels, if gateways of other networks are reached so.
+    pub(super) fn tunnel_target(&self) -> Option<&str> {
+        self.tunnel_target.as_deref()
     }
 
     /// Whether groups are split by labels.

@@ -29,9 +29,9 @@ pub(super) fn metadata(endpoint: &Endpoint, mtls: bool) -> Metadata {
     workload_metadata(&workload, mtls)
 }
 
-/// Metadata of a gateway that replaces endpoints of another network.
-pub(super) fn gateway_metadata(cluster: &str) -> Metadata {
-    workload_metadata(&format!(";;;;{cluster}"), true)
+/// Metadata of a gateway that replaces endpoints of another network. `mtls`: it is reached by mutual TLS.
+pub(super) fn gateway_metadata(cluster: &str, mtls: bool) -> Metadata {
+    workload_metadata(&format!(";;;;{cluster}"), mtls)
 }
 
 fn workload_metadata(workload: &str, mtls: bool) -> Metadata {

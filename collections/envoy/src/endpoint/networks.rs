@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use envoy_types::pb::envoy::config::core::v3::{Address, Metadata};
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
 use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
 use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
-use crate::address::address;
+use crate::address::{address, internal_address, join_port};
+use crate::cluster::ORIGINAL_DST;
+use crate::name::INNER_CONNECT_ORIGINATE;
 use crate::socket_match::selects_mtls;
-use crate::wire::uint32;
+use crate::wire::{string_value, struct_value, structure, uint32};
 
 /// How a client reaches an endpoint.
 pub(super) enum EndpointPath<'a> {
@@ -31,24 +34,31 @@ pub(super) fn reach<'a>(
     message: &mut LbEndpoint,
     scale: u32,
 ) -> EndpointPath<'a> {
-    if inputs.gateways.is_empty() {
+    let tunnels = inputs.settings.switches.tunnels;
+    let by_hbone = inputs.client.waypoint && tunnels.multi_network;
+    if inputs.gateways.is_empty() && !by_hbone {
         return EndpointPath::Direct;
     }
     let own = message.load_balancing_weight.as_ref().map_or(0, |weight| weight.value);
     let weight = own.max(1).saturating_mul(scale);
     message.load_balancing_weight = Some(uint32(weight));
-    let gateways = leading_to(inputs, endpoint);
+    let gateways = leading_to(inputs, endpoint, by_hbone);
+    let is_local = same_network(&inputs.client.network, &endpoint.network);
+    // An east-west gateway leads into its network only.
+    if by_hbone && !is_local && (tunnels.local_waypoints || inputs.client.east_west || gateways.is_empty()) {
+        return EndpointPath::Unreachable;
+    }
     // A client without a known network also uses the gateway of an endpoint's network.
     let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
-    if !unknown && (same_network(&inputs.client.network, &endpoint.network) || gateways.is_empty()) {
+    if !unknown && (is_local || gateways.is_empty()) {
         let addressed = endpoint.addresses.first().is_some_and(|address| !address.is_empty());
         return if addressed { EndpointPath::Direct } else { EndpointPath::Unreachable };
     }
     let reachable: Vec<_> =
         gateways.into_iter().filter(|gateway| is_reachable(inputs.client.ip_families, gateway)).collect();
     match u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) {
-        // The gateway routes by SNI, so only mutual TLS is supported.
-        Some(share) if takes_mtls(message) => EndpointPath::Through(reachable, share),
+        // Without HBONE, the gateway routes by SNI, so only mutual TLS is supported.
+        Some(share) if by_hbone || takes_mtls(message) => EndpointPath::Through(reachable, share),
         _ => EndpointPath::Unreachable,
     }
 }
@@ -64,12 +74,12 @@ pub(super) fn same_network(a: &str, b: &str) -> bool {
 }
 
 /// Gateways of the endpoint's network in its cluster, otherwise in any cluster.
-fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint) -> Vec<&'a NetworkGateway> {
+fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint, by_hbone: bool) -> Vec<&'a NetworkGateway> {
     let of_network = inputs.gateways.iter().filter(|gateway| gateway.network == endpoint.network);
     let own: Vec<_> = of_network.clone().filter(|gateway| gateway.cluster == endpoint.cluster).collect();
     let chosen = if own.is_empty() { of_network.collect() } else { own };
     // A gateway without a port for mutual TLS accepts only HBONE.
-    chosen.into_iter().filter(|gateway| gateway.port != 0).collect()
+    chosen.into_iter().filter(|gateway| if by_hbone { gateway.hbone_port != 0 } else { gateway.port != 0 }).collect()
 }
 
 /// Whether a client with these address families can connect to a gateway; only dual-stack clients get host names.
@@ -98,11 +108,28 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 /// The endpoint of a gateway, with the weight of the endpoints that it replaces.
 pub(super) fn gateway_endpoint(gateway: &NetworkGateway, weight: u32) -> LbEndpoint {
+    let at = address(&gateway.address, gateway.port);
+    weighted(at, gateway_metadata(&gateway.cluster, true), weight)
+}
+
+/// The endpoint of a gateway that a waypoint reaches by a tunnel, with another one in it to `target`, the host and port of the
+/// service.
+pub(super) fn tunnel_endpoint(gateway: &NetworkGateway, target: &str, weight: u32) -> LbEndpoint {
+    let at = join_port(&gateway.address, gateway.hbone_port);
+    let mut metadata = gateway_metadata(&gateway.cluster, false);
+    metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), structure([("local", string_value(&at))]));
+    let istio = metadata.filter_metadata.entry("istio".to_owned()).or_default();
+    let target = struct_value([("hbone_target_address", string_value(target))]);
+    istio.fields.insert("double_hbone".to_owned(), target);
+    weighted(internal_address(INNER_CONNECT_ORIGINATE, &at), metadata, weight)
+}
+
+fn weighted(address: Address, metadata: Metadata, weight: u32) -> LbEndpoint {
     LbEndpoint {
         load_balancing_weight: Some(uint32(weight)),
-        metadata: Some(gateway_metadata(&gateway.cluster)),
+        metadata: Some(metadata),
         host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
-            address: Some(address(&gateway.address, gateway.port)),
+            address: Some(address),
             ..EnvoyEndpoint::default()
         })),
         ..LbEndpoint::default()

@@ -72,7 +72,10 @@ pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Ve
     if waypoint {
         filters.extend(late());
         if profile.has(HTTP_METADATA_EXCHANGE) {
-            filters.push(http_filter("waypoint_upstream_peer_metadata", istio::waypoint_peer_metadata(false)));
+            filters.push(http_filter(
+                "waypoint_upstream_peer_metadata",
+                istio::waypoint_peer_metadata(false, settings.switches.tunnels.baggage),
+            ));
         }
         filters.extend(stats::http_stats(settings, chain.class));
     }

@@ -38,13 +38,20 @@ pub(super) fn peer_metadata(inbound: bool, skip_external: bool) -> Any {
     wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
 }
 
-/// The filter of a waypoint that looks up the metadata of its peers by address. That of the downstream is shared with
-/// the internal listener.
-pub(crate) fn waypoint_peer_metadata(downstream: bool) -> Any {
-    let discovery = serde_json::json!([{"workload_discovery": {}}]);
-    let value = match downstream {
-        true => serde_json::json!({"downstream_discovery": discovery, "shared_with_upstream": true}),
-        false => serde_json::json!({"upstream_discovery": discovery}),
+/// The filter of a waypoint that looks up the metadata of its peers by address, and with `baggage` in the baggage of the tunnel.
+/// That of the downstream is shared with the internal listener.
+pub(crate) fn waypoint_peer_metadata(downstream: bool, baggage: bool) -> Any {
+    let discovery = serde_json::json!({"workload_discovery": {}});
+    let of_tunnel = serde_json::json!({"upstream_filter_state": {"peer_metadata_key": "upstream_peer"}});
+    let value = match (downstream, baggage) {
+        (true, false) => serde_json::json!({"downstream_discovery": [discovery], "shared_with_upstream": true}),
+        (false, false) => serde_json::json!({"upstream_discovery": [discovery]}),
+        (true, true) => serde_json::json!({
+            "downstream_discovery": [discovery, {"baggage": {}}],
+            "downstream_propagation": [{"baggage": {}}],
+            "shared_with_upstream": true,
+        }),
+        (false, true) => serde_json::json!({"upstream_discovery": [discovery, of_tunnel]}),
     };
     wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
 }

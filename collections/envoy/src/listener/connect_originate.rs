@@ -17,13 +17,15 @@ use crate::filter_config::network_filter;
 use crate::filter_state::{DOUBLE_HBONE_TARGET, ORIGINAL_DESTINATION, filter_state, text_factory};
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::{CONNECT_ORIGINATE, INNER_CONNECT_ORIGINATE, OUTER_CONNECT_ORIGINATE};
-use crate::wire::{any, boolean};
+use crate::wire::{any, boolean, typed_struct};
 
+/// Filter state: the metadata of the proxy in the form of a header.
+const BAGGAGE: &str = "io.istio.baggage";
 /// Header of a CONNECT request: the network that it comes from.
 const FORWARDED_NETWORK: &str = "x-forwarded-network";
 /// Header of a CONNECT request: the kind of proxy that it comes from. A gateway to another network sends requests of a
 /// waypoint to the service and not to its waypoint.
-const ISTIO_SOURCE: &str = "x-istio-source";
+pub(super) const ISTIO_SOURCE: &str = "x-istio-source";
 
 /// The listener that accepts connections from clusters and tunnels each one to its original destination.
 #[must_use]
@@ -33,8 +35,10 @@ pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
         ProxyType::Waypoint => ListenerClass::Inbound,
         ProxyType::Sidecar | ProxyType::Ztunnel => ListenerClass::Outbound,
     };
-    let tunnel = tunnel("%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(), None);
-    let filters = vec![tunnel_filter(settings, class, CONNECT_ORIGINATE, tunnel)];
+    let baggage = settings.switches.tunnels.baggage;
+    let tunnel = with_baggage(tunnel("%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(), None), baggage);
+    let reader = baggage.then(read_baggage).into_iter();
+    let filters = reader.chain([tunnel_filter(settings, class, CONNECT_ORIGINATE, tunnel)]).collect();
     logged(settings, class, internal_listener(CONNECT_ORIGINATE, vec![original_dst()], filters))
 }
 
@@ -60,10 +64,10 @@ pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
     let destination = || format!("%FILTER_STATE({DOUBLE_HBONE_TARGET}:PLAIN)%");
     let inner = tunnel(destination(), Some((FORWARDED_NETWORK, settings.profile.network.as_str())));
     let outer = tunnel(destination(), Some((ISTIO_SOURCE, "waypoint")));
-    let inner = vec![
-        network_filter("propagate_endpoint_metadata", any(&state)),
-        tunnel_filter(settings, class, INNER_CONNECT_ORIGINATE, inner),
-    ];
+    let baggage = settings.switches.tunnels.baggage;
+    let inner = tunnel_filter(settings, class, INNER_CONNECT_ORIGINATE, with_baggage(inner, baggage));
+    let state = network_filter("propagate_endpoint_metadata", any(&state));
+    let inner: Vec<Filter> = [state].into_iter().chain(baggage.then(read_baggage)).chain([inner]).collect();
     let outer = vec![tunnel_filter(settings, class, OUTER_CONNECT_ORIGINATE, outer)];
     [
         logged(settings, class, internal_listener(INNER_CONNECT_ORIGINATE, Vec::new(), inner)),
@@ -72,12 +76,34 @@ pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
 }
 
 fn tunnel(hostname: String, header: Option<(&str, &str)>) -> TunnelingConfig {
-    let option = |(key, value): (&str, &str)| HeaderValueOption {
+    let headers = header.map(overwritten).into_iter().collect();
+    TunnelingConfig { hostname, headers_to_add: headers, ..TunnelingConfig::default() }
+}
+
+fn overwritten((key, value): (&str, &str)) -> HeaderValueOption {
+    HeaderValueOption {
         header: Some(HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd as i32,
         ..HeaderValueOption::default()
-    };
-    TunnelingConfig { hostname, headers_to_add: header.map(option).into_iter().collect(), ..TunnelingConfig::default() }
+    }
+}
+
+/// The tunnel with the metadata of the proxy as baggage of the request, if `baggage`; [`read_baggage`] gets that of the response.
+fn with_baggage(mut tunnel: TunnelingConfig, baggage: bool) -> TunnelingConfig {
+    if baggage {
+        tunnel.propagate_response_headers = true;
+        tunnel.headers_to_add.push(overwritten(("baggage", &format!("%FILTER_STATE({BAGGAGE}:PLAIN)%"))));
+    }
+    tunnel
+}
+
+/// The filter that writes the metadata of the proxy into the filter state, and passes those of the peer to the cluster.
+fn read_baggage() -> Filter {
+    let config = typed_struct(
+        "type.googleapis.com/envoy.extensions.network_filters.peer_metadata.Config",
+        serde_json::json!({"baggage_key": BAGGAGE}),
+    );
+    network_filter("upstream_hbone_peer_metadata", config)
 }
 
 fn tunnel_filter(settings: &ListenerSettings, class: ListenerClass, cluster: &str, tunnel: TunnelingConfig) -> Filter {
@@ -88,7 +114,7 @@ fn tunnel_filter(settings: &ListenerSettings, class: ListenerClass, cluster: &st
     })
 }
 
-fn internal_listener(name: &str, listener_filters: Vec<ListenerFilter>, filters: Vec<Filter>) -> Listener {
+pub(super) fn internal_listener(name: &str, listener_filters: Vec<ListenerFilter>, filters: Vec<Filter>) -> Listener {
     Listener {
         name: name.to_owned(),
         use_original_dst: Some(boolean(false)),
@@ -100,6 +126,6 @@ fn internal_listener(name: &str, listener_filters: Vec<ListenerFilter>, filters:
 }
 
 /// The listener with the access log of listeners.
-fn logged(settings: &ListenerSettings, class: ListenerClass, listener: Listener) -> Listener {
+pub(super) fn logged(settings: &ListenerSettings, class: ListenerClass, listener: Listener) -> Listener {
     Listener { access_log: listener_access_log(settings, class), ..listener }
 }

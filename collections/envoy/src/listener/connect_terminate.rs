@@ -10,18 +10,20 @@ use envoy_types::pb::envoy::config::route::v3::route_match::{ConnectMatcher, Pat
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost};
 use envoy_types::pb::envoy::extensions::filters::common::set_filter_state::v3::filter_state_value::SharedWithUpstream;
 use envoy_types::pb::envoy::extensions::filters::http::set_filter_state::v3::Config as HttpFilterState;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use sluice_model::HBONE_PORT;
 
 use super::address::{additional, wildcards};
+use super::connect_originate::ISTIO_SOURCE;
 use super::outbound::exact_balance;
 use crate::address::address;
 use crate::cluster::{mutual_tls, tunnel_trust_domains};
 use crate::filter::{build_tunnel_manager, hcm_filter, listener_access_log, router, waypoint_peer_metadata};
 use crate::filter_config::http_filter;
 use crate::filter_state::{
-    CONNECT_AUTHORITY, LOCAL_PRINCIPAL, ORIGINAL_DESTINATION, ORIGINAL_SOURCE, PEER_PRINCIPAL, filter_state,
-    text_factory,
+    CONNECT_AUTHORITY, LOCAL_PRINCIPAL, ORIGINAL_DESTINATION, ORIGINAL_SOURCE, PEER_PRINCIPAL, REQUEST_SOURCE,
+    filter_state, text_factory,
 };
 use crate::listener_settings::{HTTP_METADATA_EXCHANGE, ListenerClass, ListenerSettings};
 use crate::name::{CONNECT_TERMINATE, MAIN_INTERNAL};
@@ -45,9 +47,16 @@ pub fn build_connect_terminate(settings: &ListenerSettings) -> Listener {
     };
     let mut filters = Vec::new();
     if settings.profile.has(HTTP_METADATA_EXCHANGE) {
-        filters.push(http_filter("waypoint_downstream_peer_metadata", waypoint_peer_metadata(true)));
+        filters.push(http_filter(
+            "waypoint_downstream_peer_metadata",
+            waypoint_peer_metadata(true, settings.switches.tunnels.baggage),
+        ));
     }
-    filters.extend([http_filter(CONNECT_AUTHORITY_FILTER, any(&tunnel_state(settings))), router(settings)]);
+    filters.push(http_filter(CONNECT_AUTHORITY_FILTER, any(&tunnel_state(settings))));
+    if settings.is_east_west() {
+        filters.push(request_source(settings));
+    }
+    filters.push(router(settings));
     let manager = build_tunnel_manager(settings, CONNECT_TERMINATE, connect_routes(), filters);
     let addresses = wildcards(settings.profile.families);
     let port = u32::from(HBONE_PORT);
@@ -115,4 +124,12 @@ fn tunnel_state(settings: &ListenerSettings) -> HttpFilterState {
     ];
     let value = |(key, format, factory)| filter_state(key, format, factory, SharedWithUpstream::Once);
     HttpFilterState { on_request_headers: values.into_iter().map(value).collect(), ..HttpFilterState::default() }
+}
+
+/// The filter that keeps which kind of proxy sent the request: a waypoint has applied the policies of the service already.
+fn request_source(settings: &ListenerSettings) -> HttpFilter {
+    let format = format!("%REQ({ISTIO_SOURCE})%");
+    let value = filter_state(REQUEST_SOURCE, &format, text_factory(settings), SharedWithUpstream::Once);
+    let state = HttpFilterState { on_request_headers: vec![value], ..HttpFilterState::default() };
+    http_filter("request_source", any(&state))
 }

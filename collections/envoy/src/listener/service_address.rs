@@ -34,8 +34,9 @@ pub(super) fn extra_addresses(settings: &ListenerSettings, service: &Service) ->
     addresses
 }
 
-/// The addresses at which a waypoint serves a service, sorted; blocks of addresses too.
-pub(super) fn vip_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
+/// The addresses at which a waypoint serves a service, sorted; blocks of addresses too. `more`: those of a global service in
+/// other clusters.
+pub(super) fn vip_addresses(settings: &ListenerSettings, service: &Service, more: &[Text]) -> Vec<Text> {
     let mut addresses = service.addresses.get(&settings.profile.cluster).cloned().unwrap_or_default();
     if addresses.is_empty() {
         addresses.clone_from(&service.auto_allocated_addresses);
@@ -47,6 +48,7 @@ pub(super) fn vip_addresses(settings: &ListenerSettings, service: &Service) -> V
         let usable = declared.iter().filter(|address| of_entry || has_family(settings, address));
         addresses.extend(usable.take(if of_entry { usize::MAX } else { 1 }).cloned());
     }
+    addresses.extend(more.iter().filter(|address| has_family(settings, address)).cloned());
     addresses.sort();
     addresses.dedup();
     addresses

@@ -10,10 +10,11 @@ use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::listener::{InternalListenerConfig, ListenerSpecifier};
 use envoy_types::pb::envoy::config::listener::v3::{Listener, ListenerFilter};
 
+use super::east_west::black_hole_chain;
 use super::inspector::{any_of, http_inspector, original_dst, tls_inspector};
 use super::protocol_detection::PortProtocol;
 use super::waypoint_chains::{WaypointPort, direct_chains};
-use super::waypoint_matcher::{dispatch_by_address, workload_ranges};
+use super::waypoint_matcher::{dispatch_by_address, dispatch_by_host, workload_ranges};
 use crate::filter::listener_access_log;
 use crate::listener_settings::{ListenerClass, ListenerSettings};
 use crate::name::MAIN_INTERNAL;
@@ -30,6 +31,8 @@ pub struct DispatchInputs<'a> {
     ///
     /// [`WaypointChains::matcher`]: super::WaypointChains::matcher
     pub matchers: &'a [u8],
+    /// The encoded matches of the host names of all services, concatenated.
+    pub host_names: &'a [u8],
     /// The ports of all services, in the order of the services.
     pub ports: &'a [(u16, WaypointPort)],
     /// Addresses of the workloads behind the waypoint, in order.
@@ -49,8 +52,13 @@ pub fn build_main_internal(inputs: &DispatchInputs<'_>) -> Listener {
         listener_specifier: Some(ListenerSpecifier::InternalListener(InternalListenerConfig {})),
         listener_filters: inspectors(inputs.ports, inputs.has_workloads),
         traffic_direction: TrafficDirection::Inbound as i32,
-        filter_chains: direct_chains(settings, inputs.policies),
-        filter_chain_matcher: Some(dispatch_by_address(matchers)),
+        filter_chains: match settings.is_east_west() {
+            true if inputs.ports.is_empty() => vec![black_hole_chain()],
+            // It leads to no workloads.
+            true => Vec::new(),
+            false => direct_chains(settings, inputs.policies),
+        },
+        filter_chain_matcher: Some(dispatch_by_host(inputs.host_names, dispatch_by_address(matchers))),
         access_log: listener_access_log(settings, ListenerClass::Inbound),
         ..Listener::default()
     }

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain};
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteConfiguration, VirtualHost};
-use envoy_types::pb::envoy::extensions::filters::common::set_filter_state::v3::filter_state_value::SharedWithUpstream;
+use envoy_types::pb::envoy::extensions::filters::common::set_filter_state::v3::filter_state_value::{
+    SharedWithUpstream, Value,
+};
 use envoy_types::pb::envoy::extensions::filters::network::set_filter_state::v3::Config as SetFilterState;
+use envoy_types::pb::envoy::extensions::formatter::cel::v3::Cel;
 use serde::Serialize;
 use sluice_model::{
     ConsistentHash, DestinationRule, HttpRetry, MESH_GATEWAY, Protocol, RouteDestination, Service, ServiceKey,
@@ -16,9 +20,10 @@ use super::connect_terminate::CONNECT_AUTHORITY_FILTER;
 use super::dynamic_dns;
 use super::inbound::operation;
 use super::protocol_detection::{PortProtocol, port_protocol};
-use super::service_address::vip_addresses;
+use super::service_address::{service_address, vip_addresses};
 use super::tcp_filters::{Destinations, TcpFilterInputs};
-use super::waypoint_matcher::{DIRECT_HTTP, DIRECT_TCP, by_protocol, service_ranges, to_chain};
+use super::waypoint_matcher::{DIRECT_HTTP, DIRECT_TCP, by_protocol, host_names, service_ranges, to_chain};
+use crate::address::join_port;
 use crate::filter::{HttpChain, RouteSource, build_http_manager, hcm_filter};
 use crate::filter_config::network_filter;
 use crate::filter_state::{ORIGINAL_DESTINATION, filter_state};
@@ -55,6 +60,8 @@ pub struct WaypointChainInputs<'a> {
     pub destinations: &'a Destinations,
     /// Whether the waypoint serves a service.
     pub serves: &'a dyn Fn(&ServiceKey) -> bool,
+    /// Addresses of a global service in other clusters of the network.
+    pub more_addresses: &'a [Text],
     /// HTTP routes of the VirtualServices for requests to a port.
     pub http_routes: &'a dyn Fn(u32) -> Vec<Route>,
 }
@@ -66,6 +73,8 @@ pub struct WaypointChains {
     pub chains: Vec<FilterChain>,
     /// The encoded matcher of the addresses. Concatenated ones are the matcher of several services.
     pub matcher: Vec<u8>,
+    /// With several networks, the encoded matches of the host names. Concatenated ones are those of several services.
+    pub host_names: Vec<u8>,
     /// The ports of the service.
     pub ports: Vec<(u16, WaypointPort)>,
 }
@@ -75,7 +84,9 @@ pub struct WaypointChains {
 pub fn build_waypoint_chains(inputs: &WaypointChainInputs<'_>) -> WaypointChains {
     let WaypointChainInputs { settings, service, .. } = *inputs;
     let mut built = WaypointChains::default();
-    let mut selected = Vec::new();
+    let (mut selected, mut hosts) = (Vec::new(), Vec::new());
+    let addresses = vip_addresses(settings, service, inputs.more_addresses);
+    let by_host = settings.switches.tunnels.multi_network && !addresses.is_empty();
     for port in &service.ports {
         // HBONE is proxied as TCP here.
         let protocol = match port.protocol {
@@ -93,20 +104,29 @@ pub fn build_waypoint_chains(inputs: &WaypointChainInputs<'_>) -> WaypointChains
         let number = u32::from(port.port);
         let host = service.host.as_str();
         let (tcp, http) = (inbound_vip_cluster(number, "tcp", host), inbound_vip_cluster(number, "http", host));
+        let kept = |filters: Vec<Filter>| -> Vec<Filter> {
+            let address = service_address(settings, service).filter(|_| by_host);
+            let state = address.map(|address| keep_reached_address(&join_port(&address, number)));
+            state.into_iter().chain(filters).collect()
+        };
         if protocol != PortProtocol::Http {
-            built.chains.push(chain(&tcp, tcp_filters(inputs, port, &tcp)));
+            built.chains.push(chain(&tcp, kept(tcp_filters(inputs, port, &tcp))));
         }
         if protocol != PortProtocol::Tcp {
-            built.chains.push(chain(&http, http_filters(inputs, port, &http)));
+            built.chains.push(chain(&http, kept(http_filters(inputs, port, &http))));
         }
         let selects = match protocol {
             PortProtocol::Http => to_chain(&http),
             PortProtocol::Tcp => to_chain(&tcp),
             PortProtocol::Auto => by_protocol(settings.switches, &http, &tcp),
         };
+        if by_host {
+            hosts.push((format!("{host}:{number}"), selects.clone()));
+        }
         selected.push((port.port, selects));
     }
-    built.matcher = service_ranges(&vip_addresses(settings, service), selected);
+    built.matcher = service_ranges(&addresses, selected);
+    built.host_names = host_names(hosts);
     built
 }
 
@@ -126,7 +146,7 @@ pub(super) fn direct_chains(settings: &ListenerSettings, policies: &PolicyFilter
 /// Name of a port without a service.
 static UNNAMED: std::sync::LazyLock<Text> = std::sync::LazyLock::new(|| "unknown".into());
 
-fn chain(name: &str, filters: Vec<Filter>) -> FilterChain {
+pub(super) fn chain(name: &str, filters: Vec<Filter>) -> FilterChain {
     FilterChain { name: name.to_owned(), filters, ..FilterChain::default() }
 }
 
@@ -138,6 +158,21 @@ fn keep_destination() -> Filter {
         ..SetFilterState::default()
     };
     network_filter(CONNECT_AUTHORITY_FILTER, any(&state))
+}
+
+/// The filter of connections to a service that keeps the address that the client reached: that of the tunnel or, if the tunnel
+/// is for a host name, `address`.
+fn keep_reached_address(address: &str) -> Filter {
+    let key = ORIGINAL_DESTINATION;
+    let format = format!("%CEL('{key}' in filter_state ? filter_state['{key}']: r'{address}')%");
+    let cel = TypedExtensionConfig { name: "envoy.formatter.cel".to_owned(), typed_config: Some(any(&Cel::default())) };
+    let mut value =
+        filter_state("envoy.network.transport_socket.original_dst_address", &format, "", SharedWithUpstream::None);
+    if let Some(Value::FormatString(format)) = &mut value.value {
+        format.formatters.push(cel);
+    }
+    let state = SetFilterState { on_new_connection: vec![value], ..SetFilterState::default() };
+    network_filter("set_dst_address", any(&state))
 }
 
 fn default_retry(settings: &ListenerSettings) -> Option<&HttpRetry> {
@@ -235,7 +270,7 @@ fn tcp_filters(inputs: &WaypointChainInputs<'_>, port: &ServicePort, cluster: &s
     }
 }
 
-fn tcp_inputs<'a>(
+pub(super) fn tcp_inputs<'a>(
     (protocol, port, port_name): (Protocol, u16, &'a Text),
     destinations: &'a Destinations,
     policies: &'a PolicySteps<Filter>,
@@ -255,7 +290,11 @@ fn tcp_inputs<'a>(
 }
 
 /// The statistics prefix of a TCP chain: the name of the cluster, or the pattern of the mesh.
-fn stat_prefix(settings: &ListenerSettings, cluster: &str, port: Option<(&Service, &ServicePort)>) -> String {
+pub(super) fn stat_prefix(
+    settings: &ListenerSettings,
+    cluster: &str,
+    port: Option<(&Service, &ServicePort)>,
+) -> String {
     let pattern = &settings.mesh.inbound_cluster_stat_name;
     if pattern.is_empty() {
         return cluster.to_owned();
@@ -359,6 +398,7 @@ mod tests {
             virtual_services,
             destinations: &Destinations::default(),
             serves: &|_| true,
+            more_addresses: &[],
             http_routes: &|_| Vec::new(),
         })
     }
@@ -412,6 +452,7 @@ mod tests {
                 virtual_services: &virtual_services,
                 destinations: &Destinations::default(),
                 serves: &|_| true,
+                more_addresses: &[],
                 http_routes: &|_| Vec::new(),
             };
             declared_route(&inputs, 443).map(|route| route[0].destination.host.to_string())

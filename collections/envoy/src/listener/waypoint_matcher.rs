@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use envoy_types::pb::envoy::extensions::matching::common_inputs::network::v3::{
-    ApplicationProtocolInput, DestinationIpInput, DestinationPortInput,
+    ApplicationProtocolInput, DestinationIpInput, DestinationPortInput, FilterStateInput,
 };
 use envoy_types::pb::google::protobuf::{Any, StringValue};
 use envoy_types::pb::xds::core::v3::{CidrRange, TypedExtensionConfig};
@@ -11,13 +11,14 @@ use envoy_types::pb::xds::r#type::matcher::v3::Matcher;
 use envoy_types::pb::xds::r#type::matcher::v3::matcher::matcher_tree::{MatchMap, TreeType};
 use envoy_types::pb::xds::r#type::matcher::v3::matcher::on_match::OnMatch as Outcome;
 use envoy_types::pb::xds::r#type::matcher::v3::matcher::{MatcherTree, MatcherType, OnMatch};
-use prost::Name as _;
+use prost::{Message as _, Name as _};
 use sluice_model::Text;
 use sluice_proto::matchers::IpMatcher;
 use sluice_proto::matchers::ip_matcher::IpRangeMatcher;
 
 use super::protocol_detection::plain_http;
 use crate::address::cidr;
+use crate::filter_state::{CONNECT_AUTHORITY, REQUEST_SOURCE};
 use crate::listener_settings::{ListenerSettings, ListenerSwitches};
 use crate::wire::{any, encode};
 
@@ -93,6 +94,42 @@ pub(super) fn dispatch_by_address(encoded: Vec<u8>) -> Matcher {
     }
 }
 
+/// Selects a chain by the kind of proxy that the request comes from; `otherwise` for other ones.
+pub(super) fn by_request_source(chains: [(&str, &str); 2], otherwise: &str) -> OnMatch {
+    let input = (
+        "request-source-filter-state",
+        any(&FilterStateInput { key: REQUEST_SOURCE.to_owned(), ..FilterStateInput::default() }),
+    );
+    let map = chains.into_iter().map(|(source, chain)| (source.to_owned(), to_chain(chain)));
+    let mut matcher = exact(input, map.collect());
+    matcher.on_no_match = Some(Box::new(to_chain(otherwise)));
+    OnMatch { on_match: Some(Outcome::Matcher(Box::new(matcher))), ..OnMatch::default() }
+}
+
+/// The encoded matches of the host names and ports of a service. Concatenated ones are those of all.
+pub(super) fn host_names(hosts: Vec<(String, OnMatch)>) -> Vec<u8> {
+    encode(&MatchMap { map: hosts.into_iter().collect() }).to_vec()
+}
+
+/// Selects by the host name and port of the CONNECT request, which are unique over all networks, and then by `matcher`.
+pub(super) fn dispatch_by_host(hosts: &[u8], matcher: Matcher) -> Matcher {
+    // Only this crate encodes them, so they are readable.
+    let map = MatchMap::decode(hosts).unwrap_or_default().map;
+    if map.is_empty() {
+        return matcher;
+    }
+    let mut by_host = exact(
+        (
+            "authority-filter-state",
+            any(&FilterStateInput { key: CONNECT_AUTHORITY.to_owned(), ..FilterStateInput::default() }),
+        ),
+        map,
+    );
+    let otherwise = OnMatch { on_match: Some(Outcome::Matcher(Box::new(matcher))), ..OnMatch::default() };
+    by_host.on_no_match = Some(Box::new(otherwise));
+    by_host
+}
+
 /// A matcher of exact values of an input.
 fn exact((name, input): (&str, Any), map: std::collections::HashMap<String, OnMatch>) -> Matcher {
     Matcher {
@@ -106,8 +143,6 @@ fn exact((name, input): (&str, Any), map: std::collections::HashMap<String, OnMa
 
 #[cfg(test)]
 mod tests {
-    use prost::Message as _;
-
     use super::*;
 
     #[test]

@@ -87,6 +87,8 @@ pub struct ListenerProfile {
     pub states_client_identity: bool,
     /// Whether it is a waypoint before 1.29.2, which lacks texts in the filter state that can be hashed.
     pub no_hashable_text: bool,
+    /// Whether it is a waypoint that is an east-west gateway.
+    pub east_west: bool,
     /// It is a gRPC client or server without an Envoy.
     pub grpc: bool,
     /// It is a gRPC server whose label `security.istio.io/tlsMode` states that it accepts mutual TLS.
@@ -141,6 +143,7 @@ impl ListenerProfile {
             states_client_identity: waypoint
                 && proxy.annotations.get(CLIENT_IDENTITY).is_some_and(|value| value.eq_ignore_ascii_case("true")),
             no_hashable_text: waypoint && lacks_hashable_text(&proxy.istio_version),
+            east_west: waypoint && label::is_east_west(&proxy.labels),
             grpc: false,
             grpc_mtls: false,
         }

@@ -35,7 +35,7 @@ use self_discovery::ReplicaGroup;
 pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     if client.proxy.proxy_type == ProxyType::Waypoint {
         let view = Router::of(client.proxy, client.workload).view();
-        let of_tier = |tier: &Tier| profile_text(&EndpointClient::of(client.proxy, *tier).as_waypoint());
+        let of_tier = |tier: &Tier| profile_text(&EndpointClient::of_waypoint(client.proxy, *tier));
         let own = client.tiers.iter().map(|tier| Layer { view: view.clone(), profile: of_tier(tier) });
         return own.chain(outbound_layers(client)).collect();
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use sluice_engine::{Engine, EngineOptions, Key, Origin, Published, Snapshot, Value};
-use sluice_model::{Identity, Kind, ParsedObject, ProxyKey};
+use sluice_model::{Identity, Kind, ParsedObject, ProxyKey, TunnelSwitches};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -88,7 +88,10 @@ fn items(case: &Path) -> Vec<CaseItem> {
 }
 
 fn options() -> GraphOptions {
-    let ambient = AmbientOptions { multi_network: true, ..AmbientOptions::default() };
+    let ambient = AmbientOptions {
+        tunnels: TunnelSwitches { multi_network: true, baggage: true, ..TunnelSwitches::default() },
+        ..AmbientOptions::default()
+    };
     GraphOptions {
         address_pools: Some(AddressPools::default()),
         sends_hbone: true,

@@ -1,12 +1,22 @@
 //! Ambient mode in several networks: what clients of one network know of another.
 
+use std::collections::BTreeMap;
+
 use prost::Message as _;
-use sluice_model::{Kind, Layer, ObjectKey, Resource, ResourceKey, ResourceType};
+use sluice_model::label::{GATEWAY_MANAGED, GATEWAY_NAME, MANAGED_BY_EAST_WEST_CONTROLLER};
+use sluice_model::{
+    Kind as ObjectKind, Layer, ObjectKey, Proxy, ProxyType, Resource, ResourceKey, ResourceType, TunnelSwitches,
+};
+use sluice_proto::envoy::config::cluster::v3::Cluster;
+use sluice_proto::envoy::config::core::v3::address::Address as Kind;
+use sluice_proto::envoy::config::core::v3::envoy_internal_address::AddressNameSpecifier;
+use sluice_proto::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use sluice_proto::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use sluice_proto::istio::workload::address::Type;
 use sluice_proto::istio::workload::gateway_address::Destination;
 use sluice_proto::istio::workload::{Address, Service, Workload};
 
-use super::TestGraph;
+use super::{TestGraph, sidecar};
 use crate::{AmbientOptions, GraphOptions};
 
 const NEAR: &str = "
@@ -80,11 +90,62 @@ status: {{phase: Running, podIP: {ip}, conditions: [{{type: Ready, status: 'True
     )
 }
 
+/// A waypoint of `coral`.
+const WAYPOINT: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: wp, namespace: reef}
+spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+status: {addresses: [{type: Hostname, value: wp.reef.svc.cluster.local}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: wp, namespace: reef, labels: {gateway.istio.io/managed: istio.io-mesh-controller}}
+spec:
+  clusterIP: 10.0.0.9
+  selector: {gateway.networking.k8s.io/gateway-name: wp}
+  ports: [{name: mesh, port: 15008}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: coral, namespace: reef, labels: {scope: all, istio.io/use-waypoint: wp}}
+spec: {clusterIP: 10.0.0.1, selector: {app: coral}, ports: [{name: http, port: 80, targetPort: 8080}]}
+";
+
+/// The Service of the east-west gateway of `c2`, and the endpoints of `coral` there.
+const FAR_ENDPOINTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: east-west, namespace: istio-system, labels: {topology.istio.io/network: far}}
+spec: {type: LoadBalancer, externalIPs: [203.0.113.1], ports: [{name: mesh, port: 15008}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: coral-x, namespace: reef, labels: {kubernetes.io/service-name: coral}}
+addressType: IPv4
+ports: [{name: http, port: 9090}]
+endpoints: [{addresses: [10.9.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: coral-8, namespace: reef}}]
+";
+
+/// The endpoint of `coral` in the cluster `Kubernetes`.
+const NEAR_ENDPOINTS: &str = "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: coral-y, namespace: reef, labels: {kubernetes.io/service-name: coral}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
+";
+
 const FAR_CORAL: &str = "far/SplitHorizonWorkload/istio-system/east-west/203.0.113.1/reef/coral.reef.svc.cluster.local";
 
 /// The cluster `Kubernetes` in the network `near`, and `c2` in the network `far`.
 fn two_networks() -> TestGraph {
-    let ambient = AmbientOptions { multi_network: true, ..AmbientOptions::default() };
+    networks_with(TunnelSwitches { multi_network: true, ..TunnelSwitches::default() })
+}
+
+fn networks_with(tunnels: TunnelSwitches) -> TestGraph {
+    let ambient = AmbientOptions { tunnels, ..AmbientOptions::default() };
     let mut mesh = TestGraph::with(GraphOptions { ambient: Some(ambient), ..GraphOptions::default() }, "");
     mesh.apply(NEAR);
     mesh.write_in("c2", &format!("{FAR}---{}", far_pod("coral-8", "10.9.0.1")), false);
@@ -167,8 +228,8 @@ fn a_change_in_another_network_touches_what_stands_for_it() {
         let key = ObjectKey::new("c2", namespace, name);
         mesh.engine.transaction(|tx| mesh.handles.inputs.delete(tx, kind, key, sluice_engine::Origin::default()));
     };
-    delete(Kind::Pod, "reef", "coral-9");
-    delete(Kind::Pod, "reef", "coral-8");
+    delete(ObjectKind::Pod, "reef", "coral-9");
+    delete(ObjectKind::Pod, "reef", "coral-8");
     let service = "~addresses/services base reef/coral.reef.svc.cluster.local".to_owned();
     assert_eq!(addresses(&mut mesh), [format!("-addresses/split-horizon base {FAR_CORAL}"), service.clone()]);
     mesh.write_in("c2", &far_pod("coral-9", "10.9.0.2"), false);
@@ -176,6 +237,187 @@ fn a_change_in_another_network_touches_what_stands_for_it() {
     // A Service that is no longer global is local to its cluster.
     mesh.write_in("c2", "{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.8.0.1, selector: {app: coral}, ports: [{port: 80}]}}", false);
     assert_eq!(addresses(&mut mesh), [format!("-addresses/split-horizon base {FAR_CORAL}"), service]);
+}
+
+fn waypoint(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Proxy {
+    let proxy = sidecar(namespace, name, "10.1.0.9", labels);
+    Proxy { proxy_type: ProxyType::Waypoint, network: "near".into(), ..proxy }
+}
+
+impl TestGraph {
+    /// The resource with a name, in any layer.
+    fn found<M: prost::Message + Default>(&self, resource_type: ResourceType, name: &str) -> Option<M> {
+        let now = self.engine.snapshot();
+        let mut all = self.handles.resources.iter().flat_map(|of| now.iter(of));
+        let (_, found) = all.find(|(key, _)| key.resource_type == resource_type && *key.name == *name)?;
+        match found {
+            Resource::Encoded(bytes) => Some(M::decode(bytes.clone()).expect("a message")),
+            found => panic!("{name} has slots: {found:?}"),
+        }
+    }
+}
+
+/// The internal listener, the id, and the destination in the two tunnels of each endpoint.
+fn endpoints(mesh: &TestGraph, cluster: &str) -> Vec<(String, String, String)> {
+    let assignment: ClusterLoadAssignment = mesh.found(ResourceType::Endpoint, cluster).expect(cluster);
+    let all = assignment.endpoints.iter().flat_map(|place| &place.lb_endpoints);
+    let shown = all.map(|endpoint| {
+        let Some(HostIdentifier::Endpoint(host)) = &endpoint.host_identifier else { panic!("no endpoint") };
+        let address = host.address.as_ref().and_then(|address| address.address.as_ref());
+        let Some(Kind::EnvoyInternalAddress(address)) = address else {
+            return (String::new(), format!("{address:?}"), String::new());
+        };
+        let Some(AddressNameSpecifier::ServerListenerName(listener)) = &address.address_name_specifier else {
+            panic!("no listener")
+        };
+        let metadata = format!("{:?}", endpoint.metadata);
+        let target = metadata.split("hbone_target_address").nth(1).and_then(|rest| rest.split('"').nth(2));
+        (listener.clone(), address.endpoint_id.clone(), target.unwrap_or_default().to_owned())
+    });
+    shown.collect()
+}
+
+const CORAL_HTTP: &str = "inbound-vip|80|http|coral.reef.svc.cluster.local";
+const CORAL_TCP: &str = "inbound-vip|80|tcp|coral.reef.svc.cluster.local";
+
+#[test]
+fn a_waypoint_reaches_another_network_by_two_tunnels() {
+    let through = |local_waypoints| {
+        let mesh = networks_with(TunnelSwitches { multi_network: true, local_waypoints, ..TunnelSwitches::default() });
+        mesh.apply(WAYPOINT);
+        mesh.write_in("c2", FAR_ENDPOINTS, false);
+        mesh.connect(waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]));
+        let has_tunnel = mesh.found::<Cluster>(ResourceType::Cluster, "inner_connect_originate").is_some();
+        (endpoints(&mesh, CORAL_HTTP), has_tunnel)
+    };
+    let target = "coral.reef.svc.cluster.local:80".to_owned();
+    let tunnel = ("inner_connect_originate".to_owned(), "203.0.113.1:15008".to_owned(), target);
+    assert_eq!(through(false), (vec![tunnel], true));
+    assert_eq!(through(true), (Vec::new(), false));
+}
+
+#[test]
+fn a_waypoint_sends_to_its_own_cluster_only_unless_the_service_is_global() {
+    let mesh = two_networks();
+    mesh.apply(&WAYPOINT.replace("scope: all, ", ""));
+    mesh.apply(NEAR_ENDPOINTS);
+    mesh.write_in("c2", FAR_ENDPOINTS, false);
+    mesh.connect(waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]));
+    let local = endpoints(&mesh, CORAL_HTTP);
+    assert!(local.len() == 1 && local[0].1.contains("10.1.0.1"), "{local:?}");
+    mesh.apply(WAYPOINT);
+    assert_eq!(endpoints(&mesh, CORAL_HTTP).len(), 2);
+}
+
+#[test]
+fn an_east_west_gateway_forwards_to_global_services_and_their_waypoints() {
+    let mesh = two_networks();
+    mesh.apply(WAYPOINT);
+    mesh.apply(NEAR_ENDPOINTS);
+    mesh.write_in("c2", FAR_ENDPOINTS, false);
+    mesh.connect(waypoint("istio-system", "east-west-1", &[(GATEWAY_MANAGED, MANAGED_BY_EAST_WEST_CONTROLLER)]));
+    // Neither the Service `crab` nor an endpoint of another network.
+    for name in ["forward_inner_connect", "encap", "main_internal", "BlackHoleCluster", CORAL_TCP] {
+        assert!(mesh.found::<Cluster>(ResourceType::Cluster, name).is_some(), "{name}");
+    }
+    let crab = "inbound-vip|81|tcp|crab.reef.svc.cluster.local";
+    for name in [CORAL_HTTP, crab, "connect_originate", "inner_connect_originate"] {
+        assert!(mesh.found::<Cluster>(ResourceType::Cluster, name).is_none(), "{name}");
+    }
+    assert_eq!(endpoints(&mesh, CORAL_TCP).len(), 1);
+    assert!(mesh.template("forward_inner_connect").contains("forward_inner_connect"));
+    assert!(mesh.template("connect_terminate").contains("%REQ(x-istio-source)%"));
+    let main = mesh.template("main_internal");
+    let waypoint = "inbound-vip|15008|tcp|wp.reef.svc.cluster.local";
+    for part in
+        [CORAL_TCP, waypoint, "coral.reef.svc.cluster.local:80", "io.istio.source", "io.istio.connect_authority"]
+    {
+        assert!(main.contains(part), "{part}");
+    }
+    for part in ["direct-tcp", CORAL_HTTP, "crab"] {
+        assert!(!main.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn resources_of_waypoints_and_east_west_gateways_are_those_of_a_new_start() {
+    let tunnels = TunnelSwitches { multi_network: true, baggage: true, ..TunnelSwitches::default() };
+    let gateway = || waypoint("istio-system", "east-west-1", &[(GATEWAY_MANAGED, MANAGED_BY_EAST_WEST_CONTROLLER)]);
+    let replica = || waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]);
+    let all = |mesh: &TestGraph| -> BTreeMap<String, String> {
+        let now = mesh.engine.snapshot();
+        let all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
+        all.map(|(key, resource)| (format!("{key:?}"), format!("{resource:?}"))).collect()
+    };
+    let changed = networks_with(tunnels);
+    changed.connect(gateway());
+    changed.connect(replica());
+    changed.apply(NEAR_ENDPOINTS);
+    changed.apply(&WAYPOINT.replace("scope: all, ", ""));
+    changed.write_in("c2", FAR_ENDPOINTS, false);
+    let local = all(&changed);
+    changed.apply(WAYPOINT);
+    changed.delete(ObjectKind::Service, "reef", "wp");
+    changed.apply(WAYPOINT);
+    let fresh = networks_with(tunnels);
+    fresh.write_in("c2", FAR_ENDPOINTS, false);
+    fresh.apply(WAYPOINT);
+    fresh.apply(NEAR_ENDPOINTS);
+    fresh.connect(replica());
+    fresh.connect(gateway());
+    let global = all(&changed);
+    assert_ne!(global, local);
+    assert_eq!(global, all(&fresh));
+    changed.apply(&WAYPOINT.replace("scope: all, ", ""));
+    assert_eq!(all(&changed), local);
+}
+
+#[test]
+fn a_sidecar_sends_and_reads_baggage() {
+    let baggage = |baggage| {
+        let ambient = AmbientOptions {
+            tunnels: TunnelSwitches { baggage, ..TunnelSwitches::default() },
+            ..AmbientOptions::default()
+        };
+        let options = GraphOptions { ambient: Some(ambient), sends_hbone: true, ..GraphOptions::default() };
+        let mesh = TestGraph::with(options, NEAR);
+        mesh.connect(sidecar("reef", "client", "10.1.0.8", &[]));
+        let cluster: Cluster =
+            mesh.found(ResourceType::Cluster, "outbound|80||coral.reef.svc.cluster.local").expect("a cluster");
+        let reads = cluster.filters.iter().any(|filter| filter.name == "upstream_hbone_peer_metadata");
+        let passed = String::from_utf8_lossy(&cluster.encode_to_vec()).contains("istio.peer_metadata");
+        let sends = mesh.template("connect_originate").contains("%FILTER_STATE(io.istio.baggage:PLAIN)%");
+        [reads, passed, sends]
+    };
+    assert_eq!(baggage(true), [true; 3]);
+    assert_eq!(baggage(false), [false; 3]);
+}
+
+#[test]
+fn a_waypoint_sends_and_reads_baggage() {
+    let baggage = |baggage| {
+        let mesh = networks_with(TunnelSwitches { baggage, ..TunnelSwitches::default() });
+        mesh.apply(WAYPOINT);
+        mesh.connect(waypoint("reef", "wp-1", &[(GATEWAY_NAME, "wp")]));
+        let cluster: Cluster = mesh.found(ResourceType::Cluster, CORAL_HTTP).expect("a cluster");
+        let reads = cluster.filters.iter().any(|filter| filter.name == "upstream_hbone_peer_metadata");
+        let sends = |listener| mesh.template(listener).contains("%FILTER_STATE(io.istio.baggage:PLAIN)%");
+        [reads, sends("connect_originate"), sends("inner_connect_originate"), sends("outer_connect_originate")]
+    };
+    assert_eq!(baggage(true), [true, true, true, false]);
+    assert_eq!(baggage(false), [false; 4]);
+}
+
+impl TestGraph {
+    /// The text of a listener, without what it is made of.
+    fn template(&self, name: &str) -> String {
+        let now = self.engine.snapshot();
+        let mut all = self.handles.resources.iter().flat_map(|of| now.iter(of));
+        let found = all.find(|(key, _)| key.resource_type == ResourceType::Listener && *key.name == *name);
+        let (_, found) = found.expect(name);
+        let bytes = found.bytes(&sluice_model::SlotValues::default()).expect("a listener");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 #[test]

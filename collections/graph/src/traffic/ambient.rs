@@ -200,7 +200,7 @@ fn derive_settings<'s>(
     let cluster = options.cluster.clone();
     inputs.mesh.join("ambient_settings", inputs.networks, move |(), mesh, networks| {
         let mut by_cluster = networks.by_system_namespace().clone();
-        by_cluster.retain(|of, _| switches.multi_network || *of == cluster);
+        by_cluster.retain(|of, _| switches.tunnels.multi_network || *of == cluster);
         Some(AmbientSettings {
             trust_domain: mesh.trust_domain.clone(),
             root_namespace: mesh.root_namespace.clone(),
@@ -238,7 +238,7 @@ impl<'s> WorkloadContext<'s> {
             policies: PolicyReads::on(deps, &self.policies),
             waypoints: WaypointReads::on(deps, &self.waypoints),
             gateways: GatewayReads::on(deps, &self.gateways),
-            multi_network: self.switches.multi_network,
+            multi_network: self.switches.tunnels.multi_network,
         }
     }
 }

@@ -128,7 +128,8 @@ fn derive_proxies<'s>(inputs: &WaypointProxyInputs<'_, 's>) -> Collection<'s, Pr
 /// What each distinct waypoint serves.
 /// Key: `Router`. From: `waypoints/replicas`, `workloads`, `services` (addresses of the waypoint's own),
 /// `ambient_services`, `ambient_workloads`.
-/// Changes when: a service or workload begins or stops to use the waypoint, or such a workload gets another address.
+/// Changes when: a service or workload begins or stops to use the waypoint, or such a workload gets another address. That of an
+/// east-west gateway: a service becomes global or no longer is, or gets another waypoint.
 /// Size: distinct connected waypoints. Rejects: none.
 fn derive_scopes<'s>(
     inputs: &WaypointProxyInputs<'_, 's>,
@@ -149,13 +150,46 @@ fn derive_scopes<'s>(
             workloads.index(&format!("waypoints/workloads-by-waypoint/{name}"), |_, workload| workload.waypoint.clone())
         })
         .collect();
+    let global: Index<'s, (), ServiceKey, ServiceOrder> = inputs
+        .ambient
+        .services
+        .index("waypoints/global-services", |_, service| service.global.then(|| ((), ServiceOrder::of(service))));
+    // A waypoint of a global service is reached from other networks like the service.
+    let hops = inputs.ambient.services.index("waypoints/global-waypoints", |_, service| {
+        let waypoints: BTreeSet<&ServiceKey> = match service.global {
+            true => service.waypoints.destinations().filter_map(HboneDestination::service).collect(),
+            false => BTreeSet::new(),
+        };
+        waypoints.into_iter().map(|waypoint| (((), waypoint.clone()), ())).collect::<Vec<_>>()
+    });
+    let hops: Index<'s, (), ServiceKey, ()> = hops
+        .distinct("waypoints/global-waypoint")
+        .flat_map("waypoints/global-waypoint-keys", |(_, waypoint): &((), ServiceKey), ()| [(waypoint.clone(), ())])
+        .index("waypoints/global-waypoint-list", |_, ()| [((), ())]);
     let distinct = proxies.index("waypoints/by-content", |_, waypoint| [(waypoint.clone(), ())]);
     distinct.distinct("waypoints/distinct").derive("waypoint_scopes", |deps| {
         let (own, all) = (deps.on(inputs.workloads), deps.on(inputs.services));
         let (network, services) = (deps.on(&inputs.ambient.network), deps.by(&services));
         let workloads: Vec<_> = workloads.iter().map(|workloads| deps.by(workloads)).collect();
+        let (global, hops, declared) = (deps.by(&global), deps.by(&hops), deps.on(&inputs.ambient.services));
         move |cx, waypoint: &Router, ()| {
             let workload = cx.get(&own, &waypoint.workload)?;
+            if waypoint.is_east_west() {
+                let mut found: Vec<_> =
+                    cx.by(&global, &()).into_iter().map(|(key, order)| ((*order).clone(), key)).collect();
+                let hops = cx
+                    .by(&hops, &())
+                    .into_iter()
+                    .filter_map(|(key, _)| Some((ServiceOrder::of(&*cx.get(&declared, &key)?), key)));
+                found.extend(hops);
+                found.sort();
+                found.dedup();
+                return Some(WaypointScope {
+                    namespace: workload.namespace.clone(),
+                    services: found.into_iter().map(|(_, service)| service).collect(),
+                    ..WaypointScope::default()
+                });
+            }
             let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
             let mut destinations: BTreeSet<HboneDestination> = BTreeSet::new();
             for target in &workload.targets {

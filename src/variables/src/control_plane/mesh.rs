@@ -381,7 +381,24 @@ pub(super) const AMBIENT: &[Variable] = &[
         "true",
         "In ambient mode, gateways send through the waypoints of services with the label istio.io/ingress-use-waypoint",
     ),
-    followed("AMBIENT_ENABLE_MULTI_NETWORK", Bool, "false", "Serve gateways between networks of ambient meshes"),
+    followed(
+        "AMBIENT_ENABLE_MULTI_NETWORK",
+        Bool,
+        "false",
+        "In ambient mode, read workloads and global Services of remote clusters, and configure gateways between networks",
+    ),
+    followed(
+        "AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT",
+        Bool,
+        "true",
+        "Waypoints send to other networks, with AMBIENT_ENABLE_MULTI_NETWORK=true",
+    ),
+    followed(
+        "AMBIENT_ENABLE_BAGGAGE",
+        Bool,
+        "false",
+        "In ambient mode, proxies send their metadata to peers as baggage of tunnels, and read that of peers",
+    ),
 ];
 
 /// Policies.

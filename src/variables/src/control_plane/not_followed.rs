@@ -106,18 +106,11 @@ pub(super) const PROXIES: &[Variable] = &[
 
 /// Switches of features that do not exist here.
 pub(super) const FEATURES: &[Variable] = &[
-    default_only("AMBIENT_ENABLE_BAGGAGE", Bool, "false", "peer metadata is not sent as baggage"),
     default_only(
         "AMBIENT_ENABLE_MULTI_NETWORK_INGRESS",
         Bool,
         "false",
-        "gateways keep ambient traffic in their network",
-    ),
-    default_only(
-        "AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT",
-        Bool,
-        "false",
-        "waypoints always have the listeners of tunnels to other networks, and send to no other network",
+        "gateways send to no other network of an ambient mesh by HBONE",
     ),
     default_only(
         "ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES",

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::cluster::{
-    ClusterProfile, HboneSettings, WaypointInputs, build_sds_external, build_waypoint,
-    build_waypoint_connect_originate, build_waypoint_fixed, uses_dns,
+    ClusterProfile, HboneSettings, WaypointInputs, build_east_west, build_east_west_fixed, build_sds_external,
+    build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, Text};
@@ -28,7 +28,7 @@ struct WaypointProfile {
 
 impl WaypointProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
-        let client = tier.map(|tier| EndpointClient::of(proxy, tier).as_waypoint());
+        let client = tier.map(|tier| EndpointClient::of_waypoint(proxy, tier));
         Self {
             cluster: ClusterProfile {
                 dns_proxy: None,
@@ -78,8 +78,14 @@ pub(super) fn derive_waypoints<'s>(
                 return Vec::new();
             };
             let Some(namespace) = cx.get(&namespaces, waypoint) else { return Vec::new() };
-            let mut clusters = build_waypoint_fixed(&settings, profile, &hbone);
-            clusters.push(build_waypoint_connect_originate(&settings, &hbone, &namespace));
+            let east_west = settings.switches.tunnels.multi_network && profile.east_west;
+            let mut clusters = match east_west {
+                true => build_east_west_fixed(&settings, profile, &hbone),
+                false => build_waypoint_fixed(&settings, profile, &hbone),
+            };
+            if !east_west {
+                clusters.push(build_waypoint_connect_originate(&settings, &hbone, &namespace));
+            }
             if profile.credential_socket {
                 clusters.push(build_sds_external(&settings));
             }
@@ -130,14 +136,18 @@ pub(super) fn derive_waypoints<'s>(
                             };
                             Some(build_assignment(&inputs, ""))
                         };
-                        let clusters = build_waypoint(&WaypointInputs {
+                        let inputs = WaypointInputs {
                             settings: &settings,
                             profile: &profile,
                             service,
                             port,
                             rule: found.rule.as_ref(),
                             dns_load: &load,
-                        });
+                        };
+                        let clusters = match profile.east_west {
+                            true => build_east_west(&inputs).into_iter().collect(),
+                            false => build_waypoint(&inputs),
+                        };
                         rows.extend(clusters.iter().map(|cluster| row(&layer, cluster)));
                     }
                 }

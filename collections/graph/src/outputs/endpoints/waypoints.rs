@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps, Index};
-use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, uses_eds, vip_cluster_names};
+use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, east_west_cluster_name, uses_eds, vip_cluster_names};
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::wire;
 use sluice_model::{
-    DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Service,
-    ServiceKey, Text, View,
+    AmbientService, DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey,
+    ResourceType, Service, ServiceKey, Text, View,
 };
 
 use super::EndpointLookupInputs;
@@ -32,7 +32,7 @@ pub(crate) fn derive_clients<'s>(
         let proxies = deps.on(proxies);
         move |cx, key, waypoint: &Router| {
             let proxy = cx.get(&proxies, key)?;
-            let clients = Tier::ALL.map(|tier| EndpointClient::of(&proxy, tier).as_waypoint());
+            let clients = Tier::ALL.map(|tier| EndpointClient::of_waypoint(&proxy, tier));
             Some((waypoint.clone(), clients.to_vec()))
         }
     });
@@ -89,6 +89,8 @@ pub(in crate::outputs) struct ServedServices {
     services: Dep<ServiceKey, Service>,
     namespaces: Dep<Router, Text>,
     destinations: Destinations,
+    /// With several networks, where the scope of services is read: endpoints elsewhere are those of global ones only.
+    scopes: Option<Dep<ServiceKey, AmbientService>>,
 }
 
 /// A service, and the rule that its waypoint follows.
@@ -115,7 +117,8 @@ impl ServedService {
 
 impl ServedServices {
     pub(in crate::outputs) fn on<'s>(deps: &mut Deps<'s>, inputs: &WaypointOutputInputs<'_, 's>) -> Self {
-        Self::of(deps, inputs.waypoints, &inputs.destinations)
+        let scopes = inputs.switches.tunnels.multi_network.then(|| deps.on(&inputs.waypoints.services));
+        Self { scopes, ..Self::of(deps, inputs.waypoints, &inputs.destinations) }
     }
 
     pub(in crate::outputs) fn of<'s>(
@@ -127,18 +130,24 @@ impl ServedServices {
             services: deps.on(destinations.services),
             namespaces: deps.on(&waypoints.namespaces),
             destinations: Destinations::on(deps, destinations),
+            scopes: None,
         }
     }
 
     /// The service; `None` if it is not read, or if it is a host in the mesh that is resolved per request.
     pub(in crate::outputs) fn get(&self, cx: &Context, (waypoint, service): &ServedKey) -> Option<ServedService> {
         let namespace = cx.get(&self.namespaces, waypoint)?;
-        let service = cx.get(&self.services, service)?;
+        let scope = self.scopes.as_ref().and_then(|scopes| cx.get(scopes, service));
+        let mut service = cx.get(&self.services, service)?;
+        if scope.is_some_and(|scope| !scope.global) && !service.cluster_local {
+            service = Arc::new(Service { cluster_local: true, ..(*service).clone() });
+        }
         if service.is_dynamic_dns() && !service.mesh_external {
             return None;
         }
         let view = sees_as(waypoint, &namespace);
-        let rule = self.destinations.rule(cx, &service, &view);
+        // An east-west gateway follows no DestinationRule.
+        let rule = if waypoint.is_east_west() { None } else { self.destinations.rule(cx, &service, &view) };
         Some(ServedService { service, rule, namespace: (*namespace).clone(), view })
     }
 
@@ -150,8 +159,8 @@ impl ServedServices {
 
 /// Endpoint assignments of the services of waypoints.
 /// Key: layer and name. From: `waypoints/served`, `waypoints/namespaces`, `services`, `endpoints`, `endpoint_chunks`,
-/// `destination_rules`, `network_gateways`, `mesh_config`, `waypoints/clients`.
-/// Changes when: an endpoint of the service does, or the rule for it. Size: ports of services of connected waypoints ×
+/// `destination_rules`, `network_gateways`, `mesh_config`, `waypoints/clients`; with several networks, `ambient_services`.
+/// Changes when: an endpoint of the service does, the rule for it, or its scope. Size: ports of services of connected waypoints ×
 /// distinct clients of the service's tier. Rejects: none.
 pub(crate) fn derive_waypoint_assignments<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
@@ -176,7 +185,11 @@ pub(crate) fn derive_waypoint_assignments<'s>(
             for client in &distinct {
                 let layer = Layer { view: key.0.view(), profile: profile_text(client) };
                 for port in &service.ports {
-                    for (name, subset) in vip_cluster_names(service, port, found.rule.as_ref()) {
+                    let names: Vec<(String, &str)> = match key.0.is_east_west() {
+                        true => east_west_cluster_name(service, port).map(|name| (name, "")).into_iter().collect(),
+                        false => vip_cluster_names(service, port, found.rule.as_ref()).collect(),
+                    };
+                    for (name, subset) in names {
                         let policy = found.rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
                         if !uses_eds(service, ProxyType::Waypoint, policy.as_ref()) {
                             continue;

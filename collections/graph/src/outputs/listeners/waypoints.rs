@@ -10,15 +10,16 @@ use bytes::Bytes;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener::{
-    DestinationFacts, Destinations as TcpDestinations, DispatchInputs, WaypointChainInputs, WaypointPort,
-    build_connect_originate, build_connect_terminate, build_double_tunnel, build_main_internal, build_waypoint_chains,
+    DestinationFacts, Destinations as TcpDestinations, DispatchInputs, WaypointChainInputs, WaypointHop, WaypointPort,
+    build_connect_originate, build_connect_terminate, build_double_tunnel, build_east_west_chains,
+    build_forward_inner_connect, build_main_internal, build_waypoint_chains,
 };
 use sluice_envoy::listener_settings::{ListenerAttachments, ListenerSettings};
 use sluice_envoy::route::{DestinationService, RouteInputs, build_routes, vip_kinds};
 use sluice_envoy::{template, wire};
 use sluice_model::{
-    Destination, Host, MESH_GATEWAY, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey, SessionLabels,
-    Text, View, VirtualService,
+    AmbientService, Destination, Host, MESH_GATEWAY, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,
+    SessionLabels, Text, View, VirtualService,
 };
 use sluice_proto::envoy::config::listener::v3::Listener;
 use sluice_proto::envoy::config::route::v3::Route;
@@ -65,6 +66,8 @@ struct ServiceChains {
     chains: Resource,
     /// The matcher of the addresses.
     matcher: Resource,
+    /// The matches of the host names.
+    host_names: Resource,
     ports: Vec<(u16, WaypointPort)>,
 }
 
@@ -81,8 +84,14 @@ fn build_fixed(settings: &ListenerSettings) -> Vec<Listener> {
     if settings.profile.proxy_type != ProxyType::Waypoint {
         return Vec::new();
     }
+    let tunnels = settings.switches.tunnels;
+    if tunnels.multi_network && settings.profile.east_west {
+        return vec![build_connect_terminate(settings), build_forward_inner_connect(settings)];
+    }
     let mut built = vec![build_connect_terminate(settings), build_connect_originate(settings)];
-    built.extend(build_double_tunnel(settings));
+    if !tunnels.local_waypoints {
+        built.extend(build_double_tunnel(settings));
+    }
     built
 }
 
@@ -111,9 +120,11 @@ pub(super) fn derive_waypoints<'s>(
             let Some(policies) = cx.get(&policies, &side.router) else { return Vec::new() };
             let policies = builder.build(cx, &settings, &policies, true);
             let (mut matchers, mut ports, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+            let mut host_names = Vec::new();
             for service in &scope.services {
                 let Some(found) = cx.get(&chains, &(side.clone(), service.clone())) else { continue };
                 matchers.extend_from_slice(&encoded(&found.matcher));
+                host_names.extend_from_slice(&encoded(&found.host_names));
                 ports.extend_from_slice(&found.ports);
                 parts.push(encoded(&found.chains));
             }
@@ -121,6 +132,7 @@ pub(super) fn derive_waypoints<'s>(
                 settings: &settings,
                 policies: &policies,
                 matchers: &matchers,
+                host_names: &host_names,
                 ports: &ports,
                 workloads: &scope.workloads,
                 has_workloads: scope.has_workloads,
@@ -204,19 +216,27 @@ fn derive_chains<'s>(
                 let serves = |service: &ServiceKey| routes.serves(cx, waypoint, service);
                 let http_routes =
                     |port| routes.http(cx, &found, waypoint, (virtual_services.as_slice(), &settings), port);
-                let built = build_waypoint_chains(&WaypointChainInputs {
-                    settings: &settings,
-                    service: &found.service,
-                    policies: &filters,
-                    virtual_services: &virtual_services,
-                    destinations: &destinations,
-                    serves: &serves,
-                    http_routes: &http_routes,
-                });
+                let more_addresses = routes.more_addresses(cx, service_key, &settings);
+                let built = if settings.switches.tunnels.multi_network && settings.profile.east_west {
+                    let hop = routes.waypoint_hop(cx, service_key);
+                    build_east_west_chains(&settings, &found.service, &more_addresses, hop.as_ref())
+                } else {
+                    build_waypoint_chains(&WaypointChainInputs {
+                        settings: &settings,
+                        service: &found.service,
+                        policies: &filters,
+                        virtual_services: &virtual_services,
+                        destinations: &destinations,
+                        serves: &serves,
+                        more_addresses: &more_addresses,
+                        http_routes: &http_routes,
+                    })
+                };
                 let chains = Listener { filter_chains: built.chains, ..Listener::default() };
                 let value = ServiceChains {
                     chains: Resource::Encoded(wire::encode(&chains)),
                     matcher: Resource::Encoded(built.matcher.into()),
+                    host_names: Resource::Encoded(built.host_names.into()),
                     ports: built.ports,
                 };
                 rows.push(((side, service_key.clone()), value));
@@ -230,6 +250,7 @@ fn derive_chains<'s>(
 struct RouteLookup {
     served: ServedServices,
     served_keys: Dep<ServedKey, ()>,
+    declared: Dep<ServiceKey, AmbientService>,
     virtual_services: Dep<ObjectKey, VirtualService>,
     by_host: IndexDep<Host, ObjectKey, ()>,
     sessions: SessionLabels,
@@ -241,11 +262,33 @@ impl RouteLookup {
         Self {
             served: ServedServices::of(deps, inputs.waypoints, &inputs.destinations),
             served_keys: deps.on(&inputs.waypoints.served),
+            declared: deps.on(&inputs.waypoints.services),
             virtual_services: deps.on(inputs.virtual_services),
             by_host: deps.by(inputs.virtual_services_by_host),
             sessions: inputs.options.sessions.clone(),
             shadow_suffix: inputs.options.shadow_suffix,
         }
+    }
+
+    /// The addresses of a global service in the network of the proxy, or in all networks if the proxy states none.
+    fn more_addresses(&self, cx: &Context, service: &ServiceKey, settings: &ListenerSettings) -> Vec<Text> {
+        if !settings.switches.tunnels.multi_network {
+            return Vec::new();
+        }
+        let network = &settings.profile.network;
+        let Some(service) = cx.get(&self.declared, service).filter(|service| service.global) else { return Vec::new() };
+        let own = service.addresses.iter().map(|block| (&service.network, block));
+        let all = own.chain(service.other_addresses.iter().map(|(network, block)| (network, block)));
+        let near = all.filter(|(at, _)| network.is_empty() || *at == network);
+        near.map(|(_, block)| block.addr().to_string().into()).collect()
+    }
+
+    /// The waypoint of a service, if it is known by its host name.
+    fn waypoint_hop(&self, cx: &Context, service: &ServiceKey) -> Option<WaypointHop> {
+        let waypoints = &cx.get(&self.declared, service)?.waypoints;
+        let address = waypoints.address.as_ref()?;
+        let host = address.destination.service()?.host.clone();
+        Some(WaypointHop { host, port: address.port, for_ingress: waypoints.for_ingress })
     }
 
     /// VirtualServices with the host of the service, in the namespace of the waypoint or of the service.

@@ -76,7 +76,8 @@ pub(super) fn derive_gateways<'s>(
     let cluster = options.cluster.clone();
     let declared = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways/declared", move |key, gateway| {
         let is_local = key.cluster == cluster;
-        let found = if is_local || switches.multi_network { addresses(key, gateway, is_local) } else { Vec::new() };
+        let found =
+            if is_local || switches.tunnels.multi_network { addresses(key, gateway, is_local) } else { Vec::new() };
         found.into_iter().map(|gateway| ((key.clone(), gateway.address.clone()), gateway)).collect::<Vec<_>>()
     });
     let cluster = options.cluster.clone();

@@ -34,7 +34,7 @@ pub(super) fn derive_pods<'s>(
         pods.map(row).collect::<std::collections::BTreeMap<_, _>>()
     });
     let places = inputs.objects.nodes.map("ambient_pods/places", |_, node| node.locality.clone());
-    let multi_network = context.switches.multi_network;
+    let multi_network = context.switches.tunnels.multi_network;
     let GraphOptions { cluster, domain, entries_select_pods, .. } = options.clone();
     inputs.objects.pods.derive_many("found_workloads/pods", |deps| {
         let reads = context.read(deps);

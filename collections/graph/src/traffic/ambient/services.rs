@@ -61,7 +61,7 @@ pub(super) fn derive_services<'s>(
 ) -> ClusterServices<'s> {
     let visibilities = inputs.mesh.map("service_entry_visibility", |(), mesh| mesh.service_entry_visibility.clone());
     let global = inputs.mesh.map("global_services", move |(), mesh| {
-        if switches.multi_network { mesh.global_services.clone() } else { Vec::new() }
+        if switches.tunnels.multi_network { mesh.global_services.clone() } else { Vec::new() }
     });
     let cluster = options.cluster.clone();
     let candidates = inputs.declared.derive("ambient_services/declared", |deps| {
@@ -72,7 +72,7 @@ pub(super) fn derive_services<'s>(
         move |cx, key: &DeclaredKey, service: &Service| {
             let is_local = key.object.cluster == cluster;
             // Node proxies have no hosts of imports, as in the reference.
-            let is_read = is_local || (switches.multi_network && key.kind == Kind::Service);
+            let is_read = is_local || (switches.tunnels.multi_network && key.kind == Kind::Service);
             if !is_read || key.kind == Kind::ServiceImport {
                 return None;
             }
@@ -125,7 +125,7 @@ pub(super) fn derive_services<'s>(
         chosen.iter().map(service).collect::<Vec<_>>()
     });
     // With several networks, `ambient_services` also has those of other clusters.
-    let name = if switches.multi_network { "ambient_services/local" } else { "ambient_services" };
+    let name = if switches.tunnels.multi_network { "ambient_services/local" } else { "ambient_services" };
     let local = chosen.derive(name, |deps| {
         let candidates = deps.on(&candidates);
         move |cx, _, chosen: &ChosenObject| {
@@ -134,7 +134,7 @@ pub(super) fn derive_services<'s>(
         }
     });
     let cluster = options.cluster.clone();
-    let remote = switches.multi_network.then(|| {
+    let remote = switches.tunnels.multi_network.then(|| {
         candidates.flat_map("ambient_services/remote", move |key, service| {
             let at = || ClusterService { cluster: key.object.cluster.clone(), service: service.key() };
             (key.object.cluster != cluster).then(|| (at(), service.clone()))

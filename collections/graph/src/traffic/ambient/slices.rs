@@ -30,7 +30,7 @@ pub(super) fn derive_slices<'s>(
         counts.then_some(slice)
     });
     let (cluster, domain) = (options.cluster.clone(), options.domain.clone());
-    let multi_network = context.switches.multi_network;
+    let multi_network = context.switches.tunnels.multi_network;
     bare.derive_many("found_workloads/slices", |deps| {
         let reads = context.read(deps);
         let discovery = deps.on(inputs.discovery);

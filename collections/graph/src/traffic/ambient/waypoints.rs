@@ -20,7 +20,7 @@ const CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
 const CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weight";
 const FOR_INGRESS: &str = "istio.io/ingress-use-waypoint";
 /// Its value for gateways without a waypoint: waypoints themselves, and east-west gateways.
-const WITHOUT_WAYPOINT: [&str; 2] = [label::MANAGED_BY_MESH_CONTROLLER, "istio.io-eastwest-controller"];
+const WITHOUT_WAYPOINT: [&str; 2] = [label::MANAGED_BY_MESH_CONTROLLER, label::MANAGED_BY_EAST_WEST_CONTROLLER];
 /// Label of a Gateway or its class: the traffic that it processes.
 const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 const SERVICES: &str = "service";
@@ -95,7 +95,7 @@ fn derive_waypoints<'s>(
         let (classes, accounts) = (deps.on(&inputs.objects.gateway_classes), deps.by(&accounts));
         let networks = deps.on(networks);
         move |cx, key, gateway| {
-            let is_read = key.cluster == cluster || switches.multi_network;
+            let is_read = key.cluster == cluster || switches.tunnels.multi_network;
             if !is_read || gateway.assigned_addresses.is_empty() {
                 return None;
             }

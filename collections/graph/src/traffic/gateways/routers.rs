@@ -47,6 +47,12 @@ impl Router {
         Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
     }
 
+    /// Whether it is an east-west gateway, if it is a waypoint.
+    #[must_use]
+    pub(crate) fn is_east_west(&self) -> bool {
+        label::is_east_west(&self.labels)
+    }
+
     /// The view of the resources of this router.
     #[must_use]
     pub(crate) fn view(&self) -> View {
