@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GatewayApiOptions, GraphOptions, build};
-use sluice_model::gateway_api::{GROUP, INFERENCE_GROUP};
+use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP, INFERENCE_GROUP};
 use sluice_parse::KINDS;
 use sluice_sources::kube::PartWriter;
 use sluice_testkit::api_server::{ApiServer, ResourceKind};
@@ -17,7 +17,7 @@ use crate::kube_suite::source::{cluster, options, source, start_sink};
 
 /// Reads a cluster, and writes its GatewayClasses and statuses of the Gateway API until the guard is dropped.
 pub(crate) fn write_gateway_api(reader: kube::Client, writer: kube::Client) -> DropGuard {
-    let gateway_api = GatewayApiOptions { inference: true, ..GatewayApiOptions::default() };
+    let gateway_api = GatewayApiOptions { inference: true, experimental: true, ..GatewayApiOptions::default() };
     let graph = GraphOptions { cluster: "c".into(), gateway_api, ..GraphOptions::default() };
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
     let sink = start_sink(&engine, &handles, &cluster(), "istio-system");
@@ -66,6 +66,14 @@ pub(crate) async fn write_all_statuses(server: &ApiServer) {
         })
         .await;
     }
+    for (object, resource) in [(backend(), "xbackends"), (backend_policy(), "xbackendtrafficpolicies")] {
+        server.apply(object);
+        until(resource, || {
+            let object = server.get(EXPERIMENTAL_GROUP, resource, "edge", "backend")?;
+            object["status"]["ancestors"][0]["conditions"].is_array().then_some(())
+        })
+        .await;
+    }
     server.apply(pool());
     server.apply(pool_route());
     until("the status of the pool", || {
@@ -78,6 +86,23 @@ pub(crate) async fn write_all_statuses(server: &ApiServer) {
 
 /// Name of the Service of [`pool`].
 const POOL_SERVICE: &str = "llm-ip-487b9104";
+
+/// Has the status that its type is not supported.
+fn backend() -> Value {
+    json!({
+        "apiVersion": format!("{EXPERIMENTAL_GROUP}/v1alpha1"), "kind": "XBackend",
+        "metadata": {"namespace": "edge", "name": "backend"}, "spec": {"type": "Cloud", "port": {"port": 443}},
+    })
+}
+
+/// Has the status that its target does not exist.
+fn backend_policy() -> Value {
+    json!({
+        "apiVersion": format!("{EXPERIMENTAL_GROUP}/v1alpha1"), "kind": "XBackendTrafficPolicy",
+        "metadata": {"namespace": "edge", "name": "backend"},
+        "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": "none"}]},
+    })
+}
 
 fn pool() -> Value {
     json!({

@@ -307,6 +307,7 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
 fn granted() -> BTreeSet<Right> {
     let mut granted = api_server::granted_by_rules("", rules!("cluster"));
     granted.extend(api_server::granted_by_rules("", rules!("alpha-gateway-api")));
+    granted.extend(api_server::granted_by_rules("", rules!("multi-cluster")));
     let mut inference = api_server::granted_by_rules("", rules!("inference-extension"));
     // An object that is applied and does not exist is created by a request to patch it.
     inference.retain(|(_, _, resource, verb)| resource != "services" || verb != "create");
