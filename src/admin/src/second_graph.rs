@@ -2,6 +2,7 @@
 
 mod memory;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,11 @@ pub(crate) enum SecondGraphError {
 
 /// The second graph, if there is one now. Clones are handles to the same one.
 #[derive(Clone, Default)]
-pub struct PreviewGraph(Arc<Mutex<Kept>>);
+pub struct PreviewGraph {
+    kept: Arc<Mutex<Kept>>,
+    /// The graph is being prepared for a preview that is likely to follow.
+    is_preparing: Arc<AtomicBool>,
+}
 
 #[derive(Default)]
 struct Kept {
@@ -44,26 +49,38 @@ struct Kept {
 pub(crate) struct PreviewGuard<'a>(MutexGuard<'a, Kept>);
 
 impl PreviewGraph {
-    /// Fails while another preview uses the graph.
+    /// Fails while another preview uses the graph. Waits while it is prepared.
     pub(crate) fn lock(&self) -> Result<PreviewGuard<'_>, SecondGraphError> {
-        match self.0.try_lock() {
+        match self.kept.try_lock() {
             Ok(kept) => Ok(PreviewGuard(kept)),
-            Err(TryLockError::WouldBlock) => Err(SecondGraphError::Busy),
-            Err(TryLockError::Poisoned(poisoned)) => {
-                // A preview has panicked: its graph is not used again.
-                let mut kept = poisoned.into_inner();
-                kept.graph = None;
-                self.0.clear_poison();
-                Ok(PreviewGuard(kept))
+            Err(TryLockError::WouldBlock) if self.is_preparing.load(Ordering::Acquire) => {
+                Ok(self.kept.lock().map_or_else(|poisoned| self.without_graph(poisoned.into_inner()), PreviewGuard))
             }
+            Err(TryLockError::WouldBlock) => Err(SecondGraphError::Busy),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(self.without_graph(poisoned.into_inner())),
         }
+    }
+
+    /// A preview has panicked: its graph is not used again.
+    fn without_graph<'a>(&'a self, mut kept: MutexGuard<'a, Kept>) -> PreviewGuard<'a> {
+        kept.graph = None;
+        self.kept.clear_poison();
+        PreviewGuard(kept)
+    }
+
+    /// Copies the current inputs of the live graph, after a preview in progress.
+    pub(crate) fn prepare(&self, live: &Engine, options: &GraphOptions) -> Result<(), SecondGraphError> {
+        self.is_preparing.store(true, Ordering::Release);
+        let prepared = self.lock().and_then(|mut guard| guard.prepare(live, options).map(|_| ()));
+        self.is_preparing.store(false, Ordering::Release);
+        prepared
     }
 
     /// Drops the graph when no preview has used it for a while. To be called after each preview.
     pub(crate) async fn drop_unused(self) {
         tokio::time::sleep(KEEP_TIME).await;
         let release = move || {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.used.is_none_or(|used| used.elapsed() >= KEEP_TIME) {
                 kept.graph = None;
             }
@@ -86,7 +103,7 @@ impl PreviewGuard<'_> {
     }
 
     /// The same, without waiting until the graph has processed the inputs.
-    pub(crate) fn prepare(
+    fn prepare(
         &mut self,
         live: &Engine,
         options: &GraphOptions,

@@ -53,11 +53,8 @@ pub(crate) async fn answered(
 /// Begins to copy the inputs, for a preview that is likely to follow.
 pub(crate) async fn prepare(state: Arc<AdminState>) {
     let graph = state.preview_graph.clone();
-    // A preview in progress copies them itself. Without memory, the preview says so.
-    let _ = tokio::task::spawn_blocking(move || {
-        state.preview_graph.lock()?.prepare(&state.engine, &state.graph).map(|_| ())
-    })
-    .await;
+    // Without memory, the preview says so.
+    let _ = tokio::task::spawn_blocking(move || state.preview_graph.prepare(&state.engine, &state.graph)).await;
     tokio::spawn(graph.drop_unused());
 }
 
