@@ -2,8 +2,7 @@
 
 mod memory;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use sluice_engine::{Engine, InputsSnapshot, Origin, Snapshot};
@@ -33,10 +32,14 @@ pub(crate) enum SecondGraphError {
 
 /// The second graph, if there is one now. Clones are handles to the same one.
 #[derive(Clone, Default)]
-pub struct PreviewGraph {
-    kept: Arc<Mutex<Kept>>,
-    /// The graph is being prepared for a preview that is likely to follow.
-    is_preparing: Arc<AtomicBool>,
+pub struct PreviewGraph(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Held by the preview in progress.
+    turn: Mutex<()>,
+    /// Held while the graph is used, prepared or dropped.
+    kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
@@ -46,41 +49,43 @@ struct Kept {
 }
 
 /// The exclusive use of the second graph.
-pub(crate) struct PreviewGuard<'a>(MutexGuard<'a, Kept>);
+pub(crate) struct PreviewGuard<'a> {
+    kept: MutexGuard<'a, Kept>,
+    _turn: MutexGuard<'a, ()>,
+}
 
 impl PreviewGraph {
-    /// Fails while another preview uses the graph. Waits while it is prepared.
+    /// Fails during another preview. Waits while the graph is prepared or dropped.
     pub(crate) fn lock(&self) -> Result<PreviewGuard<'_>, SecondGraphError> {
-        match self.kept.try_lock() {
-            Ok(kept) => Ok(PreviewGuard(kept)),
-            Err(TryLockError::WouldBlock) if self.is_preparing.load(Ordering::Acquire) => {
-                Ok(self.kept.lock().map_or_else(|poisoned| self.without_graph(poisoned.into_inner()), PreviewGuard))
-            }
-            Err(TryLockError::WouldBlock) => Err(SecondGraphError::Busy),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(self.without_graph(poisoned.into_inner())),
-        }
+        let turn = match self.0.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::WouldBlock) => return Err(SecondGraphError::Busy),
+            // It protects nothing that a panic could have left behind.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        Ok(PreviewGuard { kept: self.kept(), _turn: turn })
     }
 
-    /// A preview has panicked: its graph is not used again.
-    fn without_graph<'a>(&'a self, mut kept: MutexGuard<'a, Kept>) -> PreviewGuard<'a> {
-        kept.graph = None;
-        self.kept.clear_poison();
-        PreviewGuard(kept)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.kept.lock().unwrap_or_else(|poisoned| {
+            // A preview has panicked: its graph is not used again.
+            let mut kept = poisoned.into_inner();
+            kept.graph = None;
+            self.0.kept.clear_poison();
+            kept
+        })
     }
 
     /// Copies the current inputs of the live graph, after a preview in progress.
     pub(crate) fn prepare(&self, live: &Engine, options: &GraphOptions) -> Result<(), SecondGraphError> {
-        self.is_preparing.store(true, Ordering::Release);
-        let prepared = self.lock().and_then(|mut guard| guard.prepare(live, options).map(|_| ()));
-        self.is_preparing.store(false, Ordering::Release);
-        prepared
+        self.kept().prepare(live, options).map(|_| ())
     }
 
     /// Drops the graph when no preview has used it for a while. To be called after each preview.
     pub(crate) async fn drop_unused(self) {
         tokio::time::sleep(KEEP_TIME).await;
         let release = move || {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept();
             if kept.used.is_none_or(|used| used.elapsed() >= KEEP_TIME) {
                 kept.graph = None;
             }
@@ -97,24 +102,26 @@ impl PreviewGuard<'_> {
         live: &Engine,
         options: &GraphOptions,
     ) -> Result<(&SecondGraph, InputsSnapshot, usize), SecondGraphError> {
-        let (graph, inputs, copied) = self.prepare(live, options)?;
+        let (graph, inputs, copied) = self.kept.prepare(live, options)?;
         graph.engine.flush();
         Ok((graph, inputs, copied))
     }
+}
 
-    /// The same, without waiting until the graph has processed the inputs.
+impl Kept {
+    /// As [`PreviewGuard::current`], without waiting until the graph has processed the inputs.
     fn prepare(
         &mut self,
         live: &Engine,
         options: &GraphOptions,
     ) -> Result<(&SecondGraph, InputsSnapshot, usize), SecondGraphError> {
-        self.0.used = Some(Instant::now());
+        self.used = Some(Instant::now());
         let inputs = live.inputs().ok_or(SecondGraphError::Stopped)?;
-        if self.0.graph.is_none() {
+        if self.graph.is_none() {
             memory::check()?;
-            self.0.graph = Some(SecondGraph::start(options));
+            self.graph = Some(SecondGraph::start(options));
         }
-        let Some(graph) = &self.0.graph else { return Err(SecondGraphError::Stopped) };
+        let Some(graph) = &self.graph else { return Err(SecondGraphError::Stopped) };
         let copied = graph.copy(&inputs)?;
         Ok((graph, inputs, copied))
     }
@@ -122,7 +129,7 @@ impl PreviewGuard<'_> {
 
 impl Drop for PreviewGuard<'_> {
     fn drop(&mut self) {
-        self.0.used = Some(Instant::now());
+        self.kept.used = Some(Instant::now());
     }
 }
 
