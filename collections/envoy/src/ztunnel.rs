@@ -10,7 +10,7 @@ mod workload;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use sluice_model::{HboneAddress, HboneDestination};
+use sluice_model::{DEFAULT_TRUST_DOMAIN, HboneAddress, HboneDestination};
 use sluice_proto::istio::workload::address::Type;
 use sluice_proto::istio::workload::{
     Address, GatewayAddress, NamespacedHostname, NetworkAddress, Workload, gateway_address::Destination,
@@ -53,6 +53,11 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// The network address of a host.
+/// The trust domain as workloads state it: the default is omitted.
+fn stated_trust_domain(trust_domain: &str) -> &str {
+    if trust_domain == DEFAULT_TRUST_DOMAIN { "" } else { trust_domain }
+}
+
 fn gateway(gateway: &HboneAddress) -> GatewayAddress {
     let destination = match &gateway.destination {
         HboneDestination::Service(key) => Destination::Hostname(NamespacedHostname {

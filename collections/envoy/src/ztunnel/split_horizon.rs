@@ -1,10 +1,10 @@
 //! Workloads that stand for all workloads of a service in another network (A09).
 
-use sluice_model::{AmbientService, DEFAULT_TRUST_DOMAIN, HboneAddress};
+use sluice_model::{AmbientService, HboneAddress};
 use sluice_proto::istio::workload::{PortList, TunnelProtocol, Workload, WorkloadType};
 
 use super::service::port;
-use super::{WorkloadAddress, gateway, workload_address};
+use super::{WorkloadAddress, gateway, stated_trust_domain, workload_address};
 use crate::wire::uint32;
 
 /// Inputs of such a workload.
@@ -29,8 +29,6 @@ pub struct SplitHorizonInputs<'a> {
 /// The `Address` of the workload: it has no address, and is reached through the gateway with HBONE inside of HBONE.
 #[must_use]
 pub fn build_split_horizon_workload(inputs: &SplitHorizonInputs<'_>) -> WorkloadAddress {
-    // The default is omitted.
-    let trust_domain = if inputs.trust_domain == DEFAULT_TRUST_DOMAIN { "" } else { inputs.trust_domain };
     let ports = PortList { ports: inputs.service.ports.iter().map(port).collect() };
     let workload = Workload {
         uid: inputs.uid.to_owned(),
@@ -39,7 +37,7 @@ pub fn build_split_horizon_workload(inputs: &SplitHorizonInputs<'_>) -> Workload
         cluster_id: inputs.cluster.to_owned(),
         network: inputs.network.to_owned(),
         network_gateway: Some(gateway(inputs.gateway)),
-        trust_domain: trust_domain.to_owned(),
+        trust_domain: stated_trust_domain(inputs.trust_domain).to_owned(),
         tunnel_protocol: TunnelProtocol::Hbone.into(),
         workload_type: WorkloadType::Pod.into(),
         services: [(inputs.service.resource_name().to_string(), ports)].into(),

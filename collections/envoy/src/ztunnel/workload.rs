@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use sluice_model::{DEFAULT_TRUST_DOMAIN, HboneAddress, InboundBinding, Labels, Locality, Text, label};
+use sluice_model::{HboneAddress, InboundBinding, Labels, Locality, Text, label};
 use sluice_proto::istio::workload::application_tunnel::Protocol;
 use sluice_proto::istio::workload::{
     ApplicationTunnel, Locality as WorkloadLocality, NetworkMode, Port, PortList, TunnelProtocol, Workload,
     WorkloadStatus, WorkloadType,
 };
 
-use super::{PortPair, WorkloadAddress, gateway, octets, workload_address};
+use super::{PortPair, WorkloadAddress, gateway, octets, stated_trust_domain, workload_address};
 use crate::endpoint::canonical_service;
 use crate::wire::uint32;
 
@@ -73,8 +73,6 @@ pub struct WorkloadDetails<'a> {
 /// The `Address` of a workload.
 #[must_use]
 pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
-    // The default is omitted.
-    let trust_domain = if inputs.trust_domain == DEFAULT_TRUST_DOMAIN { "" } else { inputs.trust_domain };
     let ports = |pairs: Vec<PortPair>| {
         let port = |(service_port, target_port)| Port { service_port, target_port, app_protocol: 0 };
         PortList { ports: pairs.into_iter().map(port).collect() }
@@ -89,7 +87,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         network_gateway: inputs.network_gateway.map(gateway),
         addresses: inputs.addresses.into_iter().map(octets).collect(),
         hostname: inputs.hostname.to_owned(),
-        trust_domain: trust_domain.to_owned(),
+        trust_domain: stated_trust_domain(inputs.trust_domain).to_owned(),
         service_account: inputs.service_account.to_owned(),
         node: inputs.node.to_owned(),
         services: inputs.services.into_iter().map(|(name, pairs)| (name.to_string(), ports(pairs))).collect(),

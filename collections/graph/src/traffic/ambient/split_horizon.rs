@@ -1,6 +1,6 @@
 //! Split horizon (A09): clients of one network know the workloads of another as its gateway, once for each service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use serde::Serialize;
@@ -171,11 +171,9 @@ fn merge(cluster: &Text, services: &[(&ClusterService, &AmbientService)]) -> Opt
     let own: BTreeSet<IpNet> = base.addresses.iter().copied().collect();
     let addresses =
         others().flat_map(|service| service.addresses.iter().map(|block| (service.network.clone(), *block)));
-    let addresses: BTreeMap<(Text, IpNet), ()> = addresses
-        .filter(|(network, block)| *network != base.network || !own.contains(block))
-        .map(|address| (address, ()))
-        .collect();
-    merged.other_addresses = addresses.into_keys().collect();
+    let addresses: BTreeSet<(Text, IpNet)> =
+        addresses.filter(|(network, block)| *network != base.network || !own.contains(block)).collect();
+    merged.other_addresses = addresses.into_iter().collect();
     let names = services.iter().flat_map(|(_, service)| service.subject_alt_names.iter().cloned());
     merged.subject_alt_names = names.collect::<BTreeSet<Text>>().into_iter().collect();
     Some(merged)
