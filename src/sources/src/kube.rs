@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use kube::Client;
-use sluice_kube::{Api, KubeOptions, ListWatch, Receiver, Resource};
+use sluice_kube::{Api, ByKey, KubeOptions, ListWatch, Receiver, Resource};
 pub use sluice_kube::{WatchStates, WatchSummary};
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, KindInfo};
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{Cluster, Sink};
-use definitions::DefinitionsReceiver;
+use definitions::Definitions;
 pub use exports::ExportWriter;
 use objects::ObjectsReceiver;
 pub use patches::{PartUpdate, PartWrite, PartWriter};
@@ -64,7 +64,7 @@ impl KubeSource {
         let api = Api::new(self.client.clone(), self.cluster.id.clone(), self.options, self.states.clone());
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
-        let crds = DefinitionsReceiver::new(defined);
+        let crds = ByKey::new(Definitions::new(defined));
         let definitions_watch =
             ListWatch::new(api.clone(), Resource::custom_resource_definitions(), self.options.backoff(), crds);
         tasks.spawn(keep_watching("watch of CustomResourceDefinition".to_owned(), definitions_watch));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use serde_json::Value;
-use sluice_kube::{Api, Backoff, Discovery, ListWatch, Receiver, Resource, WatchEvent};
+use sluice_kube::{Api, Backoff, Discovery, ListWatch, ObjectsByKey, Receiver as _, Resource};
 use sluice_model::Text;
 use sluice_parse::KindInfo;
 use sluice_tasks::restart_with;
@@ -24,56 +24,35 @@ const MAX_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) type Defined = Option<BTreeSet<Text>>;
 
 /// Publishes the names of the existing definitions.
-pub(super) struct DefinitionsReceiver {
+pub(super) struct Definitions {
     defined: watch::Sender<Defined>,
     names: BTreeSet<Text>,
 }
 
-impl DefinitionsReceiver {
+impl Definitions {
     pub(super) fn new(defined: watch::Sender<Defined>) -> Self {
         Self { defined, names: BTreeSet::new() }
     }
+}
 
-    fn publish(&self) {
+impl ObjectsByKey for Definitions {
+    type Key = Text;
+
+    fn key(&self, object: &Value) -> Option<Text> {
+        object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
+    }
+
+    fn set(&mut self, name: Text, _: &Value) {
+        self.names.insert(name);
+    }
+
+    fn remove(&mut self, name: &Text) {
+        self.names.remove(name);
+    }
+
+    fn changed(&mut self) {
         publish(&self.defined, &self.names);
     }
-}
-
-impl Receiver for DefinitionsReceiver {
-    fn begin_list(&mut self) {
-        self.names.clear();
-    }
-
-    fn listed(&mut self, objects: Vec<Value>) {
-        self.names.extend(objects.iter().filter_map(name));
-    }
-
-    fn end_list(&mut self) {
-        self.publish();
-    }
-
-    fn watched(&mut self, events: Vec<WatchEvent>) {
-        for event in events {
-            match event {
-                WatchEvent::Apply(object) => self.names.extend(name(&object)),
-                WatchEvent::Delete(object) => {
-                    if let Some(name) = name(&object) {
-                        self.names.remove(&name);
-                    }
-                }
-            }
-        }
-        self.publish();
-    }
-
-    fn absent(&mut self) {
-        self.names.clear();
-        self.publish();
-    }
-}
-
-fn name(object: &Value) -> Option<Text> {
-    object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
 /// Lists and watches a kind while it is defined. A kind that is not defined has no objects. The objects of a kind whose
