@@ -9,7 +9,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube::Client;
 use sluice_engine::{Engine, Published};
-use sluice_kube::{Clients, Election, Lock, ROOTS_LOCK};
+use sluice_kube::{Clients, ClientsById, ClusterTasks, Election, Lock, ROOTS_LOCK};
 use sluice_model::{Namespace, ObjectKey, Text};
 use sluice_tasks::restart;
 use tokio::sync::watch;
@@ -63,15 +63,6 @@ pub struct RemoteRoots {
     metrics: AuthorityMetrics,
     /// Clusters whose annotation names this cluster.
     requesting: BTreeSet<Text>,
-    writers: BTreeMap<Text, ClusterWriter>,
-}
-
-/// A running writer for one cluster.
-struct ClusterWriter {
-    /// Version of its client.
-    number: u64,
-    stop: CancellationToken,
-    tasks: Vec<JoinHandle<()>>,
 }
 
 impl RemoteRoots {
@@ -86,14 +77,14 @@ impl RemoteRoots {
         bundle: watch::Receiver<TrustBundle>,
         metrics: AuthorityMetrics,
     ) -> Self {
-        let (requesting, writers) = (BTreeSet::new(), BTreeMap::new());
-        Self { options, clients, engine, namespaces, discovered, bundle, metrics, requesting, writers }
+        Self { options, clients, engine, namespaces, discovered, bundle, metrics, requesting: BTreeSet::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut feed = self.engine.feed().only(&self.namespaces);
         let mut clients = self.clients.follow();
+        let mut writers = ClusterTasks::default();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -112,41 +103,32 @@ impl RemoteRoots {
                 changed = clients.changed() => if changed.is_err() { break },
             }
             let known = clients.borrow_and_update().clone();
-            self.reconcile(&known, &stop).await;
+            let wanted = self.wanted(&known);
+            writers.end_outdated(&wanted).await;
+            writers.start_missing(&wanted, &stop, |id, client, stop| self.start(id, client, stop));
         }
-        for writer in std::mem::take(&mut self.writers).into_values() {
-            writer.end().await;
-        }
+        writers.end().await;
     }
 
-    async fn reconcile(&mut self, known: &BTreeMap<Text, (u64, Client)>, stop: &CancellationToken) {
+    /// The clients of the clusters to write to.
+    fn wanted<'a>(&self, known: &'a ClientsById) -> BTreeMap<&'a Text, &'a (u64, Client)> {
         let is_wanted = |id: &Text| *id != self.options.own && self.requesting.contains(id);
-        let wanted: BTreeMap<&Text, &(u64, Client)> = known.iter().filter(|(id, _)| is_wanted(id)).collect();
-        let is_outdated =
-            |id: &Text, writer: &ClusterWriter| wanted.get(id).is_none_or(|(number, _)| *number != writer.number);
-        let outdated: Vec<Text> =
-            self.writers.iter().filter(|(id, writer)| is_outdated(id, writer)).map(|(id, _)| id.clone()).collect();
-        for id in outdated {
-            if let Some(writer) = self.writers.remove(&id) {
-                writer.end().await;
-            }
+        known.iter().filter(|(id, _)| is_wanted(id)).collect()
+    }
+
+    /// Starts the writers of one cluster.
+    fn start(&self, id: &Text, client: &Client, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
+        info!(target: "ca", cluster = %id, "writing roots into a remote cluster");
+        let mut tasks = Vec::new();
+        if let Some(objects) = self.options.roots.clone() {
+            let write = self.writing(objects, id.clone(), client.clone(), stop.clone());
+            tasks.push(tokio::spawn(async move { restart("roots of a remote cluster", write).await }));
         }
-        for (id, (number, client)) in wanted {
-            if !self.writers.contains_key(id) {
-                info!(target: "ca", cluster = %id, "writing roots into a remote cluster");
-                let stop = stop.child_token();
-                let mut tasks = Vec::new();
-                if let Some(objects) = self.options.roots.clone() {
-                    let write = self.writing(objects, id.clone(), client.clone(), stop.clone());
-                    tasks.push(tokio::spawn(async move { restart("roots of a remote cluster", write).await }));
-                }
-                if self.options.webhooks {
-                    let write = self.writing_webhooks(id.clone(), client.clone(), stop.clone());
-                    tasks.push(tokio::spawn(async move { restart("webhooks of a remote cluster", write).await }));
-                }
-                self.writers.insert(id.clone(), ClusterWriter { number: *number, stop, tasks });
-            }
+        if self.options.webhooks {
+            let write = self.writing_webhooks(id.clone(), client.clone(), stop.clone());
+            tasks.push(tokio::spawn(async move { restart("webhooks of a remote cluster", write).await }));
         }
+        tasks
     }
 
     /// The election of the writer of one cluster.
@@ -211,16 +193,6 @@ impl RemoteRoots {
                 Ok(())
             }
             .boxed()
-        }
-    }
-}
-
-impl ClusterWriter {
-    async fn end(self) {
-        self.stop.cancel();
-        // Another writer can start once they have ended.
-        for task in self.tasks {
-            let _ = task.await;
         }
     }
 }

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use kube::Client;
 use sluice_engine::{Engine, Published};
 use sluice_graph::MissingServiceExport;
-use sluice_kube::{Clients, EXPORTS_LOCK, Election};
+use sluice_kube::{Clients, ClientsById, ClusterTasks, EXPORTS_LOCK, Election};
 use sluice_model::{ObjectKey, Text};
 use sluice_tasks::restart;
 use tokio::task::JoinHandle;
@@ -25,15 +25,6 @@ pub struct ExportWriter {
     election: MakeElection,
     /// Clusters in which a ServiceExport was missing.
     clusters: BTreeSet<Text>,
-    writers: BTreeMap<Text, ClusterWriter>,
-}
-
-/// The running writer of one cluster.
-struct ClusterWriter {
-    /// Number of its client.
-    number: u64,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
 }
 
 impl ExportWriter {
@@ -45,14 +36,14 @@ impl ExportWriter {
         missing: Published<ObjectKey, MissingServiceExport>,
         election: impl Fn(&Text, &Client) -> Election + Send + Sync + 'static,
     ) -> Self {
-        let (clusters, writers) = (BTreeSet::new(), BTreeMap::new());
-        Self { clients, engine, missing, election: Box::new(election), clusters, writers }
+        Self { clients, engine, missing, election: Box::new(election), clusters: BTreeSet::new() }
     }
 
     /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut feed = self.engine.feed().only(&self.missing);
         let mut clients = self.clients.follow();
+        let mut writers = ClusterTasks::default();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -66,33 +57,19 @@ impl ExportWriter {
                 changed = clients.changed() => if changed.is_err() { break },
             }
             let known = clients.borrow_and_update().clone();
-            self.reconcile(&known, &stop).await;
+            let wanted = self.wanted(&known);
+            writers.end_outdated(&wanted).await;
+            writers.start_missing(&wanted, &stop, |id, client, stop| vec![self.start(id, client, stop.clone())]);
         }
-        for writer in std::mem::take(&mut self.writers).into_values() {
-            writer.end().await;
-        }
+        writers.end().await;
     }
 
-    /// Ends the writers whose client is no longer that of their cluster, and starts those of clusters without one.
-    async fn reconcile(&mut self, known: &BTreeMap<Text, (u64, Client)>, stop: &CancellationToken) {
-        let is_current =
-            |id: &Text, writer: &ClusterWriter| known.get(id).is_some_and(|(number, _)| *number == writer.number);
-        let outdated: Vec<Text> =
-            self.writers.iter().filter(|(id, writer)| !is_current(id, writer)).map(|(id, _)| id.clone()).collect();
-        for id in outdated {
-            if let Some(writer) = self.writers.remove(&id) {
-                writer.end().await;
-            }
-        }
-        for (id, (number, client)) in known.iter().filter(|(id, _)| self.clusters.contains(*id)) {
-            if !self.writers.contains_key(id) {
-                let stop = stop.child_token();
-                let task = self.start(id, client, stop.clone());
-                self.writers.insert(id.clone(), ClusterWriter { number: *number, stop, task });
-            }
-        }
+    /// The clients of the clusters to write to.
+    fn wanted<'a>(&self, known: &'a ClientsById) -> BTreeMap<&'a Text, &'a (u64, Client)> {
+        known.iter().filter(|(id, _)| self.clusters.contains(*id)).collect()
     }
 
+    /// Starts the writer of one cluster.
     fn start(&self, id: &Text, client: &Client, stop: CancellationToken) -> JoinHandle<()> {
         let election = (self.election)(id, client);
         let (id, client) = (id.clone(), client.clone());
@@ -112,13 +89,5 @@ impl ExportWriter {
             .boxed()
         };
         tokio::spawn(async move { restart("ServiceExports of a cluster", write).await })
-    }
-}
-
-impl ClusterWriter {
-    async fn end(self) {
-        self.stop.cancel();
-        // Another writer can start once it has ended.
-        let _ = self.task.await;
     }
 }
