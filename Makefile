@@ -18,7 +18,7 @@ envoy: ## install the pinned Envoy and the packages that pods need
 	@tests/support/envoy/install.sh
 
 .PHONY: grpc
-grpc: ## install the pinned gRPC library for Python, for the tests without a proxy
+grpc: ## install the pinned gRPC libraries for Python and, if Go is installed, for Go, for the tests without a proxy
 	@tests/support/grpc/install.sh
 
 .PHONY: browser
@@ -38,18 +38,22 @@ demo-once: envoy build ## run the demo without interaction; fails if a result is
 	$(BIN)/sluice-demo --once
 	$(BIN)/sluice-demo --once --gateway-only
 
+# `cargo test` with the number of tests at a time that suits the test binary.
+TEST = $(CARGO) test --config "target.'cfg(unix)'.runner = '$(CURDIR)/.ci/run-tests'" --workspace --locked
+
 .PHONY: test
 test: envoy grpc build ## run all tests
-	$(CARGO) test --workspace --locked --no-fail-fast
-	$(CARGO) test --workspace --locked --bin sluiced --features sluice/faults
+	@# The tests of the engine contain its examples.
+	$(TEST) --no-fail-fast --lib --bins --tests
+	$(CARGO) test --workspace --locked --doc
 
 .PHONY: cluster
-cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into target/cluster (10 minutes); needs Go
+cluster: ## build etcd, kube-apiserver, kube-controller-manager and helm into target/cluster (6 minutes); needs Go
 	@tests/cluster/build
 
 .PHONY: test-cluster
 test-cluster: cluster envoy build ## run the tests that need a real Kubernetes API server
-	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(CARGO) test --workspace --locked --no-fail-fast --test cluster --test node
+	SLUICE_CLUSTER=$(CURDIR)/target/cluster $(TEST) --no-fail-fast --test cluster --test node
 
 .PHONY: conformance
 conformance: cluster envoy build ## run the conformance tests of the Gateway API and write docs/conformance.md (minutes; FLAGS=--run-test=…)
@@ -176,13 +180,17 @@ fmt: ## format the source
 	$(CARGO) fmt --all
 
 # Both commands of `check` have the same features, so that they share what they compile.
-ALL_FEATURES = --features sluice-fuzz-coverage/harness,sluice/faults
+ALL_FEATURES = --features sluice-fuzz-coverage/harness
+# What `cargo clippy` sets: `cargo doc` then reads the crates as clippy has compiled them, and does not compile them again.
+AS_CLIPPY = RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver" \
+  CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 
 .PHONY: check
 check: ## check formatting, lints and docs
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets $(ALL_FEATURES) --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(ALL_FEATURES) --locked
+	$(AS_CLIPPY) RUSTDOC=$(CURDIR)/.ci/rustdoc-check RUSTDOCFLAGS="-D warnings" \
+	  $(CARGO) doc --workspace --no-deps $(ALL_FEATURES) --locked
 
 TOOLS = target/tools/bin
 

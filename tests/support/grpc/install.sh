@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the pinned gRPC library for Python into tests/support/grpc/packages. Does nothing when it is there for this Python.
+# Installs the pinned gRPC library for Python into tests/support/grpc/packages, and builds the application with the pinned gRPC
+# library of Go into target/grpc. Does nothing when they are there for this Python and this Go.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -10,4 +11,20 @@ if [ "$(cat "$here/packages/installed" 2>/dev/null)" != "$wanted" ]; then
     python3 -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --root-user-action=ignore \
         --requirement "$here/requirements.txt" --target "$here/packages"
     echo "$wanted" >"$here/packages/installed"
+fi
+
+go=${GO:-$(command -v go || echo /usr/local/go/bin/go)}
+if ! version=$("$go" env GOVERSION 2>/dev/null); then
+    echo "Without Go, the tests with the gRPC library of Go are skipped. Install Go 1.26 or later, or set GO=/path/to/bin/go." >&2
+    exit 0
+fi
+target=$here/../../../target/grpc
+wanted=$(echo "$version"; cat "$here/install.sh" "$here/../go-env" "$here"/go/* | sha256sum)
+if [ "$(cat "$target/installed" 2>/dev/null)" != "$wanted" ]; then
+    mkdir -p "$target"
+    rm -f "$target/installed"
+    SECONDS=0
+    (cd "$here/go" && source "$here/../go-env" && "$go" build -ldflags "-s -w" -o "$target/app" .)
+    echo "built the application with the gRPC library of Go in $SECONDS s"
+    echo "$wanted" >"$target/installed"
 fi
