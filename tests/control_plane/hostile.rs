@@ -89,6 +89,7 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         out.extend_from_slice(payload);
         out
     };
+    let message = |payload: &[u8]| frame(u32::try_from(payload.len()).expect("small"), payload);
     let bodies: Vec<Vec<u8>> = vec![
         vec![],
         vec![0],
@@ -103,8 +104,17 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         frame(4, &[0x22, 2, 0xc3, 0x28]),
         // Groups within groups, as deep as possible.
         frame(4096, &[0x0b; 4096]),
+        message(&[0x0b; 30_000]),
+        message(&[0x0b; 1 << 20]),
         // Messages within messages: the node of a node of a node.
         frame(4096, &[0x12; 4096]),
+        // Node metadata within metadata, in a request of each protocol.
+        message(&nested_metadata(&[0x12, 0x1a], 1_000)),
+        message(&nested_metadata(&[0x12, 0x1a], 5_000)),
+        message(&nested_metadata(&[0x12, 0x1a], 20_000)),
+        message(&nested_metadata(&[0x12, 0x1a], 100_000)),
+        message(&nested_metadata(&[0x0a, 0x1a], 20_000)),
+        message(&nested_metadata(&[0x0a, 0x1a], 100_000)),
         // A compressed frame, although no compression is negotiated.
         [vec![1], frame(4, &[1, 2, 3, 4])[1..].to_vec()].concat(),
         vec![0xff; 70_000],
@@ -131,6 +141,22 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         let _ = socket.shutdown().await;
     }
     attacked.check().await
+}
+
+/// A message with a `Struct` in a field of a field, by their tags. The `Struct` has a field that is a `Struct`, and so on.
+fn nested_metadata(fields: &[u8], depth: usize) -> Vec<u8> {
+    // From the inside to the outside, in reverse order of bytes.
+    let mut reversed = Vec::new();
+    // Tags of a struct in a value, of the value in an entry of the map, and of the entry in the struct.
+    let tags = [0x2a, 0x12, 0x0a].repeat(depth);
+    for tag in tags.iter().chain(fields.iter().rev()) {
+        let mut length = Vec::new();
+        prost::encoding::encode_varint(reversed.len() as u64, &mut length);
+        reversed.extend(length.iter().rev());
+        reversed.push(*tag);
+    }
+    reversed.reverse();
+    reversed
 }
 
 #[tokio::test(flavor = "multi_thread")]
