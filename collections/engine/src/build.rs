@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::command::CommandQueue;
+use crate::copied_state::CopiedState;
 use crate::input_state::InputState;
 use crate::metrics::{CollectionGauges, PanicLog};
 use crate::network::{OperatorNetwork, UpdateStream};
@@ -31,6 +32,8 @@ pub(crate) struct BuildState {
     pub(crate) published: RefCell<Vec<PublishedCollection>>,
     /// Names of the dataflows.
     pub(crate) dataflows: RefCell<Vec<String>>,
+    /// The states of the operators.
+    pub(crate) states: RefCell<Vec<Box<dyn CopiedState>>>,
 }
 
 impl BuildState {
@@ -46,6 +49,7 @@ impl BuildState {
             inputs: RefCell::default(),
             published: RefCell::default(),
             dataflows: RefCell::default(),
+            states: RefCell::default(),
         }
     }
 }
@@ -111,7 +115,7 @@ impl DataflowContext {
         stream: UpdateStream,
         store: KeyedStoreRef,
     ) -> Rc<CollectionCore> {
-        self.build.nodes.borrow_mut()[id].store = Some(store.clone());
+        self.build.nodes.borrow_mut()[id].store = Some(self.copied(store.clone()));
         let core = self.core(id, gauges, stream.clone());
         core.store.get_or_init(|| (store, stream));
         core
@@ -119,6 +123,12 @@ impl DataflowContext {
 
     pub(crate) fn add_operator(&self, inputs: Vec<UpdateStream>, logic: EpochLogic) -> UpdateStream {
         self.build.network.borrow_mut().add(inputs, logic)
+    }
+
+    /// Has the state of an operator copied to second engines, and returns it.
+    pub(crate) fn copied<S: CopiedState + Clone + 'static>(&self, state: S) -> S {
+        self.build.states.borrow_mut().push(Box::new(state.clone()));
+        state
     }
 
     /// Adds an operator without output.
@@ -156,7 +166,7 @@ impl CollectionCore {
     pub(crate) fn store(&self) -> (KeyedStoreRef, UpdateStream) {
         self.store
             .get_or_init(|| {
-                let store = KeyedStoreRef::default();
+                let store = self.dataflow.copied(KeyedStoreRef::default());
                 self.dataflow.build.nodes.borrow_mut()[self.id].store = Some(store.clone());
                 let logic = keyed_store_logic(store.clone(), self.gauges.clone());
                 (store, self.dataflow.add_operator(vec![self.stream()], logic))
@@ -168,7 +178,7 @@ impl CollectionCore {
     pub(crate) fn groups(&self) -> (IndexStoreRef, UpdateStream) {
         self.groups
             .get_or_init(|| {
-                let groups = IndexStoreRef::default();
+                let groups = self.dataflow.copied(IndexStoreRef::default());
                 self.dataflow.build.nodes.borrow_mut()[self.id].groups = Some(groups.clone());
                 let logic = index_store_logic(groups.clone(), self.gauges.clone());
                 (groups, self.dataflow.add_operator(vec![self.stream()], logic))
@@ -197,7 +207,8 @@ impl CollectionCore {
     ) -> Rc<Self> {
         let dataflow = &left.dataflow;
         Self::expand(dataflow, (name, kind), vec![left.id, right.id], provenance, expand, |gauges| {
-            let (logic, traces) = dataflow.build.differential.join(gauges.clone(), pair);
+            let (logic, traces, state) = dataflow.build.differential.join(gauges.clone(), pair);
+            dataflow.copied(state);
             left.set_arrangement(&traces[0]);
             right.set_arrangement(&traces[1]);
             let pairs = dataflow.add_operator(vec![left.stream(), right.stream()], logic);
@@ -213,9 +224,10 @@ impl CollectionCore {
         expand: ExpandFn,
         input: impl FnOnce(&Arc<CollectionGauges>) -> (UpdateStream, OperatorSource),
     ) -> Rc<Self> {
-        let owners = provenance.owners();
+        let owners = provenance.owners().map(|owners| dataflow.copied(owners));
         let (id, gauges) = dataflow.add_node(name, kind, parents, provenance);
         let transform = RecordTransform::new(gauges.clone(), expand);
+        dataflow.copied(transform.kept());
         let (input, source) = input(&gauges);
         dataflow.build.nodes.borrow_mut()[id].transform = Some((transform.clone(), source));
         let stream = dataflow.add_operator(vec![input], transform.logic(owners));

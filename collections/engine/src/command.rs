@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
+use crate::engine_state::EngineState;
 use crate::epoch::Epoch;
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::input_snapshot::InputsSnapshot;
@@ -33,6 +34,8 @@ pub(crate) enum EngineCommand {
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
     /// The records of all inputs.
     Inputs(Sender<InputsSnapshot>),
+    /// The state of the engine.
+    Copy(Sender<EngineState>),
     /// For each key of a node, the keys in its first parent that made the record.
     Makers(NodeId, Vec<Erased>, Sender<Vec<Vec<Erased>>>),
     /// The records that were read for each group of outputs of a node. The reply has the groups, too.
@@ -220,6 +223,7 @@ impl WaitingCommands {
             | EngineCommand::Explain(..)
             | EngineCommand::History(..)
             | EngineCommand::Inputs(..)
+            | EngineCommand::Copy(..)
             | EngineCommand::Makers(..)
             | EngineCommand::Reads(..)
             | EngineCommand::Stop => {}

@@ -13,6 +13,7 @@ use crate::builder::GraphBuilder;
 use crate::clock::Clock;
 use crate::command::{CommandQueue, EngineCommand};
 use crate::dump::CollectionInfo;
+use crate::engine_state::{CopyError, EngineState};
 use crate::epoch::{Epoch, Origin};
 use crate::feed::{Feed, SnapshotPublisher};
 use crate::input::Input;
@@ -68,24 +69,58 @@ impl Engine {
         options: EngineOptions,
         build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static,
     ) -> (Self, H) {
+        match Self::start_from(options, None, build) {
+            Ok(started) => started,
+            Err(error) => unreachable!("{error}: a new engine copies none"),
+        }
+    }
+
+    /// Starts a second engine of the same graph in the state of this one, with its epoch. No closure of the graph runs for
+    /// that: both engines share their records until one of them changes. The dataflow thread of this engine waits while
+    /// its state is copied, and later copies the few rows beside each that it writes as long as the second engine runs.
+    ///
+    /// Writes go to the second engine only by the handles that `build` returns, and neither engine sees those of the other.
+    ///
+    /// # Errors
+    /// This engine has stopped, or `build` makes a graph with other collections.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn start_copy<H: Send + 'static>(
+        &self,
+        options: EngineOptions,
+        build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static,
+    ) -> Result<(Self, H), CopyError> {
+        let (reply, answer) = bounded(1);
+        self.send(EngineCommand::Copy(reply));
+        let state = answer.recv().map_err(|_| CopyError::Stopped)?;
+        Self::start_from(options, Some(state), build)
+    }
+
+    fn start_from<H: Send + 'static>(
+        options: EngineOptions,
+        state: Option<EngineState>,
+        build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static,
+    ) -> Result<(Self, H), CopyError> {
         let mut handles = None;
         let (sender, receiver) = bounded(1);
         let build = move |builder: &mut GraphBuilder| {
             // The receiver waits for this or for the end of the thread.
             let _ = sender.send(build(builder));
         };
-        let engine = Self::start_erased(options, Box::new(build), &mut || handles = receiver.recv().ok());
+        let engine = Self::start_erased(options, state, Box::new(build), &mut || handles = receiver.recv().ok())?;
         match handles {
-            Some(handles) => (engine, handles),
+            Some(handles) => Ok((engine, handles)),
             None => engine.resume_panic(),
         }
     }
 
     fn start_erased(
         options: EngineOptions,
+        state: Option<EngineState>,
         build: Box<dyn FnOnce(&mut GraphBuilder) + Send>,
         receive: &mut dyn FnMut(),
-    ) -> Self {
+    ) -> Result<Self, CopyError> {
         let (queue, commands) = CommandQueue::new();
         let publisher = Arc::new(SnapshotPublisher::new());
         let counters = Arc::new(EpochCounters::default());
@@ -99,13 +134,19 @@ impl Engine {
                 let mut builder = GraphBuilder { build: std::rc::Rc::new(BuildState::new(options, queue, panic_log)) };
                 build(&mut builder);
                 let mut thread = DataflowThread::new(builder, publisher, counters);
-                thread.commit(0);
+                let started = match state {
+                    Some(state) => thread.restore(state),
+                    None => {
+                        thread.commit(0);
+                        Ok(())
+                    }
+                };
                 let nodes = &thread.nodes;
                 let dataflows = thread.dataflow_names();
                 let gauges: Vec<_> = nodes.iter().map(|node| node.gauges.clone()).collect();
                 let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, dataflows)).collect();
                 // The starting thread waits for this.
-                let _ = ready.send((gauges, infos));
+                let _ = ready.send(started.map(|()| (gauges, infos)));
                 thread.run(&commands);
             };
             std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
@@ -122,9 +163,17 @@ impl Engine {
             Err(error) => panic!("start the dataflow thread: {error}"),
         };
         receive();
-        let (gauges, infos) = started.recv().unwrap_or_default();
+        let started = started.recv().unwrap_or_else(|_| Ok(Default::default()));
         let thread = Mutex::new(Some(thread));
-        Self { inner: Arc::new(EngineInner { queue, publisher, counters, gauges, infos, panic_log, clock, thread }) }
+        let (started, error) = match started {
+            Ok(started) => (started, None),
+            Err(error) => (Default::default(), Some(error)),
+        };
+        let (gauges, infos) = started;
+        let inner = EngineInner { queue, publisher, counters, gauges, infos, panic_log, clock, thread };
+        // Without its state it is dropped here, which ends its thread.
+        let engine = Self { inner: Arc::new(inner) };
+        error.map_or(Ok(engine), Err)
     }
 
     /// Continues with the panic that ended the dataflow thread.
@@ -139,13 +188,6 @@ impl Engine {
     /// Makes several writes visible in one epoch, and waits for it. A closure of the graph must not call this.
     pub fn transaction(&self, write: impl FnOnce(&mut Transaction)) -> Epoch {
         self.request_epoch(false, |reply| EngineCommand::Transaction(Transaction::of(write), reply))
-    }
-
-    /// As [`Self::transaction`], without waiting for the epoch. Later calls of this thread see it: [`Self::inputs`], [`Self::flush`].
-    /// The caller has to call one of these before it submits more, so that the queue stays bounded.
-    pub fn submit(&self, write: impl FnOnce(&mut Transaction)) {
-        let (reply, _) = bounded(1);
-        self.inner.queue.send(false, EngineCommand::Transaction(Transaction::of(write), reply));
     }
 
     /// As [`Self::transaction`], but before all waiting writes to inputs without priority.

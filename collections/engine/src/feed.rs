@@ -133,13 +133,16 @@ pub struct Feed {
     clock: Clock,
     /// Slots of the subscribed collections; `None` is all.
     slots: Option<Vec<usize>>,
+    /// Whether changes that were undone are reported.
+    reports_reverted: bool,
     seen: Arc<Snapshot>,
     ticket: Option<u64>,
 }
 
 impl Feed {
     pub(crate) fn new(publisher: Arc<SnapshotPublisher>, clock: Clock) -> Self {
-        Self { publisher, clock, slots: None, seen: Arc::new(Snapshot::empty()), ticket: None }
+        let seen = Arc::new(Snapshot::empty());
+        Self { publisher, clock, slots: None, reports_reverted: false, seen, ticket: None }
     }
 
     /// Limits the feed to this collection and those of earlier calls.
@@ -149,6 +152,15 @@ impl Feed {
         slots.push(of.slot);
         slots.sort_unstable();
         slots.dedup();
+        self
+    }
+
+    /// Also reports a record that has changed since the last batch and has its earlier value again, as an event with equal
+    /// values. A reader that acts on records and waits for its effect needs this: the effect was there, and is gone. A record
+    /// that changes and changes back within one epoch has not changed.
+    #[must_use]
+    pub fn with_reverted(mut self) -> Self {
+        self.reports_reverted = true;
         self
     }
 
@@ -167,7 +179,7 @@ impl Feed {
             now.changes.iter().filter(|(slot, _)| subscribed(slot)).cloned().collect()
         } else {
             let slots = self.slots.clone().unwrap_or_else(|| (0..now.maps.len()).collect());
-            let difference = |slot| (slot, difference(seen.map(slot), now.map(slot)));
+            let difference = |slot| (slot, difference(seen.map(slot), now.map(slot), self.reports_reverted));
             slots.into_iter().map(difference).filter(|(_, events)| !events.is_empty()).collect::<Vec<_>>()
         };
         let synced = now.all_synced();
@@ -250,8 +262,9 @@ impl std::fmt::Debug for Feed {
     }
 }
 
-/// The difference of two states of a collection, sorted by key. Shared parts are skipped.
-fn difference(old: Option<&PublishedMap>, new: Option<&PublishedMap>) -> Arc<[ErasedEvent]> {
+/// The difference of two states of a collection, sorted by key, with or without the records that have equal values and have
+/// changed between the states. Shared parts are skipped.
+fn difference(old: Option<&PublishedMap>, new: Option<&PublishedMap>, with_reverted: bool) -> Arc<[ErasedEvent]> {
     let empty = PublishedMap::new();
     let event = |item| match item {
         DiffItem::Add(key, record) => {
@@ -263,7 +276,8 @@ fn difference(old: Option<&PublishedMap>, new: Option<&PublishedMap>) -> Arc<[Er
         }
         DiffItem::Remove(key, record) => ErasedEvent { key: key.0.clone(), old: Some(record.value.clone()), new: None },
     };
-    old.unwrap_or(&empty).diff(new.unwrap_or(&empty)).map(event).collect()
+    let events = old.unwrap_or(&empty).diff(new.unwrap_or(&empty)).map(event);
+    events.filter(|event| with_reverted || event.old != event.new).collect()
 }
 
 impl Snapshot {
@@ -271,7 +285,7 @@ impl Snapshot {
     /// skipped.
     #[must_use]
     pub fn changes_since<K: Key, V: Value>(&self, older: &Self, of: &Published<K, V>) -> Vec<Event<K, V>> {
-        difference(older.map(of.slot), self.map(of.slot)).iter().map(Event::of).collect()
+        difference(older.map(of.slot), self.map(of.slot), false).iter().map(Event::of).collect()
     }
 }
 
@@ -347,7 +361,8 @@ pub enum EventKind {
     Removed,
 }
 
-/// A change of one record. `old` and `new` differ, and at least one of them is present.
+/// A change of one record. At least one of `old` and `new` is present. They differ, except in a feed
+/// [`with_reverted`](Feed::with_reverted) records.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event<K, V> {
     /// The key of the record.

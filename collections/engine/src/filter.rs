@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::value::Key;
 
@@ -25,7 +25,7 @@ impl Labeled for BTreeMap<String, String> {
     }
 }
 
-type RecordCondition<K, V> = Rc<dyn Fn(&K, &V) -> bool>;
+type RecordCondition<K, V> = Arc<dyn Fn(&K, &V) -> bool + Send + Sync>;
 
 /// Which records to fetch: those that meet all its conditions.
 ///
@@ -73,8 +73,8 @@ impl<K: Key, V: 'static> RecordFilter<K, V> {
     /// Only records for which `condition` is true. It must be a pure function: it decides later which changes concern the
     /// fetch.
     #[must_use]
-    pub fn matching(mut self, condition: impl Fn(&K, &V) -> bool + 'static) -> Self {
-        self.conditions.push(Rc::new(condition));
+    pub fn matching(mut self, condition: impl Fn(&K, &V) -> bool + Send + Sync + 'static) -> Self {
+        self.conditions.push(Arc::new(condition));
         self
     }
 

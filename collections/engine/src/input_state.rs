@@ -52,6 +52,13 @@ pub(crate) struct InputRow {
     pub(crate) origin: Option<Arc<Origin>>,
 }
 
+/// The rows of an input, and whether it has its initial state.
+#[derive(Clone)]
+pub(crate) struct InputRows {
+    rows: ShardedRows<InputRow>,
+    synced: bool,
+}
+
 /// An input: its rows, and the writes of the open epoch.
 pub(crate) struct InputState {
     pub(crate) node: NodeId,
@@ -145,6 +152,17 @@ impl InputState {
             pending: ErasedMap::default(),
             deleted_by: ErasedMap::default(),
         }
+    }
+
+    /// A copy for a second engine.
+    pub(crate) fn copy(&self) -> InputRows {
+        InputRows { rows: self.rows.clone(), synced: self.synced }
+    }
+
+    /// Takes over the rows of the same input of another engine, in place of the writes of the open epoch.
+    pub(crate) fn restore(&mut self, InputRows { rows, synced }: InputRows) {
+        self.pending.clear();
+        (self.rows, self.synced) = (rows, synced);
     }
 
     /// Adds a write to the open epoch; the last write of a key wins. Returns whether the synced state changed.

@@ -211,15 +211,16 @@
 //! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records
 //! that a record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
 //! [`Engine::derivations`] reports the same for all records of a collection, one step back.
-//! [`Engine::inputs`] returns all inputs at one epoch, for a second engine of the same graph. [`DebugDump`] serialises all
+//! [`Engine::inputs`] returns all inputs at one epoch, and [`Engine::start_copy`] starts a second engine of the same graph in
+//! the state of a running one, to try changes there. [`DebugDump`] serialises all
 //! collections in the form of krt's debug page, and a [`DebugHandler`] those of all engines of a program.
 //!
 //! # Modules
 //! A module uses only modules of the lines above it:
 //! - values: `value`, `update`, `epoch`, `clock`, `metrics`, `options`, `filter`
-//! - state: `rows`, `store`, `spines` (differential dataflow)
+//! - state: `rows`, `store`, `copied_state`, `spines` (differential dataflow)
 //! - operators: `operators`, `network`
-//! - the graph: `node`, `input_state`, `input_snapshot`, `output`, `explanation`, `feed`, `command`, `build`
+//! - the graph: `node`, `input_state`, `input_snapshot`, `output`, `engine_state`, `explanation`, `feed`, `command`, `build`
 //! - typed handles: `collection`, `operations`, `input`, `builder`, `names`, `trigger`, `members`
 //! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`, `derivations`, `handlers`, `debug`
 
@@ -228,10 +229,12 @@ mod builder;
 mod clock;
 mod collection;
 mod command;
+mod copied_state;
 mod debug;
 mod derivations;
 mod dump;
 mod engine;
+mod engine_state;
 mod epoch;
 mod explanation;
 mod feed;
@@ -265,6 +268,7 @@ pub use debug::{DebugDump, DebugHandler};
 pub use derivations::{Derivation, Derivations, KeysRead};
 pub use dump::{CollectionInfo, Dump};
 pub use engine::{Engine, Transaction};
+pub use engine_state::CopyError;
 pub use epoch::{Epoch, EpochTiming, Origin};
 pub use explanation::{Cause, ChangedKeys, EpochSummary, Explanation, HistoryQuery, Reason, Write};
 pub use feed::{Batch, Event, EventKind, Feed};

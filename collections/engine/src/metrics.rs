@@ -162,8 +162,12 @@ impl CollectionGauges {
         self.records_out.fetch_add(records as u64, Relaxed);
     }
 
-    pub(crate) fn set_size(&self, size: usize) {
-        self.size.store(size as i64, Relaxed);
+    pub(crate) fn size(&self) -> i64 {
+        self.size.load(Relaxed)
+    }
+
+    pub(crate) fn set_size(&self, size: i64) {
+        self.size.store(size, Relaxed);
     }
 
     pub(crate) fn record_input(&self, records: usize) {

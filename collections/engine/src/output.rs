@@ -47,20 +47,20 @@ impl<K, V> std::fmt::Debug for Published<K, V> {
 }
 
 /// A published record, and the epoch that last changed it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PublishedRecord {
     pub(crate) value: Erased,
     pub(crate) changed: Epoch,
 }
 
-impl PartialEq for PublishedRecord {
-    fn eq(&self, other: &Self) -> bool {
-        self.value == other.value
-    }
-}
-
 /// The records of a published collection, in the order that users see.
 pub(crate) type PublishedMap = OrdMap<ContentOrdered, PublishedRecord>;
+
+/// The records of a published collection, for a second engine.
+pub(crate) struct PublishedRows {
+    map: PublishedMap,
+    conflicts: ValueConflicts,
+}
 
 /// A change of a published record, with erased types.
 #[derive(Clone, Debug)]
@@ -82,6 +82,16 @@ pub(crate) struct PublishedCollection {
 impl PublishedCollection {
     pub(crate) fn new(node: NodeId, buffer: Rc<RefCell<Vec<Update>>>) -> Self {
         Self { node, buffer, map: PublishedMap::new(), conflicts: ValueConflicts::default() }
+    }
+
+    /// A copy for a second engine.
+    pub(crate) fn copy(&self) -> PublishedRows {
+        PublishedRows { map: self.map.clone(), conflicts: self.conflicts.clone() }
+    }
+
+    /// Takes over the records of the same collection of another engine.
+    pub(crate) fn restore(&mut self, PublishedRows { map, conflicts }: PublishedRows) {
+        (self.map, self.conflicts) = (map, conflicts);
     }
 
     /// Applies the updates of the epoch. Returns the changes, sorted by key.

@@ -13,7 +13,8 @@ const ROWS_PER_SHARD: usize = 256;
 pub(crate) type RowShard<T> = HashTable<(Erased, T)>;
 
 /// Rows in shards by linear hashing: growth splits one shard at a time, so that no single insert rehashes all rows.
-/// Cloning the shard list freezes the current rows; later writes copy only the shards they touch.
+/// A clone shares the shards; later writes to either copy only the shards they touch.
+#[derive(Clone)]
 pub(crate) struct ShardedRows<T> {
     shards: Vec<Arc<RowShard<T>>>,
     len: usize,

@@ -25,9 +25,10 @@ use timely::dataflow::operators::{Probe, probe};
 use timely::progress::frontier::AntichainRef;
 use timely::worker::{Config, Worker};
 
+use crate::copied_state::{CopiedState, OperatorStateCopy};
 use crate::metrics::CollectionGauges;
 use crate::update::{EpochLogic, Row, Time, Update};
-use crate::value::Erased;
+use crate::value::{Erased, ErasedMap};
 
 /// A differential collection of keyed records.
 type RowCollection<'s> = VecCollection<'s, Time, Row, isize>;
@@ -52,13 +53,13 @@ impl DifferentialWorker {
         Self(Rc::new(RefCell::new(worker)))
     }
 
-    /// Joins two inputs by key; `pair` makes the row of each pair. Also returns the traces of the two inputs.
+    /// Joins two inputs by key; `pair` makes the row of each pair. Also returns the traces of the two inputs, and the state.
     pub(crate) fn join(
         &self,
         gauges: Arc<CollectionGauges>,
         pair: fn(&Erased, &Erased, &Erased) -> Row,
-    ) -> (EpochLogic, [TraceRef; 2]) {
-        let operator = self.build(gauges, 2, &mut |_, rows| {
+    ) -> (EpochLogic, [TraceRef; 2], DifferentialState) {
+        let operator = self.build(gauges, 2, &RestoredValues::default(), &mut |_, rows| {
             let [left, right] = [&rows[0], &rows[1]];
             let joined = left.clone().join_core(right.clone(), move |key, a, b| Some(pair(key, a, b)));
             (joined, None)
@@ -67,17 +68,28 @@ impl DifferentialWorker {
     }
 
     /// Computes one value per key from all its rows. When `reducer` panics, the key keeps its value. Also returns the
-    /// traces of the rows and of the values.
-    pub(crate) fn reduce(&self, gauges: Arc<CollectionGauges>, reducer: &Reducer) -> (EpochLogic, [TraceRef; 2]) {
-        let operator = self.build(gauges, 1, &mut |gauges, rows| {
-            let values = reduce(rows[0].clone(), gauges.clone(), reducer.clone());
+    /// traces of the rows and of the values, and the state.
+    pub(crate) fn reduce(
+        &self,
+        gauges: Arc<CollectionGauges>,
+        reducer: &Reducer,
+    ) -> (EpochLogic, [TraceRef; 2], DifferentialState) {
+        let restored = RestoredValues::default();
+        let operator = self.build(gauges, 1, &restored, &mut |gauges, rows| {
+            let values = reduce(rows[0].clone(), gauges.clone(), reducer.clone(), restored.clone());
             let trace = values.trace.clone();
             (values.as_collection(|key, value| (key.clone(), value.clone())), Some(trace))
         });
         operator.into_logic()
     }
 
-    fn build(&self, gauges: Arc<CollectionGauges>, inputs: usize, connect: &mut Connect) -> DifferentialOperator {
+    fn build(
+        &self,
+        gauges: Arc<CollectionGauges>,
+        inputs: usize,
+        restored: &RestoredValues,
+        connect: &mut Connect,
+    ) -> DifferentialOperator {
         let output = Rc::new(RefCell::new(Vec::new()));
         let probe = probe::Handle::new();
         let mut sessions: Vec<_> = (0..inputs).map(|_| InputSession::new()).collect();
@@ -96,7 +108,15 @@ impl DifferentialWorker {
             taken.probe_with(&probe);
         });
         let traces = traces.into_iter().map(|trace| Rc::new(RefCell::new(trace))).collect();
-        DifferentialOperator { worker: self.clone(), gauges, sessions, traces, output, probe }
+        DifferentialOperator {
+            worker: self.clone(),
+            gauges,
+            sessions,
+            traces,
+            output,
+            probe,
+            restored: restored.clone(),
+        }
     }
 }
 
@@ -114,13 +134,59 @@ struct DifferentialOperator {
     traces: Vec<TraceRef>,
     output: Rc<RefCell<Vec<Update>>>,
     probe: probe::Handle<Time>,
+    restored: RestoredValues,
+}
+
+/// The values that the groups of a `reduce` have, while its state is restored.
+type RestoredValues = Rc<RefCell<Option<ErasedMap<Erased>>>>;
+
+/// The arrangements of a differential operator.
+#[derive(Clone)]
+pub(crate) struct DifferentialState(Rc<RefCell<DifferentialOperator>>);
+
+/// The rows of the arrangements. Those of another thread cannot be shared.
+struct ArrangedRows {
+    inputs: Vec<Vec<Update>>,
+    /// Of a `reduce`.
+    values: ErasedMap<Erased>,
+}
+
+impl CopiedState for DifferentialState {
+    fn copy(&self) -> OperatorStateCopy {
+        let operator = self.0.borrow();
+        let (inputs, values) = operator.traces.split_at(operator.sessions.len());
+        let inputs = inputs.iter().map(arranged_rows).collect();
+        let values = values.iter().flat_map(arranged_rows).map(|(row, ..)| row).collect();
+        Box::new(ArrangedRows { inputs, values })
+    }
+
+    fn restore(&self, copy: OperatorStateCopy) {
+        let Ok(copy) = copy.downcast::<ArrangedRows>() else { return };
+        let ArrangedRows { mut inputs, values } = *copy;
+        let mut operator = self.0.borrow_mut();
+        *operator.restored.borrow_mut() = Some(values);
+        // Before the first epoch. The readers have the output already.
+        operator.run(0, &mut inputs, &mut Vec::new());
+        *operator.restored.borrow_mut() = None;
+    }
+}
+
+/// The current rows of an arrangement, with their multiplicities.
+fn arranged_rows(trace: &TraceRef) -> Vec<Update> {
+    let mut rows = Vec::new();
+    if let Some(mut cursor) = TraceCursor::of(trace) {
+        cursor.each_row(&mut |key, row, count| rows.push(((key.clone(), row.clone()), 0, count)));
+    }
+    rows
 }
 
 impl DifferentialOperator {
-    /// The operator as logic of the network, with its two traces.
-    fn into_logic(mut self) -> (EpochLogic, [TraceRef; 2]) {
+    /// The operator as logic of the network, with its two traces and its state.
+    fn into_logic(self) -> (EpochLogic, [TraceRef; 2], DifferentialState) {
         let traces = [self.traces[0].clone(), self.traces[1].clone()];
-        (Box::new(move |time, updates, out| self.run(time, updates, out)), traces)
+        let state = DifferentialState(Rc::new(RefCell::new(self)));
+        let operator = state.0.clone();
+        (Box::new(move |time, updates, out| operator.borrow_mut().run(time, updates, out)), traces, state)
     }
 
     fn run(&mut self, time: Time, inputs: &mut [Vec<Update>], out: &mut Vec<Update>) {
@@ -159,12 +225,20 @@ fn arrange<'s>(rows: RowCollection<'s>, name: &str) -> Arrangement<'s> {
     )
 }
 
-fn reduce(rows: Arrangement<'_>, gauges: Arc<CollectionGauges>, reducer: Reducer) -> Arrangement<'_> {
+fn reduce(
+    rows: Arrangement<'_>,
+    gauges: Arc<CollectionGauges>,
+    reducer: Reducer,
+    restored: RestoredValues,
+) -> Arrangement<'_> {
     rows.reduce_core::<_, ValBuilder<_, _, _, _>, Spine, _, _>(
         &gauges.name.clone(),
         move |key, input, output, change| {
-            let result =
-                if input.is_empty() { Some(None) } else { gauges.run(key, input.len(), || reducer(key, input)) };
+            let result = match &*restored.borrow() {
+                Some(values) => Some(values.get(key).cloned()),
+                None if input.is_empty() => Some(None),
+                None => gauges.run(key, input.len(), || reducer(key, input)),
+            };
             let Some(new) = result else { return };
             gauges.record_output(
                 new.iter().map(|_| 1).sum::<isize>() - output.iter().map(|(_, diff)| *diff).sum::<isize>(),
@@ -204,7 +278,7 @@ impl TraceCursor {
         self.cursor.rewind_keys(&self.batches);
         self.cursor.seek_key(&self.batches, key);
         if self.cursor.get_key(&self.batches) == Some(key) {
-            self.current_rows(&mut |row| rows.push(row.clone()));
+            self.current_rows(&mut |row, _| rows.push(row.clone()));
         }
     }
 
@@ -214,19 +288,27 @@ impl TraceCursor {
             if rows.len() >= limit {
                 return true;
             }
-            self.current_rows(&mut |row| rows.push((key.clone(), row.clone())));
+            self.current_rows(&mut |row, _| rows.push((key.clone(), row.clone())));
             self.cursor.step_key(&self.batches);
         }
         false
     }
 
-    fn current_rows(&mut self, take: &mut dyn FnMut(&Erased)) {
+    /// Calls `take` with each row and its multiplicity.
+    fn each_row(&mut self, take: &mut dyn FnMut(&Erased, &Erased, isize)) {
+        while let Some(key) = self.cursor.get_key(&self.batches).cloned() {
+            self.current_rows(&mut |row, count| take(&key, row, count));
+            self.cursor.step_key(&self.batches);
+        }
+    }
+
+    fn current_rows(&mut self, take: &mut dyn FnMut(&Erased, isize)) {
         self.cursor.rewind_vals(&self.batches);
         while let Some(row) = self.cursor.get_val(&self.batches) {
             let mut count = 0;
             self.cursor.map_times(&self.batches, |_, diff| count += *diff);
             if count > 0 {
-                take(row);
+                take(row, count);
             }
             self.cursor.step_val(&self.batches);
         }

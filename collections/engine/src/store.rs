@@ -12,7 +12,7 @@ use crate::value::{Erased, ErasedMap};
 
 /// Resolves updates to at most one value per key. When a key has several values, the smallest by content wins, so that
 /// the result does not depend on the order of arrival. Only keys with several values are kept here.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ValueConflicts(ErasedMap<Vec<(Erased, isize)>>);
 
 impl ValueConflicts {
@@ -55,7 +55,7 @@ impl ValueConflicts {
 }
 
 /// The rows of a collection: one value per key.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct KeyedStore {
     pub(crate) rows: ShardedRows<Erased>,
     conflicts: ValueConflicts,
@@ -103,7 +103,7 @@ pub(crate) fn apply(
 pub(crate) type IndexRows = Arc<Vec<(Erased, Erased)>>;
 
 /// The rows of an index by index key.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct IndexStore {
     pub(crate) rows: ShardedRows<IndexRows>,
 }

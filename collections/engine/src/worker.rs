@@ -1,5 +1,6 @@
 //! The dataflow thread: takes commands, runs epochs, publishes snapshots.
 
+mod copy;
 mod derivations;
 mod explain;
 mod provenance;
@@ -14,6 +15,8 @@ use crossbeam_channel::Sender;
 
 use crate::builder::GraphBuilder;
 use crate::command::{CommandReceiver, DerivedGroup, DumpChunk, EngineCommand, GroupReads};
+use crate::copied_state::CopiedState;
+use crate::engine_state::EngineState;
 use crate::epoch::{Epoch, EpochTiming};
 use crate::explanation::{EpochSummary, Explanation, HistoryQuery};
 use crate::feed::SnapshotPublisher;
@@ -42,6 +45,7 @@ enum PendingReply {
     Explain(NodeId, Erased, Sender<Explanation>),
     History(HistoryQuery, Sender<Vec<EpochSummary>>),
     Inputs(Sender<InputsSnapshot>),
+    Copy(Sender<EngineState>),
     Makers(NodeId, Vec<Erased>, Sender<Vec<Vec<Erased>>>),
     Reads(NodeId, Vec<DerivedGroup>, Sender<GroupReads>),
 }
@@ -86,6 +90,8 @@ pub(crate) struct DataflowThread {
     pub(crate) nodes: Vec<CollectionNode>,
     inputs: Vec<InputState>,
     network: OperatorNetwork,
+    /// The states of the operators.
+    states: Vec<Box<dyn CopiedState>>,
     dataflows: Vec<String>,
     published: Vec<PublishedCollection>,
     /// Numbers of the inputs that the open epoch wrote.
@@ -112,6 +118,7 @@ impl DataflowThread {
             nodes: build.nodes.take(),
             inputs,
             network: build.network.take(),
+            states: build.states.take(),
             dataflows: build.dataflows.take(),
             maps: Arc::new(published.iter().map(|collection| collection.map.clone()).collect()),
             published,
@@ -176,6 +183,7 @@ impl DataflowThread {
             PendingReply::Inputs(sender) => {
                 drop(sender.send(InputsSnapshot::of(epoch, &self.inputs, &self.nodes)));
             }
+            PendingReply::Copy(sender) => drop(sender.send(self.copy())),
             PendingReply::Makers(node, keys, sender) => drop(sender.send(self.makers(node, &keys))),
             PendingReply::Reads(node, groups, sender) => {
                 let reads = self.reads(node, &groups);
@@ -201,6 +209,7 @@ impl DataflowThread {
             EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
             EngineCommand::History(query, sender) => PendingReply::History(query, sender),
             EngineCommand::Inputs(sender) => PendingReply::Inputs(sender),
+            EngineCommand::Copy(sender) => PendingReply::Copy(sender),
             EngineCommand::Makers(node, keys, sender) => PendingReply::Makers(node, keys, sender),
             EngineCommand::Reads(node, groups, sender) => PendingReply::Reads(node, groups, sender),
         };
@@ -237,7 +246,7 @@ impl DataflowThread {
         for input in self.written.drain(..) {
             let input = &mut self.inputs[input];
             input.flush(epoch, &mut self.network, &mut inputs);
-            self.nodes[input.node].gauges.set_size(input.rows.len());
+            self.nodes[input.node].gauges.set_size(input.rows.len() as i64);
         }
         if !self.sync_changed && inputs.is_empty() && epoch > 1 {
             return Epoch(self.epoch);

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_engine::{Collection, Engine, EngineOptions, Epoch, Feed, Incremental, Input, Published, RecordFilter};
+use sluice_engine::{
+    Collection, CopyError, Engine, EngineOptions, Epoch, Feed, GraphBuilder, Incremental, Input, Published,
+    RecordFilter,
+};
 
 type Pods = BTreeMap<u32, (u32, bool)>;
 type Services = BTreeMap<u32, u32>;
@@ -55,94 +58,94 @@ fn text(value: impl std::fmt::Debug) -> String {
 }
 
 fn start() -> (Engine, Handles) {
-    Engine::start(EngineOptions::default(), |b| {
-        b.dataflow("main", |g| {
-            let (pods_in, pods) = g.priority_input::<u32, (u32, bool)>("pods");
-            let ready = pods.filter("ready", |_, (_, ready)| *ready);
-            let ready_by_service = ready.index("by-service", |_, (service, _)| [(*service, ())]);
-            let mut outputs = vec![
-                published_copy(&ready.map("ready-text", |_, pod| text(pod))),
-                published_copy(&ready_by_service.group("grouped", |_, pods| Some(text(pods)))),
-                published_copy(&ready_by_service.distinct("distinct").map("distinct-text", |k, ()| text(k))),
-            ];
-            let (services_in, services) = g.input::<u32, u32>("services");
-            let (other_in, other) = g.input::<u32, u32>("other");
-            let fixed = g.fixed("fixed", (0..4u32).map(|n| (n, 100 + n)));
-            let by_service = pods.index("pods/by-service", |_, (service, ready)| [(*service, *ready)]);
-            let looked_up = services.derive("looked-up", |d| {
-                let (by, other) = (d.by(&by_service), d.on(&other));
-                move |cx, key, port| {
-                    let pods = cx.by(&by, key);
-                    // These look-ups depend on the first one.
-                    let others: Vec<_> = pods.iter().map(|(pod, _)| cx.get(&other, &(pod % 7)).map(|o| *o)).collect();
-                    (port % 5 != 0).then(|| text((port, &pods, others)))
-                }
-            });
-            let all = fixed.derive("all", |d| {
-                let services = d.on(&services);
-                move |cx, key, value| Some(text((key, value, cx.all(&services))))
-            });
-            let many = services.derive_many("many", |d| {
-                let by = d.by(&by_service);
-                move |cx, key, _| cx.by(&by, key).into_iter().map(|(pod, r)| (key * 1000 + pod, text(r))).collect()
-            });
-            outputs.extend([
-                published_copy(&services.join("join", &other, |k, a, b| (a != b).then(|| text((k, a, b))))),
-                published_copy(&services.union("union", &[&other, &fixed]).map("union-text", |_, v| text(v))),
-                published_copy(&services.union_merge("union-merge", &[&other], |k, vs| Some(text((k, vs))))),
-                published_copy(
-                    &by_service.join("endpoints", &services, |s, pod, ready, port| {
-                        Some((s * 1000 + pod, text((ready, port))))
-                    }),
-                ),
-                published_copy(
-                    &services.flat_map("flat", |k, v| (0..v % 4).map(|n| (k * 10 + n, text(v))).collect::<Vec<_>>()),
-                ),
-                published_copy(&looked_up),
-                published_copy(&all),
-                published_copy(&many),
-                published_copy(&looked_up.filter_map("chained", |k, v| (k % 2 == 0).then(|| text(v.len())))),
-            ]);
-            let chunks = pods.group_chunks(
-                "chunks",
-                |pod| (pod % 3, pod / 2),
-                |position| position % 5 == 0,
-                |group, pods| (group + 1 != pods.len() as u32).then(|| text(pods)),
-            );
-            outputs.push(published_copy(&chunks.flat_map("chunk-text", |(group, start), pods| {
-                [(group + 3 * start.map_or(0, |start| start + 1), pods.clone())]
-            })));
-            let groups = other.index("groups-by", |key, _| [((*key != 8).then_some(key % 4), ())]).distinct("groups");
-            let restricted = pods.restrict("restricted", &groups, |pod| pod % 4);
-            outputs.push(published_copy(&restricted.map("restricted-text", |_, pod| text(pod))));
-            // Two pods have one key.
-            let halves = pods.flat_map("halves", |pod, value| [(pod / 2, *value)]);
-            let restricted = halves.restrict("restricted-halves", &groups, |half| half % 4);
-            outputs.push(published_copy(&restricted.map("restricted-halves-text", |_, pod| text(pod))));
-            outputs.push(published_copy(&pods.incremental("ranks", Ranks::default)));
-            outputs.push(published_copy(&services.derive("filtered", |d| {
-                let (pods, by, other) = (d.on(&pods), d.by(&by_service), d.on(&other));
-                move |cx, key: &u32, port: &u32| {
-                    let (service, parity) = (*key, port % 2);
-                    let ready = RecordFilter::all().matching(move |_, pod: &(u32, bool)| *pod == (service, true));
-                    let first = cx.fetch(&pods, &ready);
-                    // These fetches depend on the first one.
-                    let near = RecordFilter::all().keys(first.iter().map(|(pod, _)| pod % 9));
-                    let even = near.clone().matching(move |_, value| value % 2 == parity);
-                    let some = RecordFilter::all().matching(move |pod: &u32, ready: &bool| *ready || pod % 2 == parity);
-                    let halves = cx.fetch_part(&other, &RecordFilter::all().keys(0..4), |value: &u32| value / 2);
-                    let exist: Vec<bool> = first.iter().map(|(pod, _)| cx.exists(&other, &(pod % 5))).collect();
-                    let parts = cx.fetch_part_by(&by, &parity, &RecordFilter::all(), |ready: &bool| *ready);
-                    let looked_up = (cx.fetch(&other, &near), cx.fetch(&other, &even), cx.fetch_by(&by, key, &some));
-                    Some(text((&first, looked_up, halves, exist, parts)))
-                }
-            })));
-            let others = other.filter("other-odd", |key, _| key % 2 == 1);
-            let even = services.filter("services-even", |key, _| key % 2 == 0);
-            outputs
-                .push(published_copy(&even.union_disjoint("disjoint", &[others]).map("disjoint-text", |_, v| text(v))));
-            Handles { pods: pods_in, services: services_in, other: other_in, outputs }
-        })
+    Engine::start(EngineOptions::default(), build)
+}
+
+fn build(b: &mut GraphBuilder) -> Handles {
+    b.dataflow("main", |g| {
+        let (pods_in, pods) = g.priority_input::<u32, (u32, bool)>("pods");
+        let ready = pods.filter("ready", |_, (_, ready)| *ready);
+        let ready_by_service = ready.index("by-service", |_, (service, _)| [(*service, ())]);
+        let mut outputs = vec![
+            published_copy(&ready.map("ready-text", |_, pod| text(pod))),
+            published_copy(&ready_by_service.group("grouped", |_, pods| Some(text(pods)))),
+            published_copy(&ready_by_service.distinct("distinct").map("distinct-text", |k, ()| text(k))),
+        ];
+        let (services_in, services) = g.input::<u32, u32>("services");
+        let (other_in, other) = g.input::<u32, u32>("other");
+        let fixed = g.fixed("fixed", (0..4u32).map(|n| (n, 100 + n)));
+        let by_service = pods.index("pods/by-service", |_, (service, ready)| [(*service, *ready)]);
+        let looked_up = services.derive("looked-up", |d| {
+            let (by, other) = (d.by(&by_service), d.on(&other));
+            move |cx, key, port| {
+                let pods = cx.by(&by, key);
+                // These look-ups depend on the first one.
+                let others: Vec<_> = pods.iter().map(|(pod, _)| cx.get(&other, &(pod % 7)).map(|o| *o)).collect();
+                (port % 5 != 0).then(|| text((port, &pods, others)))
+            }
+        });
+        let all = fixed.derive("all", |d| {
+            let services = d.on(&services);
+            move |cx, key, value| Some(text((key, value, cx.all(&services))))
+        });
+        let many = services.derive_many("many", |d| {
+            let by = d.by(&by_service);
+            move |cx, key, _| cx.by(&by, key).into_iter().map(|(pod, r)| (key * 1000 + pod, text(r))).collect()
+        });
+        outputs.extend([
+            published_copy(&services.join("join", &other, |k, a, b| (a != b).then(|| text((k, a, b))))),
+            published_copy(&services.union("union", &[&other, &fixed]).map("union-text", |_, v| text(v))),
+            published_copy(&services.union_merge("union-merge", &[&other], |k, vs| Some(text((k, vs))))),
+            published_copy(
+                &by_service
+                    .join("endpoints", &services, |s, pod, ready, port| Some((s * 1000 + pod, text((ready, port))))),
+            ),
+            published_copy(
+                &services.flat_map("flat", |k, v| (0..v % 4).map(|n| (k * 10 + n, text(v))).collect::<Vec<_>>()),
+            ),
+            published_copy(&looked_up),
+            published_copy(&all),
+            published_copy(&many),
+            published_copy(&looked_up.filter_map("chained", |k, v| (k % 2 == 0).then(|| text(v.len())))),
+        ]);
+        let chunks = pods.group_chunks(
+            "chunks",
+            |pod| (pod % 3, pod / 2),
+            |position| position % 5 == 0,
+            |group, pods| (group + 1 != pods.len() as u32).then(|| text(pods)),
+        );
+        outputs.push(published_copy(&chunks.flat_map("chunk-text", |(group, start), pods| {
+            [(group + 3 * start.map_or(0, |start| start + 1), pods.clone())]
+        })));
+        let groups = other.index("groups-by", |key, _| [((*key != 8).then_some(key % 4), ())]).distinct("groups");
+        let restricted = pods.restrict("restricted", &groups, |pod| pod % 4);
+        outputs.push(published_copy(&restricted.map("restricted-text", |_, pod| text(pod))));
+        // Two pods have one key.
+        let halves = pods.flat_map("halves", |pod, value| [(pod / 2, *value)]);
+        let restricted = halves.restrict("restricted-halves", &groups, |half| half % 4);
+        outputs.push(published_copy(&restricted.map("restricted-halves-text", |_, pod| text(pod))));
+        outputs.push(published_copy(&pods.incremental("ranks", Ranks::default)));
+        outputs.push(published_copy(&services.derive("filtered", |d| {
+            let (pods, by, other) = (d.on(&pods), d.by(&by_service), d.on(&other));
+            move |cx, key: &u32, port: &u32| {
+                let (service, parity) = (*key, port % 2);
+                let ready = RecordFilter::all().matching(move |_, pod: &(u32, bool)| *pod == (service, true));
+                let first = cx.fetch(&pods, &ready);
+                // These fetches depend on the first one.
+                let near = RecordFilter::all().keys(first.iter().map(|(pod, _)| pod % 9));
+                let even = near.clone().matching(move |_, value| value % 2 == parity);
+                let some = RecordFilter::all().matching(move |pod: &u32, ready: &bool| *ready || pod % 2 == parity);
+                let halves = cx.fetch_part(&other, &RecordFilter::all().keys(0..4), |value: &u32| value / 2);
+                let exist: Vec<bool> = first.iter().map(|(pod, _)| cx.exists(&other, &(pod % 5))).collect();
+                let parts = cx.fetch_part_by(&by, &parity, &RecordFilter::all(), |ready: &bool| *ready);
+                let looked_up = (cx.fetch(&other, &near), cx.fetch(&other, &even), cx.fetch_by(&by, key, &some));
+                Some(text((&first, looked_up, halves, exist, parts)))
+            }
+        })));
+        let others = other.filter("other-odd", |key, _| key % 2 == 1);
+        let even = services.filter("services-even", |key, _| key % 2 == 0);
+        outputs.push(published_copy(&even.union_disjoint("disjoint", &[others]).map("disjoint-text", |_, v| text(v))));
+        Handles { pods: pods_in, services: services_in, other: other_in, outputs }
     })
 }
 
@@ -308,13 +311,34 @@ impl FeedState {
     }
 }
 
-fn churn(seed: u64, epochs: u32) {
-    let (engine, handles) = start();
+/// With `copies`, the engine is replaced by a copy of itself now and then.
+fn churn(seed: u64, epochs: u32, copies: bool) {
+    let (mut engine, mut handles) = start();
     let mut random = Random(seed);
+    let mut copied: Option<(Engine, Handles, Vec<TextByKey>)> = None;
     let (mut pods, mut services, mut other) = (Pods::new(), Services::new(), Services::new());
     let mut quick = FeedState::new(&engine, handles.outputs.len());
     let mut slow = FeedState::new(&engine, handles.outputs.len());
     for epoch in 0..epochs {
+        if copies && random.below(40) == 0 {
+            if let Some((original, handles, before)) = copied.take() {
+                assert_eq!(
+                    state(&original, &handles),
+                    before,
+                    "seed {seed}: a copy has changed what it was copied from"
+                );
+            }
+            let (copy, copy_handles) = engine.start_copy(EngineOptions::default(), build).expect("a copy");
+            assert_eq!(copy.snapshot().epoch(), engine.snapshot().epoch());
+            assert_eq!(state(&copy, &copy_handles), state(&engine, &handles));
+            assert_eq!(dump_bytes(&copy), dump_bytes(&engine));
+            let sizes = |of: &Engine| of.metrics().collections.iter().map(|it| it.size).collect::<Vec<_>>();
+            assert_eq!(sizes(&copy), sizes(&engine));
+            copied = Some((engine, handles, naive(&pods, &services, &other)));
+            (engine, handles) = (copy, copy_handles);
+            (quick, slow) =
+                (FeedState::new(&engine, handles.outputs.len()), FeedState::new(&engine, handles.outputs.len()));
+        }
         engine.transaction(|tx| {
             for _ in 0..=random.below(6) {
                 let delete = random.below(3) == 0;
@@ -426,8 +450,24 @@ fn assert_stores_are_empty(engine: &Engine, handles: &Handles) {
 #[test]
 fn incremental_state_equals_fresh_and_naive_state() {
     for seed in 1..=8 {
-        churn(seed, 500);
+        churn(seed, 500, false);
     }
+}
+
+#[test]
+fn copied_engine_continues_like_the_one_that_was_copied() {
+    for seed in 11..=18 {
+        churn(seed, 500, true);
+    }
+}
+
+#[test]
+fn another_graph_takes_over_no_state() {
+    let (engine, _handles) = start();
+    let other = engine.start_copy(EngineOptions::default(), |builder| {
+        builder.dataflow("main", |graph| graph.input::<u32, u32>("pods").0)
+    });
+    assert_eq!(other.map(|_| ()).expect_err("another graph"), CopyError::OtherGraph);
 }
 
 /// The same records in any order, with intermediate values and in several epochs, give the same bytes.

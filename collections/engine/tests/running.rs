@@ -173,23 +173,6 @@ fn writers_do_not_wait_for_a_long_epoch_and_the_last_write_of_a_key_applies() {
 }
 
 #[test]
-fn submitted_writes_are_not_awaited_and_apply_before_later_calls_return() {
-    let epoch = LongEpoch::default();
-    let (engine, handles) = start(epoch.options());
-    epoch.hold(&handles);
-    engine.submit(|tx| {
-        tx.set(&handles.left, 1, 5);
-        tx.set(&handles.right, 1, 6);
-    });
-    assert_eq!(engine.snapshot().get(&handles.left_out, &1), None);
-    epoch.release();
-    let inputs = engine.inputs().expect("the engine runs");
-    assert_eq!((inputs.get(&handles.left, &1), inputs.get(&handles.right, &1)), (Some(&5), Some(&6)));
-    let snapshot = engine.snapshot();
-    assert_eq!((snapshot.len(&handles.left_out), snapshot.len(&handles.right_out)), (2, 1));
-}
-
-#[test]
 fn waiting_replacement_of_all_records_drops_earlier_writes_only() {
     let epoch = LongEpoch::default();
     let (engine, handles) = start(epoch.options());
@@ -442,6 +425,34 @@ fn epoch_without_published_changes_keeps_unread_changes() {
     let events: Vec<_> = feed.try_next().expect("a batch").events(&out).map(|event| *event.key).collect();
     assert_eq!(events, [1]);
     assert!(feed.try_next().is_none(), "a change is reported once");
+}
+
+#[test]
+fn record_that_changed_back_between_two_batches_is_reported_to_feeds_with_reverted_records() {
+    let (engine, handles) = start(EngineOptions::default());
+    let set = |key, value: Option<i64>| {
+        match value {
+            Some(value) => handles.left.set(key, value),
+            None => handles.left.delete(key),
+        }
+        engine.flush();
+    };
+    set(1, Some(7));
+    set(2, Some(7));
+    let plain = || engine.feed().only(&handles.left_out);
+    let (mut net, mut all) = (plain(), plain().with_reverted());
+    assert!(net.try_next().is_some() && all.try_next().is_some());
+    set(1, None);
+    set(1, Some(7));
+    assert!(net.try_next().is_none(), "there is no net change");
+    let batch = all.try_next().expect("a batch");
+    let events: Vec<_> = batch.events(&handles.left_out).map(|event| (*event.key, event.old, event.new)).collect();
+    assert_eq!(events, [(1, Some(7.into()), Some(7.into()))]);
+    assert!(all.try_next().is_none(), "it is reported once");
+    // A record that was added and removed has left nothing.
+    set(3, Some(1));
+    set(3, None);
+    assert!(all.try_next().is_none());
 }
 
 #[test]

@@ -40,7 +40,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
                 f(group.get(), &records).map(Erased::new)
             }),
         });
-        let (state, dataflow) = (ChunkStateRef::default(), &self.core.dataflow);
+        let dataflow = &self.core.dataflow;
+        let state = dataflow.copied(ChunkStateRef::default());
         let provenance = Provenance::Chunked(rule.clone(), state.clone());
         let (id, gauges) = dataflow.add_node(name, "group_chunks", vec![self.core.id], provenance);
         let store = KeyedStoreRef::default();

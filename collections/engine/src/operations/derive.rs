@@ -126,8 +126,8 @@ fn add_derived(
     derive: DeriveFn,
 ) -> Rc<CollectionCore> {
     let Deps { dataflow, tables, inputs, parents, .. } = deps;
-    let state = DeriveStateRef::default();
-    let owners = renames.then(KeyOwners::default);
+    let state = dataflow.copied(DeriveStateRef::default());
+    let owners = renames.then(|| dataflow.copied(KeyOwners::default()));
     let rule = Rc::new(DeriveRule::new(Context::new(tables), derive, primary));
     let provenance = Provenance::Derived { state: state.clone(), rule: rule.clone(), owners: owners.clone() };
     let kind = if renames { "derive_many" } else { "derive" };

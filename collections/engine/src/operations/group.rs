@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::collection::{Collection, Index};
 use crate::node::Provenance;
-use crate::operators::distinct::distinct_logic;
+use crate::operators::distinct::{RowCounts, distinct_logic};
 use crate::spines::Reducer;
 use crate::store::KeyedStoreRef;
 use crate::value::{Erased, Key, Pair, Value};
@@ -25,7 +25,8 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         });
         let dataflow = &self.core.dataflow;
         let (id, gauges) = dataflow.add_node(name, "group", vec![self.core.id], Provenance::Grouped);
-        let (logic, [grouped, values]) = dataflow.build.differential.reduce(gauges.clone(), &reducer);
+        let (logic, [grouped, values], state) = dataflow.build.differential.reduce(gauges.clone(), &reducer);
+        dataflow.copied(state);
         let core = dataflow.core(id, gauges, dataflow.add_operator(vec![self.core.stream()], logic));
         core.set_arrangement(&values);
         dataflow.build.nodes.borrow_mut()[id].grouped = Some(grouped);
@@ -43,7 +44,8 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         let dataflow = &self.core.dataflow;
         let (id, gauges) = dataflow.add_node(name, "distinct", vec![self.core.id], Provenance::Grouped);
         let store = KeyedStoreRef::default();
-        let logic = distinct_logic(store.clone(), gauges.clone(), Erased::new(()));
+        let counts = dataflow.copied(RowCounts::default());
+        let logic = distinct_logic(counts, store.clone(), gauges.clone(), Erased::new(()));
         let stream = dataflow.add_operator(vec![self.core.stream()], logic);
         Collection::of(dataflow.core_with_store(id, gauges, stream, store))
     }

@@ -2,7 +2,7 @@
 
 use crate::collection::Collection;
 use crate::node::Provenance;
-use crate::operators::incremental::{ErasedIncremental, Incremental, Settled, incremental_logic};
+use crate::operators::incremental::{ErasedIncremental, Incremental, IncrementalState, Settled, incremental_logic};
 use crate::operators::record::KeyOwners;
 use crate::store::KeyedStoreRef;
 use crate::value::{Erased, Key, TypeMarker, Value};
@@ -17,14 +17,15 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
     ) -> Collection<'s, S::Key, S::Value> {
         let (records, updates) = self.core.store();
         let dataflow = &self.core.dataflow;
-        let owners = KeyOwners::default();
+        let owners = dataflow.copied(KeyOwners::default());
         let provenance = Provenance::Renamed(owners.clone());
         let (id, gauges) = dataflow.add_node(name, "incremental", vec![self.core.id], provenance);
         let store = KeyedStoreRef::default();
         let make = move || -> Box<dyn ErasedIncremental> {
             Box::new(ErasedState { state: make(), types: TypeMarker::<(K, V)>::default() })
         };
-        let logic = incremental_logic(Box::new(make), records, store.clone(), gauges.clone(), owners);
+        let state = dataflow.copied(IncrementalState::default());
+        let logic = incremental_logic(Box::new(make), state, records, store.clone(), gauges.clone(), owners);
         let stream = dataflow.add_operator(vec![updates], logic);
         Collection::of(dataflow.core_with_store(id, gauges, stream, store))
     }

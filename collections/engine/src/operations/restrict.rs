@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::collection::Collection;
 use crate::node::Provenance;
-use crate::operators::restrict::{RestrictRule, restrict_logic};
+use crate::operators::restrict::{RestrictRule, RestrictStateRef, restrict_logic};
 use crate::store::KeyedStoreRef;
 use crate::value::{Erased, Key, Value};
 
@@ -26,7 +26,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         let provenance = Provenance::Restricted(group);
         let (id, gauges) = dataflow.add_node(name, "restrict", vec![self.core.id, groups.core.id], provenance);
         let store = KeyedStoreRef::default();
-        let logic = restrict_logic(rule, store.clone(), gauges.clone());
+        let state = dataflow.copied(RestrictStateRef::default());
+        let logic = restrict_logic(rule, state, store.clone(), gauges.clone());
         let stream = dataflow.add_operator(vec![self.core.stream(), changes], logic);
         Self::of(dataflow.core_with_store(id, gauges, stream, store))
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::build::CollectionCore;
 use crate::collection::Collection;
 use crate::node::{NodeId, Provenance};
-use crate::operators::merge::merge_logic;
+use crate::operators::merge::{MergedValues, merge_logic};
 use crate::store::KeyedStoreRef;
 use crate::value::{Erased, Key, Value};
 
@@ -43,7 +43,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         let ids: Vec<NodeId> = parents.iter().map(|parent| parent.id).collect();
         let (id, gauges) = dataflow.add_node(name, kind, ids, Provenance::SameKey);
         let store = KeyedStoreRef::default();
-        let logic = merge_logic(store.clone(), gauges.clone(), Box::new(merge));
+        let kept = dataflow.copied(MergedValues::default());
+        let logic = merge_logic(kept, store.clone(), gauges.clone(), Box::new(merge));
         let stream = dataflow.add_operator(parents.iter().map(|parent| parent.stream()).collect(), logic);
         Collection::of(dataflow.core_with_store(id, gauges, stream, store))
     }

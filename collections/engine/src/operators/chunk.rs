@@ -41,14 +41,14 @@ pub(crate) struct RecordPlace {
 pub(crate) type ChunkFn = Box<dyn Fn(&Erased, &[(&Erased, &Erased)]) -> Option<Erased>>;
 
 /// The keys of the records at a position. Most positions have one.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct PositionKeys {
     is_start: bool,
     keys: SmallVec<[ContentOrdered; 1]>,
 }
 
 /// The positions of a group.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct GroupPositions(BTreeMap<ContentOrdered, PositionKeys>);
 
 impl GroupPositions {
@@ -85,7 +85,7 @@ impl GroupPositions {
 }
 
 /// The records of each group.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ChunkState {
     groups: ErasedMap<GroupPositions>,
 }

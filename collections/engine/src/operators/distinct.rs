@@ -1,5 +1,7 @@
 //! The distinct keys of an index.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::CollectionGauges;
@@ -8,12 +10,20 @@ use crate::store::{KeyedStoreRef, apply};
 use crate::update::{EpochLogic, by_key, size_change};
 use crate::value::Erased;
 
+/// Number of rows by key.
+pub(crate) type RowCounts = Rc<RefCell<ShardedRows<isize>>>;
+
 /// Keeps in `store` a `value` for each key that has a row. It counts the rows of a key and does not keep them, so an
 /// arrangement of them would only cost memory.
-pub(crate) fn distinct_logic(store: KeyedStoreRef, gauges: Arc<CollectionGauges>, value: Erased) -> EpochLogic {
-    let mut counts: ShardedRows<isize> = ShardedRows::default();
+pub(crate) fn distinct_logic(
+    counts: RowCounts,
+    store: KeyedStoreRef,
+    gauges: Arc<CollectionGauges>,
+    value: Erased,
+) -> EpochLogic {
     let mut stored = 0;
     Box::new(move |time, updates, out| {
+        let counts = &mut *counts.borrow_mut();
         let rows = &mut store.borrow_mut().rows;
         gauges.record_input(updates[0].len());
         for changes in by_key(&updates[0]) {

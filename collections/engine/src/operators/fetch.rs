@@ -1,6 +1,5 @@
 //! Fetches with filters, in closures of `derive` (K04, K05).
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::filter::RecordFilter;
@@ -26,17 +25,17 @@ fn index_row<K: Key, R: Value>(update: &Update) -> Option<(&K, &R)> {
 /// Both the old and the new value count: a record may pass the filter with either of them only.
 fn any_passes<K: Key, V: Value>(filter: &RecordFilter<K, V>, access: Access<K, V>) -> Concerns {
     let filter = filter.clone();
-    Rc::new(move |updates: &[Update]| updates.iter().filter_map(access).any(|(key, value)| filter.matches(key, value)))
+    Arc::new(move |updates: &[Update]| updates.iter().filter_map(access).any(|(key, value)| filter.matches(key, value)))
 }
 
 /// Whether the parts of the records that pass are others than before.
 fn parts_differ<K: Key, V: Value, S: PartialEq + 'static>(
     filter: &RecordFilter<K, V>,
     access: Access<K, V>,
-    part: Rc<dyn Fn(&V) -> S>,
+    part: Arc<dyn Fn(&V) -> S + Send + Sync>,
 ) -> Concerns {
     let filter = filter.clone();
-    Rc::new(move |updates: &[Update]| {
+    Arc::new(move |updates: &[Update]| {
         let parts = |added: bool| {
             let rows = updates.iter().filter(move |(_, _, diff)| (*diff > 0) == added).filter_map(access);
             let rows = rows.filter(|(key, value)| filter.matches(key, value));
@@ -82,9 +81,9 @@ impl Context {
         &self,
         dep: &Dep<K, V>,
         filter: &RecordFilter<K, V>,
-        part: impl Fn(&V) -> S + 'static,
+        part: impl Fn(&V) -> S + Send + Sync + 'static,
     ) -> Vec<(K, S)> {
-        let part: Rc<dyn Fn(&V) -> S> = Rc::new(part);
+        let part: Arc<dyn Fn(&V) -> S + Send + Sync> = Arc::new(part);
         let concerns = || parts_differ(filter, record::<K, V>, part.clone());
         let records = self.fetch_records(dep, filter, true, &concerns);
         records.into_iter().map(|(key, value)| (key, part(&value))).collect()
@@ -95,7 +94,7 @@ impl Context {
         let LookupTable::Collection(store) = self.table(dep.number) else { return false };
         let key = Erased::new(key.clone());
         let exists = store.borrow().rows.get(&key).is_some();
-        let concerns: Concerns = Rc::new(|updates: &[Update]| size_change(updates) != 0);
+        let concerns: Concerns = Arc::new(|updates: &[Update]| size_change(updates) != 0);
         self.record_filtered(FilteredLookup { dep: dep.number, key: Some(key), concerns });
         exists
     }
@@ -118,9 +117,9 @@ impl Context {
         dep: &IndexDep<I, K, R>,
         key: &I,
         filter: &RecordFilter<K, R>,
-        part: impl Fn(&R) -> S + 'static,
+        part: impl Fn(&R) -> S + Send + Sync + 'static,
     ) -> Vec<(K, S)> {
-        let part: Rc<dyn Fn(&R) -> S> = Rc::new(part);
+        let part: Arc<dyn Fn(&R) -> S + Send + Sync> = Arc::new(part);
         let rows = self.fetch_rows(dep, key, filter, parts_differ(filter, index_row::<K, R>, part.clone()));
         rows.into_iter().map(|(key, row)| (key, part(&row))).collect()
     }

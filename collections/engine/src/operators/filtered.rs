@@ -1,16 +1,17 @@
 //! Look-ups with a filter: a record that made one runs again when a change concerns the records that pass the filter.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::metrics::CollectionGauges;
 use crate::update::{Update, by_key};
 use crate::value::{Erased, ErasedMap};
 
 /// Whether changes of a dependency concern a look-up.
-pub(crate) type Concerns = Rc<dyn Fn(&[Update]) -> bool>;
+pub(crate) type Concerns = Arc<dyn Fn(&[Update]) -> bool + Send + Sync>;
 
 /// A look-up of those records of a dependency that pass a filter.
+#[derive(Clone)]
 pub(crate) struct FilteredLookup {
     /// Number of the dependency.
     pub(crate) dep: u32,
@@ -20,7 +21,7 @@ pub(crate) struct FilteredLookup {
 }
 
 /// The look-ups with filters of all records of a `derive`. Most derivations have none.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct FilteredReaders {
     /// By key of the record that made them.
     lookups: ErasedMap<Box<[FilteredLookup]>>,

@@ -1,8 +1,11 @@
 //! Outputs that depend on all records, kept up to date by a state of the user.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::copied_state::{CopiedState, OperatorStateCopy};
 use crate::metrics::CollectionGauges;
 use crate::operators::record::{KeyOwners, update_owners};
 use crate::store::{KeyedStoreRef, apply};
@@ -37,21 +40,38 @@ pub(crate) trait ErasedIncremental {
     fn settle(&mut self) -> Settled;
 }
 
+/// The state of the operator; `None` if it is to be made again from all records.
+#[derive(Clone, Default)]
+pub(crate) struct IncrementalState(Rc<RefCell<Option<Box<dyn ErasedIncremental>>>>);
+
+/// A state of the user has no copy: a second engine makes it again.
+impl CopiedState for IncrementalState {
+    fn copy(&self) -> OperatorStateCopy {
+        Box::new(())
+    }
+
+    fn restore(&self, _: OperatorStateCopy) {
+        *self.0.borrow_mut() = None;
+    }
+}
+
 /// Keeps the outputs in `store`. After a panic, the state is made again from all records in the next epoch that reaches
 /// the operator; until then the outputs stay.
 pub(crate) fn incremental_logic(
     make: Box<dyn Fn() -> Box<dyn ErasedIncremental>>,
+    state: IncrementalState,
     records: KeyedStoreRef,
     store: KeyedStoreRef,
     gauges: Arc<CollectionGauges>,
     owners: KeyOwners,
 ) -> EpochLogic {
-    let mut state = Some(make());
+    *state.0.borrow_mut() = Some(make());
     let mut stored = 0;
     Box::new(move |time, updates, out| {
         let Some(((first, _), ..)) = updates[0].first() else { return };
         let records = &records.borrow().rows;
         let rows = &mut store.borrow_mut().rows;
+        let mut state = state.0.borrow_mut();
         let mut known = state.take();
         let is_new = known.is_none();
         let settled = gauges.run(first, updates[0].len(), || match &mut known {
@@ -70,7 +90,7 @@ pub(crate) fn incremental_logic(
             }
         });
         let Some(settled) = settled else { return };
-        state = known;
+        *state = known;
         if is_new {
             let old: Vec<Erased> = rows.iter().map(|(key, _)| key.clone()).collect();
             let made: BTreeSet<&Erased> = settled.iter().map(|(key, ..)| key).collect();

@@ -217,6 +217,7 @@ impl DeriveEntry {
 }
 
 /// Key hashes of the records that made a look-up.
+#[derive(Clone)]
 enum Readers {
     One(u64),
     #[expect(clippy::box_collection, reason = "most look-ups have one reader, and there are many")]
@@ -224,7 +225,7 @@ enum Readers {
 }
 
 /// The state of a `derive` operator.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct DeriveState {
     pub(crate) entries: ShardedRows<DeriveEntry>,
     readers: HashMap<LookupHash, Readers, PrecomputedHash>,

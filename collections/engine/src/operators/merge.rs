@@ -1,5 +1,7 @@
 //! Unions: one value per key from the values of several parents.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,16 +18,24 @@ pub(crate) type MergeFn = Box<dyn Fn(&Erased, &[&Erased]) -> Option<Erased>>;
 /// The values that parents have for a key: number of the parent, value, multiplicity. Most keys have one.
 type ParentValues = SmallVec<[(u32, Erased, isize); 1]>;
 
+/// The values of each key.
+pub(crate) type MergedValues = Rc<RefCell<ShardedRows<ParentValues>>>;
+
 /// Keeps in `store` the merged value of each key that any input has. No other operator reads the rows of the inputs by
 /// key, so arrangements of them would only cost memory and time.
-pub(crate) fn merge_logic(store: KeyedStoreRef, gauges: Arc<CollectionGauges>, merge: MergeFn) -> EpochLogic {
-    let mut kept: ShardedRows<ParentValues> = ShardedRows::default();
+pub(crate) fn merge_logic(
+    kept: MergedValues,
+    store: KeyedStoreRef,
+    gauges: Arc<CollectionGauges>,
+    merge: MergeFn,
+) -> EpochLogic {
     let mut stored = 0;
     Box::new(move |time, updates, out| {
+        let kept = &mut *kept.borrow_mut();
         let mut dirty: Vec<Erased> = Vec::new();
         for (parent, changes) in (0..).zip(updates.iter_mut()) {
             for ((key, value), _, diff) in changes.drain(..) {
-                apply_change(&mut kept, &key, (parent, value, diff));
+                apply_change(kept, &key, (parent, value, diff));
                 dirty.push(key);
             }
         }

@@ -17,8 +17,8 @@ pub(crate) type ExpandFn = Rc<dyn Fn(&Erased, &Erased, &mut Vec<Row>)>;
 pub(crate) type KeyOwners = Rc<RefCell<HashMap<u64, Erased, PrecomputedHash>>>;
 
 /// The last good outputs of records whose closure panicked.
-#[derive(Default)]
-struct KeptOutputs(ErasedMap<Vec<(Erased, Vec<Row>)>>);
+#[derive(Clone, Default)]
+pub(crate) struct KeptOutputs(ErasedMap<Vec<(Erased, Vec<Row>)>>);
 
 impl KeptOutputs {
     fn get(&self, key: &Erased, value: &Erased) -> Option<&[Row]> {
@@ -48,12 +48,17 @@ impl KeptOutputs {
 pub(crate) struct RecordTransform {
     gauges: Arc<CollectionGauges>,
     expand: ExpandFn,
-    kept: RefCell<KeptOutputs>,
+    kept: Rc<RefCell<KeptOutputs>>,
 }
 
 impl RecordTransform {
     pub(crate) fn new(gauges: Arc<CollectionGauges>, expand: ExpandFn) -> Rc<Self> {
-        Rc::new(Self { gauges, expand, kept: RefCell::default() })
+        Rc::new(Self { gauges, expand, kept: Rc::default() })
+    }
+
+    /// Its state.
+    pub(crate) fn kept(&self) -> Rc<RefCell<KeptOutputs>> {
+        self.kept.clone()
     }
 
     /// Appends the current outputs of a record.

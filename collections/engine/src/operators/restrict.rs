@@ -1,6 +1,8 @@
 //! The records of the groups that another collection names.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::CollectionGauges;
@@ -22,8 +24,8 @@ pub(crate) struct RestrictRule {
 type RecordKeys = HashSet<Erased, PrecomputedHash>;
 
 /// The records that do not pass, and what finds the records of a group. While all records pass, both are empty.
-#[derive(Default)]
-struct RestrictState {
+#[derive(Clone, Default)]
+struct RestrictedRecords {
     passing: ErasedMap<RecordKeys>,
     held: ErasedMap<ErasedMap<Erased>>,
     len: usize,
@@ -37,7 +39,23 @@ struct Passing<'a> {
     out: &'a mut Vec<Update>,
 }
 
-impl RestrictState {
+/// The state of the operator.
+#[derive(Clone)]
+pub(crate) struct RestrictState {
+    records: RestrictedRecords,
+    conflicts: ValueConflicts,
+}
+
+pub(crate) type RestrictStateRef = Rc<RefCell<RestrictState>>;
+
+impl Default for RestrictState {
+    fn default() -> Self {
+        let records = RestrictedRecords { restricted: true, ..RestrictedRecords::default() };
+        Self { records, conflicts: ValueConflicts::default() }
+    }
+}
+
+impl RestrictedRecords {
     /// Sets or removes a record.
     fn set(
         &mut self,
@@ -112,32 +130,36 @@ fn change_entry<T: Default>(map: &mut ErasedMap<T>, group: &Erased, change: impl
 
 /// Keeps in `store` the records that pass. The inputs are records and groups. A change of a group visits its records
 /// only.
-pub(crate) fn restrict_logic(rule: RestrictRule, store: KeyedStoreRef, gauges: Arc<CollectionGauges>) -> EpochLogic {
-    let mut state = RestrictState { restricted: true, ..RestrictState::default() };
-    let mut conflicts = ValueConflicts::default();
+pub(crate) fn restrict_logic(
+    rule: RestrictRule,
+    state: RestrictStateRef,
+    store: KeyedStoreRef,
+    gauges: Arc<CollectionGauges>,
+) -> EpochLogic {
     let mut stored = 0;
     Box::new(move |time, updates, out| {
+        let RestrictState { records, conflicts } = &mut *state.borrow_mut();
         let rows = &mut store.borrow_mut().rows;
         let passing = &mut Passing { rows, time, out };
         let restricted = rule.groups.borrow().rows.get(&rule.everything).is_none();
         let mut visited = 0;
-        if restricted != state.restricted {
-            visited += state.set_all(&rule, restricted, passing);
+        if restricted != records.restricted {
+            visited += records.set_all(&rule, restricted, passing);
         } else if restricted {
             for changes in by_key(&updates[1]) {
-                visited += state.set_group(&rule, &changes[0].0.0, passing);
+                visited += records.set_group(&rule, &changes[0].0.0, passing);
             }
         }
         for changes in by_key(&updates[0]) {
             let key = &changes[0].0.0;
             let Some(group) = gauges.catch_panic(key, || (rule.group)(key)) else { continue };
-            let value = conflicts.resolve(key, state.value(&group, key, passing.rows), changes);
-            state.set(&rule, &group, (key, value), passing);
+            let value = conflicts.resolve(key, records.value(&group, key, passing.rows), changes);
+            records.set(&rule, &group, (key, value), passing);
             visited += 1;
         }
         gauges.record_input(visited);
         gauges.set_conflicts(conflicts.len());
-        gauges.count_stored(&mut stored, passing.rows.len() + state.len);
+        gauges.count_stored(&mut stored, passing.rows.len() + records.len);
         differential_dataflow::consolidation::consolidate_updates(out);
         gauges.record_output(size_change(out), out.len());
     })
