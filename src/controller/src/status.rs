@@ -84,7 +84,8 @@ impl<K: Typed<DynamicType = ()> + 'static, S: Value> StatusWriter<K, S> {
     /// Runs until the term or the engine ends. It writes nothing before all that the changes derive from is synced.
     pub async fn run(mut self, term: impl Into<Term>) {
         let term = term.into();
-        let mut feed = self.engine.feed().only(&self.changes);
+        // A change that is gone and is there again was written and undone: it is written at once.
+        let mut feed = self.engine.feed().only(&self.changes).with_reverted();
         loop {
             let is_synced = self.engine.snapshot().is_synced(&self.changes);
             let due = self.pending.values().map(|pending| pending.due).min().filter(|_| is_synced);

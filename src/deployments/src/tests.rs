@@ -48,14 +48,24 @@ fn deployed(case: &Path, name: &str) -> BTreeMap<String, Value> {
         deploys: flag("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", true),
         ..GatewayApiOptions::default()
     };
+    let mut objects = rendered(&mut input, gateway_api);
+    // Objects that exist and are not managed stay as they are.
+    let is_unmanaged = |object: &&Value| object["metadata"]["labels"][label::GATEWAY_MANAGED].is_null();
+    let kept: BTreeSet<String> = input.iter().filter(is_unmanaged).map(title).collect();
+    objects.retain(|title_of, _| !kept.contains(title_of));
+    objects
+}
+
+/// What is deployed for objects: the rendered objects by kind, namespace and name.
+fn rendered(input: &mut [Value], gateway_api: GatewayApiOptions) -> BTreeMap<String, Value> {
     let options = GraphOptions { gateway_api, ..GraphOptions::default() };
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-    for object in &mut input {
+    for object in &mut *input {
         let unique = format!("UID-OF-{}-{}", text(object, "/kind"), text(object, "/metadata/name"));
         object["metadata"]["uid"] = unique.into();
     }
     engine.transaction(|tx| {
-        for object in &input {
+        for object in &*input {
             if let Ok(parsed) = parse_object(&"Kubernetes".into(), "cluster.local", object) {
                 handles.inputs.apply(tx, parsed, Origin::default());
             }
@@ -70,13 +80,7 @@ fn deployed(case: &Path, name: &str) -> BTreeMap<String, Value> {
     // Without valid parameters, nothing is deployed.
     let rendered =
         all.filter_map(|(_, deployment): (&ObjectKey, _)| injector.render_gateway(deployment, &context).ok());
-    let mut objects: BTreeMap<String, Value> =
-        rendered.flatten().map(|object| (title(&object.object), object.object)).collect();
-    // Objects that exist and are not managed stay as they are.
-    let is_unmanaged = |object: &&Value| object["metadata"]["labels"][label::GATEWAY_MANAGED].is_null();
-    let kept: BTreeSet<String> = input.iter().filter(is_unmanaged).map(title).collect();
-    objects.retain(|title_of, _| !kept.contains(title_of));
-    objects
+    rendered.flatten().map(|object| (title(&object.object), object.object)).collect()
 }
 
 fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
@@ -145,4 +149,55 @@ fn objects_are_those_of_the_reference() {
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert_eq!(compared, 67, "recorded objects");
+}
+
+#[test]
+fn agentgateway_is_deployed_from_its_own_template() {
+    let mut input = [json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {
+            "name": "door", "namespace": "edge", "labels": {"topology.istio.io/network": "west"},
+            "annotations": {"gateway.istio.io/service-account": "door-account"},
+        },
+        "spec": {
+            "gatewayClassName": "istio-agentgateway",
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        },
+    })];
+    assert!(rendered(&mut input, GatewayApiOptions::default()).is_empty(), "not enabled");
+    let enabled = GatewayApiOptions { agentgateway: true, ..GatewayApiOptions::default() };
+    let objects = rendered(&mut input, enabled.clone());
+    let names: Vec<&str> = objects.keys().map(String::as_str).collect();
+    assert_eq!(names, ["Deployment edge/door", "Service edge/door", "ServiceAccount edge/door-account"]);
+    let deployment = &objects["Deployment edge/door"];
+    let managed = "istio.io-agentgateway-controller";
+    assert_eq!(deployment["metadata"]["labels"][label::GATEWAY_MANAGED], managed);
+    assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({(label::GATEWAY_NAME): "door"}));
+    let pod = &deployment["spec"]["template"];
+    assert_eq!(pod["metadata"]["labels"]["sidecar.istio.io/inject"], "false");
+    assert_eq!(pod["spec"]["serviceAccountName"], "door-account");
+    let container = &pod["spec"]["containers"][0];
+    assert!(text(container, "/image").contains("/agentgateway:"), "{}", container["image"]);
+    let variables: BTreeMap<&str, &str> = container["env"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|variable| (text(variable, "/name"), text(variable, "/value")))
+        .collect();
+    assert_eq!((variables["GATEWAY"], variables["NETWORK"], variables["CLUSTER_ID"]), ("door", "west", "Kubernetes"));
+    let control_plane = "istiod.istio-system.svc:15012";
+    assert_eq!((variables["XDS_ADDRESS"], variables["CA_ADDRESS"]), (control_plane, control_plane));
+    let mounts: BTreeSet<&str> =
+        container["volumeMounts"].as_array().into_iter().flatten().map(|mount| text(mount, "/name")).collect();
+    let volumes: BTreeSet<&str> =
+        pod["spec"]["volumes"].as_array().into_iter().flatten().map(|volume| text(volume, "/name")).collect();
+    assert_eq!(mounts, volumes, "each volume is mounted");
+    assert!(volumes.contains("xds-token") && volumes.contains("istio-token"), "{volumes:?}");
+    let service = &objects["Service edge/door"]["spec"];
+    assert_eq!((&service["type"], &service["ports"][1]["port"]), (&json!("LoadBalancer"), &json!(80)));
+
+    input[0]["metadata"]["annotations"]["gateway.istio.io/agentgatewayImage"] = "registry.test/mine:1".into();
+    let image =
+        &rendered(&mut input, enabled)["Deployment edge/door"]["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, "registry.test/mine:1");
 }

@@ -1,5 +1,5 @@
-//! Panics that tests inject into supervised tasks and threads, by name. Only tests enable the feature `faults`: no other build
-//! contains this module.
+//! Panics that tests inject into supervised tasks and threads, by name. Release builds do not
+//! contain this module. A feature would compile all crates above this one twice for the tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

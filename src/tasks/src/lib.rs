@@ -2,9 +2,9 @@
 //! its state permits that ([`restart`], [`restart_with`]), and otherwise the process ends with its name ([`Tasks`]).
 
 mod cpu_priority;
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 pub mod faults;
-#[cfg(not(feature = "faults"))]
+#[cfg(not(debug_assertions))]
 #[path = "no_faults.rs"]
 mod faults;
 mod group;
