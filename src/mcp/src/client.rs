@@ -36,7 +36,7 @@ use tls::SourceTls;
 const FIRST_RETRY_WAIT: Duration = Duration::from_millis(250);
 /// Longest wait after a failed stream.
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(10);
-/// Time between two warnings about a source that cannot be read.
+/// Time between two warnings with one reason about a source that cannot be read.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// The version that the node states, as istiod's client does.
 const CLIENT_VERSION: &str = "65536.65536.65536";
@@ -85,8 +85,8 @@ struct Reading {
     source: McpSource,
     received: ReceivedObjects,
     backoff: Backoff,
-    /// When a failure was last logged as a warning.
-    warned: Option<Instant>,
+    /// When a failure was last logged as a warning, and its reason.
+    warned: Option<(Instant, String)>,
 }
 
 impl McpSource {
@@ -170,8 +170,9 @@ impl Reading {
     }
 
     fn failed(&mut self, reason: String) {
-        if self.warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
-            self.warned = Some(Instant::now());
+        let is_known = |(at, last): &(Instant, String)| at.elapsed() < WARNING_INTERVAL && *last == reason;
+        if !self.warned.as_ref().is_some_and(is_known) {
+            self.warned = Some((Instant::now(), reason.clone()));
             let waiting = self.received.not_answered().len();
             warn!(target: "adsc", source = %self.source.address, reason, types_not_read = waiting, "cannot read configuration");
         } else {

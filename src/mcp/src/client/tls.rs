@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sluice_crypto::{ClientCertificate, CompliancePolicy, Roots, client_without_verification, verified_client};
-use sluice_model::{ClientTls, ClientTlsMode, Secret, Text};
+use sluice_model::{ClientCredential, ClientTls, ClientTlsMode, Secret, Text};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
@@ -51,12 +51,14 @@ impl SourceTls {
         let secret = match settings.mode {
             ClientTlsMode::Disable => return Ok(None),
             ClientTlsMode::IstioMutual => Some(credentials.own()?),
-            _ if settings.credential_name.is_empty() => None,
-            _ => {
-                let name = &settings.credential_name;
-                let secret = credentials.secret(name).await;
-                Some(secret.map_err(|reason| format!("credentialName: {reason}"))?)
-            }
+            ClientTlsMode::Simple | ClientTlsMode::Mutual => match &settings.credential {
+                ClientCredential::None => None,
+                ClientCredential::Named(name) => {
+                    let secret = credentials.secret(name).await;
+                    Some(secret.map_err(|reason| format!("credentialName: {reason}"))?)
+                }
+                ClientCredential::Unusable => return Err("credentialName: the certificates cannot be used".to_owned()),
+            },
         };
         let mut config = match settings.insecure_skip_verify {
             Some(true) => client_without_verification().map_err(|error| error.to_string())?,
