@@ -8,7 +8,7 @@ use sluice_kube::Backoff;
 use sluice_tasks::catch_panic;
 use tracing::{debug, warn};
 
-use crate::mesh::{AmbientMesh, MeshError};
+use crate::mesh::{AmbientMesh, MeshError, PodStart};
 use crate::pod::{ENABLED, NodePod, PodName};
 use crate::selectors::EnablementSelectors;
 use crate::store::Store;
@@ -23,10 +23,19 @@ pub(crate) struct Controller {
     pub(crate) selectors: EnablementSelectors,
     /// Namespaces whose pods are never enrolled.
     pub(crate) excluded: BTreeSet<String>,
-    /// The pods that this process has enrolled or restored, as they were then.
-    enrolled: Mutex<BTreeMap<PodName, NodePod>>,
+    /// The pods that this process enrols.
+    enrolments: Mutex<BTreeMap<PodName, Enrolment>>,
     /// Pods that are being handled, and whether they have to be looked at again afterwards.
     busy: Mutex<BTreeMap<PodName, bool>>,
+}
+
+/// A pod that this process has restored, or has begun to enrol.
+#[derive(Clone, Debug)]
+struct Enrolment {
+    /// The pod as it was then.
+    pod: NodePod,
+    /// The last step has succeeded. Otherwise ztunnel may have the pod already.
+    is_complete: bool,
 }
 
 /// What a pod needs.
@@ -47,11 +56,11 @@ impl Controller {
         selectors: EnablementSelectors,
         excluded: BTreeSet<String>,
     ) -> Self {
-        Self { mesh, store, selectors, excluded, enrolled: Mutex::default(), busy: Mutex::default() }
+        Self { mesh, store, selectors, excluded, enrolments: Mutex::default(), busy: Mutex::default() }
     }
 
-    fn enrolled(&self) -> MutexGuard<'_, BTreeMap<PodName, NodePod>> {
-        self.enrolled.lock().unwrap_or_else(PoisonError::into_inner)
+    fn enrolments(&self) -> MutexGuard<'_, BTreeMap<PodName, Enrolment>> {
+        self.enrolments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn busy(&self) -> MutexGuard<'_, BTreeMap<PodName, bool>> {
@@ -65,9 +74,17 @@ impl Controller {
         Some(eligible.then_some(pod))
     }
 
-    /// Remembers a pod that the plugin has enrolled.
-    pub(crate) fn enrolled_by_plugin(&self, pod: NodePod) {
-        self.enrolled().insert(pod.name.clone(), pod);
+    /// Enrols a pod. If that fails, it is tried again or withdrawn, as its labels say then.
+    ///
+    /// # Errors
+    /// As [`AmbientMesh::enrol`].
+    pub(crate) async fn enrol(&self, pod: NodePod, start: PodStart) -> Result<(), MeshError> {
+        let begun = Enrolment { pod: pod.clone(), is_complete: false };
+        self.enrolments().entry(pod.name.clone()).or_insert(begun);
+        self.mesh.enrol(&pod, start).await?;
+        self.store.set_redirection(&pod, Some(ENABLED));
+        self.enrolments().insert(pod.name.clone(), Enrolment { pod, is_complete: true });
+        Ok(())
     }
 
     /// Restores the pods that have been enrolled before this process started.
@@ -79,7 +96,7 @@ impl Controller {
                 continue;
             }
             match self.mesh.restore(&pod, reconcile).await {
-                Ok(()) => drop(self.enrolled().insert(name, pod)),
+                Ok(()) => drop(self.enrolments().insert(name, Enrolment { pod, is_complete: true })),
                 Err(error) => warn!(pod = %pod.name, %error, "cannot restore an enrolled pod"),
             }
         }
@@ -149,13 +166,13 @@ impl Controller {
     }
 
     fn action(&self, name: &PodName) -> Action {
-        let before = self.enrolled().get(name).cloned();
+        let before = self.enrolments().get(name).cloned();
         if !self.store.has(name) {
-            return before.map_or(Action::Nothing, |pod| Action::Withdraw(pod, true));
+            return before.map_or(Action::Nothing, |before| Action::Withdraw(before.pod, true));
         }
         let Some((pod, labels)) = self.store.get(name) else { return Action::Nothing };
-        if let Some(other) = before.as_ref().filter(|before| before.uid != pod.uid) {
-            return Action::Withdraw(other.clone(), true);
+        if let Some(other) = before.as_ref().filter(|before| before.pod.uid != pod.uid) {
+            return Action::Withdraw(other.pod.clone(), true);
         }
         let is_enrolled = before.is_some() || pod.redirection().is_some();
         if pod.is_terminal {
@@ -165,32 +182,25 @@ impl Controller {
         match (wanted, &before) {
             (false, _) if is_enrolled => Action::Withdraw(pod, false),
             (false, _) => Action::Nothing,
-            (true, Some(before)) if before.addresses != pod.addresses && !pod.addresses.is_empty() => {
-                Action::Probe(pod)
-            }
-            (true, Some(_)) => Action::Nothing,
             // The plugin enrols a pod before its addresses are known here.
-            (true, None) if pod.addresses.is_empty() => Action::Nothing,
-            (true, None) => Action::Enrol(pod),
+            (true, _) if pod.addresses.is_empty() => Action::Nothing,
+            (true, Some(before)) if before.is_complete && before.pod.addresses != pod.addresses => Action::Probe(pod),
+            (true, Some(before)) if before.is_complete => Action::Nothing,
+            (true, _) => Action::Enrol(pod),
         }
     }
 
     async fn perform(&self, action: Action) -> Result<(), MeshError> {
         match action {
-            Action::Enrol(pod) => {
-                self.mesh.enrol(&pod, &pod.addresses, None).await?;
-                self.enrolled().insert(pod.name.clone(), pod);
-            }
+            Action::Enrol(pod) => self.enrol(pod, PodStart::Running).await?,
             Action::Withdraw(pod, has_ended) => {
                 self.mesh.withdraw(&pod, has_ended).await?;
-                self.enrolled().remove(&pod.name);
-                self.store.forget_annotation(&pod);
+                self.enrolments().remove(&pod.name);
+                self.store.set_redirection(&pod, None);
             }
             Action::Probe(pod) => {
-                let (network, probed) = (Arc::clone(&self.mesh.network), pod.clone());
-                let probe = move || network.probe(&probed.uid, &probed.addresses);
-                tokio::task::spawn_blocking(probe).await.map_err(|_| MeshError::Interrupted)??;
-                self.enrolled().insert(pod.name.clone(), pod);
+                self.mesh.probe(&pod).await?;
+                self.enrolments().insert(pod.name.clone(), Enrolment { pod, is_complete: true });
             }
             Action::Nothing => {}
         }

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::controller::Controller;
 use crate::event::{AddEvent, PATH};
+use crate::mesh::PodStart;
 use crate::pod::{NodePod, PodName};
 
 /// The plugin has read the pod from the API server, so the watch reports it soon.
@@ -64,8 +65,7 @@ async fn enrol(controller: &Controller, name: &PodName, event: AddEvent) -> anyh
     info!(pod = %name, netns = event.netns, "event of the plugin");
     let pod = wait_for(controller, name).await?;
     let addresses: Vec<_> = event.ips.iter().map(|ip| ip.address.ip.to_canonical()).collect();
-    controller.mesh.enrol(&pod, &addresses, Some(event.netns)).await?;
-    controller.enrolled_by_plugin(NodePod { addresses, ..pod });
+    controller.enrol(NodePod { addresses, ..pod }, PodStart::Starting(event.netns)).await?;
     Ok(())
 }
 

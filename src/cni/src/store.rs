@@ -85,12 +85,14 @@ impl Store {
         }
     }
 
-    /// Removes the annotation of an enrolled pod that has been withdrawn. The watch reports it later.
-    pub(crate) fn forget_annotation(&self, withdrawn: &NodePod) {
+    /// Changes the annotation [`REDIRECTION`] as it was written. The watch reports it later.
+    pub(crate) fn set_redirection(&self, written: &NodePod, value: Option<&str>) {
         let mut state = self.state();
-        let pod = state.pods.get_mut(&withdrawn.name);
-        if let Some(pod) = pod.filter(|pod| pod.uid == withdrawn.uid) {
-            pod.annotations.remove(REDIRECTION);
+        let pod = state.pods.get_mut(&written.name);
+        let Some(pod) = pod.filter(|pod| pod.uid == written.uid) else { return };
+        match value {
+            Some(value) => drop(pod.annotations.insert(REDIRECTION.to_owned(), value.to_owned())),
+            None => drop(pod.annotations.remove(REDIRECTION)),
         }
     }
 

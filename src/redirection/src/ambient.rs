@@ -27,6 +27,14 @@ pub const PROBE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd16, 0x9254, 0x7127, 0x1
 const ROUTE: MarkRoute =
     MarkRoute { mark: CONNECTION_MARK, mask: Some(MARK_MASK), preference: Some(32764), table: 100 };
 
+/// Connections that a pod had open before it was enrolled. The kernel takes their next packet for the first one of a connection and
+/// would redirect it. Istio's agent has no such rule: it breaks these connections.
+const OPEN_CONNECTION: &str = "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn accept";
+
+/// New connections that pass the redirection because the kernel tracks them already: a peer may have sent a packet before that
+/// [`OPEN_CONNECTION`] accepts, or the pod was withdrawn for a while. They would reach the application past all policies.
+const NOT_REDIRECTED: &str = "tcp flags & (fin | syn | rst | ack) == syn ct status & dnat == 0";
+
 /// Settings of a node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeSettings {
@@ -63,29 +71,52 @@ pub struct PodSettings {
 pub fn rules(node: &NodeSettings, pod: &PodSettings) -> Ruleset {
     let mut rules = Ruleset::new(TABLE, node.ipv6);
     let dns = pod.dns_capture.unwrap_or(node.dns_capture);
-    let ours = format!("meta mark & {MARK_MASK:#x} == {ZTUNNEL_MARK:#x}");
-    let not_ours = format!("meta mark & {MARK_MASK:#x} != {ZTUNNEL_MARK:#x}");
+    ztunnel_rules(&mut rules, dns);
+    for hook in [Hook::NatPrerouting, Hook::NatOutput] {
+        rules.rule(hook, OPEN_CONNECTION);
+    }
+    inbound_rules(&mut rules, node, pod);
+    outbound_rules(&mut rules, node, dns);
+    rules
+}
+
+/// The rules of a pod that is withdrawn while ztunnel still serves its open connections and tunnels.
+#[must_use]
+pub fn draining_rules(node: &NodeSettings, pod: &PodSettings) -> Ruleset {
+    let mut rules = Ruleset::new(TABLE, node.ipv6);
+    ztunnel_rules(&mut rules, pod.dns_capture.unwrap_or(node.dns_capture));
+    // Without a chain for NAT, the kernel does not translate packets of open connections either.
+    for hook in [Hook::NatPrerouting, Hook::NatOutput] {
+        rules.rule(hook, "accept");
+    }
+    rules
+}
+
+fn ours() -> String {
+    format!("meta mark & {MARK_MASK:#x} == {ZTUNNEL_MARK:#x}")
+}
+
+fn not_ours() -> String {
+    format!("meta mark & {MARK_MASK:#x} != {ZTUNNEL_MARK:#x}")
+}
+
+/// Marks connections of ztunnel, and the packets that answer them.
+fn ztunnel_rules(rules: &mut Ruleset, dns: bool) {
+    let (ours, not_ours) = (ours(), not_ours());
     if dns {
         // Queries of ztunnel and of the application may have the same ports: each has a zone of its own.
         rules.rule(Hook::RawPrerouting, format!("udp sport 53 {not_ours} ct zone set 1"));
         rules.rule(Hook::RawOutput, format!("udp dport 53 {ours} ct zone set 1"));
     }
-    mark_rules(&mut rules, &ours);
-    inbound_rules(&mut rules, node, pod, &not_ours);
-    outbound_rules(&mut rules, node, dns, &not_ours);
-    rules
-}
-
-/// Marks connections of ztunnel, and the packets that answer them.
-fn mark_rules(rules: &mut Ruleset, ours: &str) {
     let others = !MARK_MASK;
     let mark = format!("{ours} ct mark set ct mark & {others:#x} | {CONNECTION_MARK:#x}");
     rules.rule(Hook::ManglePrerouting, mark);
     rules.rule(Hook::MangleOutput, format!("ct mark & {MARK_MASK:#x} == {CONNECTION_MARK:#x} meta mark set ct mark"));
 }
 
-fn inbound_rules(rules: &mut Ruleset, node: &NodeSettings, pod: &PodSettings, not_ours: &str) {
+fn inbound_rules(rules: &mut Ruleset, node: &NodeSettings, pod: &PodSettings) {
     const NAT: Hook = Hook::NatPrerouting;
+    let not_ours = not_ours();
     for interface in &pod.virtual_interfaces {
         rules.rule(NAT, format!("iifname \"{interface}\" meta l4proto tcp redirect to :{OUTBOUND_PORT}"));
     }
@@ -97,10 +128,15 @@ fn inbound_rules(rules: &mut Ruleset, node: &NodeSettings, pod: &PodSettings, no
     let redirect =
         format!("{{ip}} daddr != {{address}} tcp dport != {TUNNEL_PORT} {not_ours} redirect to :{INBOUND_PORT}");
     rules.versioned_rule(NAT, &redirect, "127.0.0.1", "::1");
+    let rest = format!(
+        "{{ip}} saddr != {{address}} iifname != \"lo\" tcp dport != {{ {INBOUND_PORT}, {TUNNEL_PORT} }} {not_ours} {NOT_REDIRECTED} drop"
+    );
+    rules.versioned_rule(Hook::FilterInput, &rest, &node.probe_v4.to_string(), &node.probe_v6.to_string());
 }
 
-fn outbound_rules(rules: &mut Ruleset, node: &NodeSettings, dns: bool, not_ours: &str) {
+fn outbound_rules(rules: &mut Ruleset, node: &NodeSettings, dns: bool) {
     const NAT: Hook = Hook::NatOutput;
+    let not_ours = not_ours();
     let probe = "{ip} daddr {address} meta l4proto tcp accept";
     rules.versioned_rule(NAT, probe, &node.probe_v4.to_string(), &node.probe_v6.to_string());
     if dns {
@@ -120,13 +156,26 @@ fn outbound_rules(rules: &mut Ruleset, node: &NodeSettings, dns: bool, not_ours:
 /// # Errors
 /// `nft` or `ip` fails. The rules of an earlier call are then still in effect.
 pub fn enrol(node: &NodeSettings, pod: &PodSettings) -> Result<(), ApplyError> {
+    replace(node, &rules(node, pod))
+}
+
+/// Ends the redirection of new connections after [`enrol`]. Open connections of ztunnel continue until [`withdraw`], and new
+/// tunnels reach it.
+///
+/// # Errors
+/// As [`enrol`].
+pub fn drain(node: &NodeSettings, pod: &PodSettings) -> Result<(), ApplyError> {
+    replace(node, &draining_rules(node, pod))
+}
+
+fn replace(node: &NodeSettings, rules: &Ruleset) -> Result<(), ApplyError> {
     ROUTE.add(node.ipv6)?;
-    apply::nft(&rules(node, pod).to_string())?;
+    apply::nft(&rules.to_string())?;
     apply::remove_iptables(&IPTABLES_CHAINS);
     Ok(())
 }
 
-/// Removes what [`enrol`] has added in the namespace of the calling thread.
+/// Removes what [`enrol`] and [`drain`] have added in the namespace of the calling thread.
 ///
 /// # Errors
 /// `nft` or `ip` fails.
@@ -179,6 +228,7 @@ table inet istio-ambient {
 	}
 	chain nat-prerouting {
 		type nat hook prerouting priority -100; policy accept;
+		meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn accept
 		ip saddr 169.254.7.127 meta l4proto tcp accept
 		ip6 saddr fd16:9254:7127:1337:ffff:ffff:ffff:ffff meta l4proto tcp accept
 		ip daddr != 127.0.0.1 tcp dport != 15008 meta mark & 0xfff != 0x539 redirect to :15006
@@ -186,6 +236,7 @@ table inet istio-ambient {
 	}
 	chain nat-output {
 		type nat hook output priority -100; policy accept;
+		meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn accept
 		ip daddr 169.254.7.127 meta l4proto tcp accept
 		ip6 daddr fd16:9254:7127:1337:ffff:ffff:ffff:ffff meta l4proto tcp accept
 		oifname != "lo" udp dport 53 meta mark & 0xfff != 0x539 redirect to :15053
@@ -196,6 +247,11 @@ table inet istio-ambient {
 		ip6 daddr != ::1 oifname "lo" accept
 		ip daddr != 127.0.0.1 meta l4proto tcp meta mark & 0xfff != 0x539 redirect to :15001
 		ip6 daddr != ::1 meta l4proto tcp meta mark & 0xfff != 0x539 redirect to :15001
+	}
+	chain filter-input {
+		type filter hook input priority 0; policy accept;
+		ip saddr != 169.254.7.127 iifname != "lo" tcp dport != { 15006, 15008 } meta mark & 0xfff != 0x539 tcp flags & (fin | syn | rst | ack) == syn ct status & dnat == 0 drop
+		ip6 saddr != fd16:9254:7127:1337:ffff:ffff:ffff:ffff iifname != "lo" tcp dport != { 15006, 15008 } meta mark & 0xfff != 0x539 tcp flags & (fin | syn | rst | ack) == syn ct status & dnat == 0 drop
 	}
 }
 "#;

@@ -19,6 +19,8 @@ pub(crate) enum Hook {
     NatOutput,
     /// Sources of connections that leave.
     NatPostrouting,
+    /// Packets that are delivered to a socket, with their translated destinations.
+    FilterInput,
 }
 
 impl Hook {
@@ -31,6 +33,7 @@ impl Hook {
             Self::NatPrerouting => "nat-prerouting",
             Self::NatOutput => "nat-output",
             Self::NatPostrouting => "nat-postrouting",
+            Self::FilterInput => "filter-input",
         }
     }
 
@@ -44,6 +47,7 @@ impl Hook {
             Self::NatPrerouting => "type nat hook prerouting priority -100",
             Self::NatOutput => "type nat hook output priority -100",
             Self::NatPostrouting => "type nat hook postrouting priority 100",
+            Self::FilterInput => "type filter hook input priority 0",
         }
     }
 }

@@ -7,13 +7,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use sluice_redirection::namespace::NetworkNamespace;
 
 /// The address of the pod.
 pub(crate) const POD: &str = "10.200.1.2";
+/// The address of the node in the network of the pod.
+const NODE: &str = "10.200.1.1";
 /// The address of the peer.
 pub(crate) const OUTSIDE: &str = "10.200.2.2";
 
@@ -79,6 +81,14 @@ impl Network {
         Ok(state)
     }
 
+    /// Loads rules of nftables into a namespace.
+    pub(crate) fn load(&self, name: &str, rules: &str) -> Result<()> {
+        let command = format!("nft -f - <<'RULES'\n{rules}\nRULES");
+        let output = Command::new("ip").args(["netns", "exec", name, "sh", "-c", &command]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
     /// Answers every connection with a text.
     pub(crate) fn listen(&self, namespace: &NetworkNamespace, port: u16, text: &'static str) -> Result<TextServer> {
         let listener = namespace.run(|| TcpListener::bind(("0.0.0.0", port)))?.context("listen")?;
@@ -121,16 +131,22 @@ impl Network {
         self.call_by_python(&become_user, "", address, port)
     }
 
+    /// The text that answers a connection from the node to the pod, after the kernel of the pod has got a packet of an open connection
+    /// with the same addresses and ports. Its Ethernet frame is a broadcast: the kernel tracks the connection, but sends no reset.
+    pub(crate) fn call_after_stray_packet(&self, source_port: u16, port: u16) -> Result<String> {
+        let program = format!(
+            "{STRAY_PACKET}\nsend('eth1', '{NODE}', {source_port}, '{POD}', {port})\ns = socket.socket(); s.settimeout(2)\n\
+             s.bind(('{NODE}', {source_port})); s.connect(('{POD}', {port})); print(s.recv(99).decode(), end='')"
+        );
+        run_python(&self.node_name, &program)
+    }
+
     fn call_by_python(&self, before: &str, prepare: &str, address: &str, port: u16) -> Result<String> {
         let program = format!(
             "import os, socket\n{before}\ns = socket.socket(); s.settimeout(2); {prepare}\n\
              s.connect(('{address}', {port})); print(s.recv(99).decode(), end='')"
         );
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.pod_name, "python3", "-c", &program]);
-        let output = command.output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        run_python(&self.pod_name, &program)
     }
 }
 
@@ -155,6 +171,81 @@ impl Drop for TextServer {
             let _ = thread.join();
         }
     }
+}
+
+/// A listener whose connections stay open.
+pub(crate) struct PodListener(TcpListener);
+
+impl PodListener {
+    pub(crate) fn new(namespace: &NetworkNamespace, port: u16) -> Result<Self> {
+        let listener = namespace.run(|| TcpListener::bind(("0.0.0.0", port)))?.context("listen")?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Opens a connection from a namespace, which this listener has to accept.
+    pub(crate) fn connect(&self, from: &NetworkNamespace, address: &str, port: u16) -> Result<OpenConnection> {
+        let address = SocketAddr::new(address.parse()?, port);
+        let client = from.run(|| TcpStream::connect_timeout(&address, TIMEOUT))?.context("connect")?;
+        let deadline = Instant::now() + TIMEOUT;
+        let server = loop {
+            match self.0.accept() {
+                Ok((server, _)) => break server,
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error).with_context(|| format!("the listener gets no connection to {address}"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        server.set_nonblocking(false)?;
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(TIMEOUT))?;
+        }
+        Ok(OpenConnection { client, server })
+    }
+}
+
+/// Both ends of an open connection.
+pub(crate) struct OpenConnection {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl OpenConnection {
+    /// Sends a byte in each direction. The server begins.
+    pub(crate) fn exchange(&mut self) -> Result<()> {
+        let mut byte = [0];
+        self.server.write_all(b"s")?;
+        self.client.read_exact(&mut byte).context("the client receives nothing")?;
+        self.client.write_all(b"c")?;
+        self.server.read_exact(&mut byte).context("the server receives nothing")
+    }
+}
+
+/// Sends a TCP packet with the flag ACK in a broadcast frame.
+const STRAY_PACKET: &str = r"
+import socket, struct
+def checksum(data):
+    total = sum(struct.unpack('!%dH' % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return struct.pack('!H', ~total & 0xffff)
+def send(link, source, source_port, target, port):
+    addresses = socket.inet_aton(source) + socket.inet_aton(target)
+    tcp = struct.pack('!HHIIBBHHH', source_port, port, 1, 1, 5 << 4, 0x10, 1000, 0, 0)
+    tcp = tcp[:16] + checksum(addresses + struct.pack('!HH', 6, len(tcp)) + tcp) + tcp[18:]
+    ip = struct.pack('!BBHHHBBH', 0x45, 0, 40, 1, 0, 64, 6, 0) + addresses
+    ip = ip[:10] + checksum(ip) + ip[12:]
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0800)
+    frames.bind((link, 0x0800))
+    frames.send(b'\xff' * 6 + frames.getsockname()[4] + b'\x08\x00' + ip + tcp)
+";
+
+/// What a program prints in a network namespace.
+fn run_python(namespace: &str, program: &str) -> Result<String> {
+    let output = Command::new("ip").args(["netns", "exec", namespace, "python3", "-c", program]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The file of a namespace.

@@ -1,4 +1,4 @@
-//! The agent and the plugin as processes, with a directory in the role of the file system of the node.
+//! The agent and the plugin as processes.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -9,21 +9,15 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sluice_testkit::cluster::Cluster;
+use sluice_testkit::node_directory::NodeDirectory;
 use sluice_testkit::wait::until_async;
-use tempfile::TempDir;
 
 use crate::network::{Network, POD, file};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sluice-cni");
 const NODE: &str = "node-1";
-const SELECTORS: &str = "
-- podSelector:
-    matchExpressions: [{key: istio.io/dataplane-mode, operator: NotIn, values: [none]}]
-  namespaceSelector: {matchLabels: {istio.io/dataplane-mode: ambient}}
-";
-const CHAIN: &str = r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp"}]}"#;
 /// The number of the process of the pod in the `/proc` of the node.
-const POD_PROCESS: &str = "4000";
+const POD_PROCESS: usize = 4000;
 
 /// A real API server. `None`, with a message, where its programs are not built.
 pub(crate) async fn start_cluster() -> Result<Option<Cluster>> {
@@ -36,57 +30,26 @@ pub(crate) async fn start_cluster() -> Result<Option<Cluster>> {
 
 pub(crate) struct NodeAgent<'c> {
     cluster: &'c Cluster,
-    directory: TempDir,
+    directory: NodeDirectory,
     process: Child,
 }
 
 impl<'c> NodeAgent<'c> {
     /// Starts the agent with a service account that has the rights of the chart, and waits until it is ready.
     pub(crate) async fn start(cluster: &'c Cluster, network: &Network) -> Result<Self> {
-        let directory = tempfile::tempdir()?;
-        let root = directory.path();
-        for name in ["net.d", "bin", "run", "account", "host/proc/1/ns", "host/run/netns"] {
-            std::fs::create_dir_all(root.join(name))?;
-        }
-        symlink(file(&network.node_name), root.join("host/proc/1/ns/net"))?;
-        symlink(file(&network.pod_name), root.join("host/run/netns").join(&network.pod_name))?;
-        let process = root.join("host/proc").join(POD_PROCESS);
-        std::fs::create_dir_all(process.join("ns"))?;
-        symlink(file(&network.pod_name), process.join("ns/net"))?;
-        std::fs::copy("/proc/self/stat", process.join("stat"))?;
-        std::fs::write(root.join("net.d/10-net.conflist"), CHAIN)?;
+        let directory = NodeDirectory::new(&file(&network.node_name))?;
+        let pod = file(&network.pod_name);
+        symlink(&pod, directory.path("host/run/netns").join(&network.pod_name))?;
+        directory.add_process(POD_PROCESS, &pod)?;
 
         let token = account(cluster).await?;
         let kubeconfig = cluster.kubeconfig(cluster.address(), &token);
-        std::fs::write(root.join("kubeconfig"), kubeconfig.to_string())?;
-        std::fs::write(root.join("account/token"), &token)?;
-        std::fs::write(root.join("account/ca.crt"), roots(&kubeconfig)?)?;
-        let log = std::fs::File::create(root.join("agent.log"))?;
-        let path = |name: &str| root.join(name).display().to_string();
-        let flag = |name: &str, value: String| format!("--{name}={value}");
-        let process = Command::new(PROGRAM)
-            .args([
-                flag("kubeconfig", path("kubeconfig")),
-                flag("host-root", path("host")),
-                flag("allow-switch-to-host-ns", "true".to_owned()),
-                flag("mounted-cni-net-dir", path("net.d")),
-                flag("cni-bin-dir", path("bin")),
-                flag("cni-agent-run-dir", path("run")),
-                flag("service-account-dir", path("account")),
-                flag("ztunnel-uds-address", path("ztunnel.sock")),
-                flag("ambient-enabled", "true".to_owned()),
-                flag("ambient-dns-capture", "true".to_owned()),
-                flag("ambient-enablement-selector", SELECTORS.to_owned()),
-                flag("node-name", NODE.to_owned()),
-                flag("pod-namespace", "istio-system".to_owned()),
-                flag("monitoring-port", "0".to_owned()),
-                flag("readiness-port", "0".to_owned()),
-            ])
-            .env("KUBERNETES_SERVICE_HOST", cluster.address().ip().to_string())
-            .env("KUBERNETES_SERVICE_PORT", cluster.address().port().to_string())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let kubeconfig_file = directory.path("kubeconfig");
+        std::fs::write(&kubeconfig_file, kubeconfig.to_string())?;
+        std::fs::write(directory.path("account/token"), &token)?;
+        std::fs::write(directory.path("account/ca.crt"), roots(&kubeconfig)?)?;
+        let more = [("kubeconfig", kubeconfig_file.as_path()), ("ambient-dns-capture", "true".as_ref())];
+        let process = directory.start_agent(PROGRAM.as_ref(), cluster, NODE, &more)?;
         let agent = Self { cluster, directory, process };
         until_async("the plugin is installed", async || {
             agent.chain().ok().filter(|chain| chain.to_string().contains("istio-cni"))
@@ -96,16 +59,20 @@ impl<'c> NodeAgent<'c> {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.path(name)
+    }
+
+    pub(crate) fn log(&self) -> Result<String> {
+        self.directory.log()
     }
 
     pub(crate) fn ztunnel_socket(&self) -> PathBuf {
-        self.path("ztunnel.sock")
+        self.directory.ztunnel_socket()
     }
 
     /// The configuration of the primary plugin.
     pub(crate) fn chain(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&std::fs::read_to_string(self.path("net.d/10-net.conflist"))?)?)
+        self.directory.chain()
     }
 
     /// Creates a pod on the node, which has no address yet, and returns its UID.
@@ -125,8 +92,7 @@ impl<'c> NodeAgent<'c> {
     /// The same for one that runs: it has an address and a process.
     pub(crate) async fn run_pod(&self, name: &str, annotations: Value, containers: &[&str]) -> Result<String> {
         let uid = self.create_pod(name, annotations, containers).await?;
-        let process = self.path("host/proc").join(POD_PROCESS);
-        std::fs::write(process.join("cgroup"), format!("0::/kubepods/besteffort/pod{uid}/5ca1e\n"))?;
+        self.directory.set_pod_of_process(POD_PROCESS, &uid)?;
         self.cluster.report_pod(("shop", name), POD, true).await?;
         Ok(uid)
     }
