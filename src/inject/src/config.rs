@@ -187,6 +187,11 @@ impl Values {
         self.image("/global/proxy/image", image_type, annotation)
     }
 
+    /// The image of agentgateways.
+    pub(crate) fn agentgateway_image(&self, image_type: &str, annotation: Option<&str>) -> String {
+        self.image_named("agentgateway", image_type, annotation)
+    }
+
     /// The image of the container that sets up the interception of traffic.
     pub(crate) fn init_image(&self, annotation: Option<&str>) -> String {
         self.image("/global/proxy_init/image", "", annotation)
@@ -195,6 +200,11 @@ impl Values {
     fn image(&self, name: &str, image_type: &str, annotation: Option<&str>) -> String {
         let set = |text: String| Some(text).filter(|text| !text.is_empty());
         let name = set(self.text(name)).unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
+        self.image_named(&name, image_type, annotation)
+    }
+
+    fn image_named(&self, name: &str, image_type: &str, annotation: Option<&str>) -> String {
+        let set = |text: String| Some(text).filter(|text| !text.is_empty());
         let variant = set(image_type.to_owned()).unwrap_or_else(|| self.text("/global/variant"));
         let tag = tag_of_type(&self.text("/global/tag"), annotation.unwrap_or(&variant));
         format!("{}/{name}:{tag}", self.text("/global/hub"))

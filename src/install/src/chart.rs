@@ -21,6 +21,7 @@ pub struct Charts {
     pub(crate) control_plane: Chart,
     pub(crate) gateway: Chart,
     pub(crate) cni: Chart,
+    pub(crate) ztunnel: Chart,
 }
 
 impl Charts {
@@ -38,7 +39,7 @@ impl Charts {
         })
     }
 
-    /// The charts below a directory, in `base`, `sluice`, `gateway` and `cni`.
+    /// The charts below a directory, in `base`, `sluice`, `gateway`, `cni` and `ztunnel`.
     ///
     /// # Errors
     /// A file cannot be read, or a chart is malformed.
@@ -59,6 +60,7 @@ impl Charts {
             control_plane: Chart::new(files("sluice")?)?,
             gateway: Chart::new(files("gateway")?)?,
             cni: Chart::new(files("cni")?)?,
+            ztunnel: Chart::new(files("ztunnel")?)?,
         })
     }
 }
@@ -145,6 +147,7 @@ mod tests {
             (embedded.control_plane, read.control_plane),
             (embedded.gateway, read.gateway),
             (embedded.cni, read.cni),
+            (embedded.ztunnel, read.ztunnel),
         ] {
             // `make` embeds the CRDs if they are built.
             embedded.files.remove("files/istio.yaml");

@@ -11,7 +11,7 @@ use crate::cluster::TargetCluster;
 use crate::error::InstallError;
 use crate::kubernetes::{self, ComponentWorkload, add_labels, with_annotations};
 use crate::object::{KubeObject, ObjectKey, step};
-use crate::operator::{Component, ComponentSpec, DEFAULT_REVISION, Installation};
+use crate::operator::{Component, ComponentSpec, DEFAULT_REVISION, Installation, ztunnel_name};
 use crate::ownership::{self, Owner};
 use crate::render::{self, Capabilities, EmptyCluster, Release};
 
@@ -90,6 +90,7 @@ impl Installation {
             Component::Base => &charts.base,
             Component::Pilot => &charts.control_plane,
             Component::Cni => &charts.cni,
+            Component::Ztunnel => &charts.ztunnel,
             Component::IngressGateway | Component::EgressGateway => &charts.gateway,
         };
         self.check_definitions(spec, chart)?;
@@ -100,15 +101,19 @@ impl Installation {
             Component::Pilot if self.revision != DEFAULT_REVISION => format!("istiod-{}", self.revision),
             Component::Pilot => "istiod".to_owned(),
             Component::Cni => "istio-cni-node".to_owned(),
+            Component::Ztunnel => ztunnel_name(&spec.values),
             _ => spec.release.clone(),
         };
         let container = match spec.component {
             Component::Base => None,
             Component::Pilot => Some("discovery"),
             Component::Cni => Some("install-cni"),
-            Component::IngressGateway | Component::EgressGateway => Some("istio-proxy"),
+            Component::Ztunnel | Component::IngressGateway | Component::EgressGateway => Some("istio-proxy"),
         };
-        let kind = if spec.component == Component::Cni { "DaemonSet" } else { "Deployment" };
+        let kind = match spec.component.is_node_agent() {
+            true => "DaemonSet",
+            false => "Deployment",
+        };
         let workload = ComponentWorkload { kind, name: &name, container };
         kubernetes::change(&mut objects, &spec.kubernetes, &workload, &spec.path)?;
         objects.sort_by_key(|object| step(&object.key().kind));

@@ -6,6 +6,7 @@ mod component;
 mod fields;
 mod gateway_values;
 mod input;
+mod node_values;
 mod profile;
 
 use serde_json::{Map, Value as Json, json};
@@ -19,6 +20,7 @@ use input::{apply_setting, read_file};
 use profile::Profile;
 
 pub use component::Component;
+pub(crate) use node_values::ztunnel_name;
 
 /// The namespace of most installations.
 pub const DEFAULT_NAMESPACE: &str = "istio-system";
@@ -26,9 +28,8 @@ pub const DEFAULT_NAMESPACE: &str = "istio-system";
 pub const DEFAULT_REVISION: &str = "default";
 /// The release of the CNI agent.
 const CNI_RELEASE: &str = "istio-cni";
-/// Values below `global` that the chart of the CNI agent has.
-const CNI_GLOBALS: [&str; 7] =
-    ["imagePullPolicy", "imagePullSecrets", "logAsJson", "logging", "networkPolicy", "platform", "resourceScope"];
+/// The release of ztunnel.
+const ZTUNNEL_RELEASE: &str = "ztunnel";
 /// The owner of objects whose file has no name, as in Istio's charts.
 const UNNAMED_OWNER: &str = "unknown";
 
@@ -199,8 +200,7 @@ impl<'o> Reader<'o> {
 
     /// Components of Istio that this installation does not have.
     fn refuse_missing_components(&self, components: &OperatorFields<'_>) -> Result<(), InstallError> {
-        const MISSING: [(&str, &str); 3] = [
-            ("ztunnel", "there is no ztunnel here: install Istio's chart ztunnel"),
+        const MISSING: [(&str, &str); 2] = [
             ("istiodRemote", "set the profile remote, or values.istiodRemote"),
             ("gateway", "list gateways in ingressGateways or egressGateways"),
         ];
@@ -209,14 +209,10 @@ impl<'o> Reader<'o> {
                 return Err(components.refused(name, reason));
             }
         }
-        if !self.values["ztunnel"].is_null() {
-            let reason = "this value has no effect here: set it in Istio's chart ztunnel";
-            return Err(InstallError::input("spec.values.ztunnel", reason));
-        }
         Ok(())
     }
 
-    /// The base, the control plane or the CNI agent. The second result says whether objects of the component are pruned.
+    /// The base, the control plane, the CNI agent or ztunnel. The second result says whether objects of the component are pruned.
     fn single(
         &self,
         component: Component,
@@ -234,7 +230,7 @@ impl<'o> Reader<'o> {
             return Ok((Vec::new(), (is_default || is_stated) && component != Component::Base));
         }
         let namespace = fields.text("namespace")?.unwrap_or_else(|| self.namespace.clone());
-        if component != Component::Cni && namespace != self.namespace {
+        if !component.is_node_agent() && namespace != self.namespace {
             return Err(fields.refused(
                 "namespace",
                 "the component is in the namespace of the installation: set metadata.namespace",
@@ -243,7 +239,8 @@ impl<'o> Reader<'o> {
         let (release, values) = match component {
             Component::Base => ("istio-base".to_owned(), self.base_values()),
             Component::Cni => (CNI_RELEASE.to_owned(), self.cni_values(&fields)?),
-            _ => ("istiod".to_owned(), self.control_plane_values(&fields, self.has_cni(all)?)?),
+            Component::Ztunnel => (ZTUNNEL_RELEASE.to_owned(), self.ztunnel_values(&fields)?),
+            _ => ("istiod".to_owned(), self.control_plane_values(&fields, self.node_settings(all)?)?),
         };
         let spec = ComponentSpec {
             component,
@@ -274,50 +271,17 @@ impl<'o> Reader<'o> {
         values
     }
 
-    /// Whether the CNI agent is installed.
-    fn has_cni(&self, all: &OperatorFields<'_>) -> Result<bool, InstallError> {
-        let is_default = self.profile.has(Component::Cni) || all.get(Component::Cni.key()).is_some();
-        Ok(all.child(Component::Cni.key())?.flag("enabled")?.unwrap_or(is_default))
-    }
-
-    /// The values of the chart `cni`. The hub and the tag of proxies are not those of the agent.
-    fn cni_values(&self, fields: &OperatorFields<'_>) -> Result<Json, InstallError> {
-        let mut values = json!({"global": {}});
-        for name in CNI_GLOBALS {
-            if let Some(value) = self.values["global"].get(name) {
-                values["global"][name] = value.clone();
-            }
-        }
-        if self.profile.chart_profile == "ambient" {
-            values["ambient"] = json!({"enabled": true});
-        }
-        if self.revision != DEFAULT_REVISION {
-            values["revision"] = self.revision.as_str().into();
-        }
-        if let Some(own) = self.values.get("cni") {
-            merge(&mut values, own);
-        }
-        for name in ["hub", "tag"] {
-            if let Some(value) = fields.text(name)? {
-                values[name] = value.into();
-            }
-        }
-        Ok(values)
-    }
-
-    fn control_plane_values(&self, fields: &OperatorFields<'_>, has_cni: bool) -> Result<Json, InstallError> {
+    /// The values of the chart of the control plane. `node_settings` apply below those of the user.
+    fn control_plane_values(&self, fields: &OperatorFields<'_>, node_settings: Json) -> Result<Json, InstallError> {
         let mut values = self.values.clone();
         if let Some(values) = values.as_object_mut() {
-            values.remove("cni");
+            values.retain(|name, _| !["cni", "ztunnel"].contains(&name.as_str()));
         }
-        if has_cni {
-            // The user may set it otherwise.
-            let mut pilot = json!({"pilot": {"cni": {"enabled": true}}});
-            if let Some(own) = values.get("pilot") {
-                merge(&mut pilot["pilot"], own);
-            }
-            merge(&mut values, &pilot);
+        let mut pilot = json!({"pilot": node_settings});
+        if let Some(own) = values.get("pilot") {
+            merge(&mut pilot["pilot"], own);
         }
+        merge(&mut values, &pilot);
         if let Some(gateways) = values.get_mut("gateways").and_then(Json::as_object_mut) {
             gateways.retain(|name, _| !gateway_values::ROOTS.contains(&name.as_str()));
         }

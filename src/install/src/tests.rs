@@ -63,7 +63,7 @@ fn profiles_decide_the_components() {
         let (installation, manifests) = rendered(&[], &[&format!("profile={profile}")]).expect(profile);
         (manifests.len(), installation.notes.len())
     };
-    let expected = [("demo", (4, 0)), ("minimal", (2, 0)), ("empty", (0, 0)), ("ambient", (3, 1)), ("remote", (2, 0))];
+    let expected = [("demo", (4, 0)), ("minimal", (2, 0)), ("empty", (0, 0)), ("ambient", (4, 0)), ("remote", (2, 0))];
     for (profile, number) in expected {
         assert_eq!(count(profile), number, "{profile}");
     }
@@ -196,14 +196,68 @@ fn cni_agent_has_its_values_and_injected_pods_rely_on_it() {
 }
 
 #[test]
-fn what_does_not_exist_here_is_refused_with_its_path() {
-    refused(&[], &["components.ztunnel.enabled=true"], "spec.components.ztunnel: there is no ztunnel here");
-    assert!(rendered(&["spec: {components: {cni: {enabled: false}}}"], &[]).is_ok());
+fn ztunnel_has_its_values_and_the_control_plane_trusts_it() {
+    let spec = "metadata: {namespace: mesh}
+spec:
+  hub: registry.example/istio
+  tag: 1.31.2
+  meshConfig: {defaultConfig: {proxyMetadata: {A: b}}}
+  components:
+    ztunnel: {namespace: nodes, tag: 1.31.3, k8s: {resources: {limits: {cpu: 2}}}}
+  values:
+    global: {network: east, multiCluster: {clusterName: c1}, logAsJson: true, variant: debug, proxy: {clusterDomain: x.example}}
+    ztunnel: {resourceName: node-proxy, logLevel: debug, env: {LOCAL_XDS: 1}, terminationGracePeriodSeconds: 60}
+";
+    let objects = objects(&[spec], &["revision=canary"]);
+    let pod = &objects["DaemonSet nodes/node-proxy"]["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["image"], "registry.example/istio/ztunnel:1.31.3-debug");
+    assert_eq!((&pod["serviceAccountName"], &pod["terminationGracePeriodSeconds"]), (&json!("node-proxy"), &json!(60)));
+    assert_eq!(container["resources"]["limits"], json!({"cpu": 2}));
+    let variables = container["env"].as_array().expect("variables");
+    for (name, value) in [
+        ("XDS_ADDRESS", "istiod-canary.mesh.svc:15012"),
+        ("CA_ADDRESS", "istiod-canary.mesh.svc:15012"),
+        ("NETWORK", "east"),
+        ("ISTIO_META_CLUSTER_ID", "c1"),
+        ("RUST_LOG", "debug"),
+        ("LOG_FORMAT", "json"),
+        ("TERMINATION_GRACE_PERIOD_SECONDS", "60"),
+        ("A", "b"),
+        ("LOCAL_XDS", "1"),
+    ] {
+        assert!(variables.contains(&json!({"name": name, "value": value})), "{name}: {variables:?}");
+    }
+    assert!(objects.contains_key("ServiceAccount nodes/node-proxy"), "{:?}", objects.keys());
+    let trusted = |objects: &BTreeMap<String, Json>, deployment: &str| {
+        let container = &objects[deployment]["spec"]["template"]["spec"]["containers"][0];
+        let mut variables = container["env"].as_array().expect("variables").iter();
+        variables.find(|it| it["name"] == "CA_TRUSTED_NODE_ACCOUNTS").expect("it is set")["value"].clone()
+    };
+    assert_eq!(trusted(&objects, "Deployment mesh/istiod-canary"), "nodes/node-proxy");
+    let ambient = super::tests::objects(&[], &["profile=ambient"]);
+    assert_eq!(trusted(&ambient, "Deployment istio-system/istiod"), "istio-system/ztunnel");
+    let image = &ambient["DaemonSet istio-system/ztunnel"]["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, "docker.io/istio/ztunnel:1.31-distroless");
+    let stated = super::tests::objects(&[], &["profile=ambient", "values.pilot.trustedZtunnelName=other"]);
+    assert_eq!(trusted(&stated, "Deployment istio-system/istiod"), "istio-system/other");
+    // The service account may have capabilities on OpenShift. Elsewhere it needs no rights.
+    let roles = |profile: &str| {
+        let objects = super::tests::objects(&["spec: {components: {ztunnel: {}}}"], &[&format!("profile={profile}")]);
+        objects.keys().filter(|key| key.contains("Role") && key.ends_with("ztunnel")).count()
+    };
+    assert_eq!((roles("openshift"), roles("minimal")), (2, 0));
     refused(
-        &["spec: {values: {ztunnel: {logLevel: debug}}}"],
+        &["spec: {components: {ztunnel: {}}, values: {ztunnel: {loglevel: debug}}}"],
         &[],
-        "spec.values.ztunnel: this value has no effect here",
+        "chart ztunnel: loglevel: this value is not known",
     );
+}
+
+#[test]
+fn what_does_not_exist_here_is_refused_with_its_path() {
+    refused(&[], &["components.istiodRemote.enabled=true"], "spec.components.istiodRemote: set the profile remote");
+    assert!(rendered(&["spec: {components: {cni: {enabled: false}}}"], &[]).is_ok());
     refused(&["spec: {component: {}}"], &[], "spec.component: this field is not known; the fields are profile");
     refused(
         &["spec: {components: {pilot: {replicas: 1}}}"],
@@ -273,7 +327,7 @@ fn removed_components_are_pruned_and_those_of_other_files_are_not() {
 #[test]
 fn default_values_meet_the_schemas() {
     let charts = Charts::embedded().expect("charts");
-    for chart in [&charts.base, &charts.control_plane, &charts.gateway, &charts.cni] {
+    for chart in [&charts.base, &charts.control_plane, &charts.gateway, &charts.cni, &charts.ztunnel] {
         let schema = chart.schema.as_ref().expect("a schema");
         assert_eq!(crate::schema::validate(schema, &chart.values), Vec::<String>::new(), "{}", chart.name);
     }

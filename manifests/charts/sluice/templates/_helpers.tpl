@@ -42,7 +42,7 @@
 {{- $pilot := .pilot | default dict }}
 {{- $global := .global | default dict }}
 {{- $v2 := dig "v2" dict (.telemetry | default dict) }}
-{{- $charts := "set them in Istio's chart of that component" }}
+{{- $charts := "set them in the chart ztunnel" }}
 {{- $refused := dict
   "telemetry.v2.stackdriver.enabled" (list (dig "stackdriver" "enabled" false $v2) "define the provider in meshConfig.extensionProviders")
   "ztunnel" (list .ztunnel $charts)

@@ -15,6 +15,9 @@ use crate::openshift::proxy_ids;
 use crate::pod::{OBJECT_META, record};
 use crate::proxy_config::{Target, effective, text_at};
 
+/// Annotation of a Gateway: the image of its agentgateways, or its type.
+const AGENTGATEWAY_IMAGE: &str = "gateway.istio.io/agentgatewayImage";
+
 impl Injector {
     /// The data of the template of a Gateway.
     pub(super) fn gateway_data(&self, deployment: &GatewayDeployment, context: &GatewayContext<'_>) -> Value {
@@ -30,6 +33,8 @@ impl Injector {
         let proxy_config = effective(&self.mesh.default_config, context.proxy_configs, target);
         let image_type = text_at(&proxy_config, &["image", "image_type"]).unwrap_or_default();
         let image = self.values.proxy_image(&image_type, meta.annotations.get(PROXY_IMAGE_TYPE).map(Text::as_str));
+        let annotated = meta.annotations.get(AGENTGATEWAY_IMAGE).map(Text::as_str);
+        let agentgateway_image = self.values.agentgateway_image(&image_type, annotated);
         let (user, group) = proxy_ids(Some(&deployment.namespace_ids));
         let mut labels = deployment.labels.clone();
         let network = self.values.text("/global/network");
@@ -82,6 +87,7 @@ impl Injector {
                 ("IsEastWestGateway", Value::Bool(deployment.is_east_west)),
                 ("ControllerLabel", text(&deployment.controller_label())),
                 ("ProxyImage", text(&image)),
+                ("AgentgatewayImage", text(&agentgateway_image)),
                 ("ProxyConfig", message_value(&proxy_config)),
                 ("MeshConfig", message_value(&self.mesh.message)),
                 ("Values", self.values.value.clone()),

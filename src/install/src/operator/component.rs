@@ -9,6 +9,8 @@ pub enum Component {
     Pilot,
     /// The CNI agent of all nodes.
     Cni,
+    /// ztunnel on all nodes.
+    Ztunnel,
     /// A gateway for incoming traffic.
     IngressGateway,
     /// A gateway for outgoing traffic.
@@ -17,7 +19,8 @@ pub enum Component {
 
 impl Component {
     /// All components, in the order of their installation.
-    pub const ALL: [Self; 5] = [Self::Base, Self::Pilot, Self::Cni, Self::IngressGateway, Self::EgressGateway];
+    pub const ALL: [Self; 6] =
+        [Self::Base, Self::Pilot, Self::Cni, Self::Ztunnel, Self::IngressGateway, Self::EgressGateway];
 
     /// The value of the label `operator.istio.io/component`.
     #[must_use]
@@ -26,6 +29,7 @@ impl Component {
             Self::Base => "Base",
             Self::Pilot => "Pilot",
             Self::Cni => "Cni",
+            Self::Ztunnel => "Ztunnel",
             Self::IngressGateway => "IngressGateways",
             Self::EgressGateway => "EgressGateways",
         }
@@ -38,6 +42,7 @@ impl Component {
             Self::Base => "base",
             Self::Pilot => "control plane",
             Self::Cni => "CNI agent",
+            Self::Ztunnel => "ztunnel",
             Self::IngressGateway => "ingress gateway",
             Self::EgressGateway => "egress gateway",
         }
@@ -49,9 +54,15 @@ impl Component {
             Self::Base => "base",
             Self::Pilot => "pilot",
             Self::Cni => "cni",
+            Self::Ztunnel => "ztunnel",
             Self::IngressGateway => "ingressGateways",
             Self::EgressGateway => "egressGateways",
         }
+    }
+
+    /// Whether it runs on all nodes.
+    pub(crate) fn is_node_agent(self) -> bool {
+        matches!(self, Self::Cni | Self::Ztunnel)
     }
 
     pub(crate) fn is_gateway(self) -> bool {

@@ -16,10 +16,10 @@ const CORE: &[Component] = &[Component::Base, Component::Pilot];
 const WITH_INGRESS: &[Component] = &[Component::Base, Component::Pilot, Component::IngressGateway];
 const WITH_GATEWAYS: &[Component] =
     &[Component::Base, Component::Pilot, Component::IngressGateway, Component::EgressGateway];
-const WITH_CNI: &[Component] = &[Component::Base, Component::Pilot, Component::Cni];
+const AMBIENT: &[Component] = &[Component::Base, Component::Pilot, Component::Cni, Component::Ztunnel];
 
 const PROFILES: [Profile; 9] = [
-    Profile { name: "ambient", chart_profile: "ambient", components: WITH_CNI },
+    Profile { name: "ambient", chart_profile: "ambient", components: AMBIENT },
     Profile { name: "default", chart_profile: "default", components: WITH_INGRESS },
     Profile { name: "demo", chart_profile: "demo", components: WITH_GATEWAYS },
     Profile { name: "empty", chart_profile: "default", components: &[] },
@@ -45,7 +45,6 @@ impl Profile {
     /// What the profile of this name has in Istio and not here.
     pub(super) fn notes(&self) -> Vec<String> {
         let note = match self.name {
-            "ambient" => "profile ambient: ztunnel is not installed; install Istio's chart ztunnel",
             "openshift" => {
                 "profile openshift: the CNI agent is not installed, because its chart has no NetworkAttachmentDefinition \
                  for Multus; install Istio's chart cni"
