@@ -1,6 +1,6 @@
 //! Generated protobuf types of Istio's messages, and one descriptor pool with Envoy's.
 //!
-//! - [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`], [`private_key_providers`]: generated
+//! - [`agentgateway`], [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`], [`private_key_providers`]: generated
 //!   from the declarations in `decl/`.
 //! - [`envoy`], [`google`], [`udpa`], [`xds`]: from the `envoy-types` crate.
 //! - [`pool`]: the descriptors of all these types, of the same version as the types.
@@ -9,8 +9,9 @@
 
 pub use envoy_types::pb::{envoy, google, udpa, xds};
 pub use generated::{
-    envoy::extensions::private_key_providers, envoy::tcp::metadataexchange::config as metadata_exchange, istio, stats,
-    udpa::r#type::v1 as typed_struct, xds::r#type::matcher::v3 as matchers,
+    agentgateway::dev::resource as agentgateway, envoy::extensions::private_key_providers,
+    envoy::tcp::metadataexchange::config as metadata_exchange, istio, stats, udpa::r#type::v1 as typed_struct,
+    xds::r#type::matcher::v3 as matchers,
 };
 pub use pool::pool;
 

@@ -20,6 +20,9 @@ pub struct TunnelSwitches {
     pub multi_network: bool,
     /// Waypoints send to no other network (`AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT=false`).
     pub local_waypoints: bool,
+    /// Ingress gateways send to other networks (`AMBIENT_ENABLE_MULTI_NETWORK_INGRESS`).
+    #[serde(default)]
+    pub ingress: bool,
     /// Peer metadata is sent and read as baggage (`AMBIENT_ENABLE_BAGGAGE`).
     pub baggage: bool,
 }

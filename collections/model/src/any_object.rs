@@ -67,6 +67,7 @@ pub enum Object {
     TLSRoute(Box<L4Route>),
     Telemetry(Box<Telemetry>),
     TrafficExtension(Box<TrafficExtension>),
+    UDPRoute(Box<L4Route>),
     VirtualService(VirtualService),
     WasmPlugin(Box<TrafficExtension>),
     WorkloadEntry(WorkloadEntry),

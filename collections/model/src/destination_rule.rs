@@ -69,7 +69,9 @@ pub struct Tunnel {
 }
 
 impl PortTrafficPolicy {
-    fn as_policy(&self) -> TrafficPolicy {
+    /// The policy of a port, as that of all ports.
+    #[must_use]
+    pub fn as_policy(&self) -> TrafficPolicy {
         TrafficPolicy {
             load_balancer: self.load_balancer.clone(),
             connection_pool: self.connection_pool.clone(),
@@ -230,6 +232,16 @@ impl DestinationRule {
     pub fn uses_passthrough(&self) -> bool {
         let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
         std::iter::once(&self.traffic_policy).chain(subsets).flatten().any(TrafficPolicy::is_passthrough)
+    }
+
+    /// Whether the rule declares a credential. Those of the Gateway API are left out: all authenticated proxies receive them.
+    #[must_use]
+    pub fn names_credentials(&self) -> bool {
+        let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
+        let mut policies = std::iter::once(&self.traffic_policy).chain(subsets).flatten();
+        let names = |tls: &Option<ClientTls>| tls.as_ref().is_some_and(|tls| tls.credential.name().is_some());
+        !self.of_backend_policy
+            && policies.any(|policy| names(&policy.tls) || policy.port_level.iter().any(|level| names(&level.tls)))
     }
 
     /// Merges a younger rule for the same host: adds its subsets, and its policy if this rule has none.

@@ -25,6 +25,8 @@ pub const REVISION: &str = "istio.io/rev";
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// Label of the objects that a controller creates for a Gateway: the controller.
 pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
+/// The value of [`GATEWAY_MANAGED`] for gateways of the class `istio`.
+pub const MANAGED_BY_GATEWAY_CONTROLLER: &str = "istio.io-gateway-controller";
 /// The value of [`GATEWAY_MANAGED`] for waypoints.
 pub const MANAGED_BY_MESH_CONTROLLER: &str = "istio.io-mesh-controller";
 /// The value of [`GATEWAY_MANAGED`] for east-west gateways.
@@ -34,6 +36,17 @@ pub const MANAGED_BY_EAST_WEST_CONTROLLER: &str = "istio.io-eastwest-controller"
 #[must_use]
 pub fn is_east_west(labels: &crate::Labels) -> bool {
     labels.get(GATEWAY_MANAGED).is_some_and(|by| *by == *MANAGED_BY_EAST_WEST_CONTROLLER)
+}
+
+/// Label of the pods of the ingress gateway, with its value.
+pub const INGRESS_GATEWAY: (&str, &str) = ("istio", "ingressgateway");
+
+/// Whether a router with these labels is an ingress gateway: it is deployed for a Gateway of the class `istio`, or has
+/// [`INGRESS_GATEWAY`].
+#[must_use]
+pub fn is_ingress_gateway(labels: &crate::Labels) -> bool {
+    let has = |label: &str, value: &str| labels.get(label).is_some_and(|own| **own == *value);
+    has(GATEWAY_MANAGED, MANAGED_BY_GATEWAY_CONTROLLER) || has(INGRESS_GATEWAY.0, INGRESS_GATEWAY.1)
 }
 
 /// Annotation of a Gateway: the service account of its proxies.

@@ -101,8 +101,8 @@ pub use object::{Kind, NETWORKING_GROUP, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{PathTemplateError, check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{
-    ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar,
-    ProxyType, UNKNOWN_LOCATION,
+    ClientLocation, ClientProfile, EnvoyExtensions, InterceptionMode, IpFamilies, OtherNetworks, Proxy, ProxyKey,
+    ProxySidecar, ProxyType, UNKNOWN_LOCATION,
 };
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
@@ -135,8 +135,8 @@ pub use traffic_extension::{
     ExtensionCode, ExtensionPhase, FailStrategy, PullPolicy, TrafficExtension, TrafficSelector, WasmConfig, WasmSource,
 };
 pub use traffic_policy::{
-    ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,
-    OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
+    ClientCredential, ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute,
+    LocalityLb, OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
 pub use unix_socket::UNIX_PREFIX;
 pub use view::{Layer, Scope, SidecarScope, View};

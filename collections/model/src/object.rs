@@ -49,6 +49,7 @@ pub enum Kind {
     TLSRoute,
     Telemetry,
     TrafficExtension,
+    UDPRoute,
     VirtualService,
     WasmPlugin,
     WorkloadEntry,

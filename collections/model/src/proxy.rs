@@ -24,6 +24,8 @@ pub enum ProxyType {
     Waypoint,
     /// The node proxy of ambient mode.
     Ztunnel,
+    /// An agentgateway, which serves one Gateway of the Gateway API. It has no Envoy.
+    Agentgateway,
 }
 
 /// How traffic is redirected to a sidecar.
@@ -114,6 +116,18 @@ pub struct ClientProfile {
     pub location: [u64; 2],
 }
 
+/// How a proxy sends to endpoints of other networks than its own.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub enum OtherNetworks {
+    /// By mutual TLS through gateways that select the service by server name.
+    #[default]
+    MutualTls,
+    /// By two HBONE tunnels, one in the other, through east-west gateways of ambient mode.
+    Tunnels,
+    /// Not at all.
+    Unreachable,
+}
+
 /// A connected proxy (X04, X05).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct Proxy {
@@ -194,6 +208,9 @@ pub struct Proxy {
     pub sidecar: Option<ProxySidecar>,
     /// The cluster and network that its shared resources are built for, set by the registry; `None` is its own.
     pub location: Option<ClientLocation>,
+    /// How it sends to other networks, set by the registry.
+    #[serde(default)]
+    pub other_networks: OtherNetworks,
     /// Strings, numbers and booleans of its metadata, as JSON text.
     pub metadata: Labels,
 }

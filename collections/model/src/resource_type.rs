@@ -19,11 +19,12 @@ pub enum ResourceType {
     Address,
     Workload,
     Authorization,
+    Agentgateway,
 }
 
 impl ResourceType {
     /// Every type, in push order (X11).
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Cluster,
         Self::Endpoint,
         Self::Listener,
@@ -36,6 +37,7 @@ impl ResourceType {
         Self::Address,
         Self::Workload,
         Self::Authorization,
+        Self::Agentgateway,
     ];
 
     /// The type URL of discovery requests.
@@ -54,6 +56,7 @@ impl ResourceType {
             Self::Address => "type.googleapis.com/istio.workload.Address",
             Self::Workload => "type.googleapis.com/istio.workload.Workload",
             Self::Authorization => "type.googleapis.com/istio.security.Authorization",
+            Self::Agentgateway => "type.googleapis.com/agentgateway.dev.resource.Resource",
         }
     }
 

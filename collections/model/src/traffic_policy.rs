@@ -116,6 +116,41 @@ pub enum ClientTlsMode {
     IstioMutual,
 }
 
+/// The object with the certificates of a client's TLS.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub enum ClientCredential {
+    /// None: certificates are in files, and roots are those of the operating system unless a file has them.
+    #[default]
+    None,
+    /// The object with this name, such as `NAME` of a Secret or `configmap://NAMESPACE/NAME`; never empty.
+    Named(Text),
+    /// None can be used, so every connection fails.
+    Unusable,
+}
+
+impl ClientCredential {
+    /// The credential of the field `credentialName`.
+    #[must_use]
+    pub fn named(name: Text) -> Self {
+        if name.is_empty() { Self::None } else { Self::Named(name) }
+    }
+
+    /// The name of the object, if there is one.
+    #[must_use]
+    pub fn name(&self) -> Option<&Text> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::None | Self::Unusable => None,
+        }
+    }
+
+    /// Whether certificates are in files.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
 /// TLS settings of clients.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ClientTls {
@@ -127,8 +162,8 @@ pub struct ClientTls {
     pub private_key: Text,
     /// File of the roots.
     pub ca_certificates: Text,
-    /// Secret with any of these.
-    pub credential_name: Text,
+    /// The object with these, in place of files.
+    pub credential: ClientCredential,
     /// Accepted names in the certificate of the server.
     pub subject_alt_names: Vec<Text>,
     /// SNI.

@@ -294,7 +294,7 @@ fn checked_outlier(fields: &Fields<'_>) -> OutlierDetection {
 
 fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
     let tls = client_tls(fields);
-    if let Some(name) = tls.credential_name.strip_prefix(CredentialKind::ConfigMap.prefix()) {
+    if let Some(name) = tls.credential.name().and_then(|name| name.strip_prefix(CredentialKind::ConfigMap.prefix())) {
         let own = match name.split_once('/') {
             Some((of, name)) => of == namespace.as_str() && !name.is_empty(),
             None => !name.is_empty(),
@@ -311,13 +311,13 @@ fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
         let verifies = [
             ("caCertificates", !tls.ca_certificates.is_empty()),
             ("subjectAltNames", !tls.subject_alt_names.is_empty()),
-            ("credentialName", tls.mode == ClientTlsMode::Simple && !tls.credential_name.is_empty()),
+            ("credentialName", tls.mode == ClientTlsMode::Simple && !tls.credential.is_none()),
         ];
         for (name, _) in verifies.iter().filter(|(_, set)| *set) {
             fields.refuse(name, "this field and `insecureSkipVerify` are mutually exclusive");
         }
     }
-    if by_mode && !tls.credential_name.is_empty() {
+    if by_mode && !tls.credential.is_none() {
         let files = [
             ("clientCertificate", &tls.client_certificate),
             ("caCertificates", &tls.ca_certificates),
@@ -328,7 +328,7 @@ fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
             fields.refuse(name, "this field and `credentialName` are mutually exclusive");
         }
     }
-    if tls.mode == ClientTlsMode::Mutual && tls.credential_name.is_empty() {
+    if tls.mode == ClientTlsMode::Mutual && tls.credential.is_none() {
         for (name, file) in [("clientCertificate", &tls.client_certificate), ("privateKey", &tls.private_key)] {
             if file.is_empty() {
                 fields.reject(name, "mode MUTUAL requires this field or `credentialName`");

@@ -20,6 +20,7 @@ pub(crate) mod reference_grant;
 mod route;
 pub(crate) mod tcp_route;
 pub(crate) mod tls_route;
+pub(crate) mod udp_route;
 
 #[cfg(test)]
 mod tests;

@@ -75,6 +75,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::TLSRoute, GROUP, ALPHA, "TLSRoute", "tlsroutes", Some(gateway_api::tls_route::parse)),
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
+    custom(Kind::UDPRoute, GROUP, ALPHA, "UDPRoute", "udproutes", Some(gateway_api::udp_route::parse)),
     custom(Kind::VirtualService, NETWORKING_GROUP, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
         parse_virtual_service(&item.meta(findings), item.spec(), item.domain, findings).map(Object::VirtualService)
     })),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 use sluice_model::{
-    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text, label,
+    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, OtherNetworks, Proxy, ProxyConfig, ProxyType,
+    Text, label,
 };
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
@@ -86,6 +87,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         "router" => ProxyType::Router,
         "waypoint" => ProxyType::Waypoint,
         "ztunnel" => ProxyType::Ztunnel,
+        "agentgateway" => ProxyType::Agentgateway,
         _ => return Err(NodeParseError::InvalidType(node.id.clone())),
     };
     if node.metadata.as_ref().map_or(0, values) > MAX_VALUES {
@@ -160,6 +162,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         health_checked: metadata.0.get("PROXY_CONFIG").is_some_and(|config| config["readinessProbe"].is_object()),
         sidecar: None,
         location: None,
+        other_networks: OtherNetworks::default(),
         metadata: metadata.kept(),
     })
 }

@@ -5,7 +5,8 @@ mod locality;
 use std::time::Duration;
 
 use sluice_model::{
-    ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpSettings, OutlierDetection, TcpKeepalive, TcpSettings,
+    ClientCredential, ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpSettings, OutlierDetection,
+    TcpKeepalive, TcpSettings,
 };
 
 use crate::Fields;
@@ -108,7 +109,7 @@ pub(crate) fn client_tls(fields: &Fields<'_>) -> ClientTls {
         client_certificate: fields.text("clientCertificate"),
         private_key: fields.text("privateKey"),
         ca_certificates: fields.text("caCertificates"),
-        credential_name: fields.text("credentialName"),
+        credential: ClientCredential::named(fields.text("credentialName")),
         subject_alt_names: fields.texts("subjectAltNames"),
         sni: fields.text("sni"),
         insecure_skip_verify: fields.opt_bool("insecureSkipVerify"),

@@ -15,6 +15,7 @@ pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], proxy_t
         ProxyType::Waypoint if !name.starts_with("outbound|") => return PatchOutcome::Unchanged,
         ProxyType::Sidecar if inbound => PatchContext::SidecarInbound,
         ProxyType::Sidecar | ProxyType::Waypoint | ProxyType::Ztunnel => PatchContext::SidecarOutbound,
+        ProxyType::Agentgateway => return PatchOutcome::Unchanged,
     };
     let key = ClusterName::parse(name);
     let changes = patches_for(patches, ApplyTo::Cluster, context)

@@ -33,7 +33,7 @@ pub struct Gateway {
     pub allowed_listeners: NamespaceSelection,
     /// Verification of client certificates, if configured.
     pub frontend_tls: Option<FrontendTls>,
-    /// The client certificate for backends. It is not used.
+    /// The client certificate for backends. Only agentgateways use it.
     pub backend_certificate: Option<ObjectRef>,
     /// What `spec.infrastructure` says about the deployed objects.
     pub infrastructure: Infrastructure,

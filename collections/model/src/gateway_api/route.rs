@@ -3,6 +3,8 @@
 //! The actions of a rule are parsed to the values of VirtualServices. Its destinations are resolved
 //! later, because they may not exist or not be allowed.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{GroupKind, ObjectRef};
@@ -58,12 +60,31 @@ pub struct HttpRule {
     pub matches: Vec<HttpMatch>,
     /// Actions, without conditions and destinations.
     pub action: crate::HttpRoute,
+    /// Fields that `action` has in another form.
+    pub declared: DeclaredRule,
     /// Destinations of requests.
     pub backends: Vec<HttpBackend>,
     /// Destinations of mirrored requests.
     pub mirrors: Vec<Mirror>,
     /// Type of a filter that is not supported: the route does not apply.
     pub unsupported_filter: Option<Text>,
+}
+
+/// Fields of a rule as they are declared. Proxies other than Envoy get them in this form.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct DeclaredRule {
+    /// Name of the rule, empty if it has none.
+    pub name: Text,
+    /// Time for the whole request; `None` is unlimited.
+    pub request_timeout: Option<Duration>,
+    /// Time for one request to a backend; `None` is unlimited.
+    pub backend_request_timeout: Option<Duration>,
+    /// Number of retries; `None` if it is unset.
+    pub retry_attempts: Option<i32>,
+    /// Statuses of responses that are retried.
+    pub retry_codes: Vec<u32>,
+    /// Origins that CORS allows, in which `*` stands for any characters.
+    pub allow_origins: Vec<Text>,
 }
 
 /// Destinations of requests.
@@ -86,14 +107,14 @@ pub struct Mirror {
     pub percentage: Option<Decimal>,
 }
 
-/// A TLSRoute or TCPRoute.
+/// A TLSRoute, TCPRoute or UDPRoute.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct L4Route {
     /// Name, creation time.
     pub meta: ObjectMeta,
     /// Its parents.
     pub parents: Vec<ParentRef>,
-    /// Server names, wildcards allowed; always empty for a TCPRoute.
+    /// Server names, wildcards allowed; always empty for a TCPRoute or UDPRoute.
     pub hostnames: Vec<Text>,
     /// Destinations of each rule.
     pub rules: Vec<Vec<BackendRef>>,

@@ -19,6 +19,8 @@ pub(super) struct Filters {
     pub(super) redirect: Option<HttpRedirect>,
     pub(super) rewrite: Option<HttpRewrite>,
     pub(super) cors: Option<CorsPolicy>,
+    /// Origins that CORS allows, as they are declared.
+    pub(super) allow_origins: Vec<Text>,
     pub(super) mirrors: Vec<Mirror>,
     /// Type of a filter that is not supported: the last one.
     pub(super) unsupported: Option<Text>,
@@ -31,7 +33,10 @@ pub(super) fn http_filters(fields: &Fields<'_>) -> Filters {
         match filter.text("type").as_str() {
             "RequestRedirect" => filters.redirect = filter.read("requestRedirect", redirect),
             "URLRewrite" => filters.rewrite = filter.read("urlRewrite", rewrite).flatten(),
-            "CORS" => filters.cors = filter.read("cors", cors),
+            "CORS" => {
+                let (cors, origins) = filter.read("cors", cors).unzip();
+                (filters.cors, filters.allow_origins) = (cors, origins.unwrap_or_default());
+            }
             kind => grpc_filter(&filter, kind, &mut filters),
         }
     }
@@ -213,17 +218,20 @@ fn mirror(fields: &Fields<'_>) -> Mirror {
     }
 }
 
-fn cors(fields: &Fields<'_>) -> CorsPolicy {
+/// A CORS policy, and its origins as they are declared.
+fn cors(fields: &Fields<'_>) -> (CorsPolicy, Vec<Text>) {
+    let origins = fields.texts("allowOrigins");
     let max_age: i64 = fields.opt_integer("maxAge").unwrap_or(5);
-    CorsPolicy {
-        allow_origins: fields.texts("allowOrigins").iter().filter_map(|origin| self::origin(origin)).collect(),
+    let policy = CorsPolicy {
+        allow_origins: origins.iter().filter_map(|origin| self::origin(origin)).collect(),
         allow_methods: fields.texts("allowMethods"),
         allow_headers: fields.texts("allowHeaders"),
         expose_headers: fields.texts("exposeHeaders"),
         max_age: u64::try_from(max_age).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs),
         allow_credentials: fields.opt_bool("allowCredentials").filter(|allowed| *allowed),
         ignore_unmatched_preflights: true,
-    }
+    };
+    (policy, origins)
 }
 
 /// The match for a CORS origin, in which `*` stands for any characters; `None` for an empty one.

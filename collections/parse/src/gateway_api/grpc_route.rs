@@ -1,6 +1,6 @@
 //! GRPCRoutes (G02).
 
-use sluice_model::gateway_api::HttpRule;
+use sluice_model::gateway_api::{DeclaredRule, HttpRule};
 use sluice_model::{HttpMatch, Object, StringMatch, Text};
 
 use super::filter::{Filters, grpc_filters};
@@ -16,13 +16,15 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
     if fields.has("sessionPersistence") {
         fields.warn("sessionPersistence", "not supported; it is ignored");
     }
+    let name = fields.text("name");
     HttpRule {
         matches: fields.list("matches", |matched| HttpMatch {
             uri: matched.object("method").and_then(|method| method_match(&method)),
             headers: named_matches(matched, "headers"),
             ..HttpMatch::default()
         }),
-        action: sluice_model::HttpRoute { name: fields.text("name"), headers, ..sluice_model::HttpRoute::default() },
+        action: sluice_model::HttpRoute { name: name.clone(), headers, ..sluice_model::HttpRoute::default() },
+        declared: DeclaredRule { name, ..DeclaredRule::default() },
         backends: fields.list("backendRefs", http_backend),
         mirrors,
         unsupported_filter: unsupported,

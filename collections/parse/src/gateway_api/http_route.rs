@@ -1,6 +1,6 @@
 //! HTTPRoutes (G02).
 
-use sluice_model::gateway_api::{HttpBackend, HttpRoute, HttpRule, ParentRef};
+use sluice_model::gateway_api::{DeclaredRule, HttpBackend, HttpRoute, HttpRule, ParentRef};
 use sluice_model::{HttpMatch, HttpRetry, NamedMatches, Object, ObjectMeta, StringMatch, Text};
 
 use super::filter::{Filters, backend_filters, http_filters};
@@ -37,12 +37,17 @@ pub(super) fn parse_route(
 
 fn rule(fields: &Fields<'_>) -> HttpRule {
     let matches = if fields.has("matches") { fields.list("matches", http_match) } else { vec![every_path()] };
-    let Filters { headers, redirect, rewrite, cors, mirrors, unsupported } = http_filters(fields);
-    let mut retries = fields.read("retry", retry);
+    let Filters { headers, redirect, rewrite, cors, allow_origins, mirrors, unsupported } = http_filters(fields);
+    let mut declared = DeclaredRule { name: fields.text("name"), allow_origins, ..DeclaredRule::default() };
+    let mut retries = fields.read("retry", retry).map(|(retries, attempts, codes)| {
+        (declared.retry_attempts, declared.retry_codes) = (attempts, codes);
+        retries
+    });
     let mut timeout = None;
     if let Some(timeouts) = fields.object("timeouts") {
         timeout = timeouts.opt_duration("request").filter(|time| !time.is_zero());
         let each = timeouts.opt_duration("backendRequest").filter(|time| !time.is_zero());
+        (declared.request_timeout, declared.backend_request_timeout) = (timeout, each);
         if let (Some(all), Some(each)) = (timeout, each)
             && each > all
         {
@@ -63,7 +68,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
     HttpRule {
         matches,
         action: sluice_model::HttpRoute {
-            name: fields.text("name"),
+            name: declared.name.clone(),
             redirect,
             rewrite,
             timeout,
@@ -72,6 +77,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
             headers,
             ..sluice_model::HttpRoute::default()
         },
+        declared,
         backends,
         mirrors,
         unsupported_filter: unsupported,
@@ -84,8 +90,11 @@ pub(super) fn http_backend(fields: &Fields<'_>) -> HttpBackend {
     HttpBackend { headers, backend: backend(fields), unsupported_filter: unsupported }
 }
 
-fn retry(fields: &Fields<'_>) -> HttpRetry {
-    let attempts = fields.opt_integer("attempts").unwrap_or(2);
+/// The retries of a rule, and their number and statuses as they are declared.
+fn retry(fields: &Fields<'_>) -> (HttpRetry, Option<i32>, Vec<u32>) {
+    let declared = fields.opt_integer("attempts");
+    let attempts = declared.unwrap_or(2);
+    let mut retried = Vec::new();
     if attempts < 0 {
         fields.reject("attempts", "expected an integer of at least 0");
     }
@@ -96,16 +105,18 @@ fn retry(fields: &Fields<'_>) -> HttpRetry {
         match numbers {
             Some(numbers) if numbers.iter().all(|code| (400..600).contains(code)) => {
                 on.extend(numbers.iter().map(u64::to_string));
+                retried = numbers.iter().filter_map(|code| u32::try_from(*code).ok()).collect();
             }
             _ => fields.reject("codes", "expected a list of HTTP statuses from 400 to 599"),
         }
     }
-    HttpRetry {
+    let retries = HttpRetry {
         attempts,
         retry_on: if attempts == 0 { Text::default() } else { on.join(",").into() },
         backoff: fields.opt_duration("backoff"),
         ..HttpRetry::default()
-    }
+    };
+    (retries, declared, retried)
 }
 
 fn http_match(fields: &Fields<'_>) -> HttpMatch {

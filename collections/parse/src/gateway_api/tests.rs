@@ -223,7 +223,7 @@ fn grpc_methods_become_path_matches() {
 }
 
 #[test]
-fn tcp_and_tls_routes_have_backends_per_rule() {
+fn tcp_tls_and_udp_routes_have_backends_per_rule() {
     let spec = "parentRefs: [{name: gw, sectionName: tls}], hostnames: [a.example], \
         rules: [{backendRefs: [{name: a, port: 1}, {name: b, port: 2, weight: 0}]}]";
     let (Some(Object::TLSRoute(route)), found) = read("TLSRoute", spec) else { panic!("a TLSRoute") };
@@ -231,8 +231,10 @@ fn tcp_and_tls_routes_have_backends_per_rule() {
     assert_eq!((route.hostnames.as_slice(), &route.parents[0].section), (&["a.example".into()][..], &"tls".into()));
     let weights: Vec<i32> = route.rules[0].iter().map(|backend| backend.weight).collect();
     assert_eq!(weights, [1, 0]);
-    assert_eq!(findings("TCPRoute", spec), ["?spec.hostnames"]);
-    assert_eq!(findings("TCPRoute", "parentRefs: [{name: gw}]"), ["-spec.rules"]);
+    for kind in ["TCPRoute", "UDPRoute"] {
+        assert_eq!(findings(kind, spec), ["?spec.hostnames"]);
+        assert_eq!(findings(kind, "parentRefs: [{name: gw}]"), ["-spec.rules"]);
+    }
 }
 
 #[test]

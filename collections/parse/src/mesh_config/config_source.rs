@@ -76,15 +76,15 @@ fn check_tls(fields: &Fields<'_>, tls: &ClientTls) {
         }
         let verifying = [
             ("caCertificates", !tls.ca_certificates.is_empty()),
-            ("credentialName", !tls.credential_name.is_empty()),
+            ("credentialName", !tls.credential.is_none()),
             ("subjectAltNames", !tls.subject_alt_names.is_empty()),
         ];
         for (name, _) in verifying.iter().filter(|(_, is_set)| *is_set) {
             refuse(name, "must not be set with `insecureSkipVerify`: the server is not verified");
         }
     }
-    if !tls.credential_name.is_empty() {
-        if tls.credential_name.starts_with(CONFIG_MAP_PREFIX) {
+    if let Some(name) = tls.credential.name() {
+        if name.starts_with(CONFIG_MAP_PREFIX) {
             refuse("credentialName", "a ConfigMap is not supported: expected the name of a Secret");
         }
         for (name, _) in files.iter().filter(|(_, value)| !value.is_empty()) {

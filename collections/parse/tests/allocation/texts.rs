@@ -15,6 +15,13 @@ apiVersion: multicluster.x-k8s.io/v1alpha1
 kind: ServiceImport
 metadata: {name: a, namespace: n}
 spec: {type: ClusterSetIP, ips: [10.0.0.1], ports: [{name: http, port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: UDPRoute
+metadata: {name: a, namespace: n}
+spec:
+  parentRefs: [{name: door, namespace: m, sectionName: dns, port: 53}]
+  rules: [{name: r, backendRefs: [{name: b, namespace: o, port: 53, weight: 1}]}]
 ";
 
 /// Size of each text.
