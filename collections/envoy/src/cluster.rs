@@ -15,14 +15,16 @@ mod sni_dnat;
 mod tls;
 mod traffic_policy;
 mod transport_socket;
+mod udp;
 mod waypoint;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sluice_model::{
-    ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection,
-    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, TunnelSwitches, ZoneAwareLb, label,
+    ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OtherNetworks,
+    OutlierDetection, Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, TunnelSwitches, ZoneAwareLb,
+    label,
 };
 
 pub use dynamic_dns::build_allow_any_dynamic_dns;
@@ -36,8 +38,10 @@ pub(crate) use load_balancer::{LocalityMode, locality_mode, near_first};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
+pub use tls::{IsServed, all_served};
+pub use udp::build_udp;
 pub use waypoint::{
-    WaypointInputs, build_east_west, build_east_west_fixed, build_main_internal, build_waypoint,
+    WaypointInputs, build_double_tunnel, build_east_west, build_east_west_fixed, build_main_internal, build_waypoint,
     build_waypoint_connect_originate, build_waypoint_fixed, east_west_cluster_name, vip_cluster_names,
 };
 
@@ -226,6 +230,10 @@ pub struct ClusterProfile {
     pub receives_hbone: bool,
     /// It is a waypoint that is an east-west gateway.
     pub east_west: bool,
+    /// It is a gateway that sends to other networks by two tunnels. Waypoints have the clusters for these in any case.
+    pub double_tunnel: bool,
+    /// Its identity is not verified, so that it is served no Secrets.
+    pub anonymous: bool,
 }
 
 impl ClusterProfile {
@@ -247,6 +255,8 @@ impl ClusterProfile {
             no_hbone: sends_no_hbone(proxy),
             receives_hbone: receives_hbone(proxy),
             east_west: proxy.proxy_type == ProxyType::Waypoint && label::is_east_west(&proxy.labels),
+            double_tunnel: proxy.proxy_type == ProxyType::Router && proxy.other_networks == OtherNetworks::Tunnels,
+            anonymous: proxy.identity.is_none(),
         }
     }
 

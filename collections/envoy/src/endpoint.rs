@@ -18,6 +18,7 @@ pub use assignment::build_assignment;
 pub use client::{EndpointClient, Tier, tier, tier_of_service, tiers_of_mesh, tiers_of_rule};
 pub use inputs::{AssignmentInputs, Backend};
 pub(crate) use metadata::canonical_service;
+pub use networks::other_networks;
 pub use segments::{AssignmentSegments, build_frames, build_head, build_part};
 pub use through_waypoint::{WaypointInstances, build_assignment_through_waypoints};
 pub use totals::AssignmentTotals;

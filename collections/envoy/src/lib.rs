@@ -1,4 +1,4 @@
-//! Pure builders of Envoy messages from model values.
+//! Pure builders of messages for Envoy and the other proxies from model values.
 //!
 //! Modules depend on each other in one direction. ARCHITECTURE.md, section "The builders", lists them from the bottom.
 
@@ -16,6 +16,7 @@ mod socket_match;
 mod stat_name;
 
 pub mod address;
+pub mod agentgateway;
 pub mod cluster;
 pub mod endpoint;
 pub mod extension;

@@ -41,6 +41,12 @@ pub fn outbound_cluster(port: u32, subset: &str, host: &str) -> String {
     format!("outbound|{port}|{subset}|{host}")
 }
 
+/// Cluster of a UDP port of a service, at gateways with routes for datagrams. A TCP port may have the same number.
+#[must_use]
+pub fn udp_cluster(port: u32, host: &str) -> String {
+    format!("outbound_udp|{port}||{host}")
+}
+
 /// Cluster of a service port at an AUTO_PASSTHROUGH gateway.
 #[must_use]
 pub fn sni_cluster(port: u32, subset: &str, host: &str) -> String {
@@ -72,9 +78,9 @@ pub fn listener(bind: &str, port: u32) -> String {
     format!("{bind}_{port}")
 }
 
-/// Listener for HTTP/3 on an address and port.
+/// Listener for UDP, HTTP/3 or other datagrams, on an address and port.
 #[must_use]
-pub fn quic_listener(bind: &str, port: u32) -> String {
+pub fn udp_listener(bind: &str, port: u32) -> String {
     format!("udp_{}", listener(bind, port))
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use sluice_model::{DEFAULT_TRUST_DOMAIN, HboneAddress, HboneDestination};
 use sluice_proto::istio::workload::address::Type;
 use sluice_proto::istio::workload::{
-    Address, GatewayAddress, NamespacedHostname, NetworkAddress, Workload, gateway_address::Destination,
+    Address, GatewayAddress, NamespacedHostname, NetworkAddress, TunnelProtocol, Workload, gateway_address::Destination,
 };
 
 pub use authorization::{PolicyAcceptance, build_authorization, build_waypoint_authorization, policy_acceptance};
@@ -34,6 +34,17 @@ pub struct WorkloadAddress {
     pub workload: Bytes,
     /// Its waypoint, and the addresses that the waypoint serves.
     pub waypoint: Option<(HboneDestination, Vec<IpAddr>)>,
+    /// A sidecar accepts its connections: with mutual TLS, and not with HBONE.
+    pub has_sidecar: bool,
+}
+
+/// The encoded `Address` of a workload that clients reach with the mutual TLS of sidecars. ztunnel does not use it; agentgateway
+/// does. `None` if the bytes are not those of a `Workload`.
+#[must_use]
+pub fn with_sidecar_mtls(workload: &[u8]) -> Option<Bytes> {
+    let mut workload: Workload = prost::Message::decode(workload).ok()?;
+    workload.tunnel_protocol = TunnelProtocol::LegacyIstioMtls.into();
+    Some(workload_address(workload, None).address)
 }
 
 fn workload_address(workload: Workload, waypoint: Option<(HboneDestination, Vec<IpAddr>)>) -> WorkloadAddress {
@@ -41,7 +52,7 @@ fn workload_address(workload: Workload, waypoint: Option<(HboneDestination, Vec<
     let address = crate::wire::encode(&Address { r#type: Some(Type::Workload(workload)) });
     // The message is the only field, so it is at the end.
     let workload = address.slice(address.len().saturating_sub(size)..);
-    WorkloadAddress { address, workload, waypoint }
+    WorkloadAddress { address, workload, waypoint, has_sidecar: false }
 }
 
 /// The bytes of an IP address, four or sixteen.

@@ -1,13 +1,15 @@
 //! The collections that outputs and scopes are derived from, and which of them each output reads.
 
+use std::collections::BTreeSet;
+
 use sluice_engine::{Collection, Index};
 use sluice_envoy::cluster::ClusterSettings;
 use sluice_model::{
-    DestinationRule, Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Proxy,
-    ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
+    Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Proxy, ProxyKey, Reject,
+    Scope, Service, ServiceKey, Text, VirtualService,
 };
 
-use crate::inputs::ObjectCollections;
+use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
 use crate::outputs::clusters::{self, ClusterInputs};
 use crate::outputs::endpoints::ingress_waypoints::IngressWaypoints;
@@ -25,7 +27,7 @@ use crate::outputs::listeners::{
 use crate::outputs::name_tables::{self, NameTableInputs};
 use crate::outputs::patched::{self, PatchedInputs};
 use crate::outputs::routes::{self, RouteInputs};
-use crate::outputs::secrets::{self, SecretInputs};
+use crate::outputs::secrets::{self, SecretInputs, ServableSecrets};
 use crate::outputs::{Outputs, addresses, trust_bundle, vhds};
 use crate::proxies::attached::Attachments;
 use crate::proxies::envoy_filters::Patches;
@@ -36,11 +38,14 @@ use crate::proxies::workloads::{Workload, WorkloadName};
 use crate::registry::endpoints::ServiceEndpoints;
 use crate::scopes::{ScopeInputs, derive_scopes};
 use crate::traffic::ambient::Ambient;
-use crate::traffic::destination_rules::RulePolicy;
+use crate::traffic::credentials::CredentialClient;
+use crate::traffic::destination_rules::{RuleIndex, RuleIndexes, RulePolicy};
 use crate::traffic::destinations::DestinationInputs;
+use crate::traffic::gateway_api::agentgateway::Agentgateway;
 use crate::traffic::gateway_api::inference_pools::GatewayName;
 use crate::traffic::gateways::reach::Reach;
 use crate::traffic::gateways::routers::Routers;
+use crate::traffic::gateways::udp_policies::derive_udp_policy_rejects;
 use crate::traffic::pull_secrets::PullAccess;
 use crate::traffic::secrets::Secrets;
 use crate::traffic::sidecars::Sidecars;
@@ -87,8 +92,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) virtual_services_by_host: Index<'s, Host, ObjectKey, ()>,
     /// Sidecars in use, and the hosts that they list or reach through a route.
     pub(crate) sidecars: Sidecars<'s>,
-    /// DestinationRules by host as declared, wildcards included.
-    pub(crate) destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// DestinationRules by host, as a whole and by parts.
+    pub(crate) rule_indexes: RuleIndexes<'s>,
     /// Gateways from one network to another, by address or host name: one record.
     pub(crate) network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
     /// The same with IP addresses instead of host names: one record.
@@ -113,8 +118,6 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
     /// Root certificates that workloads trust: one record, or none.
     pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
-    /// Workloads, services and policies of node proxies, in ambient mode.
-    pub(crate) ambient: Option<Ambient<'s>>,
     /// Connected waypoints, and what they serve, in ambient mode.
     pub(crate) waypoints: Option<WaypointProxies<'s>>,
     /// Settings of clusters and endpoint assignments: one record.
@@ -123,12 +126,20 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) ingress_waypoints: Option<IngressWaypoints<'s>>,
     /// The Secrets that each proxy may read.
     pub(crate) secrets: Secrets<'s>,
+    /// Proxies whose clusters may need Secrets.
+    pub(crate) credential_clients: Collection<'s, ProxyKey, CredentialClient>,
     /// The pull secrets of extension images that each proxy may use.
     pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
     /// The group of replicas of each proxy that discovers itself.
     pub(crate) replica_groups: Collection<'s, ProxyKey, ReplicaGroup>,
     /// Gateways whose proxies call the endpoint pickers of InferencePools.
     pub(crate) gateways_with_pools: Collection<'s, GatewayName, ()>,
+    /// The ports of hosts that UDPRoutes lead to; `None` if UDPRoutes have no effect.
+    pub(crate) udp_backends: Option<Collection<'s, Host, BTreeSet<u16>>>,
+    /// The workloads and services whose addresses are sent: those of ambient mode, also without it if agentgateways are served.
+    pub(crate) addressed: Option<Ambient<'s>>,
+    /// What agentgateways are sent, if they are served.
+    pub(crate) agentgateway: Option<Agentgateway<'s>>,
 }
 
 impl<'s> GraphContext<'s> {
@@ -158,8 +169,12 @@ impl<'s> GraphContext<'s> {
         if self.options.virtual_hosts {
             vhds::split_route_tables(&mut outputs);
         }
-        if let Some(ambient) = &self.ambient {
-            addresses::derive_addresses(ambient, &mut outputs);
+        if let Some(addressed) = &self.addressed {
+            addresses::derive_addresses(addressed, &mut outputs);
+        }
+        if let (Some(addressed), Some(agentgateway)) = (&self.addressed, &self.agentgateway) {
+            addresses::derive_agentgateway_addresses(addressed, &mut outputs);
+            outputs.resources.push(agentgateway.resources.clone());
         }
         secrets::derive_secrets(&self.secret_inputs(), &mut outputs);
         trust_bundle::derive_trust_bundle(&self.trust_bundle, &mut outputs);
@@ -168,27 +183,39 @@ impl<'s> GraphContext<'s> {
         outputs
     }
 
-    /// The scope of each connected proxy.
-    pub(crate) fn derive_scopes(&self) -> Collection<'s, ProxyKey, Scope> {
-        derive_scopes(&ScopeInputs {
+    /// The scope of each connected proxy. `agentgateways` are the connected agentgateways.
+    pub(crate) fn derive_scopes(
+        &self,
+        agentgateways: Option<&Collection<'s, ProxyKey, Proxy>>,
+    ) -> Collection<'s, ProxyKey, Scope> {
+        let scopes = derive_scopes(&ScopeInputs {
             proxies: &self.proxies,
             layers: self.layer_inputs(),
             proxy_patches: &self.patches.of_proxies,
             secret_access: &self.secrets.access,
             pull_access: &self.pulls,
             replica_groups: &self.replica_groups,
-        })
+        });
+        let Some((proxies, agentgateway)) = agentgateways.zip(self.agentgateway.as_ref()) else { return scopes };
+        let others = agentgateway.derive_scopes(proxies, &addresses::agentgateway_layers(), &self.options);
+        scopes.union("scopes/all", &[others])
     }
 
-    fn destination_inputs(&self) -> DestinationInputs<'_, 's> {
+    /// The look-up of services and of these parts of rules.
+    fn destination_inputs<'a>(&'a self, rules_by_host: Option<&'a RuleIndex<'s>>) -> DestinationInputs<'a, 's> {
         DestinationInputs {
             services: &self.services,
             services_by_host: &self.services_by_host,
-            rules_by_host: &self.destination_rules_by_host,
+            rules_by_host,
             rule_policy: &self.rule_policy,
             selections: &self.selections,
             sidecars: &self.sidecars,
         }
+    }
+
+    /// Findings about policies of gateways with listeners for datagrams, if UDPRoutes have effect.
+    pub(crate) fn derive_udp_policy_rejects(&self) -> Option<Collection<'s, RejectKey, Vec<Reject>>> {
+        self.udp_backends.as_ref().map(|_| derive_udp_policy_rejects(&self.routers.merged, &self.policy_inputs()))
     }
 
     fn policy_inputs(&self) -> PolicyInputs<'_, 's> {
@@ -212,6 +239,7 @@ impl<'s> GraphContext<'s> {
             rare_tiers: &self.rare_tiers.needed,
             ingress_tiers: self.ingress_waypoints.as_ref().map(|ingress| &ingress.tiers),
             reach_views: [&self.reach, &self.waypoint_reach].map(|reach| reach.as_ref().map(|reach| &reach.views)),
+            credential_clients: &self.credential_clients,
         }
     }
 
@@ -237,11 +265,14 @@ impl<'s> GraphContext<'s> {
             auto_passthrough: &self.routers.auto_passthrough,
             reach: [self.reach.as_ref(), self.waypoint_reach.as_ref()],
             hosts: &self.hosts,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(Some(&self.rule_indexes.whole)),
             endpoints: self.endpoint_lookup_inputs(),
             identities: &self.identities,
             workloads: &self.workloads,
+            credential_clients: &self.credential_clients,
+            secrets: ServableSecrets::new(&self.secret_inputs()),
             waypoints,
+            udp_backends: self.udp_backends.as_ref(),
         }
     }
 
@@ -254,7 +285,7 @@ impl<'s> GraphContext<'s> {
             root_namespace: &self.root_namespace,
             proxies: &self.proxies,
             waypoints,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(Some(&self.rule_indexes.whole)),
             endpoints: self.endpoint_lookup_inputs(),
         })
     }
@@ -265,7 +296,7 @@ impl<'s> GraphContext<'s> {
             options: &self.options,
             waypoints,
             attached: &self.attached,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(Some(&self.rule_indexes.whole)),
             virtual_services: &self.virtual_services,
             virtual_services_by_host: &self.virtual_services_by_host,
             policies: self.policy_inputs(),
@@ -279,11 +310,12 @@ impl<'s> GraphContext<'s> {
             rare_tiers: &self.rare_tiers,
             auto_passthrough: &self.routers.auto_passthrough,
             hosts: &self.hosts,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(Some(&self.rule_indexes.endpoints)),
             endpoints: self.endpoint_lookup_inputs(),
             ingress_waypoints: self.ingress_waypoints.as_ref(),
             replica_groups: &self.replica_groups,
             root_namespace: &self.root_namespace,
+            udp_backends: self.udp_backends.as_ref(),
         }
     }
 
@@ -298,7 +330,8 @@ impl<'s> GraphContext<'s> {
             },
             outbound: OutboundListenerInputs {
                 hosts: &self.hosts,
-                destinations: self.destination_inputs(),
+                destinations: self.destination_inputs(Some(&self.rule_indexes.connections)),
+                clients: self.destination_inputs(None),
                 virtual_services: &self.virtual_services,
                 endpoints: &self.endpoints.listed,
             },
@@ -316,7 +349,7 @@ impl<'s> GraphContext<'s> {
                     routers: &self.routers,
                     listener_facts: &self.attached.facts,
                     hosts: &self.hosts,
-                    destinations: self.destination_inputs(),
+                    destinations: self.destination_inputs(Some(&self.rule_indexes.connections)),
                 },
                 virtual_services: &self.virtual_services,
                 policies: self.policy_inputs(),
@@ -333,7 +366,8 @@ impl<'s> GraphContext<'s> {
             proxies: &self.proxies,
             routers: &self.routers,
             hosts: &self.hosts,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(None),
+            hashing_rules: &self.rule_indexes.hashing,
             virtual_services: &self.virtual_services,
             virtual_services_by_host: &self.virtual_services_by_host,
         }
@@ -344,7 +378,7 @@ impl<'s> GraphContext<'s> {
             dual_stack: self.options.dual_stack,
             proxies: &self.proxies,
             hosts: &self.hosts,
-            destinations: self.destination_inputs(),
+            destinations: self.destination_inputs(None),
             endpoints: &self.endpoints.listed,
         }
     }

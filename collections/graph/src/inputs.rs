@@ -309,6 +309,8 @@ kinds! {
     telemetries: Telemetry(Telemetry), input, "raw_telemetries";
     /// TrafficExtensions.
     traffic_extensions: TrafficExtension(TrafficExtension), input, "raw_traffic_extensions";
+    /// UDPRoutes, if experimental kinds have effect.
+    udp_routes: UDPRoute(L4Route), input, "raw_udp_routes";
     /// VirtualServices.
     virtual_services: VirtualService(VirtualService), input, "raw_virtual_services";
     /// WasmPlugins, converted to extensions.
@@ -409,6 +411,7 @@ impl<'s> RawInputs<'s> {
             service_imports: discovered("service_imports", &self.service_imports, discovery),
             sidecars: discovered("sidecars", &self.sidecars, discovery),
             tcp_routes: discovered("tcp_routes", &self.tcp_routes, discovery),
+            udp_routes: discovered("udp_routes", &self.udp_routes, discovery),
             tls_routes: discovered("tls_routes", &self.tls_routes, discovery),
             telemetries: discovered("telemetries", &self.telemetries, discovery),
             traffic_extensions: discovered("traffic_extensions", &self.traffic_extensions, discovery),

@@ -33,8 +33,8 @@ mod traffic;
 mod views;
 mod visibility;
 
-use sluice_engine::{Collection, Engine, EngineOptions, GraphBuilder, HistoryLimits};
-use sluice_model::{AuthorizationPolicy, StoredStatus};
+use sluice_engine::{Collection, CopyError, Engine, EngineOptions, GraphBuilder, HistoryLimits};
+use sluice_model::{AuthorizationPolicy, ProxyType, StoredStatus};
 
 pub use handles::Handles;
 pub use inputs::{Inputs, JsonRecord, JsonRecordError, RejectKey, ServedKind};
@@ -80,6 +80,8 @@ use proxies::{
 use registry::endpoints::ServiceEndpoints;
 use registry::{allocation, endpoints, multi_cluster, network_gateways, services};
 use traffic::ambient::AmbientInputs;
+use traffic::credentials::{CredentialInputs, derive_credential_clients, derive_credential_namespaces};
+use traffic::destination_rules::RuleIndexes;
 use traffic::destinations::DestinationInputs;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
@@ -95,13 +97,35 @@ use traffic::{ambient, destination_rules, gateway_api, ingresses, pull_secrets, 
 /// Starts an engine of the graph that keeps no history, for computations beside the live one. Its thread calls `on_start` first.
 #[must_use]
 pub fn start_without_history(options: &GraphOptions, on_start: impl FnOnce() + Send + 'static) -> (Engine, Handles) {
-    let options = options.clone();
+    Engine::start(without_history(), build_after(options, on_start))
+}
+
+/// As [`start_without_history`], in the state of a running engine with the same options.
+///
+/// # Errors
+/// The engine has stopped, or has other options.
+pub fn start_copy(
+    engine: &Engine,
+    options: &GraphOptions,
+    on_start: impl FnOnce() + Send + 'static,
+) -> Result<(Engine, Handles), CopyError> {
+    engine.start_copy(without_history(), build_after(options, on_start))
+}
+
+fn without_history() -> EngineOptions {
     let history = HistoryLimits { bytes: 0, ..HistoryLimits::default() };
-    let engine_options = EngineOptions { history, ..EngineOptions::default() };
-    Engine::start(engine_options, move |builder| {
+    EngineOptions { history, ..EngineOptions::default() }
+}
+
+fn build_after(
+    options: &GraphOptions,
+    on_start: impl FnOnce() + Send + 'static,
+) -> impl FnOnce(&mut GraphBuilder) -> Handles + Send + 'static {
+    let options = options.clone();
+    move |builder| {
         on_start();
         build(builder, &options)
-    })
+    }
 }
 
 /// Builds the graph: every collection in order.
@@ -133,7 +157,21 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let missing_service_exports =
             multi_cluster::derive_missing_exports(&objects, (&raw.served_kinds, &raw.namespaces), &mesh, options);
         let multi_cluster_services = multi_cluster::derive_multi_cluster_services(&objects, &declared, options);
-        let services = services::derive_services(&declared, options);
+        let of_ambient = AmbientInputs {
+            objects: &objects,
+            mesh: &mesh,
+            networks: &networks,
+            discovery: &discovery,
+            declared: &declared,
+        };
+        let ambient = options.ambient.map(|switches| ambient::derive_ambient(&of_ambient, switches, options));
+        // Agentgateways need addresses also without ambient mode.
+        let serves_agentgateways = options.gateway_api.agentgateway;
+        let addressed = ambient.clone().or_else(|| {
+            serves_agentgateways.then(|| ambient::derive_ambient(&of_ambient, AmbientOptions::default(), options))
+        });
+        let scopes = ambient.as_ref().and_then(|ambient| ambient.scopes.as_ref());
+        let services = services::derive_services(&declared, scopes, options);
         let services_by_host = services::index_by_host(&services);
         let hosts = services_by_host.distinct("hosts");
 
@@ -150,6 +188,15 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let sidecar_heads = SidecarHeads::new(&objects.sidecars, &mesh);
         let proxies =
             connected::derive_proxies(&raw.proxies, &objects, &discovery, &sidecar_heads, &locations, options);
+        // Nothing that is derived for Envoys depends on agentgateways.
+        let all_proxies = proxies.clone();
+        let agentgateways = serves_agentgateways
+            .then(|| all_proxies.filter("agentgateways", |_, proxy| proxy.proxy_type == ProxyType::Agentgateway));
+        let proxies = match &agentgateways {
+            Some(_) => all_proxies
+                .filter("proxies/without-agentgateways", |_, proxy| proxy.proxy_type != ProxyType::Agentgateway),
+            None => proxies,
+        };
         let registry = TargetInputs {
             objects: &objects,
             declared: &declared,
@@ -210,22 +257,12 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let resolved_network_gateways =
             network_gateways::derive_resolved_gateways(&network_gateways, &raw.resolved_names);
         let rare_tiers = RareTiers::new(&services, &all_rules, &mesh, &proxies);
-        let destination_rules_by_host = destination_rules::index_by_host(&all_rules);
+        let rule_indexes = RuleIndexes::new(&all_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
         let policy_index = PolicyIndex::new(&objects);
         let jwks_fetches = wanted_jwks::derive_wanted_jwks(&objects, &services_by_host, &raw.jwks, options);
 
-        let ambient = options.ambient.map(|switches| {
-            let inputs = AmbientInputs {
-                objects: &objects,
-                mesh: &mesh,
-                networks: &networks,
-                discovery: &discovery,
-                declared: &declared,
-            };
-            ambient::derive_ambient(&inputs, switches, options)
-        });
         let condition_updates = ambient.as_ref().and_then(|ambient| ambient.condition_updates.clone());
         let condition_updates =
             condition_updates.unwrap_or_else(|| objects.service_entries.flat_map("condition_updates", |_, _| None));
@@ -247,7 +284,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             let destinations = DestinationInputs {
                 services: &services,
                 services_by_host: &services_by_host,
-                rules_by_host: &destination_rules_by_host,
+                rules_by_host: Some(&rule_indexes.endpoints),
                 rule_policy: &rule_policy,
                 selections: &selections,
                 sidecars: &sidecars,
@@ -258,8 +295,10 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let with_status = discovery::discovered("policies_with_status", &policies_with_status, &discovery);
         let policy_statuses =
             derive_policy_statuses(&with_status, &objects, &root_namespace, ambient.as_ref(), options);
-        let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref());
-        let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
+        let of_agentgateways = gateway_api.agentgateway.as_ref().map(|of| &of.accounts);
+        let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref(), of_agentgateways);
+        let credential_namespaces = derive_credential_namespaces(&all_rules);
+        let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, &credential_namespaces, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(
             &proxies,
@@ -288,12 +327,21 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
                 mesh: &mesh,
                 root_namespace: &root_namespace,
                 waypoints,
+                routers: &routers,
                 services: &services,
                 services_by_host: &services_by_host,
                 virtual_services: &virtual_services,
                 virtual_services_by_host: &virtual_services_by_host,
             };
             derive_waypoint_reach(&inputs, options)
+        });
+        let credential_clients = derive_credential_clients(&CredentialInputs {
+            proxies: &proxies,
+            namespaces: &credential_namespaces,
+            readers: &secrets.readers,
+            reviews: secrets.reviews.as_ref(),
+            selected_labels: &labels,
+            reach_views: [&reach, &waypoint_reach].map(|reach| reach.as_ref().map(|reach| &reach.views)),
         });
         let context = GraphContext {
             options: options.clone(),
@@ -314,7 +362,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             virtual_services,
             virtual_services_by_host,
             sidecars,
-            destination_rules_by_host,
+            rule_indexes,
             network_gateways,
             resolved_network_gateways,
             rule_policy,
@@ -327,21 +375,25 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             root_namespace,
             jwks: raw.jwks,
             trust_bundle: raw.trust_bundle,
-            ambient,
             waypoints,
             cluster_settings,
             ingress_waypoints,
             secrets,
+            credential_clients,
             pulls,
             replica_groups,
             gateways_with_pools: gateway_api.gateways_with_pools,
+            udp_backends: gateway_api.udp_backends,
+            addressed,
+            agentgateway: gateway_api.agentgateway,
         };
         let outputs = context.derive_outputs();
-        let scopes = context.derive_scopes();
+        let scopes = context.derive_scopes(agentgateways.as_ref());
         let mut found = gateway_api.rejects;
         found.push(raw.component_rejects);
         found.extend([jwks_fetches.rejects, limited.rejects]);
         found.extend(unenforced);
+        found.extend(context.derive_udp_policy_rejects());
         let rejects = inputs::rejects::derive_rejects(&raw.rejects, &found);
         Handles {
             inputs,
@@ -369,7 +421,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             services: context.services.publish(),
             endpoints: context.endpoints.listed.publish(),
             endpoint_chunks: context.endpoints.chunks.publish(),
-            proxies: context.proxies.publish(),
+            proxies: all_proxies.publish(),
             service_targets: service_targets.publish(),
             virtual_services: context.objects.virtual_services.publish(),
             destination_rules: context.objects.destination_rules.publish(),

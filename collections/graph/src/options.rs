@@ -246,6 +246,8 @@ pub struct GatewayApiOptions {
     pub experimental: bool,
     /// InferencePools have effect (`ENABLE_GATEWAY_API_INFERENCE_EXTENSION`).
     pub inference: bool,
+    /// Gateways of the class `istio-agentgateway` are served (`PILOT_ENABLE_AGENTGATEWAY`).
+    pub agentgateway: bool,
     /// GatewayClasses are created (`PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER`).
     pub creates_classes: bool,
     /// Statuses are written (`PILOT_ENABLE_GATEWAY_API_STATUS`).
@@ -268,6 +270,7 @@ impl Default for GatewayApiOptions {
             east_west: false,
             experimental: false,
             inference: false,
+            agentgateway: false,
             creates_classes: true,
             writes_statuses: true,
             deploys: true,

@@ -1,9 +1,11 @@
 //! Tests of the whole graph: objects as YAML go in, and the exact changed keys are compared.
 
+mod agentgateway;
 mod ambient;
 mod attached;
 mod cases;
 mod changes;
+mod credentials;
 mod deployments;
 mod destinations;
 mod envoy_filters;
@@ -25,6 +27,7 @@ mod self_discovery;
 mod sidecars;
 mod statuses;
 mod trust_bundle;
+mod udp_routes;
 mod virtual_hosts;
 mod waypoints;
 mod work;

@@ -1,6 +1,7 @@
 //! Rules for traffic: where requests go, which services a proxy sees, and what routers and node proxies serve.
 
 pub(crate) mod ambient;
+pub(crate) mod credentials;
 pub(crate) mod destination_rules;
 pub(crate) mod destinations;
 pub(crate) mod gateway_api;

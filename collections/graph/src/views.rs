@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_model::{Resource, SidecarScope, Text, View};
+use sluice_model::{Labels, Proxy, Resource, SidecarScope, Text, View};
 
 /// The rows of a host that differ between views.
 ///
@@ -75,9 +75,23 @@ pub(crate) fn difference<'a, N: Ord, V: PartialEq>(
     changed.map(|(name, value)| (name, Some(value))).chain(hidden.map(|name| (name, None)))
 }
 
+/// The views of a proxy's outbound resources, the most specific first: its selection if a rule selects its labels, its
+/// namespace, the base. With a Sidecar that limits what it reaches, only the views of that Sidecar.
+pub(crate) fn outbound_views(proxy: &Proxy, labels: &Labels) -> Vec<View> {
+    if let Some(sidecar) = proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits) {
+        let selected = (!labels.is_empty())
+            .then(|| View::Sidecar { scope: Arc::new(sidecar.scope.clone()), labels: labels.clone() });
+        return selected.into_iter().chain([sidecar_view(&sidecar.scope)]).collect();
+    }
+    let namespace = &proxy.namespace;
+    let selected =
+        (!labels.is_empty()).then(|| View::Selected { namespace: namespace.clone(), labels: labels.clone() });
+    selected.into_iter().chain([View::Namespace(namespace.clone()), View::Base]).collect()
+}
+
 /// The view of the proxies of a Sidecar scope, with any labels.
 pub(crate) fn sidecar_view(scope: &SidecarScope) -> View {
-    View::Sidecar { scope: Arc::new(scope.clone()), labels: sluice_model::Labels::new() }
+    View::Sidecar { scope: Arc::new(scope.clone()), labels: Labels::new() }
 }
 
 #[cfg(test)]

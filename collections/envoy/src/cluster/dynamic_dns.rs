@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::Clu
 use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::cluster_config::ClusterImplementationSpecifier;
 use envoy_types::pb::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
 use envoy_types::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
-use sluice_model::{ClientTlsMode, ConnectionPool, Protocol, Service, ServicePort};
+use sluice_model::{ClientTlsMode, ConnectionPool, CredentialKind, Protocol, Service, ServicePort};
 
 use super::draft::Draft;
 use super::http_protocol::{apply_protocol, passthrough_options};
@@ -61,7 +61,9 @@ pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &Cluster
             sni: String::new(),
             external: true,
             takes_mtls: false,
-            selected_clients: false,
+            // Sidecars are served root certificates in ConfigMaps only. With others, connections must not be plain text.
+            selected_clients: true,
+            is_served: &|name| name.starts_with(CredentialKind::ConfigMap.prefix()),
         };
         draft.cluster.transport_socket = socket(&mut draft, &inputs, tls);
     }

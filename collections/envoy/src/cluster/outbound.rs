@@ -21,7 +21,7 @@ use super::draft::Draft;
 use super::http_protocol::apply_protocol;
 use super::load_balancer::apply_load_balancer;
 use super::outlier::apply_outlier_detection;
-use super::tls::{TlsInputs, apply_proxy_protocol, apply_tls};
+use super::tls::{IsServed, TlsInputs, apply_proxy_protocol, apply_tls};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata};
 use crate::address::dns_family;
@@ -56,6 +56,8 @@ pub struct OutboundInputs<'a> {
     pub identities: &'a [Text],
     /// Endpoints of a DNS cluster by subset. The cluster name of the assignment is not set.
     pub dns_load: DnsLoad<'a>,
+    /// Which Secrets the proxies are served.
+    pub is_served: IsServed<'a>,
 }
 
 /// The discovery type of a service, without rules.
@@ -264,6 +266,7 @@ fn apply_policy(
         external: service.mesh_external,
         takes_mtls: inputs.takes_mtls && (!dialled || inputs.all_endpoints_mtls),
         selected_clients: inputs.rule.is_some_and(|rule| rule.workload_selector.is_some()),
+        is_served: inputs.is_served,
     };
     apply_tls(draft, &tls, policy.tls.as_ref());
     apply_proxy_protocol(draft, policy.proxy_protocol);

@@ -5,18 +5,19 @@ use envoy_types::pb::envoy::config::cluster::v3::cluster::LbPolicy;
 use envoy_types::pb::envoy::config::core::v3::TransportSocket;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::ValidationContextType;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::UpstreamProtocolOptions;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
 use prost::Message;
 use sluice_model::{
-    ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, EnvoyExtensions, MeshConfig, Protocol, Proxy,
-    Resolution, Service, ServicePort, Subset, Text, TrafficPolicy,
+    ClientCredential, ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, EnvoyExtensions, MeshConfig,
+    Protocol, Proxy, ProxyType, Resolution, Service, ServicePort, Subset, Text, TrafficPolicy,
 };
 
 use super::{
-    ClusterProfile, ClusterSettings, ClusterSwitches, HboneSettings, OutboundInputs, build_connect_originate,
-    build_outbound, build_passthrough,
+    ClusterProfile, ClusterSettings, ClusterSwitches, HboneSettings, OutboundInputs, all_served,
+    build_connect_originate, build_outbound, build_passthrough,
 };
 
 fn service() -> Service {
@@ -57,6 +58,7 @@ fn build_with(
         all_endpoints_mtls: false,
         identities: &["spiffe://cluster.local/ns/shop/sa/cart".into()],
         dns_load: &|_| None,
+        is_served: &all_served,
     })
 }
 
@@ -135,6 +137,31 @@ fn hbone_transport_socket_match_is_first() {
     let istio = |cluster: &Cluster| cluster.metadata.clone().unwrap_or_default().filter_metadata["istio"].clone();
     assert!(istio(&matches(None, true)).fields.contains_key("disable_mx"));
     assert!(!istio(&matches(None, false)).fields.contains_key("disable_mx"));
+}
+
+#[test]
+fn a_cluster_without_its_certificates_accepts_no_server() {
+    let is_refused = |mode, credential: ClientCredential, anonymous| {
+        let tls = ClientTls { mode, credential, ..ClientTls::default() };
+        let traffic_policy = Some(TrafficPolicy { tls: Some(tls), ..TrafficPolicy::default() });
+        let rule = DestinationRule { host: service().host, traffic_policy, ..DestinationRule::default() };
+        let profile = ClusterProfile { proxy_type: ProxyType::Router, anonymous, ..ClusterProfile::default() };
+        let socket = build(&service(), Some(&rule), &profile).remove(0).transport_socket.expect("TLS");
+        let Some(ConfigType::TypedConfig(config)) = socket.config_type else { panic!("no configuration") };
+        let context = UpstreamTlsContext::decode(config.value.as_slice()).unwrap();
+        match context.common_tls_context.unwrap().validation_context_type {
+            Some(ValidationContextType::ValidationContext(context)) => !context.verify_certificate_hash.is_empty(),
+            _ => false,
+        }
+    };
+    let named = || ClientCredential::Named("cart".into());
+    for mode in [ClientTlsMode::Simple, ClientTlsMode::Mutual] {
+        assert!(is_refused(mode, ClientCredential::Unusable, false), "{mode:?}");
+        assert!(is_refused(mode, named(), true), "{mode:?}: it is served no Secrets");
+        assert!(!is_refused(mode, named(), false), "{mode:?}");
+    }
+    assert!(is_refused(ClientTlsMode::Mutual, ClientCredential::None, false), "there is no client certificate");
+    assert!(!is_refused(ClientTlsMode::Simple, ClientCredential::None, true));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Upstream TLS: from the rule, or automatic mutual TLS (N12).
 
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
+use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::config::core::v3::{
@@ -16,7 +17,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, CommonTlsContext, SdsSecretConfig, TlsParameters, UpstreamTlsContext,
 };
 use prost::Message;
-use sluice_model::{ClientTls, ClientTlsMode, CredentialKind, INVALID_CREDENTIAL, ProxyType, Text};
+use sluice_model::{ClientCredential, ClientTls, ClientTlsMode, CredentialKind, ProxyType, Text};
 
 use super::draft::Draft;
 use super::hbone::apply_hbone;
@@ -46,6 +47,25 @@ pub(super) struct TlsInputs<'a> {
     pub(super) takes_mtls: bool,
     /// Whether the rule applies to selected workloads only.
     pub(super) selected_clients: bool,
+    /// Which Secrets the control plane serves.
+    pub(super) is_served: IsServed<'a>,
+}
+
+/// Whether the control plane serves the Secret with this SDS resource name to the proxies of a cluster.
+pub type IsServed<'a> = &'a dyn Fn(&str) -> bool;
+
+/// All Secrets are served.
+pub fn all_served(_: &str) -> bool {
+    true
+}
+
+impl TlsInputs<'_> {
+    /// Whether a proxy receives a Secret, from the control plane or from another SDS server.
+    fn receives(&self, secret: &SdsSecretConfig) -> bool {
+        let source = secret.sds_config.as_ref().and_then(|source| source.config_source_specifier.as_ref());
+        let by_ads = matches!(source, Some(ConfigSourceSpecifier::Ads(_)));
+        !by_ads || (!self.profile.anonymous && (self.is_served)(&secret.name))
+    }
 }
 
 /// Applies the TLS settings of a rule, or automatic mutual TLS by endpoint metadata.
@@ -168,11 +188,7 @@ fn with_metadata_certificates(
 
 fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<UpstreamTlsContext> {
     // With a rule for all workloads, every sidecar would wait for a Secret that most of them must not read.
-    // Without usable roots, the connection fails: it must not be plain text instead.
-    let no_secret = |name: &str| {
-        name.is_empty() || name.starts_with(CredentialKind::ConfigMap.prefix()) || name == INVALID_CREDENTIAL
-    };
-    let secret = !no_secret(&tls.credential_name);
+    let secret = tls.credential.name().is_some_and(|name| !name.starts_with(CredentialKind::ConfigMap.prefix()));
     let sidecar = inputs.profile.proxy_type == ProxyType::Sidecar;
     if secret
         && sidecar
@@ -184,8 +200,8 @@ fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option
     let mut context = match tls.mode {
         ClientTlsMode::Disable => None,
         ClientTlsMode::IstioMutual => Some(istio_mutual(draft, inputs.settings, tls)),
-        ClientTlsMode::Simple => user_tls(draft, inputs, tls, false),
-        ClientTlsMode::Mutual => user_tls(draft, inputs, tls, true),
+        ClientTlsMode::Simple => Some(user_tls(draft, inputs, tls, false)),
+        ClientTlsMode::Mutual => Some(user_tls(draft, inputs, tls, true)),
     };
     if let Some(common) = context.as_mut().and_then(|context| context.common_tls_context.as_mut()) {
         enforce(inputs.settings.compliance, common);
@@ -207,41 +223,16 @@ fn istio_mutual(draft: &mut Draft, settings: &ClusterSettings, tls: &ClientTls) 
     UpstreamTlsContext { common_tls_context: Some(common), sni, ..UpstreamTlsContext::default() }
 }
 
-/// The TLS context of modes SIMPLE and MUTUAL; `None` without a client certificate in mode MUTUAL.
-fn user_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool) -> Option<UpstreamTlsContext> {
+/// The TLS context of modes SIMPLE and MUTUAL.
+fn user_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool) -> UpstreamTlsContext {
     set_auto_sni(draft, tls);
-    let names = match inputs.declared_names {
-        Some(declared) if tls.subject_alt_names.is_empty() => declared,
-        _ => &tls.subject_alt_names,
-    };
-    let unverified = tls.insecure_skip_verify == Some(true);
     let mut common = common_context();
-    if tls.credential_name == *INVALID_CREDENTIAL {
-        common.validation_context_type = Some(never_verified());
-    } else if !tls.credential_name.is_empty() {
-        let socket = inputs.profile.credential_socket;
-        if mutual {
-            common.tls_certificate_sds_secret_configs.push(credential(&tls.credential_name, socket));
+    match user_certificates(inputs, tls, mutual) {
+        Some((certificate, validation)) => {
+            common.tls_certificate_sds_secret_configs.extend(certificate);
+            common.validation_context_type = validation;
         }
-        if !unverified {
-            let roots = credential(&format!("{}{ROOTS_SUFFIX}", tls.credential_name), socket);
-            common.validation_context_type = Some(verified_by(roots, names, ""));
-        }
-    } else {
-        let custom = inputs.profile.file_credential_socket;
-        if mutual {
-            if tls.client_certificate.is_empty() || tls.private_key.is_empty() {
-                return None;
-            }
-            let certificate = file_certificate(&tls.client_certificate, &tls.private_key, custom);
-            common.tls_certificate_sds_secret_configs.push(certificate);
-        }
-        common.validation_context_type = Some(if unverified {
-            ValidationContextType::ValidationContext(CertificateValidationContext::default())
-        } else {
-            let roots = if tls.ca_certificates.is_empty() { "system" } else { tls.ca_certificates.as_str() };
-            verified_by(file_roots(roots, custom), names, &tls.ca_crl)
-        });
+        None => common.validation_context_type = Some(never_verified()),
     }
     if let (Some(defaults), Some(params)) = (&inputs.settings.tls_defaults, common.tls_params.as_mut()) {
         params.ecdh_curves = defaults.ecdh_curves.iter().map(Text::to_string).collect();
@@ -250,11 +241,45 @@ fn user_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: 
     if draft.speaks_http2() {
         common.alpn_protocols = vec!["h2".to_owned()];
     }
-    Some(UpstreamTlsContext {
-        common_tls_context: Some(common),
-        sni: tls.sni.to_string(),
-        ..UpstreamTlsContext::default()
-    })
+    UpstreamTlsContext { common_tls_context: Some(common), sni: tls.sni.to_string(), ..UpstreamTlsContext::default() }
+}
+
+/// The client certificate in mode MUTUAL, and how the server is verified. `None` if the proxy does not receive one of both: while
+/// Envoy waits for a Secret, it uses the previous cluster, which may send in plaintext.
+fn user_certificates(
+    inputs: &TlsInputs<'_>,
+    tls: &ClientTls,
+    mutual: bool,
+) -> Option<(Option<SdsSecretConfig>, Option<ValidationContextType>)> {
+    let names = match inputs.declared_names {
+        Some(declared) if tls.subject_alt_names.is_empty() => declared,
+        _ => &tls.subject_alt_names,
+    };
+    let unverified = tls.insecure_skip_verify == Some(true);
+    match &tls.credential {
+        ClientCredential::Unusable => None,
+        ClientCredential::Named(name) => {
+            let socket = inputs.profile.credential_socket;
+            let certificate = mutual.then(|| credential(name, socket));
+            let roots = (!unverified).then(|| credential(&format!("{name}{ROOTS_SUFFIX}"), socket));
+            let received = certificate.iter().chain(&roots).all(|secret| inputs.receives(secret));
+            received.then(|| (certificate, roots.map(|roots| verified_by(roots, names, ""))))
+        }
+        ClientCredential::None => {
+            let custom = inputs.profile.file_credential_socket;
+            if mutual && (tls.client_certificate.is_empty() || tls.private_key.is_empty()) {
+                return None;
+            }
+            let certificate = mutual.then(|| file_certificate(&tls.client_certificate, &tls.private_key, custom));
+            let validation = if unverified {
+                ValidationContextType::ValidationContext(CertificateValidationContext::default())
+            } else {
+                let roots = if tls.ca_certificates.is_empty() { "system" } else { tls.ca_certificates.as_str() };
+                verified_by(file_roots(roots, custom), names, &tls.ca_crl)
+            };
+            Some((certificate, Some(validation)))
+        }
+    }
 }
 
 /// Without a declared SNI, uses the host of the request and verifies the certificate against it.
@@ -299,8 +324,8 @@ fn verified_by(roots: SdsSecretConfig, names: &[Text], crl: &str) -> ValidationC
     })
 }
 
-/// Accepts no certificate. The reference names a Secret that does not exist instead. Envoy waits 15 s for it, and until then a cluster that had
-/// no TLS before sends in plaintext.
+/// Accepts no certificate, so that every handshake fails. The reference names a Secret that is not served instead. Envoy
+/// waits 15 s for it, and until then a cluster that had no TLS before sends in plaintext.
 fn never_verified() -> ValidationContextType {
     const SHA256_HEX_DIGITS: usize = 64;
     ValidationContextType::ValidationContext(CertificateValidationContext {

@@ -18,7 +18,7 @@ use super::http_protocol::passthrough_options;
 use super::load_balancer::{LocalityMode, apply_load_balancer, locality_mode};
 use super::outbound::{DnsLoad, OutboundInputs, discovery_type, eds, start};
 use super::outlier::apply_outlier_detection;
-use super::tls::{TlsInputs, apply_proxy_protocol, socket};
+use super::tls::{IsServed, TlsInputs, apply_proxy_protocol, socket};
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, unlimited};
 use super::transport_socket::raw_buffer;
 use super::{ClusterProfile, ClusterSettings, HboneSettings, build_black_hole, dynamic_dns, metadata};
@@ -43,8 +43,7 @@ pub fn build_waypoint_fixed(
     encap.filters.extend(settings.switches.tunnels.baggage.then(metadata::baggage));
     let mut clusters = vec![build_main_internal(settings, profile), encap];
     if !settings.switches.tunnels.local_waypoints {
-        clusters.push(build_inner_connect_originate(settings, hbone));
-        clusters.push(build_outer_connect_originate(settings, hbone));
+        clusters.extend(build_double_tunnel(settings, hbone));
     }
     clusters
 }
@@ -95,6 +94,12 @@ pub fn build_waypoint_connect_originate(settings: &ClusterSettings, hbone: &Hbon
     let peers = format!("{SPIFFE_SCHEME}{trust_domain}/ns/{namespace}/sa/");
     let tls = mutual_tls(settings.compliance, &hbone.trust_domains, Some(&peers));
     tunnel_cluster(settings, hbone, CONNECT_ORIGINATE, tls, true).finish()
+}
+
+/// The clusters of two tunnels, one in the other, to another network.
+#[must_use]
+pub fn build_double_tunnel(settings: &ClusterSettings, hbone: &HboneSettings) -> [Cluster; 2] {
+    [build_inner_connect_originate(settings, hbone), build_outer_connect_originate(settings, hbone)]
 }
 
 /// The cluster of the inner of two tunnels to another network.
@@ -172,6 +177,8 @@ pub struct WaypointInputs<'a> {
     pub rule: Option<&'a DestinationRule>,
     /// Endpoints of a DNS cluster by subset of the rule. The cluster name of the assignment is not set.
     pub dns_load: DnsLoad<'a>,
+    /// Which Secrets the waypoint is served.
+    pub is_served: IsServed<'a>,
 }
 
 /// Whether a waypoint serves a port: it proxies HTTP and TCP. Of hosts that are resolved per request it serves only HTTP:
@@ -245,6 +252,7 @@ fn plain_inputs<'a>(inputs: &WaypointInputs<'a>, dns_load: DnsLoad<'a>) -> Outbo
         all_endpoints_hbone: false,
         identities: &[],
         dns_load,
+        is_served: inputs.is_served,
     }
 }
 
@@ -257,7 +265,7 @@ pub fn build_waypoint(inputs: &WaypointInputs<'_>) -> Vec<Cluster> {
 
 /// The cluster of a port; `None` if it requires endpoints and has none.
 fn build_vip(inputs: &WaypointInputs<'_>, name: &str, subset: &str) -> Option<Cluster> {
-    let WaypointInputs { settings, profile, service, port, rule, dns_load } = *inputs;
+    let WaypointInputs { settings, profile, service, port, rule, dns_load, .. } = *inputs;
     let outbound = plain_inputs(inputs, dns_load);
     let mut draft = if service.is_dynamic_dns() {
         dynamic_dns::start(name, service, port, profile, settings)?
@@ -323,6 +331,7 @@ fn declared_tls(inputs: &WaypointInputs<'_>, draft: &mut Draft, tls: &ClientTls)
         external: service.mesh_external,
         takes_mtls: false,
         selected_clients: inputs.rule.is_some_and(|rule| rule.workload_selector.is_some()),
+        is_served: inputs.is_served,
     };
     socket(draft, &tls_inputs, tls)
 }
@@ -336,6 +345,7 @@ mod tests {
     use envoy_types::pb::envoy::extensions::transport_sockets::internal_upstream::v3::InternalUpstreamTransport;
 
     use super::*;
+    use crate::cluster::all_served;
 
     fn service(protocol: Protocol) -> Service {
         let port = ServicePort { port: 80, name: "p".into(), protocol, target_port: Text::default() };
@@ -354,6 +364,7 @@ mod tests {
             port,
             rule,
             dns_load: &dns_load,
+            is_served: &all_served,
         })
     }
 

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 use sluice_model::label::{CLUSTER, HOSTNAME, NETWORK, REGION, SUBZONE, ZONE, is_east_west};
-use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
+use sluice_model::{
+    DestinationRule, IpFamilies, Labels, Locality, LocalityLb, OtherNetworks, Proxy, ProxyType, Service, Text,
+    ZoneAwareLb,
+};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first};
 use crate::proxy_metadata::sends_no_hbone;
@@ -57,6 +60,8 @@ pub struct EndpointClient {
     pub node: Text,
     /// Its labels.
     pub labels: Labels,
+    /// How it sends to other networks.
+    pub other_networks: OtherNetworks,
     /// Whether it is an AUTO_PASSTHROUGH gateway, which uses only endpoints with mutual TLS.
     pub only_mtls: bool,
     /// Whether it does not send HBONE.
@@ -79,7 +84,9 @@ impl EndpointClient {
             ip_families: proxy.ip_families,
             network: location.network,
             network_view: proxy.network_view.clone(),
-            no_hbone: sends_no_hbone(proxy),
+            other_networks: proxy.other_networks,
+            // An east-west gateway has no listener for tunnels of its own.
+            no_hbone: sends_no_hbone(proxy) || is_east_west_gateway(proxy),
             ..Self::default()
         };
         if tier >= Tier::Cluster {
@@ -106,7 +113,8 @@ impl EndpointClient {
     /// The properties of a waypoint in a tier, for the services that it serves.
     #[must_use]
     pub fn of_waypoint(proxy: &Proxy, tier: Tier) -> Self {
-        Self { waypoint: true, east_west: is_east_west(&proxy.labels), ..Self::of(proxy, tier) }
+        let (east_west, no_hbone) = (is_east_west_gateway(proxy), sends_no_hbone(proxy));
+        Self { waypoint: true, east_west, no_hbone, ..Self::of(proxy, tier) }
     }
 
     /// The same client as a gateway that sends through the waypoints of services.
@@ -130,6 +138,10 @@ impl EndpointClient {
         };
         if place.is_empty() { own() } else { place }
     }
+}
+
+fn is_east_west_gateway(proxy: &Proxy) -> bool {
+    proxy.proxy_type == ProxyType::Waypoint && is_east_west(&proxy.labels)
 }
 
 /// The tier of a port or subset of a service under a rule.

@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
 use envoy_types::pb::google::protobuf::Struct;
-use sluice_model::{Endpoint, Health, TlsMode};
+use sluice_model::{Endpoint, Health, Protocol, TlsMode};
 
 use super::client::EndpointClient;
 use super::inputs::AssignmentInputs;
@@ -63,6 +63,7 @@ pub(super) fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mt
     let waypoint = inputs.client.waypoint;
     if (settings.sends_hbone || waypoint)
         && endpoint.hbone
+        && inputs.port.protocol != Protocol::Udp
         && !inputs.client.no_hbone
         // Mutual TLS has precedence if the endpoint accepts both, except at a waypoint.
         && (waypoint || endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)

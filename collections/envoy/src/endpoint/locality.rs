@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_model::label::{CLUSTER, NETWORK};
-use sluice_model::{Endpoint, Locality, LocalityDistribute, NetworkGateway, Text, TrafficPolicy};
+use sluice_model::{Endpoint, Locality, LocalityDistribute, NetworkGateway, OtherNetworks, Text, TrafficPolicy};
 
 use super::client::EndpointClient;
 use super::group::GroupFrame;
 use super::inputs::AssignmentInputs;
 use super::metadata::label;
+use super::networks::TunnelTarget;
 use crate::address::join_port;
 use crate::cluster::{LocalityMode, locality_mode};
 
@@ -18,8 +19,8 @@ pub(super) struct LocalityRules<'a> {
     client: &'a EndpointClient,
     policy: Option<TrafficPolicy>,
     rule: LocalityRule,
-    /// The host and port of the service, if gateways of other networks are reached by two tunnels.
-    tunnel_target: Option<String>,
+    /// The destination inside of two tunnels, if gateways of other networks are reached so.
+    tunnel_target: Option<TunnelTarget>,
 }
 
 enum LocalityRule {
@@ -67,9 +68,12 @@ impl<'a> LocalityRules<'a> {
             },
             LocalityMode::Off | LocalityMode::Locality { .. } | LocalityMode::ZoneAware(_) => LocalityRule::None,
         };
-        let by_tunnel = client.waypoint && inputs.settings.switches.tunnels.multi_network;
-        let target = || join_port(inputs.service.host.as_str(), u32::from(inputs.port.port));
-        Self { client, policy, rule, tunnel_target: by_tunnel.then(target) }
+        let by_tunnels = client.other_networks == OtherNetworks::Tunnels;
+        let target = || TunnelTarget {
+            service: join_port(inputs.service.host.as_str(), u32::from(inputs.port.port)),
+            selects_socket: !client.waypoint,
+        };
+        Self { client, policy, rule, tunnel_target: by_tunnels.then(target) }
     }
 
     /// Without weights and priorities by the place of the client.
@@ -83,8 +87,8 @@ impl<'a> LocalityRules<'a> {
     }
 
     /// The destination inside of two tunnels, if gateways of other networks are reached so.
-    pub(super) fn tunnel_target(&self) -> Option<&str> {
-        self.tunnel_target.as_deref()
+    pub(super) fn tunnel_target(&self) -> Option<&TunnelTarget> {
+        self.tunnel_target.as_ref()
     }
 
     /// Whether groups are split by labels.

@@ -1,4 +1,4 @@
-//! Multi-network: gateways replace endpoints of other networks and get their weight (S20).
+//! Multi-network: gateways replace endpoints of other networks and get their weight (S20, A09).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,15 +6,36 @@ use std::net::IpAddr;
 use envoy_types::pb::envoy::config::core::v3::{Address, Metadata};
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
-use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
+use sluice_model::label::{is_east_west, is_ingress_gateway};
+use sluice_model::{Endpoint, IpFamilies, NetworkGateway, OtherNetworks, Proxy, ProxyType, TunnelSwitches};
 
 use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
 use crate::address::{address, internal_address, join_port};
 use crate::cluster::ORIGINAL_DST;
 use crate::name::INNER_CONNECT_ORIGINATE;
-use crate::socket_match::selects_mtls;
+use crate::proxy_metadata::sends_no_hbone;
+use crate::socket_match::{TRANSPORT_SOCKET_MATCH, by_hbone, selects_mtls};
 use crate::wire::{string_value, struct_value, structure, uint32};
+
+/// How a proxy sends to other networks. `sends_hbone`: sidecars and gateways send HBONE (`PILOT_ENABLE_SENDING_HBONE`).
+///
+/// Gateways that are neither ingress gateways nor waypoints have no listeners for two tunnels, so they send as sidecars.
+#[must_use]
+pub fn other_networks(proxy: &Proxy, tunnels: TunnelSwitches, sends_hbone: bool) -> OtherNetworks {
+    let sends = match proxy.proxy_type {
+        _ if !tunnels.multi_network => return OtherNetworks::MutualTls,
+        // An east-west gateway leads into its network only.
+        ProxyType::Waypoint => !tunnels.local_waypoints && !is_east_west(&proxy.labels),
+        ProxyType::Router if is_ingress_gateway(&proxy.labels) => {
+            tunnels.ingress && sends_hbone && !sends_no_hbone(proxy)
+        }
+        ProxyType::Router | ProxyType::Sidecar | ProxyType::Ztunnel | ProxyType::Agentgateway => {
+            return OtherNetworks::MutualTls;
+        }
+    };
+    if sends { OtherNetworks::Tunnels } else { OtherNetworks::Unreachable }
+}
 
 /// How a client reaches an endpoint.
 pub(super) enum EndpointPath<'a> {
@@ -34,31 +55,36 @@ pub(super) fn reach<'a>(
     message: &mut LbEndpoint,
     scale: u32,
 ) -> EndpointPath<'a> {
-    let tunnels = inputs.settings.switches.tunnels;
-    let by_hbone = inputs.client.waypoint && tunnels.multi_network;
-    if inputs.gateways.is_empty() && !by_hbone {
+    let way = match inputs.client.other_networks {
+        // Envoy resolves the endpoints of the cluster by DNS, so they cannot be an internal listener.
+        OtherNetworks::Tunnels if inputs.by_name => OtherNetworks::Unreachable,
+        way => way,
+    };
+    if inputs.gateways.is_empty() && way == OtherNetworks::MutualTls {
         return EndpointPath::Direct;
     }
     let own = message.load_balancing_weight.as_ref().map_or(0, |weight| weight.value);
     let weight = own.max(1).saturating_mul(scale);
     message.load_balancing_weight = Some(uint32(weight));
-    let gateways = leading_to(inputs, endpoint, by_hbone);
+    let gateways = leading_to(inputs, endpoint, way);
+    let is_used = |gateway: &&NetworkGateway| is_reachable(inputs.client.ip_families, gateway);
+    let reachable: Vec<_> = gateways.iter().copied().filter(is_used).collect();
     let is_local = same_network(&inputs.client.network, &endpoint.network);
-    // An east-west gateway leads into its network only.
-    if by_hbone && !is_local && (tunnels.local_waypoints || inputs.client.east_west || gateways.is_empty()) {
+    // With ambient networks, only gateways lead to another network.
+    let gateways_only = inputs.settings.switches.tunnels.multi_network && !is_local;
+    if gateways_only && (way == OtherNetworks::Unreachable || reachable.is_empty()) {
         return EndpointPath::Unreachable;
     }
     // A client without a known network also uses the gateway of an endpoint's network.
-    let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
+    let leaves = way != OtherNetworks::Unreachable && inputs.client.network.is_empty();
+    let unknown = leaves && !endpoint.network.is_empty() && !gateways.is_empty();
     if !unknown && (is_local || gateways.is_empty()) {
         let addressed = endpoint.addresses.first().is_some_and(|address| !address.is_empty());
         return if addressed { EndpointPath::Direct } else { EndpointPath::Unreachable };
     }
-    let reachable: Vec<_> =
-        gateways.into_iter().filter(|gateway| is_reachable(inputs.client.ip_families, gateway)).collect();
     match u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) {
         // Without HBONE, the gateway routes by SNI, so only mutual TLS is supported.
-        Some(share) if by_hbone || takes_mtls(message) => EndpointPath::Through(reachable, share),
+        Some(share) if way == OtherNetworks::Tunnels || takes_mtls(message) => EndpointPath::Through(reachable, share),
         _ => EndpointPath::Unreachable,
     }
 }
@@ -74,12 +100,15 @@ pub(super) fn same_network(a: &str, b: &str) -> bool {
 }
 
 /// Gateways of the endpoint's network in its cluster, otherwise in any cluster.
-fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint, by_hbone: bool) -> Vec<&'a NetworkGateway> {
+fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint, way: OtherNetworks) -> Vec<&'a NetworkGateway> {
     let of_network = inputs.gateways.iter().filter(|gateway| gateway.network == endpoint.network);
     let own: Vec<_> = of_network.clone().filter(|gateway| gateway.cluster == endpoint.cluster).collect();
     let chosen = if own.is_empty() { of_network.collect() } else { own };
-    // A gateway without a port for mutual TLS accepts only HBONE.
-    chosen.into_iter().filter(|gateway| if by_hbone { gateway.hbone_port != 0 } else { gateway.port != 0 }).collect()
+    let accepts = |gateway: &&NetworkGateway| match way {
+        OtherNetworks::MutualTls => gateway.port != 0,
+        OtherNetworks::Tunnels | OtherNetworks::Unreachable => gateway.hbone_port != 0,
+    };
+    chosen.into_iter().filter(accepts).collect()
 }
 
 /// Whether a client with these address families can connect to a gateway; only dual-stack clients get host names.
@@ -112,15 +141,25 @@ pub(super) fn gateway_endpoint(gateway: &NetworkGateway, weight: u32) -> LbEndpo
     weighted(at, gateway_metadata(&gateway.cluster, true), weight)
 }
 
-/// The endpoint of a gateway that a waypoint reaches by a tunnel, with another one in it to `target`, the host and port of the
-/// service.
-pub(super) fn tunnel_endpoint(gateway: &NetworkGateway, target: &str, weight: u32) -> LbEndpoint {
+/// Where the tunnels to gateways of other networks lead to.
+pub(super) struct TunnelTarget {
+    /// The host and port of the service.
+    pub(super) service: String,
+    /// The endpoint selects the transport socket for HBONE, of the several that its cluster has.
+    pub(super) selects_socket: bool,
+}
+
+/// The endpoint of a gateway that the client reaches by a tunnel, with another one in it to the service.
+pub(super) fn tunnel_endpoint(gateway: &NetworkGateway, target: &TunnelTarget, weight: u32) -> LbEndpoint {
     let at = join_port(&gateway.address, gateway.hbone_port);
     let mut metadata = gateway_metadata(&gateway.cluster, false);
     metadata.filter_metadata.insert(ORIGINAL_DST.to_owned(), structure([("local", string_value(&at))]));
+    if target.selects_socket {
+        metadata.filter_metadata.insert(TRANSPORT_SOCKET_MATCH.to_owned(), by_hbone());
+    }
     let istio = metadata.filter_metadata.entry("istio".to_owned()).or_default();
-    let target = struct_value([("hbone_target_address", string_value(target))]);
-    istio.fields.insert("double_hbone".to_owned(), target);
+    let service = struct_value([("hbone_target_address", string_value(&target.service))]);
+    istio.fields.insert("double_hbone".to_owned(), service);
     weighted(internal_address(INNER_CONNECT_ORIGINATE, &at), metadata, weight)
 }
 

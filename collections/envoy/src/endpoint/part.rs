@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use envoy_types::pb::envoy::config::endpoint::v3::LbEndpoint;
-use sluice_model::{ClientTlsMode, Endpoint, TlsMode};
+use sluice_model::{ClientTlsMode, Endpoint, Protocol, TlsMode};
 
 use super::inputs::AssignmentInputs;
 use super::locality::LocalityRules;
@@ -48,7 +48,9 @@ impl AssignmentPart {
             {
                 continue;
             }
+            // Datagrams are sent in plaintext.
             let mtls = endpoint.tls_mode == TlsMode::Istio
+                && inputs.port.protocol != Protocol::Udp
                 && match declared_tls {
                     Some(mode) => mode == ClientTlsMode::IstioMutual,
                     None => !backend.refuses_mtls,

@@ -3,13 +3,13 @@ use std::collections::BTreeMap;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_model::{
     DestinationRule, Endpoint, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb, MeshConfig,
-    NetworkGateway, OutlierDetection, PortTrafficPolicy, Protocol, Service, ServicePort, SessionLabels, Subset, Text,
-    TlsMode, TrafficDistribution, TrafficPolicy,
+    NetworkGateway, OtherNetworks, OutlierDetection, PortTrafficPolicy, Protocol, Proxy, ProxyType, Service,
+    ServicePort, SessionLabels, Subset, Text, TlsMode, TrafficDistribution, TrafficPolicy, TunnelSwitches, label,
 };
 
 use super::{
     AssignmentInputs, AssignmentTotals, Backend, EndpointClient, Tier, build_assignment, build_frames, build_head,
-    build_part, tier, tier_of_service, tiers_of_mesh, tiers_of_rule,
+    build_part, other_networks, tier, tier_of_service, tiers_of_mesh, tiers_of_rule,
 };
 use crate::cluster::{ClusterSettings, ClusterSwitches};
 
@@ -363,4 +363,32 @@ fn label_of_draining_endpoints_is_that_of_the_server() {
         found.endpoints.iter().any(|group| !group.lb_endpoints.is_empty())
     };
     assert!(!sent("leaving") && sent("istio.io/draining") && sent(""));
+}
+
+#[test]
+fn the_kind_of_a_proxy_decides_how_it_sends_to_other_networks() {
+    use OtherNetworks::{MutualTls, Tunnels, Unreachable};
+    let of = |proxy_type, (key, value): (&str, &str), tunnels, sends_hbone| {
+        let labels = [(key.into(), value.into())].into();
+        other_networks(&Proxy { proxy_type, labels, ..Proxy::default() }, tunnels, sends_hbone)
+    };
+    let one = TunnelSwitches { ingress: true, ..TunnelSwitches::default() };
+    let local = TunnelSwitches { multi_network: true, local_waypoints: true, ..TunnelSwitches::default() };
+    let several = TunnelSwitches { multi_network: true, ingress: true, ..TunnelSwitches::default() };
+    let managed = |by| (label::GATEWAY_MANAGED, by);
+    let (ingress, deployed) = (label::INGRESS_GATEWAY, managed(label::MANAGED_BY_GATEWAY_CONTROLLER));
+    let (waypoint, east_west) =
+        (managed(label::MANAGED_BY_MESH_CONTROLLER), managed(label::MANAGED_BY_EAST_WEST_CONTROLLER));
+    for (proxy_type, label, [in_one, in_local, in_several]) in [
+        (ProxyType::Sidecar, ingress, [MutualTls; 3]),
+        (ProxyType::Router, ingress, [MutualTls, Unreachable, Tunnels]),
+        (ProxyType::Router, deployed, [MutualTls, Unreachable, Tunnels]),
+        (ProxyType::Router, ("istio", "egressgateway"), [MutualTls; 3]),
+        (ProxyType::Waypoint, waypoint, [MutualTls, Unreachable, Tunnels]),
+        (ProxyType::Waypoint, east_west, [MutualTls, Unreachable, Unreachable]),
+    ] {
+        let found = [one, local, several].map(|tunnels| of(proxy_type, label, tunnels, true));
+        assert_eq!(found, [in_one, in_local, in_several], "{proxy_type:?} {label:?}");
+    }
+    assert_eq!(of(ProxyType::Router, ingress, several, false), Unreachable);
 }

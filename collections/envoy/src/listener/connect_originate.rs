@@ -24,7 +24,8 @@ const BAGGAGE: &str = "io.istio.baggage";
 /// Header of a CONNECT request: the network that it comes from.
 const FORWARDED_NETWORK: &str = "x-forwarded-network";
 /// Header of a CONNECT request: the kind of proxy that it comes from. A gateway to another network sends requests of a
-/// waypoint to the service and not to its waypoint.
+/// waypoint to the service and not to its waypoint; those of an ingress gateway too, unless the service asks for its
+/// waypoint.
 pub(super) const ISTIO_SOURCE: &str = "x-istio-source";
 
 /// The listener that accepts connections from clusters and tunnels each one to its original destination.
@@ -33,7 +34,7 @@ pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
     let class = match settings.profile.proxy_type {
         ProxyType::Router => ListenerClass::Gateway,
         ProxyType::Waypoint => ListenerClass::Inbound,
-        ProxyType::Sidecar | ProxyType::Ztunnel => ListenerClass::Outbound,
+        ProxyType::Sidecar | ProxyType::Ztunnel | ProxyType::Agentgateway => ListenerClass::Outbound,
     };
     let baggage = settings.switches.tunnels.baggage;
     let tunnel = with_baggage(tunnel("%DOWNSTREAM_LOCAL_ADDRESS%".to_owned(), None), baggage);
@@ -42,8 +43,8 @@ pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
     logged(settings, class, internal_listener(CONNECT_ORIGINATE, vec![original_dst()], filters))
 }
 
-/// The listeners of a waypoint that make two tunnels, one in the other, to a destination in another network. Endpoints
-/// there state the destination in their metadata.
+/// The listeners of a waypoint or gateway that make two tunnels, one in the other, to a destination in another network.
+/// Endpoints there state the destination in their metadata.
 #[must_use]
 pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
     let class = ListenerClass::Inbound;
@@ -63,7 +64,8 @@ pub fn build_double_tunnel(settings: &ListenerSettings) -> [Listener; 2] {
     };
     let destination = || format!("%FILTER_STATE({DOUBLE_HBONE_TARGET}:PLAIN)%");
     let inner = tunnel(destination(), Some((FORWARDED_NETWORK, settings.profile.network.as_str())));
-    let outer = tunnel(destination(), Some((ISTIO_SOURCE, "waypoint")));
+    let source = if settings.profile.proxy_type == ProxyType::Router { "gateway" } else { "waypoint" };
+    let outer = tunnel(destination(), Some((ISTIO_SOURCE, source)));
     let baggage = settings.switches.tunnels.baggage;
     let inner = tunnel_filter(settings, class, INNER_CONNECT_ORIGINATE, with_baggage(inner, baggage));
     let state = network_filter("propagate_endpoint_metadata", any(&state));

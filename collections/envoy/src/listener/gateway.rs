@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
-use envoy_types::pb::envoy::config::core::v3::socket_address::Protocol as SocketProtocol;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType as SocketConfig;
-use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket, UdpSocketConfig};
+use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket};
 use envoy_types::pb::envoy::config::listener::v3::{
     FilterChain, Listener, ListenerFilter, QuicProtocolOptions, UdpListenerConfig, listener_filter::ConfigType,
 };
@@ -14,7 +12,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::quic::v3::QuicDownstr
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use sluice_model::{Protocol, RouteDestination, ServerTls, ServerTlsMode, Text, VirtualService};
 
-use super::address::{additional, wildcards};
+use super::address::{additional, bind_over_udp, wildcards};
 use super::chain::{Action, Chain};
 use super::inspector::tls_inspector;
 use super::mtls::socket;
@@ -106,7 +104,8 @@ pub fn gateway_addresses(settings: &ListenerSettings, port: u32, bind: &Text) ->
     Some(addresses)
 }
 
-/// The listener of a port; `None` without filter chains or if the gateway may not bind to the port.
+/// The listener of a port; `None` without filter chains or if the gateway may not bind to the port. That of an east-west
+/// gateway of ambient mode (A09) is inbound, and neither limited nor behind a proxy that states the client (PROXY protocol).
 #[must_use]
 pub fn build_gateway(
     settings: &ListenerSettings,
@@ -118,13 +117,16 @@ pub fn build_gateway(
     if port.chains.is_empty() && !port.more_chains {
         return None;
     }
-    let name = if port.quic { name::quic_listener(primary, port.port) } else { name::listener(primary, port.port) };
-    let limit = connection_settings(settings).and_then(|limits| limits.listener_buffer_limit_bytes);
+    let name = if port.quic { name::udp_listener(primary, port.port) } else { name::listener(primary, port.port) };
+    let east_west = settings.profile.east_west;
+    let limits = connection_settings(settings).filter(|_| !east_west);
+    let limit = limits.and_then(|limits| limits.listener_buffer_limit_bytes);
+    let direction = if east_west { TrafficDirection::Inbound } else { TrafficDirection::Outbound };
     let chains = port.chains.iter().map(|chain| filter_chain(settings, &name, port, chain, policies));
     let mut listener = Listener {
         address: Some(address(primary, port.port)),
         additional_addresses: additional(extra, port.port),
-        traffic_direction: TrafficDirection::Outbound as i32,
+        traffic_direction: direction as i32,
         filter_chains: chains.collect(),
         per_connection_buffer_limit_bytes: limit.and_then(|limit| u32::try_from(limit).ok()).map(uint32),
         max_connections_to_accept_per_socket_event: settings.switches.connections_per_event(),
@@ -133,11 +135,14 @@ pub fn build_gateway(
         ..Listener::default()
     };
     if port.quic {
-        over_udp(&mut listener);
+        // HTTP/3 is served over QUIC.
+        let quic =
+            UdpListenerConfig { quic_options: Some(QuicProtocolOptions::default()), ..UdpListenerConfig::default() };
+        bind_over_udp(&mut listener, quic);
         return Some(listener);
     }
     listener.connection_balance_config = exact_balance(settings.profile.outbound_exact_balance);
-    if settings.config().gateway_topology.proxy_protocol {
+    if settings.config().gateway_topology.proxy_protocol && !east_west {
         listener.listener_filters.push(proxy_protocol_filter());
     }
     let looks_inside = |chain: &GatewayChain| chain.tls.is_some() || !chain.server_names.is_empty();
@@ -145,21 +150,6 @@ pub fn build_gateway(
         listener.listener_filters.push(tls_inspector());
     }
     Some(listener)
-}
-
-/// Listener options of QUIC, which uses UDP.
-fn over_udp(listener: &mut Listener) {
-    listener.udp_listener_config = Some(UdpListenerConfig {
-        quic_options: Some(QuicProtocolOptions::default()),
-        downstream_socket_config: Some(UdpSocketConfig::default()),
-        ..UdpListenerConfig::default()
-    });
-    let more = listener.additional_addresses.iter_mut().filter_map(|more| more.address.as_mut());
-    for address in listener.address.iter_mut().chain(more) {
-        if let Some(AddressKind::SocketAddress(socket)) = &mut address.address {
-            socket.protocol = SocketProtocol::Udp as i32;
-        }
-    }
 }
 
 fn filter_chain(

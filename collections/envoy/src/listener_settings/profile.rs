@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{
-    InterceptionMode, IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text, Topology, label,
+    InterceptionMode, IpFamilies, OtherNetworks, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Text, Topology, label,
 };
 use sluice_proto::json::parse_duration;
 
@@ -81,14 +81,17 @@ pub struct ListenerProfile {
     pub config: Option<Arc<ProxyConfig>>,
     /// Outbound traffic policy of its Sidecar, if that overrides the mesh.
     pub outbound: Option<OutboundTraffic>,
-    /// Network of a waypoint, which it states to gateways of other networks. Empty for other proxies.
+    /// Network of a waypoint, or of a gateway with `double_tunnel`, which it states to gateways of other networks. Empty
+    /// for other proxies.
     pub network: Text,
     /// Whether it is a waypoint that states the identity of the client in `x-forwarded-client-cert`.
     pub states_client_identity: bool,
-    /// Whether it is a waypoint before 1.29.2, which lacks texts in the filter state that can be hashed.
+    /// Whether it is such a proxy before 1.29.2, which lacks texts in the filter state that can be hashed.
     pub no_hashable_text: bool,
     /// Whether it is a waypoint that is an east-west gateway.
     pub east_west: bool,
+    /// Whether it is a gateway that sends to other networks by two tunnels. Waypoints have the listeners for these in any case.
+    pub double_tunnel: bool,
     /// It is a gRPC client or server without an Envoy.
     pub grpc: bool,
     /// It is a gRPC server whose label `security.istio.io/tlsMode` states that it accepts mutual TLS.
@@ -117,6 +120,7 @@ impl ListenerProfile {
             .filter_map(|names| names.first().map(|name| Text::from(*name)))
             .collect();
         let waypoint = proxy.proxy_type == ProxyType::Waypoint;
+        let double_tunnel = proxy.proxy_type == ProxyType::Router && proxy.other_networks == OtherNetworks::Tunnels;
         Self {
             proxy_type: proxy.proxy_type,
             families: proxy.ip_families,
@@ -139,11 +143,12 @@ impl ListenerProfile {
             attached: Text::default(),
             config: proxy.config.as_deref().and_then(|config| own_config(config, mesh, proxy.proxy_type)),
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
-            network: if waypoint { proxy.network.clone() } else { Text::default() },
+            network: if waypoint || double_tunnel { proxy.network.clone() } else { Text::default() },
             states_client_identity: waypoint
                 && proxy.annotations.get(CLIENT_IDENTITY).is_some_and(|value| value.eq_ignore_ascii_case("true")),
-            no_hashable_text: waypoint && lacks_hashable_text(&proxy.istio_version),
+            no_hashable_text: (waypoint || double_tunnel) && lacks_hashable_text(&proxy.istio_version),
             east_west: waypoint && label::is_east_west(&proxy.labels),
+            double_tunnel,
             grpc: false,
             grpc_mtls: false,
         }

@@ -134,7 +134,7 @@ pub fn decide(inputs: &SecurityInputs<'_>, request: &PolicyRequest) -> PolicyDec
     let domains = TrustDomains::of(&inputs.settings.mesh);
     let mut matched = Vec::new();
     for (step, action) in steps {
-        let purpose = Purpose { action, tcp: request.http.is_none(), peer_in_filter_state: false };
+        let purpose = Purpose { action, tcp: request.http.is_none(), grpc: false, peer_in_filter_state: false };
         for (policy, declared) in inputs.authorization.iter().enumerate().filter(|(_, policy)| counts(policy, step)) {
             for (rule, built) in written(declared, &domains, purpose) {
                 if let Some(depends_on) = evaluation.policy(&built).matches() {

@@ -69,13 +69,14 @@ pub(super) fn build_grpc(inputs: &SecurityInputs<'_>) -> Vec<HttpFilter> {
         let counts = |policy: &&AuthorizationPolicy| {
             !policy.dry_run && (policy.action == of || policy.action == PolicyAction::Unreadable)
         };
+        let purpose = Purpose { grpc: true, ..Purpose::of(inputs.settings, action, false) };
         let mut policies = inputs.authorization.iter().copied().filter(counts).peekable();
         if policies.peek().is_none() {
             continue;
         }
         let mut rules = rbac(action, HashMap::new());
         for policy in policies {
-            for (n, rule) in written(policy, &domains, Purpose::of(inputs.settings, action, false)) {
+            for (n, rule) in written(policy, &domains, purpose) {
                 let mut name = format!("{}-{}-{n}", policy.namespace, policy.name);
                 // The hyphens of two policies may give the same name. No rule is lost.
                 while rules.policies.contains_key(&name) {

@@ -308,6 +308,24 @@ fn grpc_policies_never_allow_more_than_they_state() {
 }
 
 #[test]
+fn grpc_rules_match_no_header_that_the_libraries_reject() {
+    for name in ["grpc-timeout", "Grpc-Trace-Bin", ":scheme"] {
+        let rule = |path: &str| AuthorizationRule {
+            when: when(&format!("request.headers[{name}]"), &["a"]).when,
+            ..to(AuthorizationOperation { paths: any(&[path]), ..AuthorizationOperation::default() })
+        };
+        let other = when("request.headers[x-grpc-a]", &["a"]);
+        let policies =
+            [policy(PolicyAction::Allow, vec![rule("/a"), other]), policy(PolicyAction::Deny, vec![rule("/b")])];
+        let filters = of_grpc(&policies);
+        assert!(filters.iter().all(|(_, config)| !config.to_string().contains(&format!("\"{name}\""))), "{filters:?}");
+        let rules = |n: usize| filters[n].1["rules"]["policies"].as_object().expect("policies").clone();
+        assert_eq!(rules(1).keys().collect::<Vec<_>>(), ["ns-p-1"], "the rule of ALLOW with {name} allows nothing");
+        assert!(rules(0)["ns-p-0"].to_string().contains("/b"), "the rule of DENY denies the path, whatever {name} is");
+    }
+}
+
+#[test]
 fn unknown_provider_denies_requests() {
     for provider in ["lost", "absent", ""] {
         let custom = policy(PolicyAction::Custom, vec![AuthorizationRule::default()]);

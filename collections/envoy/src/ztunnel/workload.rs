@@ -104,6 +104,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         capacity: (inputs.weight > 0).then(|| uint32(inputs.weight)),
         ..Workload::default()
     };
+    let mut has_sidecar = false;
     if let Some(known) = inputs.known {
         let (name, revision) = canonical_service(known.labels, known.workload_name);
         workload.workload_name = known.workload_name.to_owned();
@@ -114,9 +115,11 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
         workload.native_tunnel = label::accepts_http_tunnel(known.labels);
         if workload.native_tunnel || label::is_redirected_to_ztunnel(known.annotations) {
             workload.tunnel_protocol = TunnelProtocol::Hbone.into();
+        } else {
+            has_sidecar = known.labels.get(label::TLS_MODE).is_some_and(|mode| *mode == *"istio");
         }
     }
-    workload_address(workload, waypoint)
+    WorkloadAddress { has_sidecar, ..workload_address(workload, waypoint) }
 }
 
 fn tunnel(binding: InboundBinding) -> ApplicationTunnel {

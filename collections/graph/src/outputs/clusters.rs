@@ -7,22 +7,23 @@ mod waypoints;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep};
+use sluice_engine::{Collection, Context, Dep, Index};
 use sluice_envoy::cluster::{
-    ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_allow_any_dynamic_dns, build_black_hole,
-    build_connect_originate, build_inbound_passthrough, build_main_internal, build_outbound, build_passthrough,
-    build_sds_external, build_sni_dnat, uses_dns,
+    ClusterProfile, ClusterSettings, HboneSettings, IsServed, OutboundInputs, all_served, build_allow_any_dynamic_dns,
+    build_black_hole, build_connect_originate, build_double_tunnel, build_inbound_passthrough, build_main_internal,
+    build_outbound, build_passthrough, build_sds_external, build_sni_dnat, build_udp, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
-    DestinationRule, Endpoint, Host, InterceptionMode, Layer, MeshConfig, OutboundPolicy, Proxy, ProxyKey, ProxyType,
-    Resource, ResourceKey, ResourceType, SPIFFE_SCHEME, Service, ServiceKey, Text, TlsMode, View,
+    DestinationRule, Endpoint, Host, InterceptionMode, Layer, MeshConfig, OutboundPolicy, Protocol, Proxy, ProxyKey,
+    ProxyType, Resource, ResourceKey, ResourceType, SPIFFE_SCHEME, Service, ServiceKey, Text, TlsMode, View,
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::endpoints::waypoints::{WaypointClients, WaypointOutputInputs};
 use super::endpoints::{EndpointLookup, EndpointLookupInputs, tier_of};
+use super::secrets::{ServableSecrets, ServedSecretLookup};
 use super::{Outputs, derive_envoy_profiles, derive_passing_profiles};
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
@@ -31,6 +32,7 @@ use crate::proxies::tiers::RareTiers;
 use crate::proxies::workloads::{Workload, WorkloadName};
 use crate::registry::endpoints::{FactLookup, FactsOfEndpoints, ServiceEndpoints};
 use crate::registry::workloads::is_waypoint;
+use crate::traffic::credentials::CredentialClient;
 use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::traffic::gateways::reach::Reach;
 use crate::views::Overlay;
@@ -43,15 +45,20 @@ const FIXED: &str = "fixed";
 struct OutboundProfile {
     cluster: ClusterProfile,
     client: Option<EndpointClient>,
-    /// For routers with a server of TLS mode AUTO_PASSTHROUGH.
+    /// For proxies with a server of TLS mode AUTO_PASSTHROUGH.
     passing: bool,
 }
 
 impl OutboundProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
-        // These facts change only one cluster, which is not among the outbound clusters.
-        let cluster =
-            ClusterProfile { dns_proxy: None, no_hbone: false, receives_hbone: false, ..ClusterProfile::of(proxy) };
+        // These facts change only clusters that are not among the outbound clusters.
+        let cluster = ClusterProfile {
+            dns_proxy: None,
+            no_hbone: false,
+            receives_hbone: false,
+            double_tunnel: false,
+            ..ClusterProfile::of(proxy)
+        };
         Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
     }
 
@@ -84,9 +91,13 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
         let mut layers = waypoints::layers(client);
         if let Some(reach) = client.reach {
             let profiles = client.tiers.iter().copied().map(Some).chain([None]);
-            let profiles = profiles.map(|tier| profile_text(&OutboundProfile::of(proxy, tier)));
-            layers.extend(profiles.map(|profile| Layer { view: reach.clone(), profile }));
+            let profiles: Vec<Text> = profiles.map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
+            let credentials = client.credentials.map(CredentialClient::view);
+            for view in credentials.iter().chain([reach]) {
+                layers.extend(profiles.iter().map(|profile| Layer { view: view.clone(), profile: profile.clone() }));
+            }
         }
+        layers.extend(passing_layers(client));
         return layers;
     }
     if proxy.grpc {
@@ -100,21 +111,38 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     }
     let fixed = profile_text(&FixedProfile::of(proxy));
     layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
-    let tiers = || client.tiers.iter().copied().map(Some).chain([None]);
-    let profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
-    let passing = tiers().map(|tier| profile_text(&OutboundProfile::passing_through(proxy, tier)));
-    let passing: Vec<Text> = if client.auto_passthrough { passing.collect() } else { Vec::new() };
+    let tiers = client.tiers.iter().copied().map(Some).chain([None]);
+    let profiles: Vec<Text> = tiers.map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
     let reach = client.reach.map(|view| Layer { view: view.clone(), profile: Text::default() });
-    let plain = match reach {
+    let mut plain = match reach {
         Some(reach) => vec![reach],
         None => client.outbound(&Text::default()),
     };
-    for (views, profiles) in [(plain, profiles), (client.outbound(&Text::default()), passing)] {
-        for outbound in views {
-            layers.extend(profiles.iter().map(|profile| Layer { profile: profile.clone(), ..outbound.clone() }));
-        }
+    if let Some(credentials) = client.credentials {
+        plain.insert(0, Layer { view: credentials.view(), profile: Text::default() });
     }
+    layers.extend(with_profiles(&plain, &profiles));
+    layers.extend(passing_layers(client));
     layers
+}
+
+/// The layers of the clusters that a proxy with a server of TLS mode AUTO_PASSTHROUGH selects by server name.
+fn passing_layers(client: &LayerFacts<'_>) -> Vec<Layer> {
+    if !client.auto_passthrough {
+        return Vec::new();
+    }
+    let tiers = client.tiers.iter().copied().map(Some).chain([None]);
+    let profiles = tiers.map(|tier| profile_text(&OutboundProfile::passing_through(client.proxy, tier)));
+    with_profiles(&client.outbound(&Text::default()), &profiles.collect::<Vec<_>>())
+}
+
+/// Each layer with each profile.
+fn with_profiles(layers: &[Layer], profiles: &[Text]) -> Vec<Layer> {
+    let with = |layer: &Layer| {
+        let of = |profile: &Text| Layer { profile: profile.clone(), ..layer.clone() };
+        profiles.iter().map(of).collect::<Vec<_>>()
+    };
+    layers.iter().flat_map(with).collect()
 }
 
 /// Inputs of the derivation of clusters.
@@ -129,7 +157,7 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     /// Which of them are clients of a rare tier.
     pub(crate) rare_tiers: &'a RareTiers<'s>,
-    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    /// Routers and east-west gateways with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
     /// The clusters that routers and waypoints send to, if they get only those.
     pub(crate) reach: [Option<&'a Reach<'s>>; 2],
@@ -143,8 +171,14 @@ pub(crate) struct ClusterInputs<'a, 's> {
     pub(crate) identities: &'a Collection<'s, ServiceKey, Vec<Text>>,
     /// Distinct workloads of connected proxies.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
+    /// Proxies whose clusters may need Secrets.
+    pub(crate) credential_clients: &'a Collection<'s, ProxyKey, CredentialClient>,
+    /// The Secrets that can be served.
+    pub(crate) secrets: ServableSecrets<'s>,
     /// Inputs of the clusters of waypoints, and their clients, in ambient mode.
     pub(crate) waypoints: Option<(WaypointOutputInputs<'a, 's>, WaypointClients<'s>)>,
+    /// The ports of hosts that UDPRoutes lead to, if UDPRoutes have effect.
+    pub(crate) udp_backends: Option<&'a Collection<'s, Host, BTreeSet<u16>>>,
 }
 
 /// Settings of clusters and endpoint assignments.
@@ -167,14 +201,16 @@ pub(crate) fn derive_settings<'s>(
 /// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they select by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
 /// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where
-/// routers get only the clusters they send to.
-/// Changes when: a service does, or a rule or policy for it, its identities, or a setting of clusters; not when
-/// endpoints do.
-/// Size: ports of services × (1 + subsets) × profiles, plus the differences of special views, plus ports of workloads.
+/// routers get only the clusters they send to; `credential_clients` and `secrets` (their names) for rules with credentials.
+/// Changes when: a service does, or a rule or policy for it, its identities, or a setting of clusters; a Secret of a rule is
+/// created or deleted; not when endpoints do.
+/// Size: ports of services × (1 + subsets) × profiles, plus the differences of special views and of proxies that are not
+/// served the Secret of a rule, plus ports of workloads.
 /// Rejects: none.
 pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut Outputs<'s>) {
-    if let Some((inputs, clients)) = &inputs.waypoints {
-        outputs.resources.extend(waypoints::derive_waypoints(inputs, clients));
+    if let Some((waypoints, clients)) = &inputs.waypoints {
+        let credentials = (inputs.credential_clients, &inputs.secrets);
+        outputs.resources.extend(waypoints::derive_waypoints(waypoints, clients, credentials));
     }
     let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
     outputs.resources.extend([
@@ -211,6 +247,9 @@ fn derive_fixed<'s>(
             let sends = settings.sends_hbone && !profile.no_hbone && profile.proxy_type != ProxyType::Waypoint;
             if sends && let Some(hbone) = cx.get(&hbone, &()) {
                 clusters.push(build_connect_originate(&settings, &hbone));
+                if profile.double_tunnel {
+                    clusters.extend(build_double_tunnel(&settings, &hbone));
+                }
             }
             if receives && profile.receives_hbone {
                 clusters.push(build_main_internal(&settings, profile));
@@ -248,6 +287,7 @@ fn derive_outbound<'s>(
     let endpoints = inputs.endpoints.endpoints;
     let port_mtls = derive_ports(endpoints, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
     let port_hbone = derive_ports(endpoints, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
+    let credential_clients = derive_credential_profiles(inputs);
     inputs.hosts.derive_many("clusters/outbound", |deps| {
         let destinations = Destinations::on(deps, &inputs.destinations);
         let facts = ServiceFacts {
@@ -257,11 +297,15 @@ fn derive_outbound<'s>(
             endpoints: EndpointLookup::on(deps, &inputs.endpoints),
         };
         let settings = deps.on(settings);
+        let credential_clients = deps.by(&credential_clients);
+        let served = ServedSecretLookup::on(deps, &inputs.secrets);
         let reach: Vec<_> = inputs.reach.into_iter().flatten().map(|reach| deps.by(&reach.by_host)).collect();
         let plain = deps.on(&plain);
         let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
+        let udp_backends = inputs.udp_backends.map(|ports| deps.on(ports));
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
+            let udp_ports = udp_backends.as_ref().and_then(|ports| cx.get(ports, host));
             let destinations = destinations.get(cx, host);
             // Only the clusters of services that Envoy resolves by DNS contain endpoints, and depend on the client.
             let profiles = match tier_of(&settings, &destinations, uses_dns) {
@@ -271,26 +315,47 @@ fn derive_outbound<'s>(
             let mut rows = Vec::new();
             for (profile, _) in &profiles {
                 let text = profile_text(profile);
-                let write = |view: &View, is_selected: &dyn Fn(&Text) -> bool| {
+                let write = |view: &View, is_selected: &dyn Fn(&Text) -> bool, is_served: IsServed<'_>| {
                     let found = destinations.seen_from(view).filter(|(service, _)| is_selected(&service.namespace));
                     let Some((service, rule)) = found else { return BTreeMap::new() };
-                    let service =
-                        ServiceView { service: &service, rule: rule.as_ref(), root: destinations.root_namespace() };
+                    let service = ServiceView {
+                        service: &service,
+                        rule: rule.as_ref(),
+                        root: destinations.root_namespace(),
+                        udp_ports: udp_ports.as_deref(),
+                        is_served,
+                    };
                     let clusters = facts.clusters(cx, &settings, profile, service);
                     clusters.iter().map(|cluster| (cluster.name.clone(), encoded(cluster))).collect()
                 };
                 let kind = profile.cluster.proxy_type;
-                // Waypoints get only the clusters they send to.
+                // Waypoints get only the clusters they send to, and those that they select by server name.
                 let mut seen = match kind {
-                    ProxyType::Waypoint => Vec::new(),
-                    _ => Overlay::rows(destinations.special_views(), |view| write(view, &|_| true)),
+                    ProxyType::Waypoint if !profile.passing => Vec::new(),
+                    _ => Overlay::rows(destinations.special_views(), |view| write(view, &|_| true, &all_served)),
                 };
+                let without_secrets = |reach: Option<&View>, is_selected: &dyn Fn(&Text) -> bool| {
+                    if profile.passing || !destinations.name_credentials() {
+                        return Vec::new();
+                    }
+                    let clients = cx.by(&credential_clients, &(profile.cluster.clone(), reach.cloned())).into_iter();
+                    let differing = clients.flat_map(|((_, client), _)| {
+                        let is_served = |name: &str| served.is_served(cx, &client.access, name);
+                        let below: BTreeMap<String, Resource> = write(&client.sees_as, is_selected, &all_served);
+                        let own = write(&client.sees_as, is_selected, &is_served);
+                        let differing = own.into_iter().filter(|(name, cluster)| below.get(name) != Some(cluster));
+                        differing.map(|(name, cluster)| (client.view(), name, cluster)).collect::<Vec<_>>()
+                    });
+                    differing.collect()
+                };
+                seen.extend(without_secrets(None, &|_| true));
                 let limited = matches!(kind, ProxyType::Router | ProxyType::Waypoint) && !profile.passing;
                 let clients = reach.iter().filter(|_| limited).flat_map(|reach| cx.by(reach, host));
                 let clients = clients.filter(|((client, _), _)| client.is_waypoint == (kind == ProxyType::Waypoint));
                 for ((client, _), namespaces) in clients.collect::<Vec<_>>() {
                     let is_selected = |namespace: &Text| namespaces.is_empty() || namespaces.contains(namespace);
-                    let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &is_selected);
+                    let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &is_selected, &all_served);
+                    seen.extend(without_secrets(Some(&client.view()), &is_selected));
                     seen.extend(clusters.into_iter().map(|(name, cluster)| (client.view(), name, cluster)));
                 }
                 rows.extend(seen.into_iter().map(|(view, name, resource)| {
@@ -300,6 +365,27 @@ fn derive_outbound<'s>(
             }
             rows
         }
+    })
+}
+
+/// A group of proxies whose clusters may need Secrets, with their profile without a client.
+type CredentialProfile = (ClusterProfile, CredentialClient);
+
+/// Groups of proxies whose clusters may need Secrets, by their profile and the view of the clusters they are limited to.
+fn derive_credential_profiles<'s>(
+    inputs: &ClusterInputs<'_, 's>,
+) -> Index<'s, (ClusterProfile, Option<View>), CredentialProfile, ()> {
+    let of_proxies = inputs.credential_clients.derive("credential_clients/with-profiles", |deps| {
+        let proxies = deps.on(inputs.proxies);
+        move |cx, key, client: &CredentialClient| {
+            let profile = OutboundProfile::of(&*cx.get(&proxies, key)?, None);
+            Some((profile.cluster, client.clone()))
+        }
+    });
+    let by_content = of_proxies.index("credential_clients/by-content", |_, pair| [(pair.clone(), ())]);
+    let distinct: Collection<'s, CredentialProfile, ()> = by_content.distinct("credential_clients/distinct");
+    distinct.index("credential_clients/by-profile", |(profile, client): &CredentialProfile, ()| {
+        [((profile.clone(), client.reach.clone()), ())]
     })
 }
 
@@ -334,6 +420,9 @@ struct ServiceView<'a> {
     service: &'a Service,
     rule: Option<&'a DestinationRule>,
     root: &'a Text,
+    /// Its UDP ports with routes of gateways.
+    udp_ports: Option<&'a BTreeSet<u16>>,
+    is_served: IsServed<'a>,
 }
 
 /// Inputs of the clusters of a service besides the service and the rule.
@@ -353,7 +442,8 @@ impl ServiceFacts {
         profile: &OutboundProfile,
         view: ServiceView<'_>,
     ) -> Vec<Cluster> {
-        let ServiceView { service, rule, root } = view;
+        let ServiceView { service, rule, root, udp_ports, is_served } = view;
+        let udp_ports = udp_ports.filter(|_| profile.cluster.proxy_type == ProxyType::Router && !profile.passing);
         let key = service.key();
         let identities = self.identities.get(cx, &key);
         let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
@@ -386,8 +476,7 @@ impl ServiceFacts {
                 };
                 Some(build_assignment(&inputs, ""))
             };
-            let build = if profile.passing { build_sni_dnat } else { build_outbound };
-            clusters.extend(build(&OutboundInputs {
+            let inputs = OutboundInputs {
                 settings,
                 profile: &profile.cluster,
                 service,
@@ -398,7 +487,13 @@ impl ServiceFacts {
                 all_endpoints_hbone: port_hbone.as_ref().is_some_and(|ports| ports.contains(&port.name)),
                 identities: &identities,
                 dns_load: &load,
-            }));
+                is_served,
+            };
+            if port.protocol == Protocol::Udp && udp_ports.is_some_and(|ports| ports.contains(&port.port)) {
+                clusters.extend(build_udp(&inputs));
+            }
+            let build = if profile.passing { build_sni_dnat } else { build_outbound };
+            clusters.extend(build(&inputs));
         }
         clusters
     }

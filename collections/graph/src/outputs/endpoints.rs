@@ -7,7 +7,7 @@ mod lookup;
 pub(crate) mod self_discovery;
 pub(crate) mod waypoints;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_engine::Collection;
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
@@ -63,7 +63,7 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
     /// Which of them are clients of a rare tier.
     pub(crate) rare_tiers: &'a RareTiers<'s>,
-    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    /// Routers and east-west gateways with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
@@ -77,6 +77,8 @@ pub(crate) struct EndpointInputs<'a, 's> {
     pub(crate) replica_groups: &'a Collection<'s, ProxyKey, ReplicaGroup>,
     /// Namespace whose policies are for the whole mesh: one record.
     pub(crate) root_namespace: &'a Collection<'s, (), Text>,
+    /// The ports of hosts that UDPRoutes lead to, if UDPRoutes have effect.
+    pub(crate) udp_backends: Option<&'a Collection<'s, Host, BTreeSet<u16>>>,
 }
 
 /// The distinct clients of each tier.
@@ -111,9 +113,11 @@ pub(crate) fn derive_endpoint_assignments<'s>(
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
         let settings = deps.on(inputs.settings);
         let clients = clients.each_ref().map(|clients| deps.on(clients));
+        let udp_backends = inputs.udp_backends.map(|ports| deps.on(ports));
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
             let destinations = destinations.get(cx, host);
+            let udp_ports = udp_backends.as_ref().and_then(|ports| cx.get(ports, host));
             // Clients are read for services with assignments here only: large services may have very many.
             let counts = |service: &Service| has_eds(service) && endpoints.is_listed(cx, &service.key());
             let Some(tier) = tier_of(&settings, &destinations, counts) else { return Vec::new() };
@@ -126,6 +130,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(
                     let mut assignments = BTreeMap::new();
                     let service = ClientService::of(&destinations, view, &client);
                     let Some(service) = service else { return assignments };
+                    let service = service.with_udp_ports(udp_ports.as_deref());
                     let found = known
                         .entry(service.key())
                         .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));

@@ -1,7 +1,6 @@
 //! The facts of a proxy that decide its layers of each resource type.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_envoy::endpoint::Tier;
@@ -10,7 +9,8 @@ use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text
 
 use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::workloads::WorkloadName;
-use crate::views::sidecar_view;
+use crate::traffic::credentials::CredentialClient;
+use crate::views::outbound_views;
 
 /// Facts of a proxy that its layers depend on.
 #[derive(Clone, Copy, Debug)]
@@ -27,28 +27,20 @@ pub(crate) struct LayerFacts<'a> {
     pub(crate) tiers: &'a [Tier],
     /// The tiers of clients that services need which gateways reach through waypoints.
     pub(crate) ingress_tiers: &'a [Tier],
-    /// It is a router with a server of TLS mode AUTO_PASSTHROUGH.
+    /// It is a router or east-west gateway with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: bool,
     /// The view of its outbound clusters, if it is a waypoint, or a router that gets only the clusters it sends to.
     pub(crate) reach: Option<&'a View>,
+    /// Its access to Secrets, if its clusters may need some.
+    pub(crate) credentials: Option<&'a CredentialClient>,
 }
 
 impl LayerFacts<'_> {
-    /// The layers of outbound resources, the most specific first: its selection if a rule selects its labels, its
-    /// namespace, the base. With a Sidecar that limits what it reaches, only the layers of that Sidecar.
+    /// The layers of outbound resources, the most specific first.
     #[must_use]
     pub(crate) fn outbound(&self, profile: &Text) -> Vec<Layer> {
         let layer = |view| Layer { view, profile: profile.clone() };
-        if let Some(sidecar) = self.proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits) {
-            let all = sidecar_view(&sidecar.scope);
-            let selected = (!self.labels.is_empty())
-                .then(|| View::Sidecar { scope: Arc::new(sidecar.scope.clone()), labels: self.labels.clone() });
-            return selected.into_iter().chain([all]).map(layer).collect();
-        }
-        let namespace = &self.proxy.namespace;
-        let selected = (!self.labels.is_empty())
-            .then(|| View::Selected { namespace: namespace.clone(), labels: self.labels.clone() });
-        selected.into_iter().chain([View::Namespace(namespace.clone()), View::Base]).map(layer).collect()
+        outbound_views(self.proxy, self.labels).into_iter().map(layer).collect()
     }
 
     /// The layer of its inbound resources.
@@ -65,7 +57,7 @@ pub(crate) struct LayerInputs<'a, 's> {
     pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
     /// Labels of proxies that selectors mention: one record.
     pub(crate) selected_labels: &'a Collection<'s, (), SelectedLabels>,
-    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    /// Routers and east-west gateways with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
     /// The facts of each proxy that its listeners are built from.
     pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
@@ -75,6 +67,8 @@ pub(crate) struct LayerInputs<'a, 's> {
     pub(crate) ingress_tiers: Option<&'a Collection<'s, Tier, ()>>,
     /// Views of routers and of waypoints that get only the clusters they send to.
     pub(crate) reach_views: [Option<&'a Collection<'s, ProxyKey, View>>; 2],
+    /// Proxies whose clusters may need Secrets.
+    pub(crate) credential_clients: &'a Collection<'s, ProxyKey, CredentialClient>,
 }
 
 /// Reads the [`LayerFacts`] of a proxy, inside a `derive`.
@@ -86,6 +80,7 @@ pub(crate) struct LayerReader {
     tiers: Dep<Tier, ()>,
     ingress_tiers: Option<Dep<Tier, ()>>,
     reach: Vec<Dep<ProxyKey, View>>,
+    credentials: Dep<ProxyKey, CredentialClient>,
 }
 
 impl LayerReader {
@@ -98,6 +93,7 @@ impl LayerReader {
             tiers: deps.on(inputs.rare_tiers),
             ingress_tiers: inputs.ingress_tiers.map(|tiers| deps.on(tiers)),
             reach: inputs.reach_views.into_iter().flatten().map(|views| deps.on(views)).collect(),
+            credentials: deps.on(inputs.credential_clients),
         }
     }
 
@@ -111,9 +107,10 @@ impl LayerReader {
         let workload = cx.get(&self.workloads, key)?;
         let profile = cx.get(&self.facts, key)?;
         let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
-        let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
+        let auto_passthrough = cx.get(&self.passing, key).is_some();
         let reach = self.reach.iter().find_map(|reach| cx.get(reach, key));
         let reach = reach.as_deref();
+        let credentials = cx.get(&self.credentials, key);
         let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
         let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
         let tiers = &tiers;
@@ -130,6 +127,7 @@ impl LayerReader {
             ingress_tiers,
             auto_passthrough,
             reach,
+            credentials: credentials.as_deref(),
         };
         Some(super::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
     }

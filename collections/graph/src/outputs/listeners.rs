@@ -14,7 +14,7 @@ mod waypoints;
 use std::collections::BTreeMap;
 
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::{build_connect_originate, build_http_proxy, build_virtual_outbound};
+use sluice_envoy::listener::{build_connect_originate, build_double_tunnel, build_http_proxy, build_virtual_outbound};
 use sluice_envoy::listener_settings::{Collector, ListenerProfile, ListenerSettings, collector_services};
 use sluice_envoy::{template, wire};
 use sluice_model::{
@@ -55,7 +55,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
             let own = Router::of(client.proxy, client.workload).view();
             return [own, waypoints::fixed_view()].map(|view| Layer { view, profile: profile.clone() }).into();
         }
-        ProxyType::Ztunnel => return Vec::new(),
+        ProxyType::Ztunnel | ProxyType::Agentgateway => return Vec::new(),
     }
     let own = client.proxy.ips.first();
     let mut layers: Vec<Layer> =
@@ -166,8 +166,8 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, L
     })
 }
 
-/// Listeners that every sidecar has, and the HBONE listener, which gateways have too.
-/// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 3. Rejects: none.
+/// Listeners that every sidecar has, and the HBONE listeners, which gateways have too.
+/// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 5. Rejects: none.
 fn derive_fixed<'s>(
     settings: &Collection<'s, Text, ListenerSettings>,
     sends_hbone: bool,
@@ -184,6 +184,9 @@ fn derive_fixed<'s>(
         }
         if sends_hbone && matches!(kind, ProxyType::Sidecar | ProxyType::Router) {
             built.push((hbone(), build_connect_originate(settings)));
+        }
+        if settings.profile.double_tunnel {
+            built.extend(build_double_tunnel(settings).map(|listener| (hbone(), listener)));
         }
         let row = |(view, listener): (View, Listener)| (key(view, profile, &listener.name), resource(&listener));
         built.into_iter().map(row).collect::<Vec<_>>()

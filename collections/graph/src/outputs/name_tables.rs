@@ -80,7 +80,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let mut layers = match client.proxy.proxy_type {
         ProxyType::Sidecar => client.outbound(&profile),
         ProxyType::Router | ProxyType::Waypoint => Vec::new(),
-        ProxyType::Ztunnel => return Vec::new(),
+        ProxyType::Ztunnel | ProxyType::Agentgateway => return Vec::new(),
     };
     layers.push(table(profile));
     layers
@@ -106,7 +106,7 @@ pub(crate) struct NameTableInputs<'a, 's> {
 
 /// Entries of name tables, and the table itself for each profile.
 /// Key: `SegmentKey`: the table has no name, an entry has the name of its host. From: `hosts`, `services`, `proxies`
-/// (their profiles), `destination_rules` (the views of clients); `endpoints` of headless services only.
+/// (their profiles); `endpoints` of headless services only.
 /// Changes when: a service is added, removed or gets another address; an endpoint of a headless service does.
 /// Size: services × profiles, plus pods with separate names, plus the entries that differ in special namespaces.
 /// Rejects: none.

@@ -13,6 +13,7 @@ use super::Outputs;
 use crate::content_names::profile_text;
 use crate::options::GraphOptions;
 use crate::outputs::layers::LayerFacts;
+use crate::traffic::destination_rules::RuleIndex;
 use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::gateways::routers::{Router, Routers};
 use grpc_tables::derive_grpc_tables;
@@ -26,7 +27,7 @@ pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     match client.proxy.proxy_type {
         ProxyType::Sidecar => client.outbound(&profile),
         ProxyType::Router => vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
-        ProxyType::Waypoint | ProxyType::Ztunnel => Vec::new(),
+        ProxyType::Waypoint | ProxyType::Ztunnel | ProxyType::Agentgateway => Vec::new(),
     }
 }
 
@@ -42,8 +43,10 @@ pub(crate) struct RouteInputs<'a, 's> {
     pub(crate) routers: &'a Routers<'s>,
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
-    /// The service and the DestinationRule of each host, for each client.
+    /// The service of each host, for each client.
     pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// DestinationRules by host, with consistent hashing.
+    pub(crate) hashing_rules: &'a RuleIndex<'s>,
     /// VirtualServices with their delegates and with `export_to` resolved.
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     /// VirtualServices of sidecars by host as declared, wildcards included.

@@ -1,6 +1,9 @@
 //! Secrets (P17): certificates and root certificates by their SDS names.
 
-use sluice_engine::{Collection, Context, Dep};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, Deps, Value};
 use sluice_envoy::secret::{build_certificate, build_roots};
 use sluice_envoy::wire;
 use sluice_model::{
@@ -9,6 +12,7 @@ use sluice_model::{
 };
 
 use super::Outputs;
+use crate::traffic::credentials::CredentialAccess;
 use crate::traffic::secrets::{SecretAccess, SecretLayer};
 
 /// Inputs of the derivation of Secrets.
@@ -23,7 +27,7 @@ pub(crate) struct SecretInputs<'a, 's> {
     pub(crate) secrets: &'a Collection<'s, ObjectKey, Secret>,
 }
 
-/// Secrets.
+/// Derives the Secrets of all layers.
 pub(crate) fn derive_secrets<'s>(inputs: &SecretInputs<'_, 's>, outputs: &mut Outputs<'s>) {
     let access = inputs.access;
     let in_use = access.index("secret_layers/by-content", |_, access| {
@@ -33,26 +37,107 @@ pub(crate) fn derive_secrets<'s>(inputs: &SecretInputs<'_, 's>, outputs: &mut Ou
     outputs.resources.extend([derive_own(inputs, &layers), derive_bundles(inputs, &layers), derive_referenced(inputs)]);
 }
 
-/// Reads Secrets, inside a `derive`.
-#[derive(Clone, Copy)]
-struct SecretLookup {
-    secrets: Dep<ObjectKey, Secret>,
+/// What a Secret contains. A renewed certificate changes nothing here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct SecretContent {
+    certificate: bool,
+    roots: bool,
 }
 
-impl SecretLookup {
-    /// The certificate in the Secret of that name, in the first of the clusters that has one.
-    fn certificate(self, cx: &Context, clusters: &[&Text], namespace: &Text, name: &str) -> Option<CertificateKeyPair> {
-        let get = |cluster: &&Text| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
-        clusters.iter().filter_map(get).find_map(|secret| secret.certificate.clone())
+/// The Secrets and ConfigMaps that can be served, without their bytes.
+#[derive(Clone)]
+pub(crate) struct ServableSecrets<'s> {
+    cluster: Text,
+    contents: Collection<'s, ObjectKey, SecretContent>,
+    bundles: Collection<'s, ObjectKey, ()>,
+}
+
+impl<'s> ServableSecrets<'s> {
+    pub(crate) fn new(inputs: &SecretInputs<'_, 's>) -> Self {
+        let content = |secret: &Secret| SecretContent {
+            certificate: secret.certificate.is_some(),
+            roots: secret.roots.is_some(),
+        };
+        Self {
+            cluster: inputs.cluster.clone(),
+            contents: inputs.secrets.map("secrets/contents", move |_, secret| content(secret)),
+            bundles: inputs.bundles.map("secrets/bundle-names", |_, _| ()),
+        }
+    }
+}
+
+/// Looks up whether proxies are served a Secret, inside a `derive`.
+#[derive(Clone)]
+pub(crate) struct ServedSecretLookup {
+    cluster: Text,
+    contents: Dep<ObjectKey, SecretContent>,
+    bundles: Dep<ObjectKey, ()>,
+}
+
+impl ServedSecretLookup {
+    /// Declares the look-up.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, secrets: &ServableSecrets<'s>) -> Self {
+        Self {
+            cluster: secrets.cluster.clone(),
+            contents: deps.on(&secrets.contents),
+            bundles: deps.on(&secrets.bundles),
+        }
+    }
+
+    /// Whether proxies with these rights are served the Secret of an SDS resource name for their clusters. Those of Gateways
+    /// (`kubernetes-gateway://`) are for servers only.
+    pub(crate) fn is_served(&self, cx: &Context, access: &CredentialAccess, resource: &str) -> bool {
+        let Some(CredentialName { kind, namespace, name }) = CredentialName::parse(resource) else { return false };
+        let base = name.strip_suffix(ROOTS_SUFFIX);
+        match kind {
+            CredentialKind::ConfigMap => {
+                let name = base.unwrap_or(&name);
+                let object = namespace.map(|namespace| ObjectKey::new(self.cluster.clone(), namespace, name));
+                !name.ends_with(ROOTS_SUFFIX) && object.is_some_and(|object| cx.get(&self.bundles, &object).is_some())
+            }
+            CredentialKind::Secret if namespace.as_ref().is_none_or(|namespace| *namespace == access.namespace) => {
+                let secrets = SecretLookup {
+                    secrets: self.contents,
+                    clusters: &clusters(&access.cluster, &self.cluster),
+                    namespace: &access.namespace,
+                };
+                match base {
+                    Some(base) => secrets.roots(cx, base, |content| content.roots.then_some(())).is_some(),
+                    None if access.certificates => {
+                        secrets.certificate(cx, &name, |content| content.certificate.then_some(())).is_some()
+                    }
+                    None => false,
+                }
+            }
+            CredentialKind::Secret | CredentialKind::GatewaySecret => false,
+        }
+    }
+}
+
+/// Looks up Secrets of a namespace, in the first of the clusters that has one, inside a `derive`.
+struct SecretLookup<'a, S> {
+    secrets: Dep<ObjectKey, S>,
+    clusters: &'a [&'a Text],
+    namespace: &'a Text,
+}
+
+impl<S: Value> SecretLookup<'_, S> {
+    fn get(&self, cx: &Context, cluster: &Text, name: &str) -> Option<Arc<S>> {
+        cx.get(&self.secrets, &ObjectKey::new(cluster.clone(), self.namespace.clone(), name))
+    }
+
+    /// The certificate in the Secret of that name.
+    fn certificate<T>(&self, cx: &Context, name: &str, certificate: impl Fn(&S) -> Option<T>) -> Option<T> {
+        self.clusters.iter().filter_map(|cluster| self.get(cx, cluster, name)).find_map(|secret| certificate(&secret))
     }
 
     /// The root certificates of that name: those of the Secret with the suffix, else those in the Secret of the
     /// certificate.
-    fn roots(self, cx: &Context, clusters: &[&Text], namespace: &Text, base: &str) -> Option<RootCertificates> {
+    fn roots<T>(&self, cx: &Context, base: &str, roots: impl Fn(&S) -> Option<T>) -> Option<T> {
         let own = format!("{base}{ROOTS_SUFFIX}");
-        clusters.iter().find_map(|cluster| {
-            let get = |name: &str| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
-            get(&own).or_else(|| get(base))?.roots.clone()
+        self.clusters.iter().find_map(|cluster| {
+            let secret = self.get(cx, cluster, &own).or_else(|| self.get(cx, cluster, base))?;
+            roots(&secret)
         })
     }
 }
@@ -79,7 +164,7 @@ fn derive_own<'s>(
     });
     let own = inputs.cluster.clone();
     names.distinct("secrets/names").derive_many("secrets/own", |deps| {
-        let lookup = SecretLookup { secrets: deps.on(inputs.secrets) };
+        let secrets = deps.on(inputs.secrets);
         let by_namespace = deps.by(&by_namespace);
         move |cx, (namespace, name), ()| {
             let mut rows = Vec::new();
@@ -91,7 +176,8 @@ fn derive_own<'s>(
                     // A name with the suffix refers to root certificates.
                     SecretLayer::Certificates { .. } if name.ends_with(ROOTS_SUFFIX) => {}
                     SecretLayer::Certificates { cluster, provider, .. } => {
-                        let found = lookup.certificate(cx, &clusters(cluster, &own), namespace, name);
+                        let lookup = SecretLookup { secrets, clusters: &clusters(cluster, &own), namespace };
+                        let found = lookup.certificate(cx, name, |secret: &Secret| secret.certificate.clone());
                         rows.extend(found.iter().flat_map(|certificate| {
                             names("").map(|name| {
                                 let secret = build_certificate(&name, certificate, provider.as_ref());
@@ -100,7 +186,8 @@ fn derive_own<'s>(
                         }));
                     }
                     SecretLayer::Roots { cluster, .. } => {
-                        let found = lookup.roots(cx, &clusters(cluster, &own), namespace, name);
+                        let lookup = SecretLookup { secrets, clusters: &clusters(cluster, &own), namespace };
+                        let found = lookup.roots(cx, name, |secret: &Secret| secret.roots.clone());
                         rows.extend(found.iter().flat_map(|roots| roots_rows(&layer, names(ROOTS_SUFFIX), roots)));
                     }
                     SecretLayer::Referenced { .. } | SecretLayer::Bundles => {}
@@ -150,17 +237,18 @@ fn derive_referenced<'s>(inputs: &SecretInputs<'_, 's>) -> Collection<'s, Resour
     });
     let own = inputs.cluster.clone();
     references.distinct("secret_references").derive_many("secrets/referenced", |deps| {
-        let lookup = SecretLookup { secrets: deps.on(inputs.secrets) };
+        let secrets = deps.on(inputs.secrets);
         move |cx, (layer, resource), ()| {
             let Some(CredentialName { namespace: Some(namespace), name, .. }) = CredentialName::parse(resource) else {
                 return Vec::new();
             };
+            let lookup = SecretLookup { secrets, clusters: &[&own], namespace: &namespace };
             if let Some(base) = name.strip_suffix(ROOTS_SUFFIX) {
-                let found = lookup.roots(cx, &[&own], &namespace, base);
+                let found = lookup.roots(cx, base, |secret: &Secret| secret.roots.clone());
                 return found.iter().flat_map(|roots| roots_rows(layer, [resource.to_string()], roots)).collect();
             }
             let SecretLayer::Referenced { provider, .. } = layer else { return Vec::new() };
-            let found = lookup.certificate(cx, &[&own], &namespace, &name);
+            let found = lookup.certificate(cx, &name, |secret: &Secret| secret.certificate.clone());
             let row = |certificate: &CertificateKeyPair| {
                 let secret = build_certificate(resource, certificate, provider.as_ref());
                 (key(layer, resource), Resource::Encoded(wire::encode(&secret)))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
+use sluice_envoy::endpoint::other_networks;
 use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text};
 
 use super::sidecar_choice::{SidecarChoice, SidecarHeads};
@@ -35,7 +36,7 @@ impl ProxyPods {
 }
 
 /// Connected proxies, with the labels of their pod and the locality of its node, else those of their own node metadata;
-/// with their Sidecar, and the location that their shared resources are built for.
+/// with their Sidecar, the location that their shared resources are built for, and how they send to other networks.
 /// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `discovery`, `nodes`, `sidecars`, `mesh_config`, `locations`.
 /// Changes when: a proxy connects, leaves or sends other node metadata; the labels of its pod or the locality of its
 /// node change; its namespace starts or stops being selected; its Sidecar changes in a field that proxies depend on; its cluster or network becomes known.
@@ -77,6 +78,7 @@ pub(crate) fn derive_proxies<'s>(
             proxy.virtual_hosts &= options.virtual_hosts;
             proxy.sidecar = sidecars.get(cx, &proxy);
             proxy.location = Some(locations.of(cx, &proxy));
+            proxy.other_networks = other_networks(&proxy, options.clusters.tunnels, options.sends_hbone);
             Some(proxy)
         }
     })

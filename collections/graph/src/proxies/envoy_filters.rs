@@ -155,7 +155,7 @@ impl PatchHead {
             // As in Istio, waypoints have the contexts of sidecars.
             ProxyType::Sidecar | ProxyType::Waypoint => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
             ProxyType::Router => &[PatchContext::Gateway],
-            ProxyType::Ztunnel => &[],
+            ProxyType::Ztunnel | ProxyType::Agentgateway => &[],
         };
         // Extension configs are subscribed by name, for both directions of traffic.
         let in_context =

@@ -9,8 +9,8 @@ use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::name;
 use sluice_envoy::security::{KeySource, PolicyFilters, SecurityInputs, build_grpc_policies, build_policies};
 use sluice_model::{
-    Attachment, AuthorizationPolicy, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey, RequestAuthentication,
-    ServiceKey, Text, Timestamp, WaypointTarget, label,
+    Attachment, AuthorizationPolicy, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey, PolicyAction,
+    RequestAuthentication, ServiceKey, Text, Timestamp, WaypointTarget, label,
 };
 use sluice_proto::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 
@@ -194,6 +194,13 @@ impl PolicyBuilder {
             keys.authorization.iter().filter_map(|key| cx.get(&self.authorization, key)).collect();
         let authorization: Vec<&AuthorizationPolicy> = authorization.iter().map(AsRef::as_ref).collect();
         build_grpc_policies(settings, &authorization)
+    }
+
+    /// Those of the policies that may deny traffic.
+    pub(crate) fn denying(&self, cx: &Context, keys: &PolicyKeys) -> Vec<ObjectKey> {
+        let denies = |policy: &AuthorizationPolicy| !policy.dry_run && policy.action != PolicyAction::Audit;
+        let found = |key: &&ObjectKey| cx.get(&self.authorization, key).is_some_and(|policy| denies(&policy));
+        keys.authorization.iter().filter(found).cloned().collect()
     }
 
     /// The filters of these policies.

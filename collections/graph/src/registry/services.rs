@@ -6,7 +6,7 @@ mod kubernetes;
 mod merge;
 
 pub(crate) use imports::imported_host;
-pub(crate) use kubernetes::{service_host, spiffe};
+pub(crate) use kubernetes::{pool_host, service_host, spiffe};
 
 use std::sync::Arc;
 
@@ -69,16 +69,27 @@ pub(crate) fn derive_declared_services<'s>(
     kubernetes.union("declared_services", &[imports, entries])
 }
 
-/// Services, one for each namespace and host, merged over the objects that declare it.
-/// Key: `ServiceKey`. From: `declared_services`.
-/// Changes when: a declaration changes in a field that the merged service has.
+/// Services, one for each namespace and host, merged over the objects that declare it. `scopes`: whether each is global, in an
+/// ambient mesh of several networks. The endpoints of those that are not global are for clients of their own cluster (A09).
+/// Key: `ServiceKey`. From: `declared_services`, `ambient_services/scopes`.
+/// Changes when: a declaration changes in a field that the merged service has, or its scope.
 /// Size: distinct hosts of each namespace. Rejects: none.
 pub(crate) fn derive_services<'s>(
     declared: &Collection<'s, DeclaredKey, Service>,
+    scopes: Option<&Collection<'s, ServiceKey, bool>>,
     options: &GraphOptions,
 ) -> Collection<'s, ServiceKey, Service> {
     let cluster = options.cluster.clone();
-    by_service("services/declared", declared).group("services", move |_, rows| merge::merge(&cluster, rows))
+    let name = if scopes.is_some() { "services/merged" } else { "services" };
+    let merged = by_service("services/declared", declared).group(name, move |_, rows| merge::merge(&cluster, rows));
+    let Some(scopes) = scopes else { return merged };
+    merged.derive("services", |deps| {
+        let scopes = deps.on(scopes);
+        move |cx, key, service| {
+            let is_local = cx.get(&scopes, key).is_some_and(|global| !*global);
+            Some(Service { cluster_local: service.cluster_local || is_local, ..service.clone() })
+        }
+    })
 }
 
 /// Declarations by the service that they declare.

@@ -89,7 +89,7 @@ fn items(case: &Path) -> Vec<CaseItem> {
 
 fn options() -> GraphOptions {
     let ambient = AmbientOptions {
-        tunnels: TunnelSwitches { multi_network: true, baggage: true, ..TunnelSwitches::default() },
+        tunnels: TunnelSwitches { multi_network: true, ingress: true, baggage: true, ..TunnelSwitches::default() },
         ..AmbientOptions::default()
     };
     GraphOptions {
@@ -265,6 +265,62 @@ fn state_of_multi_cluster_services_is_a_function_of_the_objects_there_are() {
         }
         assert!(imported > 5, "{imported} hosts of imports");
     }
+}
+
+/// The objects of a case with Gateways of agentgateways in place of those of routers, and an agentgateway for each Gateway.
+fn with_agentgateways(case: &Path) -> Vec<CaseItem> {
+    let text = std::fs::read_to_string(case.join("input.yaml")).expect("input");
+    let (mut items, mut known) = (Vec::new(), BTreeSet::new());
+    for document in yaml::parse_documents(&text, &yaml::Limits::default()) {
+        let mut object = document.expect("yaml").value;
+        let is_gateway = object["spec"]["gatewayClassName"] == "istio";
+        if is_gateway {
+            object["spec"]["gatewayClassName"] = json!("istio-agentgateway");
+        }
+        let Ok(parsed) = parse_object(&"Kubernetes".into(), "cluster.local", &object) else { continue };
+        let (key, kind) = (parsed.key.clone(), parsed.kind);
+        if !known.insert((kind, key.clone())) {
+            continue;
+        }
+        items.push(CaseItem::Object(Box::new(parsed)));
+        if is_gateway {
+            let (namespace, name) = (&key.namespace, &key.name);
+            let node = Node {
+                id: format!(
+                    "agentgateway~10.9.0.{}~{name}-1.{namespace}~{namespace}.svc.cluster.local",
+                    items.len() % 250
+                ),
+                ..Node::default()
+            };
+            let mut proxy = parse_proxy(&node, &BTreeMap::new()).expect("a node");
+            proxy.labels.insert(sluice_model::label::GATEWAY_NAME.into(), name.clone());
+            proxy.identity = Some(Identity::new("cluster.local", namespace.clone(), name.clone()));
+            items.push(CaseItem::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
+        }
+    }
+    items
+}
+
+#[test]
+fn state_of_agentgateways_is_a_function_of_the_objects_there_are() {
+    let gateway_api = GatewayApiOptions { agentgateway: true, ..options().gateway_api };
+    let with_ambient = GraphOptions { gateway_api, ..options() };
+    let without = GraphOptions { ambient: None, ..with_ambient.clone() };
+    let (mut routes, mut keys) = (0, 0);
+    for (number, case) in cases().iter().filter(|case| case.to_string_lossy().contains("/gateway-api/")).enumerate() {
+        let options = if number % 2 == 0 { &without } else { &with_ambient };
+        let items = with_agentgateways(case);
+        let (engine, handles) = start(options);
+        write(&engine, &handles, &items);
+        let now = engine.snapshot();
+        let rows = handles.resources.iter().flat_map(|of| now.iter(of)).map(|(key, _)| key);
+        for key in rows.filter(|key| key.resource_type == sluice_model::ResourceType::Agentgateway) {
+            routes += usize::from(key.name.starts_with("route/"));
+            keys += usize::from(&*key.layer.profile == "keys");
+        }
+        test_items(case, number as u64 + 1, items, options);
+    }
+    assert!(routes > 30 && keys > 3, "{routes} routes, {keys} listeners with private keys");
 }
 
 #[test]

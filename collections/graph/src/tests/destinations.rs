@@ -116,6 +116,86 @@ fn a_rule_writes_the_clusters_of_its_host() {
 }
 
 #[test]
+fn a_change_of_a_rule_reaches_only_what_reads_the_changed_part() {
+    let mut mesh = shop();
+    mesh.connect(Proxy { grpc: true, ..sidecar("shop", "grpc", "10.1.1.2", &[]) });
+    let host = "cart.shop.svc.cluster.local";
+    let policy = |policy: &str| rule("shop", &format!("{{host: {host}, trafficPolicy: {{{policy}}}}}"));
+    mesh.apply(&policy("connectionPool: {http: {http1MaxPendingRequests: 7}}"));
+    mesh.changed();
+    // The derivations that run for the host, of those that read rules.
+    const READERS: [&str; 6] = [
+        "clusters/outbound",
+        "endpoint_assignments",
+        "listeners/grpc-clients",
+        "listeners/shares",
+        "name_tables/entries",
+        "routes/virtual-hosts",
+    ];
+    let runs = |mesh: &TestGraph| {
+        let collections = mesh.engine.metrics().collections;
+        READERS.map(|name| collections.iter().find(|it| it.name == name).expect(name).records_in)
+    };
+    let mut reached = |policy_text: &str| {
+        let before = runs(&mesh);
+        mesh.apply(&policy(policy_text));
+        mesh.engine.flush();
+        let after = runs(&mesh);
+        let readers = READERS.iter().zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
+        (readers.map(|(name, _)| *name).collect::<Vec<_>>(), mesh.changed())
+    };
+    let clusters = [80, 90].map(|port| format!("~clusters/outbound base outbound|{port}||{host}"));
+    let (readers, changed) = reached("connectionPool: {http: {http1MaxPendingRequests: 8}}");
+    assert_eq!((readers, changed), (vec!["clusters/outbound"], clusters.to_vec()));
+    let (readers, _) = reached("connectionPool: {tcp: {idleTimeout: 9s}}");
+    assert_eq!(readers, ["clusters/outbound", "listeners/shares"]);
+    let (readers, _) = reached("outlierDetection: {consecutive5xxErrors: 5}");
+    assert_eq!(readers, ["clusters/outbound", "endpoint_assignments", "listeners/shares"]);
+    let (readers, _) = reached("loadBalancer: {consistentHash: {httpHeaderName: user}}");
+    assert_eq!(readers, ["clusters/outbound", "endpoint_assignments", "listeners/shares", "routes/virtual-hosts"]);
+}
+
+#[test]
+fn a_new_rule_reaches_only_what_reads_its_parts() {
+    let mut mesh = shop();
+    let host = "cart.shop.svc.cluster.local";
+    let whole = |policy: &str| rule("istio-system", &format!("{{host: '*.local', trafficPolicy: {{{policy}}}}}"));
+    let runs = |mesh: &TestGraph| {
+        let collections = mesh.engine.metrics().collections;
+        ["clusters/outbound", "endpoint_assignments"]
+            .map(|name| collections.iter().find(|it| it.name == name).expect(name).records_in)
+    };
+    let before = runs(&mesh);
+    let pool = "connectionPool: {tcp: {maxConnections: 7}}";
+    mesh.apply(&whole(pool));
+    mesh.engine.flush();
+    let after = runs(&mesh);
+    assert!(before[0] < after[0]);
+    assert_eq!(before[1], after[1]);
+    let changed = mesh.changed();
+    assert!(changed.contains(&format!("~clusters/outbound base outbound|80||{host}")), "{changed:?}");
+    // Where another rule orders endpoints, the precedence of a rule without such a part matters: it hides the other one.
+    let orders = |namespace: &str, host: &str| {
+        rule(
+            namespace,
+            &format!("{{host: '{host}', trafficPolicy: {{outlierDetection: {{consecutive5xxErrors: 5}}}}}}"),
+        )
+    };
+    for (namespace, covering, is_relevant) in [
+        ("istio-system", "*.shop.svc.cluster.local", true),
+        ("istio-system", "*.other", false),
+        ("istio-system", "*", true),
+    ] {
+        let mesh = shop();
+        mesh.apply(&orders(namespace, covering));
+        let before = runs(&mesh);
+        mesh.apply(&rule("shop", &format!("{{host: {host}, trafficPolicy: {{{pool}}}}}")));
+        mesh.engine.flush();
+        assert_eq!(before[1] < runs(&mesh)[1], is_relevant, "{covering}");
+    }
+}
+
+#[test]
 fn a_rule_for_selected_clients_writes_only_their_differences() {
     let mut mesh = shop();
     let host = "cart.shop.svc.cluster.local";

@@ -1,6 +1,6 @@
 //! The Gateway API: the resources that a Gateway, route, grant or policy touches.
 
-use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
+use sluice_model::{Identity, Kind, ObjectKey, ProxyType, Severity};
 
 use super::{TestGraph, sidecar};
 use crate::{GatewayApiOptions, GraphOptions, RejectKey, ServedKind, StatusKey, StatusUpdate};
@@ -33,6 +33,7 @@ fn edge() -> TestGraph {
     let mut mesh = TestGraph::new(SERVICES);
     let mut router = sidecar("edge", "router", "10.1.0.8", &[("gateway.networking.k8s.io/gateway-name", "door")]);
     router.proxy_type = ProxyType::Router;
+    router.identity = Some(Identity::new("cluster.local", "edge", "gateway"));
     mesh.connect(router);
     mesh.touched();
     mesh

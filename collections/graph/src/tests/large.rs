@@ -11,6 +11,7 @@ use sluice_proto::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 
 use super::cases::state;
 use super::{TestGraph, sidecar};
+use crate::{GraphOptions, MultiClusterOptions};
 
 const NAME: &str = "outbound|80||large.app.svc.cluster.local";
 /// Endpoints of a slice.
@@ -72,14 +73,36 @@ fn nodes() -> String {
 
 /// A mesh with one Service with this number of endpoints, and a client.
 fn large_mesh(endpoints: usize, fields: &str) -> TestGraph {
+    large_mesh_with(GraphOptions::default(), endpoints, &service(fields))
+}
+
+/// As [`large_mesh`], with these options and this Service.
+fn large_mesh_with(options: GraphOptions, endpoints: usize, service: &str) -> TestGraph {
     let slices = (0..endpoints.div_ceil(SLICE))
         .map(|number| slice(number, number * SLICE..endpoints.min((number + 1) * SLICE), &BTreeSet::new()));
-    let text: String = service(fields) + &nodes() + &pods(0..endpoints) + &slices.collect::<String>();
-    let mut mesh = TestGraph::new(&text);
+    let text: String = service.to_owned() + &nodes() + &pods(0..endpoints) + &slices.collect::<String>();
+    let mut mesh = TestGraph::with(options, &text);
     mesh.connect(client("one", 0));
     mesh.changed();
     mesh
 }
+
+/// Options with hosts of ServiceImports.
+fn with_imports() -> GraphOptions {
+    let multi_cluster = Some(MultiClusterOptions { imported_hosts: true, cluster_local: false });
+    GraphOptions { multi_cluster, ..GraphOptions::default() }
+}
+
+const IMPORT: &str = "---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceImport
+metadata: {name: large, namespace: app}
+spec: {type: ClusterSetIP, ips: [10.0.1.1], ports: [{port: 80}]}
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceExport
+metadata: {name: large, namespace: app}
+";
 
 fn client(name: &str, node: usize) -> Proxy {
     Proxy { node_name: format!("n{node}").as_str().into(), ..sidecar("app", name, &format!("10.9.0.{node}"), &[]) }
@@ -164,6 +187,35 @@ fn an_endpoint_of_a_large_service_changes_one_segment() {
 
 fn service_without_endpoints() -> String {
     (0..600 / SLICE).map(|number| slice(number, 0..0, &BTreeSet::new())).collect()
+}
+
+#[test]
+fn an_endpoint_of_the_import_of_a_large_service_changes_one_segment() {
+    const HOST: &str = "large.app.svc.clusterset.local";
+    let mut mesh = large_mesh_with(with_imports(), 600, &(service("") + IMPORT));
+    let key = ProxyKey(client("one", 0).id);
+    let imported = sluice_model::ServiceKey { namespace: "app".into(), host: HOST.into() };
+    assert_eq!(mesh.get(&mesh.handles.endpoints, &imported), None, "it has chunks");
+    let name = format!("outbound|80||{HOST}");
+    let found = addresses(&assignment(&mesh, &key, &name).expect("an assignment"));
+    assert_eq!(found.iter().map(|(addresses, _)| addresses.len()).sum::<usize>(), 600);
+    mesh.apply(&slice(3, 3 * SLICE..4 * SLICE, &BTreeSet::from([160])));
+    let changed = mesh.changed();
+    let segments = |host: &str| {
+        let begin = format!("~endpoint_assignments/segments base outbound|80||{host} ");
+        changed.iter().filter(|line| line.starts_with(&begin)).count()
+    };
+    let own = segments("large.app.svc.cluster.local");
+    assert_eq!((segments(HOST), own, changed.len()), (1, 1, 2), "{changed:#?}");
+}
+
+#[test]
+fn the_import_of_a_service_with_node_local_traffic_has_the_endpoints_of_a_node() {
+    let mesh = large_mesh_with(with_imports(), 6, &(service(", internalTrafficPolicy: Local") + IMPORT));
+    let proxy = mesh.connect(client("on-1", 1));
+    let name = "outbound|80||large.app.svc.clusterset.local";
+    let found = addresses(&assignment(&mesh, &proxy, name).expect("an assignment"));
+    assert_eq!(found.into_iter().flat_map(|(addresses, _)| addresses).collect::<Vec<_>>(), [address(1), address(4)]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Ambient mode in several networks: what clients of one network know of another.
 
+mod senders;
+
 use std::collections::BTreeMap;
 
 use prost::Message as _;

@@ -269,6 +269,11 @@ spec: {targetRefs: [{group: '', kind: Service, name: none}]}
 ---
 apiVersion: gateway.networking.x-k8s.io/v1alpha1
 kind: XBackendTrafficPolicy
+metadata: {name: secret, namespace: shop}
+spec: {targetRefs: [{group: '', kind: Secret, name: cart}, {group: apps, kind: Deployment, name: cart}]}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackendTrafficPolicy
 metadata: {name: ignored, namespace: shop, annotations: {istio.io/ignore-policy-attachment: 'true'}}
 spec: {targetRefs: [{group: '', kind: Service, name: cart}]}
 ",
@@ -338,6 +343,8 @@ spec: {type: Cloud, port: {port: 443}}
     ];
     assert_eq!(policy("budget"), expected);
     assert!(policy("missing")[0].ends_with("targetRefs invalid: reference shop/none (of kind Service) not found"));
+    assert!(policy("secret")[0].ends_with("targetRefs invalid: unsupported reference kind: Secret"));
+    assert!(policy("secret")[1].ends_with("targetRefs invalid: unsupported kind Deployment"));
     assert!(policy("ignored")[0].contains("Accepted False IgnoredByIstio Ignored by Istio due to annotation"));
 
     let pem = "-----BEGIN CERTIFICATE-----\\nMAMCAQA=\\n-----END CERTIFICATE-----\\n";

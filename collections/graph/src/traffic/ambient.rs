@@ -4,11 +4,13 @@
 //! and gateways of remote clusters count too. `services.rs` derives one service for each namespace and host of a cluster.
 //! `pods.rs`, `entries.rs` and `slices.rs` derive workloads. `policies.rs` derives policies and finds those of a workload.
 //! `waypoints.rs` finds the waypoint of a workload or service. `gateways.rs` derives the gateways of other networks, and
-//! `split_horizon.rs` what is known of these networks. `conditions.rs` derives conditions of objects.
+//! `split_horizon.rs` what is known of these networks. `conditions.rs` derives conditions of objects, and
+//! `inference_pools.rs` InferencePools as services.
 
 mod conditions;
 mod entries;
 mod gateways;
+mod inference_pools;
 mod pods;
 mod policies;
 mod services;
@@ -57,6 +59,8 @@ pub(crate) struct AmbientInputs<'a, 's> {
 pub(crate) struct Ambient<'s> {
     /// Services.
     pub(crate) services: Collection<'s, ServiceKey, AmbientService>,
+    /// InferencePools as services, if agentgateways send to them. Only these get them.
+    pub(crate) pools: Option<Collection<'s, ServiceKey, AmbientService>>,
     /// Workloads by uid; each uid is in only one of the collections.
     pub(crate) workloads: Vec<Collection<'s, Text, AmbientWorkload>>,
     /// Policies by name (`NAMESPACE/NAME`).
@@ -65,6 +69,8 @@ pub(crate) struct Ambient<'s> {
     pub(crate) waypoints: Collection<'s, ObjectKey, Waypoint>,
     /// The network of the cluster, empty if there is only one: one record.
     pub(crate) network: Collection<'s, (), Text>,
+    /// With several networks, whether each service is global.
+    pub(crate) scopes: Option<Collection<'s, ServiceKey, bool>>,
     /// Conditions of objects that have to be written, unless none are (`AMBIENT_ENABLE_STATUS`).
     pub(crate) condition_updates: Option<Collection<'s, StatusKey, ConditionUpdate>>,
 }
@@ -78,6 +84,8 @@ pub(crate) struct AmbientWorkload {
     pub(crate) workload: Resource,
     /// Its waypoint, and the addresses that the waypoint serves.
     pub(crate) waypoint: Option<(HboneDestination, Vec<IpAddr>)>,
+    /// A sidecar accepts its connections.
+    pub(crate) has_sidecar: bool,
 }
 
 impl From<WorkloadAddress> for AmbientWorkload {
@@ -86,6 +94,7 @@ impl From<WorkloadAddress> for AmbientWorkload {
             address: Resource::Encoded(made.address),
             workload: Resource::Encoded(made.workload),
             waypoint: made.waypoint,
+            has_sidecar: made.has_sidecar,
         }
     }
 }
@@ -155,7 +164,13 @@ pub(crate) fn derive_ambient<'s>(
     let services = services::derive_services(inputs, &networks, &waypoints, switches, options);
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
     let gateways = gateways::derive_gateways(inputs, &settings, switches, options);
-    let selecting = SelectingServices::new(&services, options);
+    let serves_pools = options.gateway_api.agentgateway && options.gateway_api.inference;
+    let pools = serves_pools.then(|| inference_pools::derive_pool_services(inputs, &networks, options));
+    let selectable = match &pools {
+        Some(pools) => services.local.union("ambient_services/with-pools", &[pools]),
+        None => services.local.clone(),
+    };
+    let selecting = SelectingServices::new(&services, selectable, options);
     let context = WorkloadContext { settings, services: selecting, policies, waypoints, gateways, switches };
     let found = [
         pods::derive_pods(inputs, &context, options),
@@ -177,7 +192,18 @@ pub(crate) fn derive_ambient<'s>(
         None => services.local,
     };
     let waypoints = context.waypoints.local().clone();
-    Ambient { services, workloads, policies: context.policies.all, waypoints, network, condition_updates }
+    let multi_network = switches.tunnels.multi_network;
+    let scopes = multi_network.then(|| services.map("ambient_services/scopes", |_, service| service.global));
+    Ambient {
+        services,
+        pools,
+        workloads,
+        policies: context.policies.all,
+        waypoints,
+        network,
+        scopes,
+        condition_updates,
+    }
 }
 
 /// The workloads that node proxies get.
@@ -261,8 +287,12 @@ struct RemoteServices<'s> {
 }
 
 impl<'s> SelectingServices<'s> {
-    fn new(services: &ClusterServices<'s>, options: &GraphOptions) -> Self {
-        let by_label = services.local.index("ambient_services/by-label", |key, service| {
+    fn new(
+        services: &ClusterServices<'s>,
+        local: Collection<'s, ServiceKey, AmbientService>,
+        options: &GraphOptions,
+    ) -> Self {
+        let by_label = local.index("ambient_services/by-label", |key, service| {
             let selects = !service.selector.is_empty();
             selects.then(|| (selector_key(&key.namespace, &service.selector), ()))
         });
@@ -274,7 +304,7 @@ impl<'s> SelectingServices<'s> {
                 (!service.selector.is_empty()).then(|| (scope(), service.selector.clone()))
             }),
         });
-        Self { local: services.local.clone(), by_label, labels, remote, cluster: options.cluster.clone() }
+        Self { local, by_label, labels, remote, cluster: options.cluster.clone() }
     }
 
     fn read(&self, deps: &mut Deps<'s>) -> ServiceReads {

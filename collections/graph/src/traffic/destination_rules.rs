@@ -6,29 +6,24 @@
 //! services that its host covers.
 
 mod merge;
+mod parts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Index, IndexDep};
+use sluice_engine::{Collection, Context, Deps, IndexDep};
 use sluice_model::{DestinationRule, Host, Labels, MeshConfig, ObjectKey, Text, match_labels};
 
 pub(crate) use merge::MergedRule;
 use merge::merge;
+pub(crate) use parts::{RuleIndex, RuleIndexes};
 
 use crate::host_patterns::covering_hosts;
 
 /// The values of `exportTo` with a special meaning.
 const EVERYWHERE: &str = "*";
 const OWN: &str = ".";
-
-/// DestinationRules by host as declared, wildcards included.
-pub(crate) fn index_by_host<'s>(
-    rules: &Collection<'s, ObjectKey, DestinationRule>,
-) -> Index<'s, Host, ObjectKey, DestinationRule> {
-    rules.index("destination_rules/by-host", |_, rule| [(rule.host.clone(), rule.clone())])
-}
 
 /// The fields of the mesh config that decide which rules apply.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -66,13 +61,20 @@ pub(crate) struct RuleClient<'a> {
     pub(crate) labels: Option<&'a Labels>,
 }
 
-/// The rules whose host covers `host`.
-pub(crate) fn rules_covering(
-    cx: &Context,
-    by_host: IndexDep<Host, ObjectKey, DestinationRule>,
-    host: &Host,
-) -> Vec<Arc<DestinationRule>> {
-    covering_hosts(host).flat_map(|covering| cx.by(&by_host, &covering)).map(|(_, rule)| rule).collect()
+/// Looks up rules, inside a `derive`. Without an index there are none.
+#[derive(Clone, Copy)]
+pub(crate) struct RuleLookup(Option<IndexDep<Host, ObjectKey, DestinationRule>>);
+
+impl RuleLookup {
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, by_host: Option<&RuleIndex<'s>>) -> Self {
+        Self(by_host.map(|by_host| deps.by(by_host)))
+    }
+
+    /// The rules whose host covers `host`.
+    pub(crate) fn covering(self, cx: &Context, host: &Host) -> Vec<Arc<DestinationRule>> {
+        let Some(by_host) = self.0 else { return Vec::new() };
+        covering_hosts(host).flat_map(|covering| cx.by(&by_host, &covering)).map(|(_, rule)| rule).collect()
+    }
 }
 
 /// The rule that a client follows for a service, out of all rules whose host covers the service's host.

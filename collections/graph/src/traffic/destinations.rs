@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, ServiceKey, SidecarScope, Text, View};
+use sluice_engine::{Collection, Context, Dep, Deps, Index};
+use sluice_model::{DestinationRule, Host, Labels, Service, ServiceKey, SidecarScope, Text, View};
 
 use crate::registry::services::{HostServiceLookup, HostServices};
 use crate::traffic::destination_rules::{
-    RuleClient, RulePolicy, rules_covering, select_rule, selects_clients, special_namespaces,
+    RuleClient, RuleIndex, RuleLookup, RulePolicy, select_rule, selects_clients, special_namespaces,
 };
 use crate::traffic::sidecars::{SidecarHost, SidecarLookup, Sidecars};
 use crate::views::sidecar_view;
@@ -23,8 +23,8 @@ pub(crate) struct DestinationInputs<'a, 's> {
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     /// Services of each host.
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
-    /// DestinationRules by host as declared, wildcards included.
-    pub(crate) rules_by_host: &'a Index<'s, Host, ObjectKey, DestinationRule>,
+    /// DestinationRules by host, with the parts that the reader reads; `None` if it reads none.
+    pub(crate) rules_by_host: Option<&'a RuleIndex<'s>>,
     /// The fields of the mesh config that decide which DestinationRules apply.
     pub(crate) rule_policy: &'a Collection<'s, (), RulePolicy>,
     /// Combinations of selected labels in use, with their namespace.
@@ -37,7 +37,7 @@ pub(crate) struct DestinationInputs<'a, 's> {
 #[derive(Clone, Copy)]
 pub(crate) struct Destinations {
     hosts: HostServiceLookup,
-    rules: IndexDep<Host, ObjectKey, DestinationRule>,
+    rules: RuleLookup,
     policy: Dep<(), RulePolicy>,
     selections: Dep<(Text, Labels), ()>,
     sidecars: SidecarLookup,
@@ -48,7 +48,7 @@ impl Destinations {
     pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &DestinationInputs<'_, 's>) -> Self {
         Self {
             hosts: HostServiceLookup::on(deps, inputs.services_by_host, inputs.services),
-            rules: deps.by(inputs.rules_by_host),
+            rules: RuleLookup::on(deps, inputs.rules_by_host),
             policy: deps.on(inputs.rule_policy),
             selections: deps.on(inputs.selections),
             sidecars: SidecarLookup::on(deps, inputs.sidecars),
@@ -58,7 +58,7 @@ impl Destinations {
     /// The services, rules and views of a host.
     pub(crate) fn get(&self, cx: &Context, host: &Host) -> HostDestinations {
         let services = self.hosts.get(cx, host);
-        let rules = rules_covering(cx, self.rules, host);
+        let rules = self.rules.covering(cx, host);
         let policy = cx.get(&self.policy, &()).map(|policy| (*policy).clone()).unwrap_or_default();
         let mut namespaces: BTreeSet<Text> = services.special_namespaces().cloned().collect();
         namespaces.extend(special_namespaces(&rules));
@@ -92,7 +92,7 @@ impl Destinations {
         let policy = cx.get(&self.policy, &())?;
         let nothing = Labels::new();
         let client = RuleClient { namespace: view.namespace(), labels: view.labels().or(Some(&nothing)) };
-        select_rule(&rules_covering(cx, self.rules, &service.host), &policy, &service.host, &service.namespace, client)
+        select_rule(&self.rules.covering(cx, &service.host), &policy, &service.host, &service.namespace, client)
     }
 }
 
@@ -121,6 +121,11 @@ impl HostDestinations {
         let client = RuleClient { namespace: view.namespace(), labels: view.labels() };
         let rule = select_rule(&self.rules, &self.policy, &self.host, &service.namespace, client);
         Some((service, rule))
+    }
+
+    /// Whether a rule for the host names a credential.
+    pub(crate) fn name_credentials(&self) -> bool {
+        self.rules.iter().any(|rule| rule.names_credentials())
     }
 
     /// Whether a listener of the view's Sidecar names a service of the host; true for views without a Sidecar.

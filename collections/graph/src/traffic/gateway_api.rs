@@ -8,11 +8,14 @@
 //!   to them.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`, `route_report.rs`: routes become VirtualServices, one for each host.
 //! - `inference_pools.rs`: the Services of InferencePools.
-//! - `policies.rs`: policies for backends become DestinationRules.
+//! - `policies.rs`: policies for backends become DestinationRules. `backend_gateways.rs`: the Gateways that they concern.
+//! - `agentgateway.rs`: what agentgateways are sent.
 //! - `deployments.rs`, `parameters.rs`: what is deployed for Gateways.
 //! - `statuses.rs`: the statuses of all these objects.
 
+pub(crate) mod agentgateway;
 mod attachment;
+mod backend_gateways;
 mod backends;
 pub(crate) mod classes;
 mod conflicts;
@@ -31,6 +34,8 @@ mod route_report;
 mod statuses;
 mod tls;
 
+use std::collections::BTreeSet;
+
 use sluice_engine::{Collection, Index};
 use sluice_model::gateway_api::{GatewayDeployment, GatewayParameters};
 use sluice_model::{
@@ -42,6 +47,7 @@ use crate::options::GraphOptions;
 use crate::registry::endpoints::ServiceEndpoints;
 use crate::statuses::{StatusKey, StatusUpdate};
 
+use agentgateway::{Agentgateway, AgentgatewayInputs, derive_agentgateway};
 use attachment::RouteParents;
 use backends::BackendIndex;
 use credentials::CredentialIndex;
@@ -71,6 +77,10 @@ pub(crate) struct GatewayApi<'s> {
     pub(crate) shadow_services: Collection<'s, ObjectKey, ShadowService>,
     /// Gateways whose proxies call the endpoint pickers of InferencePools.
     pub(crate) gateways_with_pools: Collection<'s, GatewayName, ()>,
+    /// The ports of hosts that UDPRoutes lead to; `None` if UDPRoutes have no effect.
+    pub(crate) udp_backends: Option<Collection<'s, Host, BTreeSet<u16>>>,
+    /// What agentgateways are sent (`PILOT_ENABLE_AGENTGATEWAY`).
+    pub(crate) agentgateway: Option<Agentgateway<'s>>,
 }
 
 /// What the Gateway API refers to.
@@ -101,14 +111,32 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
     let parents = RouteParents::new(objects, &listeners, options);
     let backends = BackendIndex::new(objects, &grants, inputs.services, inputs.services_by_host, options);
     let (http, http_rejects, http_reports) = http_routes::derive_http_routes(objects, &parents, &backends);
-    let (l4, l4_rejects, l4_reports) = l4_routes::derive_l4_routes(objects, &parents, &backends, options);
+    let l4 = l4_routes::derive_l4_routes(objects, &parents, &backends, options);
     let pools = InferencePools::new(objects, &http_reports, options);
     let targets = policies::derive_targets(objects, options);
     let tls_by_target = policies::index_tls_policies(objects);
+    let gateways_of_backends = backend_gateways::index_gateways_of_backends(objects);
+    let agentgateway = options.gateway_api.agentgateway.then(|| {
+        derive_agentgateway(&AgentgatewayInputs {
+            objects,
+            rows: &rows,
+            parents: &parents,
+            backends: &backends,
+            bundles: inputs.bundles,
+            targets: &targets,
+            tls_by_target: &tls_by_target,
+            gateways_of_backends: &gateways_of_backends,
+            grants: &grants,
+            options,
+        })
+    });
+    let pool_routes = pools.all_routes(objects, agentgateway.as_ref().map(|of| &of.reports[0]));
     let of_statuses = StatusInputs {
         objects,
         rows: &rows,
-        routes: [&http_reports, &l4_reports],
+        routes: [&http_reports, &l4.reports],
+        agentgateway: agentgateway.as_ref(),
+        gateways_of_backends: &gateways_of_backends,
         services: inputs.services,
         by_host: inputs.services_by_host,
         endpoints: inputs.endpoints,
@@ -117,20 +145,28 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
         parameters: &parameters,
         targets: &targets,
         tls_by_target: &tls_by_target,
-        pool_routes: &pools.routes,
+        pool_routes: &pool_routes,
         options,
     };
     let deployments = deployments::derive_deployments(objects, &sets, &parameters, options);
     let deployment_rejects = deployments::derive_deployment_rejects(&deployments);
     GatewayApi {
         gateways: listeners::derive_gateways(&listeners),
-        virtual_services: merge::derive_merged(&http, options).union("virtual_services/of-gateway-api", &[l4]),
+        virtual_services: merge::derive_merged(&http, options)
+            .union("virtual_services/of-gateway-api", &[l4.virtual_services]),
         destination_rules: policies::derive_destination_rules(objects, &targets, &tls_by_target, &credentials, options),
-        rejects: http_rejects.into_iter().chain(l4_rejects).chain([deployment_rejects, pools.rejects]).collect(),
+        rejects: http_rejects
+            .into_iter()
+            .chain(l4.rejects)
+            .chain([deployment_rejects, pools.rejects])
+            .chain(agentgateway.iter().flat_map(|of| of.rejects.clone()))
+            .collect(),
         status_updates: statuses::derive_status_updates(&of_statuses),
         deployments,
         shadow_services: pools.shadow_services,
         gateways_with_pools: pools.gateways,
+        udp_backends: l4.udp_backends,
+        agentgateway,
     }
 }
 

@@ -3,6 +3,7 @@
 mod merge;
 pub(crate) mod reach;
 pub(crate) mod routers;
+pub(crate) mod udp_policies;
 
 use std::collections::BTreeSet;
 
@@ -48,6 +49,8 @@ pub(crate) struct GatewayPort {
     pub(crate) servers: Vec<BoundServer>,
     /// Those that are also served over HTTP/3.
     pub(crate) http3: Vec<BoundServer>,
+    /// It is a port for datagrams, of a listener of the Gateway API with protocol UDP.
+    pub(crate) udp: bool,
 }
 
 /// A route table of a router.

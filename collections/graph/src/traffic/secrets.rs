@@ -20,6 +20,7 @@ use crate::inputs::ObjectCollections;
 use crate::inputs::RawInputs;
 use crate::options::GraphOptions;
 use crate::proxies::connected::cluster_of;
+use crate::traffic::credentials::CredentialNamespaces;
 use crate::traffic::gateways::SecretReference;
 use crate::traffic::gateways::routers::Routers;
 
@@ -90,11 +91,16 @@ pub(crate) struct Secrets<'s> {
     pub(crate) bundles: Collection<'s, ObjectKey, RootCertificates>,
     /// The access of each proxy that subscribes to Secrets.
     pub(crate) access: Collection<'s, ProxyKey, SecretAccess>,
+    /// The service account of each proxy that may be served Secrets.
+    pub(crate) readers: Collection<'s, ProxyKey, SecretReader>,
+    /// Whether these may read Secrets, if that is reviewed.
+    pub(crate) reviews: Option<Collection<'s, SecretReader, bool>>,
     /// Service accounts whose access is to be reviewed.
     pub(crate) wanted_reviews: Collection<'s, SecretReader, ()>,
 }
 
 impl<'s> Secrets<'s> {
+    #[expect(clippy::too_many_arguments, reason = "each is a collection of its own")]
     pub(crate) fn new(
         raw: &RawInputs<'s>,
         objects: &ObjectCollections<'s>,
@@ -102,33 +108,41 @@ impl<'s> Secrets<'s> {
         mesh: &Collection<'s, (), MeshConfig>,
         proxies: &Collection<'s, ProxyKey, Proxy>,
         routers: &Routers<'s>,
+        credential_namespaces: &Collection<'s, Text, ()>,
         options: &GraphOptions,
     ) -> Self {
-        let readers = derive_readers(&raw.secret_clients, proxies, options);
+        let readers = derive_readers(&raw.secret_clients, proxies, credential_namespaces, options);
         let wanted = readers.index("secret_readers/by-content", |_, reader| [(reader.clone(), ())]);
         Self {
             bundles,
             access: derive_access(raw, objects, &readers, mesh, proxies, routers, options),
+            readers,
+            reviews: options.reviews_secrets.then(|| raw.secret_reviews.clone()),
             wanted_reviews: wanted.distinct("wanted_secret_reviews"),
         }
     }
 }
 
-/// The service account of each proxy that subscribes to Secrets.
-/// Key: `ProxyKey`. From: `secret_clients`, `proxies`. Changes when: a proxy with a verified identity subscribes to secrets
-/// for the first time, or disconnects. Size: such proxies. Rejects: none.
+/// The service account of each proxy that subscribes to Secrets, or may have clusters that need some.
+/// Key: `ProxyKey`. From: `proxies`, `secret_clients`, `credential_namespaces`. Changes when: a proxy with a verified identity
+/// subscribes to secrets for the first time or disconnects, or the first rule with credentials is for it. Size: such proxies.
+/// Rejects: none.
 fn derive_readers<'s>(
     clients: &Collection<'s, ProxyKey, ()>,
     proxies: &Collection<'s, ProxyKey, Proxy>,
+    credential_namespaces: &Collection<'s, Text, ()>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, SecretReader> {
     let own = options.cluster.clone();
-    clients.derive("secret_readers", |deps| {
-        let proxies = deps.on(proxies);
-        move |cx, key, ()| {
-            let proxy = cx.get(&proxies, key)?;
+    proxies.derive("secret_readers", |deps| {
+        let clients = deps.on(clients);
+        let namespaces = CredentialNamespaces::on(deps, credential_namespaces);
+        move |cx, key, proxy| {
+            if cx.get(&clients, key).is_none() && !namespaces.concern(cx, proxy) {
+                return None;
+            }
             let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
-            let cluster = cluster_of(&proxy, &own).clone();
+            let cluster = cluster_of(proxy, &own).clone();
             Some(SecretReader { cluster, namespace, service_account })
         }
     })

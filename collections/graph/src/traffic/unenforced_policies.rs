@@ -1,4 +1,5 @@
-//! Findings about policies, telemetry, extensions and EnvoyFilters with targets that no waypoint serves (G07).
+//! Findings about policies, telemetry, extensions and EnvoyFilters with targets that no waypoint serves, or that agentgateways serve
+//! (G07).
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
@@ -14,39 +15,47 @@ use crate::inputs::{ObjectCollections, RejectKey};
 /// The object that declares a service: its kind, namespace and name.
 type Declaration = (ServiceSource, Text, Text);
 
-/// A target that only waypoints serve.
+/// A target that only waypoints serve, or a Gateway, which agentgateways may serve.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-enum WaypointOnly {
+enum LimitedTarget {
     Service(ServiceSource, Text),
     Class(Text),
+    Gateway(Text),
 }
 
-impl WaypointOnly {
+impl LimitedTarget {
     fn of(target: &TargetRef) -> Option<Self> {
         if target.is_kind("", "Service") {
             Some(Self::Service(ServiceSource::Kubernetes, target.name.clone()))
         } else if target.is_kind(NETWORKING_GROUP, "ServiceEntry") {
             Some(Self::Service(ServiceSource::ServiceEntry, target.name.clone()))
+        } else if target.is_kind(GROUP, "Gateway") {
+            Some(Self::Gateway(target.name.clone()))
         } else {
             target.is_kind(GROUP, "GatewayClass").then(|| Self::Class(target.name.clone()))
         }
     }
 
-    fn all(attachment: &Attachment) -> Option<Vec<Self>> {
-        let targets: Vec<Self> = attachment.targets.iter().filter_map(Self::of).collect();
+    /// The targets of an object; Gateways only if agentgateways are served.
+    fn all(attachment: &Attachment, agentgateways: bool) -> Option<Vec<Self>> {
+        let targets = attachment.targets.iter().filter_map(Self::of);
+        let targets: Vec<Self> =
+            targets.filter(|target| agentgateways || !matches!(target, Self::Gateway(_))).collect();
         (!targets.is_empty()).then_some(targets)
     }
 }
 
-/// Findings about objects with targets that no waypoint serves.
+/// Findings about objects with targets that no waypoint serves, or that agentgateways serve.
 /// Key: `RejectKey`. From: `authorization_policies`, `request_authentications`, `telemetries`, `traffic_extensions`,
-/// `wasm_plugins`, `envoy_filters`, `ambient_services`, `root_namespace`.
-/// Changes when: such an object does, or a service that it names begins or stops to use a waypoint.
+/// `wasm_plugins`, `envoy_filters`, `ambient_services`, `root_namespace`, `agentgateway/accounts`.
+/// Changes when: such an object does, a service that it names begins or stops to use a waypoint, or a Gateway that it names gets
+/// another class.
 /// Size: objects with such targets. Rejects: these.
 pub(crate) fn derive_unenforced_policies<'s>(
     objects: &ObjectCollections<'s>,
     root_namespace: &Collection<'s, (), Text>,
     ambient: Option<&Ambient<'s>>,
+    agentgateways: Option<&Collection<'s, ObjectKey, Text>>,
 ) -> Vec<Collection<'s, RejectKey, Vec<Reject>>> {
     let served: Option<Index<'s, Declaration, ServiceKey, bool>> = ambient.map(|ambient| {
         ambient.services.index("unenforced_policies/services", |_, service| {
@@ -54,24 +63,26 @@ pub(crate) fn derive_unenforced_policies<'s>(
             [((service.source, object.namespace.clone(), object.name.clone()), service.waypoints.has_any())]
         })
     });
-    let authorization = objects
-        .authorization_policies
-        .filter_map("unenforced_policies/authorization", |_, policy| WaypointOnly::all(&policy.attachment));
-    let requests = objects
-        .request_authentications
-        .filter_map("unenforced_policies/requests", |_, policy| WaypointOnly::all(&policy.attachment));
-    let telemetry = objects
-        .telemetries
-        .filter_map("unenforced_policies/telemetry", |_, telemetry| WaypointOnly::all(&telemetry.attachment));
-    let extensions = objects
-        .traffic_extensions
-        .filter_map("unenforced_policies/extensions", |_, extension| WaypointOnly::all(&extension.attachment));
-    let plugins = objects
-        .wasm_plugins
-        .filter_map("unenforced_policies/plugins", |_, plugin| WaypointOnly::all(&plugin.attachment));
-    let filters = objects
-        .envoy_filters
-        .filter_map("unenforced_policies/filters", |_, filter| WaypointOnly::all(&filter.attachment));
+    let with_gateways = agentgateways.is_some();
+    let authorization =
+        objects.authorization_policies.filter_map("unenforced_policies/authorization", move |_, policy| {
+            LimitedTarget::all(&policy.attachment, with_gateways)
+        });
+    let requests = objects.request_authentications.filter_map("unenforced_policies/requests", move |_, policy| {
+        LimitedTarget::all(&policy.attachment, with_gateways)
+    });
+    let telemetry = objects.telemetries.filter_map("unenforced_policies/telemetry", move |_, telemetry| {
+        LimitedTarget::all(&telemetry.attachment, with_gateways)
+    });
+    let extensions = objects.traffic_extensions.filter_map("unenforced_policies/extensions", move |_, extension| {
+        LimitedTarget::all(&extension.attachment, with_gateways)
+    });
+    let plugins = objects.wasm_plugins.filter_map("unenforced_policies/plugins", move |_, plugin| {
+        LimitedTarget::all(&plugin.attachment, with_gateways)
+    });
+    let filters = objects.envoy_filters.filter_map("unenforced_policies/filters", move |_, filter| {
+        LimitedTarget::all(&filter.attachment, with_gateways)
+    });
     let all = [
         (Kind::AuthorizationPolicy, authorization),
         (Kind::RequestAuthentication, requests),
@@ -83,21 +94,27 @@ pub(crate) fn derive_unenforced_policies<'s>(
     let findings = all.map(|(kind, policies)| {
         policies.derive_many(&format!("unenforced_policies/{kind}"), |deps| {
             let (root, served) = (deps.on(root_namespace), served.as_ref().map(|served| deps.by(served)));
-            move |cx, policy: &ObjectKey, targets: &Vec<WaypointOnly>| {
-                let why = |target: &WaypointOnly| match (target, &served) {
-                    (WaypointOnly::Service(..), _) if kind == Kind::EnvoyFilter => {
+            let agentgateways = agentgateways.map(|gateways| deps.on(gateways));
+            move |cx, policy: &ObjectKey, targets: &Vec<LimitedTarget>| {
+                let why = |target: &LimitedTarget| match (target, &served) {
+                    (LimitedTarget::Service(..), _) if kind == Kind::EnvoyFilter => {
                         Some("an EnvoyFilter cannot have a Service or ServiceEntry as its target".to_owned())
                     }
+                    (LimitedTarget::Gateway(name), _) => {
+                        let gateway = ObjectKey { name: name.clone(), ..policy.clone() };
+                        agentgateways.and_then(|gateways| cx.get(&gateways, &gateway))?;
+                        Some(format!("agentgateways serve Gateway `{name}`"))
+                    }
                     (_, None) => Some("ambient mode is off (PILOT_ENABLE_AMBIENT)".to_owned()),
-                    (WaypointOnly::Class(name), _) if *name != WAYPOINT_CLASS => {
+                    (LimitedTarget::Class(name), _) if *name != WAYPOINT_CLASS => {
                         Some(format!("GatewayClass `{name}` is not that of waypoints, `{WAYPOINT_CLASS}`"))
                     }
-                    (WaypointOnly::Class(_), _) => {
+                    (LimitedTarget::Class(_), _) => {
                         let root = cx.get(&root, &())?;
                         let here = policy.namespace == *root;
                         (!here).then(|| format!("a GatewayClass is a target only in the root namespace, `{root}`"))
                     }
-                    (WaypointOnly::Service(source, name), Some(served)) => {
+                    (LimitedTarget::Service(source, name), Some(served)) => {
                         let found = cx.by(served, &(*source, policy.namespace.clone(), name.clone()));
                         let is_served = found.iter().any(|(_, has_waypoint)| **has_waypoint);
                         let kind = match source {

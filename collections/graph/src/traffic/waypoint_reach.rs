@@ -1,24 +1,37 @@
 //! The hosts that waypoints send to besides the services that they serve: destinations of the routes of these services,
-//! JWKS servers that proxies fetch from, and services of the mesh's extension providers. A waypoint gets the outbound
-//! clusters of no other hosts.
+//! JWKS servers that proxies fetch from, and services of the mesh's extension providers; for east-west gateways also
+//! destinations of TLS that they pass through. A waypoint gets the outbound clusters of no other hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{
     AmbientService, Attachment, Host, MeshConfig, ObjectKey, Service, ServiceKey, Text, VirtualService,
 };
 
+use super::gateways::MergedGateway;
 use super::gateways::reach::{KeyServers, Reach, ReachClient, index_key_servers, named_service, provider_services};
-use super::gateways::routers::Router;
-use super::virtual_services::destination_hosts;
+use super::gateways::routers::{Router, Routers};
+use super::virtual_services::{destination_hosts, index_by_gateway};
 use super::waypoints::{ServedKey, WaypointProxies, policy_target};
 use crate::host_patterns::covering_hosts;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 
-/// A waypoint, and the service whose routes lead to hosts; `None` for hosts that do not depend on a service.
-type ReachSource = (Router, Option<ServiceKey>);
+/// Why a waypoint sends to hosts.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+enum ReachReason {
+    /// Routes and policies of a service that it serves.
+    Service(ServiceKey),
+    /// Extension providers, and its own policies.
+    Mesh,
+    /// Routes of its Gateway.
+    Gateway,
+}
+
+/// A waypoint, and why it sends to hosts.
+type ReachSource = (Router, ReachReason);
 
 /// Hosts, each with the namespaces of its services; an empty set is any namespace.
 type Reached = Vec<(Host, BTreeSet<Text>)>;
@@ -29,6 +42,8 @@ pub(crate) struct WaypointReachInputs<'a, 's> {
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     pub(crate) root_namespace: &'a Collection<'s, (), Text>,
     pub(crate) waypoints: &'a WaypointProxies<'s>,
+    /// East-west gateways are among them.
+    pub(crate) routers: &'a Routers<'s>,
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
@@ -46,8 +61,8 @@ pub(crate) fn derive_waypoint_reach<'s>(inputs: &WaypointReachInputs<'_, 's>, op
             Some(ReachClient::waypoint(waypoint, &namespace).view())
         }
     });
-    let of_waypoints = derive_provided(inputs, &servers);
-    let reached = derive_routed(inputs, &servers).union("waypoints/reach-sources", &[of_waypoints]);
+    let others = [derive_provided(inputs, &servers), derive_passed(inputs)];
+    let reached = derive_routed(inputs, &servers).union("waypoints/reach-sources", &others);
     let by_client: Index<'s, (Router, Host), ReachSource, BTreeSet<Text>> =
         reached.index("waypoints/reach-by-client", |(waypoint, _): &ReachSource, reached: &Reached| {
             let row =
@@ -134,7 +149,7 @@ fn derive_routed<'s>(
             if reached.is_empty() {
                 return Vec::new();
             }
-            vec![((waypoint.clone(), Some(service.clone())), reached)]
+            vec![((waypoint.clone(), ReachReason::Service(service.clone())), reached)]
         }
     })
 }
@@ -161,7 +176,32 @@ fn derive_provided<'s>(
             reached.extend(any.map(|(host, _)| (host, BTreeSet::new())));
             reached.extend(servers.get(cx, waypoint, None).into_iter().map(|host| (host, BTreeSet::new())));
             let reached: Reached = reached.into_iter().collect();
-            if reached.is_empty() { Vec::new() } else { vec![((waypoint.clone(), None), reached)] }
+            if reached.is_empty() { Vec::new() } else { vec![((waypoint.clone(), ReachReason::Mesh), reached)] }
+        }
+    })
+}
+
+/// The destinations of TLS that east-west gateways pass through.
+/// Key: waypoint. From: `merged_gateways`, `virtual_services`. Changes when: a VirtualService that is bound to its Gateway
+/// does. Size: distinct east-west gateways. Rejects: none.
+fn derive_passed<'s>(inputs: &WaypointReachInputs<'_, 's>) -> Collection<'s, ReachSource, Reached> {
+    let by_gateway = index_by_gateway("waypoints/virtual-services-by-gateway", inputs.virtual_services);
+    inputs.routers.merged.derive_many("waypoints/passed-hosts", |deps| {
+        let (by_gateway, virtual_services) = (deps.by(&by_gateway), deps.on(inputs.virtual_services));
+        move |cx, router: &Router, merged: &MergedGateway| {
+            if !router.is_east_west() {
+                return Vec::new();
+            }
+            let gateways = merged.gateways();
+            let bound = gateways.iter().flat_map(|gateway| cx.by(&by_gateway, gateway));
+            let bound = bound.filter_map(|(key, _)| cx.get(&virtual_services, &key));
+            let mut hosts: BTreeSet<Host> = BTreeSet::new();
+            for virtual_service in bound {
+                let routes = virtual_service.tls.iter().flat_map(|route| &route.route);
+                hosts.extend(routes.map(|route| route.destination.host.clone()));
+            }
+            let reached: Reached = hosts.into_iter().map(|host| (host, BTreeSet::new())).collect();
+            if reached.is_empty() { Vec::new() } else { vec![((router.clone(), ReachReason::Gateway), reached)] }
         }
     })
 }

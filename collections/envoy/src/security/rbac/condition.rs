@@ -28,7 +28,7 @@ pub(super) fn read<'a>(
     let mut conditions = Conditions::default();
     for condition in when {
         let unknown = || Err(format!("unknown attribute `{}`", condition.key).into());
-        match purpose.tolerate(side(&condition.key, namespace).unwrap_or_else(unknown))? {
+        match purpose.tolerate(side(&condition.key, namespace, purpose).unwrap_or_else(unknown))? {
             Some(Side::Operation(attribute)) => conditions.operation.push((attribute, &condition.values)),
             Some(Side::Source(attribute)) => conditions.source.push((attribute, &condition.values)),
             None => {}
@@ -38,7 +38,7 @@ pub(super) fn read<'a>(
 }
 
 /// The attribute with this name; `None` if it does not exist.
-fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Inexpressible>> {
+fn side<'a>(key: &'a str, namespace: &'a str, purpose: Purpose) -> Option<Result<Side<'a>, Inexpressible>> {
     let source = |attribute| Some(Ok(Side::Source(attribute)));
     let operation = |attribute| Some(Ok(Side::Operation(attribute)));
     match key {
@@ -63,7 +63,8 @@ fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Inexpre
     }
     if let Some(name) = key.strip_prefix("request.headers") {
         let found = bracketed(name).filter(|(before, _)| before.is_empty());
-        return Some(found.map(|(_, name)| Side::Source(Source::Header(name))).ok_or_else(bad));
+        let header = |(_, name)| purpose.needs_header(name).map(|()| Side::Source(Source::Header(name)));
+        return Some(found.ok_or_else(bad).and_then(header));
     }
     let claims = key.strip_prefix("request.auth.claims")?;
     let found = bracketed(claims).filter(|(before, _)| before.is_empty());

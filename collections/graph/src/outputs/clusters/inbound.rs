@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, IndexDep};
+use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::cluster::{ClusterProfile, ClusterSettings, InboundInputs, InboundTarget, build_inbound};
 use sluice_model::{
     DestinationRule, Host, InboundPolicy, IpFamilies, Layer, ObjectKey, Proxy, ProxyType, Resource, ResourceKey,
@@ -14,7 +14,7 @@ use super::{ClusterInputs, row};
 use crate::content_names::profile_text;
 use crate::outputs::derive_envoy_profiles;
 use crate::proxies::workloads::{Workload, WorkloadName};
-use crate::traffic::destination_rules::{RuleClient, RulePolicy, rules_covering, select_rule};
+use crate::traffic::destination_rules::{RuleClient, RuleLookup, RulePolicy, select_rule};
 use crate::traffic::sidecars::{SidecarInbound, SidecarLookup, ingress_endpoint, synthetic_host};
 
 /// The fields of a profile that change inbound clusters.
@@ -35,7 +35,7 @@ pub(super) fn derive_inbound<'s>(
             services: deps.on(inputs.destinations.services),
             sidecars: deps.on(&inputs.destinations.sidecars.inbound),
             lookup: SidecarLookup::on(deps, inputs.destinations.sidecars),
-            rules: deps.by(inputs.destinations.rules_by_host),
+            rules: RuleLookup::on(deps, inputs.destinations.rules_by_host),
             policy: deps.on(inputs.destinations.rule_policy),
         };
         let (settings, profiles) = (deps.on(settings), deps.on(&profiles));
@@ -54,7 +54,7 @@ struct WorkloadPorts {
     services: Dep<ServiceKey, Service>,
     sidecars: Dep<ObjectKey, SidecarInbound>,
     lookup: SidecarLookup,
-    rules: IndexDep<Host, ObjectKey, DestinationRule>,
+    rules: RuleLookup,
     policy: Dep<(), RulePolicy>,
 }
 
@@ -133,7 +133,7 @@ impl WorkloadPorts {
 
     /// The rule that the workload itself follows for one of its services.
     fn rule(&self, cx: &Context, workload: &Workload, service: &Service) -> Option<DestinationRule> {
-        let rules = rules_covering(cx, self.rules, &service.host);
+        let rules = self.rules.covering(cx, &service.host);
         if rules.is_empty() {
             return None;
         }

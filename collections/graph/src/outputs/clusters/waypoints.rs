@@ -9,13 +9,15 @@ use sluice_envoy::cluster::{
     build_waypoint, build_waypoint_connect_originate, build_waypoint_fixed, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment};
-use sluice_model::{Layer, Proxy, Resource, ResourceKey, Text};
+use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, Text};
 
 use super::row;
 use crate::content_names::profile_text;
 use crate::outputs::endpoints::waypoints::{ServedServices, WaypointClients, WaypointOutputInputs};
 use crate::outputs::endpoints::{EndpointList, EndpointLookup};
 use crate::outputs::layers::LayerFacts;
+use crate::outputs::secrets::{ServableSecrets, ServedSecretLookup};
+use crate::traffic::credentials::{CredentialAccess, CredentialClient};
 use crate::traffic::gateways::routers::Router;
 use crate::traffic::waypoints::ServedKey;
 
@@ -24,10 +26,12 @@ use crate::traffic::waypoints::ServedKey;
 struct WaypointProfile {
     cluster: ClusterProfile,
     client: Option<EndpointClient>,
+    /// Its access to Secrets, if its clusters may need some.
+    credentials: Option<CredentialAccess>,
 }
 
 impl WaypointProfile {
-    fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
+    fn of(proxy: &Proxy, tier: Option<Tier>, credentials: Option<&CredentialClient>) -> Self {
         let client = tier.map(|tier| EndpointClient::of_waypoint(proxy, tier));
         Self {
             cluster: ClusterProfile {
@@ -37,6 +41,7 @@ impl WaypointProfile {
                 ..ClusterProfile::of(proxy)
             },
             client,
+            credentials: credentials.map(|client| client.access.clone()),
         }
     }
 }
@@ -45,35 +50,41 @@ impl WaypointProfile {
 pub(super) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let view = Router::of(client.proxy, client.workload).view();
     let tiers = client.tiers.iter().copied().map(Some).chain([None]);
-    let profile = |tier| profile_text(&WaypointProfile::of(client.proxy, tier));
+    let profile = |tier| profile_text(&WaypointProfile::of(client.proxy, tier, client.credentials));
     tiers.map(|tier| Layer { view: view.clone(), profile: profile(tier) }).collect()
 }
 
+/// A waypoint, with what its clusters depend on besides a client.
+type WaypointKey = (Router, ClusterProfile, Option<CredentialAccess>);
+
 /// Clusters of waypoints.
 /// Key: layer and name. From: `waypoints/namespaces`, `waypoints/served`, `services`, `destination_rules`,
-/// `mesh_config`, the profiles of waypoints; `endpoints` of DNS services only.
-/// Changes when: the service does, or the rule for it. Size: (4 + ports of services × (1 + subsets)) × profiles, for
-/// each connected waypoint. Rejects: none.
+/// `mesh_config`, the profiles of waypoints; `endpoints` of DNS services only; `credential_clients` and `secrets` for rules with
+/// credentials.
+/// Changes when: the service does, or the rule for it, or a Secret of the rule is created or deleted.
+/// Size: (4 + ports of services × (1 + subsets)) × profiles, for each connected waypoint. Rejects: none.
 pub(super) fn derive_waypoints<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
+    (credential_clients, secrets): (&Collection<'s, ProxyKey, CredentialClient>, &ServableSecrets<'s>),
 ) -> [Collection<'s, ResourceKey, Resource>; 2] {
     let switches = inputs.switches;
     let hbone = inputs.mesh.map("waypoints/hbone-settings", move |(), mesh| HboneSettings::new(mesh, switches));
     let profiles = inputs.waypoints.proxies.derive("waypoints/cluster-profiles-of-proxies", |deps| {
-        let proxies = deps.on(inputs.proxies);
+        let (proxies, credentials) = (deps.on(inputs.proxies), deps.on(credential_clients));
         move |cx, key, waypoint: &Router| {
-            Some((waypoint.clone(), WaypointProfile::of(&*cx.get(&proxies, key)?, None).cluster))
+            let profile = WaypointProfile::of(&*cx.get(&proxies, key)?, None, cx.get(&credentials, key).as_deref());
+            Some((waypoint.clone(), profile.cluster, profile.credentials))
         }
     });
     let profiles = profiles.index("waypoints/cluster-profiles-by-content", |_, profile| [(profile.clone(), ())]);
-    let distinct: Collection<'s, (Router, ClusterProfile), ()> = profiles.distinct("waypoints/cluster-profiles");
-    let by_waypoint: Index<'s, Router, (Router, ClusterProfile), ()> =
-        distinct.index("waypoints/cluster-profiles-by-waypoint", |(waypoint, _), ()| [(waypoint.clone(), ())]);
+    let distinct: Collection<'s, WaypointKey, ()> = profiles.distinct("waypoints/cluster-profiles");
+    let by_waypoint: Index<'s, Router, WaypointKey, ()> =
+        distinct.index("waypoints/cluster-profiles-by-waypoint", |(waypoint, ..), ()| [(waypoint.clone(), ())]);
     let fixed = distinct.derive_many("waypoints/fixed-clusters", |deps| {
         let (settings, hbone, namespaces) =
             (deps.on(&inputs.settings), deps.on(&hbone), deps.on(&inputs.waypoints.namespaces));
-        move |cx, (waypoint, profile): &(Router, ClusterProfile), ()| {
+        move |cx, (waypoint, profile, credentials): &WaypointKey, ()| {
             let (Some(settings), Some(hbone)) = (cx.get(&settings, &()), cx.get(&hbone, &())) else {
                 return Vec::new();
             };
@@ -89,15 +100,16 @@ pub(super) fn derive_waypoints<'s>(
             if profile.credential_socket {
                 clusters.push(build_sds_external(&settings));
             }
-            let layer = layer(waypoint, profile, None);
+            let layer = layer(waypoint, profile, credentials.clone(), None);
             clusters.iter().map(|cluster| row(&layer, cluster)).collect()
         }
     });
     let of_services = inputs.waypoints.served.derive_many("waypoints/clusters", |deps| {
-        let served = ServedServices::on(deps, inputs);
+        let served = ServedServices::on(deps, inputs.waypoints, &inputs.destinations);
         let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
         let (profiles, clients) = (deps.by(&by_waypoint), deps.by(clients));
         let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
+        let secrets = ServedSecretLookup::on(deps, secrets);
         move |cx, key: &ServedKey, ()| {
             let (Some(settings), Some(root)) = (cx.get(&settings, &()), cx.get(&root, &())) else { return Vec::new() };
             let Some(found) = served.get(cx, key) else { return Vec::new() };
@@ -117,9 +129,10 @@ pub(super) fn derive_waypoints<'s>(
             };
             let (backends, gateways) = (listed.backends(), endpoints.gateways(cx, true));
             let mut rows = Vec::new();
-            for ((_, profile), _) in cx.by(&profiles, waypoint) {
+            for ((_, profile, access), _) in cx.by(&profiles, waypoint) {
+                let is_served = |name: &str| access.as_ref().is_none_or(|access| secrets.is_served(cx, access, name));
                 for client in &clients {
-                    let layer = layer(waypoint, &profile, client.clone());
+                    let layer = layer(waypoint, &profile, access.clone(), client.clone());
                     let assigned = client.clone().unwrap_or_default();
                     for port in &service.ports {
                         let load = |subset: &str| {
@@ -143,6 +156,7 @@ pub(super) fn derive_waypoints<'s>(
                             port,
                             rule: found.rule.as_ref(),
                             dns_load: &load,
+                            is_served: &is_served,
                         };
                         let clusters = match profile.east_west {
                             true => build_east_west(&inputs).into_iter().collect(),
@@ -158,7 +172,12 @@ pub(super) fn derive_waypoints<'s>(
     [fixed, of_services]
 }
 
-fn layer(waypoint: &Router, cluster: &ClusterProfile, client: Option<EndpointClient>) -> Layer {
-    let profile: Text = profile_text(&WaypointProfile { cluster: cluster.clone(), client });
+fn layer(
+    waypoint: &Router,
+    cluster: &ClusterProfile,
+    credentials: Option<CredentialAccess>,
+    client: Option<EndpointClient>,
+) -> Layer {
+    let profile: Text = profile_text(&WaypointProfile { cluster: cluster.clone(), client, credentials });
     Layer { view: waypoint.view(), profile }
 }

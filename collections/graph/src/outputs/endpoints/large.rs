@@ -3,7 +3,7 @@
 //! An assignment has a head, a segment for each chunk of endpoints and group of them, and frames around the segments of
 //! each group. Frames follow from sums over all chunks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -12,7 +12,7 @@ use sluice_envoy::cluster::ClusterSettings;
 use sluice_envoy::endpoint::{
     AssignmentInputs, AssignmentSegments, AssignmentTotals, EndpointClient, Tier, build_frames, build_head, build_part,
 };
-use sluice_model::{Endpoint, Layer, Resource, ResourceType, Segment, SegmentKey, ServiceKey, Text, View};
+use sluice_model::{Endpoint, Host, Layer, Resource, ResourceType, Segment, SegmentKey, ServiceKey, Text, View};
 
 use super::client_service::ClientService;
 use super::lookup::{EndpointLookup, backends};
@@ -62,6 +62,7 @@ struct AssignmentLookup {
     settings: Dep<(), ClusterSettings>,
     clients: [Dep<EndpointClient, ()>; Tier::ALL.len()],
     by_node: [IndexDep<Text, EndpointClient, ()>; Tier::ALL.len()],
+    udp_backends: Option<Dep<Host, BTreeSet<u16>>>,
 }
 
 /// The clients of a service.
@@ -82,6 +83,7 @@ impl AssignmentLookup {
             settings: deps.on(shared.settings),
             clients: shared.clients.each_ref().map(|clients| deps.on(clients)),
             by_node: shared.by_node.each_ref().map(|clients| deps.by(clients)),
+            udp_backends: shared.inputs.udp_backends.map(|ports| deps.on(ports)),
         }
     }
 
@@ -98,6 +100,7 @@ impl AssignmentLookup {
         let Some(settings) = cx.get(&self.settings, &()) else { return Vec::new() };
         let destinations = self.destinations.get(cx, &service.host);
         let Some(tier) = tier_of(&settings, &destinations, has_eds) else { return Vec::new() };
+        let udp_ports = self.udp_backends.as_ref().and_then(|ports| cx.get(ports, &service.host));
         let gateways = self.endpoints.gateways(cx, false);
         let refuse_mtls = self.endpoints.refuse_mtls(cx, endpoints, destinations.root_namespace());
         let backends = backends(endpoints, &refuse_mtls);
@@ -116,6 +119,7 @@ impl AssignmentLookup {
                 let mut segments = BTreeMap::new();
                 let service = ClientService::of(&destinations, view, &client);
                 let Some(service) = service else { return segments };
+                let service = service.with_udp_ports(udp_ports.as_deref());
                 service.each_assignment(&settings, &backends, &gateways, |name, inputs| {
                     let name = Text::from(name);
                     let key = AssignmentKey { view: view.clone(), profile: profile.clone(), name: name.clone() };

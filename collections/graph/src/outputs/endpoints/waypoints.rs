@@ -8,8 +8,8 @@ use sluice_envoy::cluster::{ClusterSettings, ClusterSwitches, east_west_cluster_
 use sluice_envoy::endpoint::{AssignmentInputs, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::wire;
 use sluice_model::{
-    AmbientService, DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey,
-    ResourceType, Service, ServiceKey, Text, View,
+    DestinationRule, Layer, MeshConfig, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Service,
+    ServiceKey, Text, View,
 };
 
 use super::EndpointLookupInputs;
@@ -89,8 +89,6 @@ pub(in crate::outputs) struct ServedServices {
     services: Dep<ServiceKey, Service>,
     namespaces: Dep<Router, Text>,
     destinations: Destinations,
-    /// With several networks, where the scope of services is read: endpoints elsewhere are those of global ones only.
-    scopes: Option<Dep<ServiceKey, AmbientService>>,
 }
 
 /// A service, and the rule that its waypoint follows.
@@ -116,12 +114,7 @@ impl ServedService {
 }
 
 impl ServedServices {
-    pub(in crate::outputs) fn on<'s>(deps: &mut Deps<'s>, inputs: &WaypointOutputInputs<'_, 's>) -> Self {
-        let scopes = inputs.switches.tunnels.multi_network.then(|| deps.on(&inputs.waypoints.services));
-        Self { scopes, ..Self::of(deps, inputs.waypoints, &inputs.destinations) }
-    }
-
-    pub(in crate::outputs) fn of<'s>(
+    pub(in crate::outputs) fn on<'s>(
         deps: &mut Deps<'s>,
         waypoints: &WaypointProxies<'s>,
         destinations: &DestinationInputs<'_, 's>,
@@ -130,18 +123,13 @@ impl ServedServices {
             services: deps.on(destinations.services),
             namespaces: deps.on(&waypoints.namespaces),
             destinations: Destinations::on(deps, destinations),
-            scopes: None,
         }
     }
 
     /// The service; `None` if it is not read, or if it is a host in the mesh that is resolved per request.
     pub(in crate::outputs) fn get(&self, cx: &Context, (waypoint, service): &ServedKey) -> Option<ServedService> {
         let namespace = cx.get(&self.namespaces, waypoint)?;
-        let scope = self.scopes.as_ref().and_then(|scopes| cx.get(scopes, service));
-        let mut service = cx.get(&self.services, service)?;
-        if scope.is_some_and(|scope| !scope.global) && !service.cluster_local {
-            service = Arc::new(Service { cluster_local: true, ..(*service).clone() });
-        }
+        let service = cx.get(&self.services, service)?;
         if service.is_dynamic_dns() && !service.mesh_external {
             return None;
         }
@@ -159,15 +147,15 @@ impl ServedServices {
 
 /// Endpoint assignments of the services of waypoints.
 /// Key: layer and name. From: `waypoints/served`, `waypoints/namespaces`, `services`, `endpoints`, `endpoint_chunks`,
-/// `destination_rules`, `network_gateways`, `mesh_config`, `waypoints/clients`; with several networks, `ambient_services`.
-/// Changes when: an endpoint of the service does, the rule for it, or its scope. Size: ports of services of connected waypoints ×
+/// `destination_rules`, `network_gateways`, `mesh_config`, `waypoints/clients`.
+/// Changes when: an endpoint of the service does, or the rule for it. Size: ports of services of connected waypoints ×
 /// distinct clients of the service's tier. Rejects: none.
 pub(crate) fn derive_waypoint_assignments<'s>(
     inputs: &WaypointOutputInputs<'_, 's>,
     clients: &WaypointClients<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
     inputs.waypoints.served.derive_many("waypoints/endpoint-assignments", |deps| {
-        let served = ServedServices::on(deps, inputs);
+        let served = ServedServices::on(deps, inputs.waypoints, &inputs.destinations);
         let (settings, root) = (deps.on(&inputs.settings), deps.on(inputs.root_namespace));
         let clients = deps.by(clients);
         let endpoints = WholeServices::on(deps, &inputs.endpoints);

@@ -1,15 +1,18 @@
-//! Listeners of routers (N22, N32): one for each port and address, with a filter chain for each server or route.
+//! Listeners of routers (N22, N32) and of east-west gateways (A09): one for each port and address, with a filter chain for
+//! each server or route.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_envoy::listener::{
-    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, build_gateway, gateway_addresses,
+    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, UdpListener, build_gateway,
+    build_udp_listener, gateway_addresses,
 };
 use sluice_envoy::listener_settings::ListenerSettings;
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService, label};
+use sluice_proto::envoy::config::listener::v3::Listener;
 
 use super::auto_passthrough::{PassthroughChains, PassthroughInputs, derive_passthrough_chains};
 use super::connection_routes::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
@@ -91,6 +94,17 @@ pub(super) fn derive_gateways<'s>(
         move |cx, place: &GatewayListenerKey, listening: &GatewayListenerPorts| {
             let Some(settings) = cx.get(&settings, &place.side.profile) else { return Vec::new() };
             let Some(first) = listening.ports.first() else { return Vec::new() };
+            if first.udp {
+                let keys = cx.get(&policies, &place.side.router).unwrap_or_default();
+                // Envoy cannot check datagrams, so none are relayed that a policy might deny.
+                let is_open = filters.denying(cx, &keys).is_empty();
+                let built = is_open.then(|| routes.udp_listener(cx, first, &settings, &listening.namespace)).flatten();
+                let row = |built: Listener| {
+                    let name = key(place.side.router.view(), &place.side.profile, &built.name);
+                    (name, template(wire::encode(&built)))
+                };
+                return built.into_iter().map(row).collect();
+            }
             let gateway = place.side.router.labels.get(label::GATEWAY_NAME);
             let gateway = gateway.map(|name| (listening.namespace.clone(), name.clone()));
             let mut listener = GatewayListener {
@@ -103,11 +117,14 @@ pub(super) fn derive_gateways<'s>(
             let mut taken = TakenNames::new();
             let mut passed = Vec::new();
             for port in &listening.ports {
-                if first_protocol(port).is_some_and(|protocol| protocol.is_http()) {
+                let is_http = first_protocol(port).is_some_and(|protocol| protocol.is_http());
+                if is_http && !settings.profile.east_west {
                     listener.chains.extend(plain_http(port));
                     continue;
                 }
-                for bound in &port.servers {
+                // An east-west gateway serves nothing else than HBONE and TLS that it passes through.
+                let served = |bound: &&BoundServer| !settings.profile.east_west || bound.server.is_passthrough();
+                for bound in port.servers.iter().filter(served) {
                     let mode = bound.server.tls.as_ref().map(|tls| tls.mode);
                     if mode == Some(ServerTlsMode::AutoPassthrough) {
                         passed.extend(passing.chains(cx, &place.side, &bound.server.sni_hosts()));
@@ -173,10 +190,14 @@ fn derive_ports<'s>(
             for port in &merged.ports {
                 let Some(addresses) = gateway_addresses(&settings, port.port, &port.bind) else { continue };
                 let Some(primary) = addresses.first() else { continue };
+                if port.udp {
+                    add(name::udp_listener(primary, port.port), port.clone(), false);
+                    continue;
+                }
                 add(name::listener(primary, port.port), port.clone(), false);
                 if !port.http3.is_empty() {
                     let over_udp = GatewayPort { servers: port.http3.clone(), ..port.clone() };
-                    add(name::quic_listener(primary, port.port), over_udp, true);
+                    add(name::udp_listener(primary, port.port), over_udp, true);
                 }
             }
             places
@@ -208,6 +229,27 @@ struct ConnectionRouteLookup {
 }
 
 impl ConnectionRouteLookup {
+    /// The VirtualServices that are bound to the Gateway of a server, as the namespace of the router sees them.
+    fn virtual_services(&self, cx: &Context, bound: &BoundServer, namespace: &Text) -> Vec<Arc<VirtualService>> {
+        let bound_to = cx.by(&self.by_gateway, &bound.gateway).into_iter();
+        let bound_to = bound_to.filter_map(|(key, _)| cx.get(&self.virtual_services, &key).map(|found| (key, found)));
+        visible(bound_to.collect(), namespace).into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// The listener of a port for datagrams; `None` if it has no route.
+    fn udp_listener(
+        &self,
+        cx: &Context,
+        port: &GatewayPort,
+        settings: &ListenerSettings,
+        namespace: &Text,
+    ) -> Option<Listener> {
+        let bound = port.servers.first()?;
+        let found = tcp_route(bound, &self.virtual_services(cx, bound, namespace))?;
+        let listener = UdpListener { port: port.port, bind: port.bind.clone(), route: found.route };
+        build_udp_listener(settings, &listener)
+    }
+
     fn chains(
         &self,
         cx: &Context,
@@ -227,10 +269,7 @@ impl ConnectionRouteLookup {
             let action = GatewayAction::Http { route_name: bound.route_name.clone(), stat_prefix: server.name.clone() };
             return vec![GatewayChain { server_names: server.sni_hosts(), tls: terminated, port, action }];
         }
-        let bound_to = cx.by(&self.by_gateway, &bound.gateway).into_iter();
-        let bound_to = bound_to.filter_map(|(key, _)| cx.get(&self.virtual_services, &key).map(|found| (key, found)));
-        let virtual_services: Vec<Arc<_>> =
-            visible(bound_to.collect(), namespace).into_iter().map(|(_, found)| found).collect();
+        let virtual_services = self.virtual_services(cx, bound, namespace);
         let routes: Vec<ConnectionRoute> = if server.is_passthrough() {
             tls_routes(bound, &virtual_services, taken)
         } else {

@@ -44,7 +44,7 @@ fn server_view(workload: &WorkloadName, address: Option<&Text>) -> View {
 
 /// Listeners of services for gRPC clients.
 /// Key: layer and name, one resource for each name of the service that a client may use. From: `hosts`, `services`,
-/// `destination_rules` (the views of clients), `listener_settings`.
+/// `listener_settings`.
 /// Changes when: a service is added, removed or gets other ports, addresses or labels.
 /// Size: ports of services × profiles of gRPC clients × 4 names; nothing without gRPC clients. Rejects: none.
 pub(super) fn derive_clients<'s>(
@@ -57,7 +57,7 @@ pub(super) fn derive_clients<'s>(
         settings.profile.grpc.then(|| (profile.clone(), settings.clone()))
     });
     inputs.hosts.derive_many("listeners/grpc-clients", |deps| {
-        let destinations = Destinations::on(deps, &inputs.destinations);
+        let destinations = Destinations::on(deps, &inputs.clients);
         let profiles = deps.on(&profiles);
         move |cx, host, ()| {
             let profiles = cx.all(&profiles);

@@ -27,6 +27,8 @@ pub(crate) struct OutboundListenerInputs<'a, 's> {
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
     /// The service and the DestinationRule of each host, for each client.
     pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// The same, without rules.
+    pub(crate) clients: DestinationInputs<'a, 's>,
     /// VirtualServices with their delegates and with `export_to` resolved.
     pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     /// Endpoints of every service, sorted.

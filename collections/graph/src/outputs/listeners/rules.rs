@@ -11,7 +11,7 @@ use sluice_model::{
 
 use crate::host_patterns::covering_hosts;
 use crate::traffic::destination_rules::{
-    RuleClient, RulePolicy, rules_covering, select_rule, selects_clients, special_namespaces,
+    RuleClient, RuleLookup, RulePolicy, select_rule, selects_clients, special_namespaces,
 };
 use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::virtual_services::{is_visible, precedence};
@@ -38,7 +38,7 @@ pub(super) struct ConnectionRuleInputs<'a, 's> {
 /// Looks up the rules, inside a `derive`.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionRules {
-    rules: IndexDep<Host, ObjectKey, DestinationRule>,
+    rules: RuleLookup,
     policy: Dep<(), RulePolicy>,
     virtual_services: Dep<ObjectKey, VirtualService>,
     by_host: IndexDep<Host, ObjectKey, ()>,
@@ -47,7 +47,7 @@ pub(super) struct ConnectionRules {
 impl ConnectionRules {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &ConnectionRuleInputs<'_, 's>) -> Self {
         Self {
-            rules: deps.by(inputs.destinations.rules_by_host),
+            rules: RuleLookup::on(deps, inputs.destinations.rules_by_host),
             policy: deps.on(inputs.destinations.rule_policy),
             virtual_services: deps.on(inputs.virtual_services),
             by_host: deps.by(inputs.connection_routes),
@@ -71,14 +71,10 @@ impl ConnectionRules {
         found
     }
 
-    fn rules_over(&self, cx: &Context, host: &Host) -> Vec<Arc<DestinationRule>> {
-        rules_covering(cx, self.rules, host)
-    }
-
     /// The rule that a client follows for a service.
     pub(super) fn rule(&self, cx: &Context, service: &Service, view: &View) -> Option<Arc<DestinationRule>> {
         let policy = cx.get(&self.policy, &())?;
-        let rules = self.rules_over(cx, &service.host);
+        let rules = self.rules.covering(cx, &service.host);
         let nothing = Labels::new();
         let client = RuleClient { namespace: view.namespace(), labels: view.labels().or(Some(&nothing)) };
         select_rule(&rules, &policy, &service.host, &service.namespace, client).map(Arc::new)
@@ -123,7 +119,7 @@ impl ConnectionRules {
         }
         let destinations = destination_hosts(&virtual_services);
         for host in destinations.into_iter().chain([host]) {
-            let rules = self.rules_over(cx, host);
+            let rules = self.rules.covering(cx, host);
             let named = special_namespaces(&rules);
             labelled |= named.iter().any(|namespace| selects_clients(&rules, namespace));
             namespaces.extend(named);

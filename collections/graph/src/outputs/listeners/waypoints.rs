@@ -260,7 +260,7 @@ struct RouteLookup {
 impl RouteLookup {
     fn on<'s>(deps: &mut Deps<'s>, inputs: &WaypointListenerInputs<'_, 's>) -> Self {
         Self {
-            served: ServedServices::of(deps, inputs.waypoints, &inputs.destinations),
+            served: ServedServices::on(deps, inputs.waypoints, &inputs.destinations),
             served_keys: deps.on(&inputs.waypoints.served),
             declared: deps.on(&inputs.waypoints.services),
             virtual_services: deps.on(inputs.virtual_services),

@@ -22,7 +22,7 @@ use super::virtual_hosts::{
 };
 use crate::content_names::profile_text;
 use crate::registry::services::{HostServiceLookup, HostServices};
-use crate::traffic::destination_rules::{self, RuleClient, RulePolicy, rules_covering, select_rule};
+use crate::traffic::destination_rules::{self, RuleClient, RuleIndex, RuleLookup, RulePolicy, select_rule};
 use crate::traffic::sidecars::{EgressListener, SidecarLookup, Sidecars};
 use crate::views::difference;
 
@@ -36,8 +36,8 @@ pub(crate) struct RouteCollections<'s> {
     pub(crate) hosts: Collection<'s, Host, ()>,
     /// VirtualServices with their delegates merged in.
     pub(crate) virtual_services: Collection<'s, ObjectKey, VirtualService>,
-    /// DestinationRules by host as declared.
-    pub(crate) destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// DestinationRules by host as declared, with their consistent hashing.
+    pub(crate) destination_rules: RuleIndex<'s>,
     /// Profiles of sidecars by their text.
     pub(crate) profiles: Collection<'s, Text, RouteProfile>,
     /// Profiles of gRPC clients without an Envoy by their text.
@@ -93,7 +93,7 @@ impl<'s> RouteCollections<'s> {
             services_by_host: inputs.destinations.services_by_host.clone(),
             hosts: inputs.hosts.clone(),
             virtual_services: inputs.virtual_services.clone(),
-            destination_rules: inputs.destinations.rules_by_host.clone(),
+            destination_rules: inputs.hashing_rules.clone(),
             profiles: profiles_of("route_profiles", false),
             grpc_profiles: profiles_of("grpc_route_profiles", true),
             selections: inputs.destinations.selections.clone(),
@@ -283,7 +283,7 @@ pub(crate) struct RouteReads {
     by_alias: IndexDep<Host, ServiceKey, ()>,
     by_address: IndexDep<(Text, u16), ServiceKey, ()>,
     virtual_services: Dep<ObjectKey, VirtualService>,
-    rules: IndexDep<Host, ObjectKey, DestinationRule>,
+    rules: RuleLookup,
     routed: IndexDep<Host, ObjectKey, ()>,
     defaults: Dep<(), RouteDefaults>,
     sidecars: SidecarLookup,
@@ -302,7 +302,7 @@ impl RouteReads {
             by_alias: d.by(&inputs.by_alias),
             by_address: d.by(&inputs.by_address),
             virtual_services: d.on(&inputs.virtual_services),
-            rules: d.by(&inputs.destination_rules),
+            rules: RuleLookup::on(d, Some(&inputs.destination_rules)),
             routed: d.by(&inputs.routed),
             defaults: d.on(&inputs.defaults),
             sidecars: SidecarLookup::on(d, &inputs.sidecars),
@@ -353,7 +353,7 @@ impl RouteReader<'_> {
     /// rule.
     fn hashing_rules(&self, host: &Host) -> Vec<Arc<DestinationRule>> {
         memoised(&self.rules, host, || {
-            let rules = rules_covering(self.cx, self.reads.rules, host);
+            let rules = self.reads.rules.covering(self.cx, host);
             if rules.iter().any(|rule| asks_for_hashing(rule)) { rules } else { Vec::new() }
         })
     }

@@ -12,7 +12,7 @@ use sluice_model::{Endpoint, Host, ObjectKey, Resolution, Service, ServiceKey, T
 use super::DeclaredEndpoints;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::services::{DeclaredKey, service_host};
+use crate::registry::services::{DeclaredKey, imported_host, service_host};
 
 /// A service with more endpoints is large: addresses × ports.
 const MAX_LISTED_ENDPOINTS: usize = 256;
@@ -55,6 +55,28 @@ pub struct EndpointGroup {
 /// Key of a chunk of endpoints: its group, and the address it starts with, except for the first.
 pub type EndpointChunkKey = (EndpointGroup, Option<Text>);
 
+/// The hosts at which the endpoints of a slice are reached.
+#[derive(Clone)]
+pub(super) struct SliceHosts {
+    domain: Text,
+    has_imports: bool,
+}
+
+impl SliceHosts {
+    pub(super) fn new(options: &GraphOptions) -> Self {
+        let has_imports = options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts);
+        Self { domain: options.domain.clone(), has_imports }
+    }
+
+    /// The Service of a slice, and its import.
+    pub(super) fn services(&self, service: &str, namespace: &Text) -> impl Iterator<Item = ServiceKey> + use<> {
+        let own = service_host(service, namespace, &self.domain);
+        let imported = self.has_imports.then(|| imported_host(service, namespace));
+        let namespace = namespace.clone();
+        [Some(own), imported].into_iter().flatten().map(move |host| ServiceKey { namespace: namespace.clone(), host })
+    }
+}
+
 /// The endpoints that a slice has at an address.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct AddressInSlice {
@@ -76,13 +98,13 @@ pub(crate) fn derive_large_services<'s>(
     declared: &DeclaredEndpoints<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ServiceKey, EndpointFacts> {
-    let domain = options.domain.clone();
+    let hosts = SliceHosts::new(options);
     let sizes = objects.endpoint_slices.index("large_services/sizes", move |key, slice| {
         let addresses: usize = slice.endpoints.iter().map(|endpoint| endpoint.addresses.len()).sum();
         let size = addresses * slice.ports.len();
-        let host = service_host(&slice.service, &key.namespace, &domain);
         let counts = size >= MIN_COUNTED_ENDPOINTS && !slice.service.is_empty();
-        counts.then(|| (ServiceKey { namespace: key.namespace.clone(), host }, size))
+        let services = counts.then(|| hosts.services(&slice.service, &key.namespace)).into_iter().flatten();
+        services.map(|service| (service, size)).collect::<Vec<_>>()
     });
     let counted = sizes.distinct("large_services/counted").derive("large_services/counted-large", |deps| {
         let (sizes, facts) = (deps.by(&sizes), deps.on(services));
@@ -120,11 +142,12 @@ fn can_be_large(
 /// Size: addresses of large services / 64. Rejects: none.
 pub(crate) fn derive_chunks<'s, S: sluice_engine::Value>(
     slices: &Collection<'s, ObjectKey, S>,
-    large: impl Fn(&ObjectKey, &S) -> Option<(ServiceKey, EndpointFacts, Arc<[Endpoint]>)> + 'static,
+    large: impl Fn(&S) -> (&BTreeMap<ServiceKey, EndpointFacts>, &Arc<[Endpoint]>) + 'static,
 ) -> Collection<'s, EndpointChunkKey, Arc<[Endpoint]>> {
     let by_address = slices.flat_map("large_endpoints", move |key, slice| {
         let mut found: BTreeMap<AddressInSlice, Vec<Endpoint>> = BTreeMap::new();
-        if let Some((service, facts, endpoints)) = large(key, slice) {
+        let (services, endpoints) = large(slice);
+        for (service, facts) in services {
             for endpoint in endpoints.iter() {
                 let node = facts.node_local.then(|| endpoint.node.clone());
                 let key = AddressInSlice {

@@ -1,6 +1,6 @@
 //! Endpoints of slices (S04 to S06).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Index};
@@ -9,11 +9,10 @@ use sluice_model::{
 };
 
 use super::ExportLookup;
-use super::large::{self, EndpointChunkKey, EndpointFacts};
+use super::large::{self, EndpointChunkKey, EndpointFacts, SliceHosts};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::networks::NetworkRules;
-use crate::registry::services::{imported_host, service_host};
 use crate::registry::workloads::{pod_endpoint, trust_domain, with_topology};
 
 /// The fields of a Service that change how its slices are read.
@@ -29,8 +28,10 @@ struct SliceServiceFacts {
 struct SliceEndpoints {
     service: Text,
     unselected: bool,
-    /// The facts of the service, if it is large.
-    large: Option<EndpointFacts>,
+    /// The Service and its import, except large ones.
+    listed: Vec<ServiceKey>,
+    /// The large ones, with their facts.
+    large: BTreeMap<ServiceKey, EndpointFacts>,
     /// Shared by the entries of all indexes.
     endpoints: Arc<[Endpoint]>,
 }
@@ -44,7 +45,7 @@ pub(crate) type ServiceSlice = (Text, Arc<[Endpoint]>);
 /// Endpoints of slices.
 #[derive(Clone)]
 pub(crate) struct Slices<'s> {
-    /// By service, except large services, and by the host of an import.
+    /// By Service, and by its import, except large ones.
     pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Arc<[Endpoint]>>,
     /// The endpoints of large services.
     pub(crate) chunks: Collection<'s, EndpointChunkKey, Arc<[Endpoint]>>,
@@ -84,7 +85,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let (pods, nodes) = (deps.on(&objects.pods), deps.on(&objects.nodes));
         let by_address = deps.by(&pods_by_address);
         let (trust_domain, networks, readings) = (deps.on(&trust_domain), deps.on(networks), deps.on(&readings));
-        let (large, domain) = (deps.on(large), options.domain.clone());
+        let (large, hosts) = (deps.on(large), SliceHosts::new(options));
         let exports = ExportLookup::on(deps, objects, options);
         move |cx, key, slice: &EndpointSlice| {
             if slice.service.is_empty() || slice.address_type == "FQDN" {
@@ -140,27 +141,22 @@ pub(crate) fn derive_slice_endpoints<'s>(
                     }));
                 }
             }
-            let large = cx.get(&large, &service_key(&slice.service, key, &domain)).map(|facts| *facts);
+            let (mut listed, mut chunked) = (Vec::new(), BTreeMap::new());
+            for service in hosts.services(&slice.service, &key.namespace) {
+                match cx.get(&large, &service) {
+                    Some(facts) => drop(chunked.insert(service, *facts)),
+                    None => listed.push(service),
+                }
+            }
             let (service, unselected) = (slice.service.clone(), reading.unselected);
-            Some(SliceEndpoints { service, unselected, large, endpoints: found.into() })
+            Some(SliceEndpoints { service, unselected, listed, large: chunked, endpoints: found.into() })
         }
     });
-    let domain = options.domain.clone();
-    let has_imports = options.multi_cluster.is_some_and(|multi_cluster| multi_cluster.imported_hosts);
-    let by_service = endpoints.index("slice_endpoints/by-service", move |key, found| {
-        let own = found.large.is_none().then(|| service_key(&found.service, key, &domain));
-        // The host of an import is never large.
-        let imported = has_imports.then(|| ServiceKey {
-            namespace: key.namespace.clone(),
-            host: imported_host(&found.service, &key.namespace),
-        });
-        own.into_iter().chain(imported).map(|service| (service, found.endpoints.clone())).collect::<Vec<_>>()
+    let by_service = endpoints.index("slice_endpoints/by-service", move |_, found| {
+        let row = |service: &ServiceKey| (service.clone(), found.endpoints.clone());
+        found.listed.iter().map(row).collect::<Vec<_>>()
     });
-    let domain = options.domain.clone();
-    let chunks = large::derive_chunks(&endpoints, move |key, found| {
-        let facts = found.large?;
-        Some((service_key(&found.service, key, &domain), facts, found.endpoints.clone()))
-    });
+    let chunks = large::derive_chunks(&endpoints, |found| (&found.large, &found.endpoints));
     let by_address = endpoints.index("slice_endpoints/by-address", |key, found| {
         let endpoints = found.endpoints.iter().filter(|_| found.unselected);
         let addresses: BTreeSet<&Text> = endpoints.filter_map(|endpoint| endpoint.addresses.first()).collect();
@@ -169,12 +165,6 @@ pub(crate) fn derive_slice_endpoints<'s>(
         addresses.into_iter().map(|address| (at(address), row.clone())).collect::<Vec<_>>()
     });
     Slices { by_service, by_address, chunks }
-}
-
-/// The service of a slice.
-fn service_key(service: &str, slice: &ObjectKey, domain: &str) -> ServiceKey {
-    let host = service_host(service, &slice.namespace, domain);
-    ServiceKey { namespace: slice.namespace.clone(), host }
 }
 
 /// An address that does not belong to a pod: its workload is unknown.

@@ -43,6 +43,11 @@ pub(crate) fn service_host(name: &str, namespace: &str, domain: &str) -> Host {
     Host::new(&format!("{name}.{namespace}.svc.{domain}"))
 }
 
+/// The host of an InferencePool, by which agentgateways refer to it.
+pub(crate) fn pool_host(name: &str, namespace: &str, domain: &str) -> Host {
+    Host::new(&format!("{name}.{namespace}.inference.{domain}"))
+}
+
 fn convert(
     key: &ObjectKey,
     object: &KubernetesService,

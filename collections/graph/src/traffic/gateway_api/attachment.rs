@@ -22,6 +22,8 @@ pub(super) struct RouteParents<'s> {
     entries: Collection<'s, ObjectKey, ParentEntry>,
     /// Namespaces: whether they have a waypoint.
     namespaces: Collection<'s, ObjectKey, bool>,
+    /// Services can be parents.
+    with_services: bool,
     domain: Text,
 }
 
@@ -56,7 +58,20 @@ impl<'s> RouteParents<'s> {
             namespaces: objects
                 .namespaces
                 .map("gateway_api/waypoint_namespaces", |_, namespace| has_waypoint(&namespace.labels)),
+            with_services: true,
             domain: options.domain.clone(),
+        }
+    }
+
+    /// The same with listeners of agentgateways, which serve no routes of Services.
+    pub(super) fn of_agentgateways(&self, listeners: &Collection<'s, ListenerKey, BoundListener>) -> Self {
+        Self {
+            listeners: listeners.index("agentgateway/by-parent", |key, bound| [(key.parent.clone(), bound.clone())]),
+            services: self.services.clone(),
+            entries: self.entries.clone(),
+            namespaces: self.namespaces.clone(),
+            with_services: false,
+            domain: self.domain.clone(),
         }
     }
 }
@@ -68,6 +83,7 @@ pub(super) struct ParentLookup {
     services: Dep<ObjectKey, bool>,
     entries: Dep<ObjectKey, ParentEntry>,
     namespaces: Dep<ObjectKey, bool>,
+    with_services: bool,
     domain: Text,
 }
 
@@ -105,6 +121,8 @@ impl Attachments {
 pub(super) struct AttachedListeners {
     /// The listener; `None` for a Service.
     pub(super) listener: Option<ListenerKey>,
+    /// The Gateway, if agentgateways serve it.
+    pub(super) agentgateway: Option<ObjectKey>,
     /// The Gateway as `namespace/name`, or [`MESH_GATEWAY`].
     pub(super) gateway: Text,
     /// Index of the reference in the route.
@@ -149,6 +167,8 @@ pub(super) struct AttachingRoute<'a> {
     pub(super) parents: &'a [ParentRef],
     /// Its hosts.
     pub(super) hostnames: &'a [Text],
+    /// Sidecars and waypoints follow routes of its kind.
+    pub(super) is_for_mesh: bool,
 }
 
 impl ParentLookup {
@@ -159,6 +179,7 @@ impl ParentLookup {
             services: deps.on(&parents.services),
             entries: deps.on(&parents.entries),
             namespaces: deps.on(&parents.namespaces),
+            with_services: parents.with_services,
             domain: parents.domain.clone(),
         }
     }
@@ -185,14 +206,24 @@ impl ParentLookup {
                 }
                 continue;
             }
+            if !self.with_services {
+                continue;
+            }
             // A parent of another kind belongs to another controller.
             let Some(parent_found) = self.mesh_parent(cx, parent, &key) else { continue };
             let mut result = ParentResult { reference: place, is_mesh: true, denied: None, waypoint: None };
             match parent_found {
+                Ok(_) if !route.is_for_mesh => {
+                    problem(place, "routes of this kind have no effect for Services and ServiceEntries");
+                    let GroupKind { kind, .. } = route.kind;
+                    let message = format!("{kind} is supported for Gateways and ListenerSets only");
+                    result.denied = Some(StatusProblem::new(UNSUPPORTED_VALUE, message));
+                }
                 Ok((hosts, has_waypoint)) => {
                     result.waypoint = self.waypoint_message(cx, &key, has_waypoint);
                     found.attached.push(AttachedListeners {
                         listener: None,
+                        agentgateway: None,
                         gateway: MESH_GATEWAY.into(),
                         reference: place,
                         port: parent.port,
@@ -272,6 +303,7 @@ impl ParentLookup {
             banned.remove(&bound.hostname);
             found.attached.push(AttachedListeners {
                 listener: Some(listener.clone()),
+                agentgateway: bound.agentgateway.as_ref().map(|of| of.gateway.clone()),
                 gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),
                 reference: place,
                 port: reference.port,
@@ -292,6 +324,8 @@ pub(super) fn reference_text(parent: &ParentRef) -> String {
 
 /// Reason: no parent matches the reference.
 const NO_MATCHING_PARENT: &str = "NoMatchingParent";
+/// Reason: the parent cannot have routes of this kind.
+const UNSUPPORTED_VALUE: &str = "UnsupportedValue";
 /// Reason: the listener does not allow the route.
 pub(super) const NOT_ALLOWED: &str = "NotAllowedByListeners";
 /// Reason: the listener and the route have no host in common.

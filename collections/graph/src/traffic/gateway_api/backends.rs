@@ -1,28 +1,32 @@
 //! Backends: the destination of a reference, and whether it is permitted (G02, G03).
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
+use sluice_envoy::agentgateway::BackendService;
 use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind, InferencePool};
 use sluice_model::{
-    Destination, EndpointPicker, Host, Labels, MultiClusterApi, ObjectKey, Service, ServiceKey, Text, label,
+    Destination, EndpointPicker, Host, Labels, MultiClusterApi, ObjectKey, Protocol, Service, ServiceKey, Text, label,
 };
 
 use super::grants::{GrantIndex, GrantLookup};
 use super::inference_pools::{is_pool, shadow_service_name};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::registry::services::{imported_host, service_host};
+use crate::registry::services::{imported_host, pool_host, service_host};
 use crate::statuses::StatusProblem;
 
 /// The indexes of backends.
 pub(super) struct BackendIndex<'a, 's> {
     services: Collection<'s, ObjectKey, ()>,
     backends: Collection<'s, ObjectKey, Backend>,
-    /// Whether there is such a pool.
-    pools: Collection<'s, ObjectKey, ()>,
+    /// Pools, with their first port.
+    pools: Collection<'s, ObjectKey, u16>,
     pool_services: Collection<'s, ServiceKey, PoolService>,
+    /// UDP ports of services, if UDPRoutes have effect.
+    udp_ports: Option<Collection<'s, ServiceKey, BTreeSet<u16>>>,
     by_host: &'a Index<'s, Host, ServiceKey, ()>,
     grants: &'a GrantIndex<'s>,
     options: &'a GraphOptions,
@@ -40,13 +44,25 @@ impl<'a, 's> BackendIndex<'a, 's> {
         Self {
             services: objects.kubernetes_services.map("gateway_api/backends", |_, _| ()),
             backends: objects.backends.clone(),
-            pools: objects.inference_pools.map("gateway_api/pools", |_, _: &InferencePool| ()),
+            pools: objects.inference_pools.map("gateway_api/pools", |_, pool: &InferencePool| {
+                pool.target_ports.first().copied().unwrap_or_default()
+            }),
             pool_services: services.filter_map("gateway_api/pool_services", |_, service| PoolService::of(service)),
+            udp_ports: options.gateway_api.experimental.then(|| derive_udp_ports(services)),
             by_host,
             grants,
             options,
         }
     }
+}
+
+/// The UDP ports of services. Services without any are absent.
+fn derive_udp_ports<'s>(services: &Collection<'s, ServiceKey, Service>) -> Collection<'s, ServiceKey, BTreeSet<u16>> {
+    services.filter_map("gateway_api/udp_ports", |_, service| {
+        let udp = service.ports.iter().filter(|port| port.protocol == Protocol::Udp);
+        let ports: BTreeSet<u16> = udp.map(|port| port.port).collect();
+        (!ports.is_empty()).then_some(ports)
+    })
 }
 
 /// The Service of an InferencePool, as routes to the pool depend on it.
@@ -84,8 +100,9 @@ fn picker_of(labels: &Labels, host: &Host) -> Option<EndpointPicker> {
 pub(super) struct BackendLookup {
     services: Dep<ObjectKey, ()>,
     backends: Dep<ObjectKey, Backend>,
-    pools: Dep<ObjectKey, ()>,
+    pools: Dep<ObjectKey, u16>,
     pool_services: Dep<ServiceKey, PoolService>,
+    udp_ports: Option<Dep<ServiceKey, BTreeSet<u16>>>,
     by_host: IndexDep<Host, ServiceKey, ()>,
     grants: GrantLookup,
     domain: Text,
@@ -130,6 +147,8 @@ pub(super) struct BackendProblem {
 const INVALID_DESTINATION: &str = "InvalidDestination";
 /// Reason: an object of that kind cannot be a backend.
 const INVALID_KIND: &str = "InvalidKind";
+/// Reason: the backend has another protocol than the route.
+const UNSUPPORTED_PROTOCOL: &str = "UnsupportedProtocol";
 /// Reason: the backend does not exist.
 const NOT_FOUND: &str = "BackendNotFound";
 
@@ -179,6 +198,7 @@ impl BackendLookup {
             backends: deps.on(&index.backends),
             pools: deps.on(&index.pools),
             pool_services: deps.on(&index.pool_services),
+            udp_ports: index.udp_ports.as_ref().map(|ports| deps.on(ports)),
             by_host: deps.by(index.by_host),
             grants: GrantLookup::on(deps, index.grants),
             domain: index.options.domain.clone(),
@@ -189,17 +209,30 @@ impl BackendLookup {
         }
     }
 
+    /// Checks that a route may refer to a backend.
+    ///
+    /// # Errors
+    /// The backend is in another namespace, and no ReferenceGrant there allows the reference.
+    fn check_grant(&self, cx: &Context, by: Referrer<'_>, backend: &BackendRef) -> Result<(), BackendProblem> {
+        let target = &backend.target;
+        let namespace = target.namespace_in(&by.key.namespace);
+        let from = (by.kind, &by.key.namespace);
+        if by.is_mesh || self.grants.allow(cx, from, (&target.kind, &namespace, &target.name)) {
+            return Ok(());
+        }
+        let message = format!(
+            "backendRef {}/{namespace} not accessible to a {} in namespace \"{}\" (missing a ReferenceGrant?)",
+            target.name, by.kind.kind, by.key.namespace
+        );
+        Err(BackendProblem::new("no ReferenceGrant allows it", "RefNotPermitted", message))
+    }
+
     /// The destination of a reference, and the problem if there is one.
     pub(super) fn resolve(&self, cx: &Context, by: Referrer<'_>, backend: &BackendRef) -> ResolvedBackend {
         let target = &backend.target;
         let namespace = target.namespace_in(&by.key.namespace);
-        let from = (by.kind, &by.key.namespace);
-        if !by.is_mesh && !self.grants.allow(cx, from, (&target.kind, &namespace, &target.name)) {
-            let message = format!(
-                "backendRef {}/{namespace} not accessible to a {} in namespace \"{}\" (missing a ReferenceGrant?)",
-                target.name, by.kind.kind, by.key.namespace
-            );
-            return BackendProblem::new("no ReferenceGrant allows it", "RefNotPermitted", message).into();
+        if let Err(problem) = self.check_grant(cx, by, backend) {
+            return problem.into();
         }
         if let Some(message) = invalid_reference(backend, &self.multi_cluster) {
             return BackendProblem { finding: None, status: StatusProblem::new(INVALID_DESTINATION, message) }.into();
@@ -229,6 +262,75 @@ impl BackendLookup {
             destination: Destination { host, port: backend.port.map(u32::from), ..Destination::default() },
             picker: None,
         }
+    }
+
+    /// The destination of a reference of a route for datagrams: only UDP ports take these.
+    pub(super) fn resolve_udp(&self, cx: &Context, by: Referrer<'_>, backend: &BackendRef) -> ResolvedBackend {
+        let resolved = self.resolve(cx, by, backend);
+        let Destination { host, port: Some(port), .. } = &resolved.destination else { return resolved };
+        if resolved.problem.is_some() || self.takes_datagrams(cx, host, *port) {
+            return resolved;
+        }
+        let message = format!("port {port} of backend({host}) is not a UDP port");
+        BackendProblem::new("the port of the backend is not a UDP port", UNSUPPORTED_PROTOCOL, message).into()
+    }
+
+    fn takes_datagrams(&self, cx: &Context, host: &Host, port: u32) -> bool {
+        let Some(udp_ports) = &self.udp_ports else { return false };
+        let services = cx.by(&self.by_host, host).into_iter();
+        let ports = services.filter_map(|(service, _)| cx.get(udp_ports, &service));
+        ports.flat_map(|ports| ports.iter().copied().collect::<Vec<_>>()).any(|known| u32::from(known) == port)
+    }
+
+    /// The service of a reference in a route of agentgateways. They send to Services, hosts of ServiceEntries, and InferencePools.
+    ///
+    /// # Errors
+    /// Requests cannot be sent to it.
+    pub(super) fn resolve_service(
+        &self,
+        cx: &Context,
+        by: Referrer<'_>,
+        backend: &BackendRef,
+    ) -> Result<BackendService, BackendProblem> {
+        let target = &backend.target;
+        let is_pool = is_pool(&target.kind) && self.inference;
+        let is_supported = target.kind.is("", "Service") || target.kind.is_hostname() || is_pool;
+        if !is_supported {
+            let GroupKind { group, kind } = &target.kind;
+            let message = format!("referencing unsupported backendRef: group \"{group}\" kind \"{kind}\"");
+            return Err(BackendProblem::new(
+                "agentgateway does not send to this kind of backend",
+                INVALID_KIND,
+                message,
+            ));
+        }
+        let local = target.namespace_in(&by.key.namespace);
+        if is_pool {
+            self.check_grant(cx, by, backend)?;
+            if let Some(message) = invalid_reference(backend, &self.multi_cluster) {
+                return Err(BackendProblem { finding: None, status: StatusProblem::new(INVALID_DESTINATION, message) });
+            }
+            let pool = ObjectKey::new(by.key.cluster.clone(), local.clone(), target.name.clone());
+            let port = cx.get(&self.pools, &pool);
+            let port = port.ok_or_else(|| BackendProblem::not_found("there is no such InferencePool", &target.name))?;
+            return Ok(BackendService {
+                host: pool_host(&target.name, &local, &self.domain),
+                namespace: local,
+                port: *port,
+            });
+        }
+        let ResolvedBackend { destination, problem, .. } = self.resolve(cx, by, backend);
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        let namespace = if target.kind.is_hostname() {
+            let declared = cx.by(&self.by_host, &destination.host);
+            let own = declared.iter().find(|(key, _)| key.namespace == local);
+            own.or(declared.first()).map_or(local, |(key, _)| key.namespace.clone())
+        } else {
+            local
+        };
+        Ok(BackendService { namespace, host: destination.host, port: backend.port.unwrap_or_default() })
     }
 
     fn resolve_external(&self, cx: &Context, key: &ObjectKey, port: Option<u16>) -> ResolvedBackend {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep};
-use sluice_model::gateway_api::{EAST_WEST_CLASS, GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS};
+use sluice_model::gateway_api::{AGENTGATEWAY_CLASS, EAST_WEST_CLASS, GatewayClass, REMOTE_CLASS, WAYPOINT_CLASS};
 use sluice_model::{Kind, ObjectKey, Text};
 
 use crate::inputs::{ObjectCollections, ServedKind};
@@ -19,6 +19,8 @@ pub(crate) enum GatewayController {
     Waypoint,
     /// East-west waypoints.
     EastWest,
+    /// Agentgateways.
+    Agentgateway,
 }
 
 impl GatewayController {
@@ -31,7 +33,7 @@ impl GatewayController {
     /// Whether ListenerSets may add listeners to its Gateways.
     #[must_use]
     pub(crate) fn takes_listener_sets(self) -> bool {
-        self == Self::Router
+        matches!(self, Self::Router | Self::Agentgateway)
     }
 }
 
@@ -53,6 +55,8 @@ struct KnownClass<'a> {
 
 /// Name of the controller of waypoints.
 pub(crate) const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
+/// Name of the controller of agentgateways.
+pub(crate) const AGENTGATEWAY_CONTROLLER: &str = "istio.io/agentgateway-controller";
 
 impl GatewayController {
     /// The description of the class that is created for the controller.
@@ -62,6 +66,7 @@ impl GatewayController {
             Self::Remote => "Remote to this cluster. Does not deploy or affect configuration.",
             Self::Waypoint => "The default Istio waypoint GatewayClass",
             Self::EastWest => "The default GatewayClass for Istio East West Gateways",
+            Self::Agentgateway => "Istio with Agentgateway",
         }
     }
 }
@@ -74,6 +79,7 @@ impl GatewayApiOptions {
             (REMOTE_CLASS, GatewayController::Remote, self.remote),
             (WAYPOINT_CLASS, GatewayController::Waypoint, self.waypoints),
             (EAST_WEST_CLASS, GatewayController::EastWest, self.east_west),
+            (AGENTGATEWAY_CLASS, GatewayController::Agentgateway, self.agentgateway),
         ];
         let enabled = all.into_iter().filter(|(.., enabled)| *enabled);
         enabled.map(|(name, controller, _)| KnownClass {
@@ -91,6 +97,7 @@ impl GatewayApiOptions {
             GatewayController::Remote => "istio.io/unmanaged-gateway",
             GatewayController::Waypoint => MESH_CONTROLLER,
             GatewayController::EastWest => "istio.io/eastwest-controller",
+            GatewayController::Agentgateway => AGENTGATEWAY_CONTROLLER,
         }
     }
 
@@ -164,6 +171,9 @@ mod tests {
         // As in the reference, one of our class names stays ours.
         assert_eq!(options.controller_of("istio", Some(&class("other"))), Some(GatewayController::Router));
         assert_eq!(options.controller_of("istio-waypoint", None), None, "without ambient mode");
+        assert_eq!(options.controller_of("istio-agentgateway", None), None, "not enabled");
+        let enabled = GatewayApiOptions { agentgateway: true, ..options.clone() };
+        assert_eq!(enabled.controller_of("istio-agentgateway", None), Some(GatewayController::Agentgateway));
         let ambient = GatewayApiOptions { waypoints: true, ..options };
         assert_eq!(ambient.controller_of("istio-waypoint", None), Some(GatewayController::Waypoint));
     }

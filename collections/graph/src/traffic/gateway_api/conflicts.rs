@@ -3,11 +3,15 @@
 use sluice_model::gateway_api::Listener;
 
 /// Which of the listeners of a Gateway, in order of precedence, conflict with an earlier one, with the reason of their condition.
-pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, u16)>) -> Vec<Option<&'static str>> {
+/// If UDP is served, a listener of UDP conflicts with none of TCP.
+pub(super) fn find_conflicts<'a>(
+    listeners: impl Iterator<Item = (&'a Listener, u16)>,
+    serves_udp: bool,
+) -> Vec<Option<&'static str>> {
     let mut accepted: Vec<(&Listener, u16)> = Vec::new();
     let mut lost = Vec::new();
     for (listener, port) in listeners {
-        let conflict = accepted.iter().find(|(prior, at)| port == *at && !are_distinct(listener, prior));
+        let conflict = accepted.iter().find(|(prior, at)| port == *at && !are_distinct(listener, prior, serves_udp));
         let reason = conflict.map(|(prior, _)| reason(listener, prior));
         if reason.is_none() {
             accepted.push((listener, port));
@@ -27,7 +31,12 @@ fn reason(a: &Listener, b: &Listener) -> &'static str {
 }
 
 /// Whether two listeners of one port are distinguished by protocol or host.
-fn are_distinct(a: &Listener, b: &Listener) -> bool {
+fn are_distinct(a: &Listener, b: &Listener, serves_udp: bool) -> bool {
+    let protocols = (a.protocol.as_str(), b.protocol.as_str());
+    // HTTPS may also be served over UDP.
+    if serves_udp && let ("UDP", other) | (other, "UDP") = protocols {
+        return !matches!(other, "UDP" | "HTTPS");
+    }
     let is_named = |listener: &Listener| matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS");
     let hostname = |listener: &Listener| match listener.hostname.as_str() {
         "" => "*".to_owned(),
@@ -61,8 +70,15 @@ mod tests {
             (listener("HTTP", ""), 82),
             (listener("HTTP", "*"), 82),
         ];
-        let lost = find_conflicts(all.iter().map(|(listener, port)| (listener, *port)));
+        let find = |serves_udp: bool| find_conflicts(all.iter().map(|(listener, port)| (listener, *port)), serves_udp);
+        let lost = find(false);
         let (hostname, protocol) = (Some("HostnameConflict"), Some("ProtocolConflict"));
         assert_eq!(lost, [None, protocol, None, protocol, None, protocol, None, hostname]);
+        assert_eq!(find(true), [None, protocol, None, protocol, None, None, None, hostname]);
+        let of = |protocols: [&str; 2]| {
+            let all = protocols.map(|protocol| listener(protocol, ""));
+            find_conflicts(all.iter().map(|listener| (listener, 53)), true)[1]
+        };
+        assert_eq!([of(["HTTPS", "UDP"]), of(["UDP", "UDP"]), of(["UDP", "TLS"])], [protocol, protocol, None]);
     }
 }

@@ -145,8 +145,9 @@ impl DeploymentLookups {
         let all = gateway.listeners.iter().chain(sets.iter().flat_map(|(_, set)| &set.listeners));
         let mut numbers = BTreeSet::new();
         for (index, listener) in all.enumerate() {
-            if numbers.insert(listener.port) {
-                ports.add_listener(listener, index, options.http3);
+            let is_udp = options.gateway_api.experimental && *listener.protocol == *"UDP";
+            if numbers.insert((listener.port, is_udp)) {
+                ports.add_listener(listener, index, is_udp, options.http3);
             }
         }
         ports.ports
@@ -166,6 +167,7 @@ impl GatewayController {
         match self {
             Self::Router => Some("kube-gateway"),
             Self::Waypoint | Self::EastWest => Some("waypoint"),
+            Self::Agentgateway => Some("agentgateway"),
             Self::Remote => None,
         }
     }
@@ -215,14 +217,14 @@ struct PortList {
 }
 
 impl PortList {
-    fn add_listener(&mut self, listener: &Listener, index: usize, http3: bool) {
+    fn add_listener(&mut self, listener: &Listener, index: usize, is_udp: bool, http3: bool) {
         let protocol = listener.protocol.to_lowercase();
         // Names of listeners may contain dots, and are longer.
         let mut name = listener.name.replace('.', "-");
         if name.is_empty() {
             name = format!("{protocol}-{index}");
         }
-        let name = self.add(&name, listener.port, "TCP", &protocol);
+        let name = self.add(&name, listener.port, if is_udp { "UDP" } else { "TCP" }, &protocol);
         if http3 && protocol == "https" {
             self.add(&format!("{name}-quic"), listener.port, "UDP", &protocol);
         }
@@ -291,9 +293,10 @@ mod tests {
             listener(&long, 83, "HTTP"),
             listener(&long, 84, "HTTP"),
             listener("", 85, "TCP"),
+            listener("dns", 53, "UDP"),
         ];
         for (index, listener) in all.iter().enumerate() {
-            list.add_listener(listener, index, true);
+            list.add_listener(listener, index, *listener.protocol == *"UDP", true);
         }
         let names: Vec<&str> = list.ports.iter().map(|port| port.name.as_str()).collect();
         let (first, second) = ("l".repeat(63), format!("{}-84", "l".repeat(60)));
@@ -307,8 +310,11 @@ mod tests {
             first.as_str(),
             second.as_str(),
             "tcp-6",
+            "dns",
         ];
         assert_eq!(names, expected);
+        let dns = &list.ports[9];
+        assert_eq!((dns.port, dns.transport.as_str(), dns.app_protocol.as_str()), (53, "UDP", "udp"));
         let quic = &list.ports[4];
         assert_eq!((quic.port, quic.transport.as_str(), quic.app_protocol.as_str()), (443, "UDP", "https"));
     }

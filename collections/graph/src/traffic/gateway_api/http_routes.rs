@@ -46,7 +46,7 @@ struct BoundHttpRoute {
 }
 
 /// The findings in the routes of each kind.
-pub(super) type RouteRejects<'s> = [Collection<'s, RejectKey, Vec<Reject>>; 2];
+pub(super) type RouteRejects<'s> = Vec<Collection<'s, RejectKey, Vec<Reject>>>;
 
 /// Routes of requests, by parent and host, and findings in their references.
 /// Key: `PlacedKey`. From: `http_routes`, `grpc_routes`, `gateway_api/listeners`, `services`, `inference_pools`,
@@ -81,8 +81,8 @@ pub(super) fn derive_http_routes<'s>(
     };
     let (http, http_rejects, http_reports) = bind(Kind::HTTPRoute, &objects.http_routes);
     let (grpc, grpc_rejects, grpc_reports) = bind(Kind::GRPCRoute, &objects.grpc_routes);
-    let reports = [(Kind::HTTPRoute, http_reports), (Kind::GRPCRoute, grpc_reports)];
-    (http.union("gateway_api/http", &[grpc]), [http_rejects, grpc_rejects], reports)
+    let reports = vec![(Kind::HTTPRoute, http_reports), (Kind::GRPCRoute, grpc_reports)];
+    (http.union("gateway_api/http", &[grpc]), vec![http_rejects, grpc_rejects], reports)
 }
 
 /// The findings of each object that has any.
@@ -109,7 +109,13 @@ impl HttpRouteBinder {
     fn bind(&self, cx: &Context, key: &ObjectKey, route: &HttpRoute) -> BoundHttpRoute {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
-        let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let attaching = AttachingRoute {
+            kind: &self.kind,
+            key,
+            parents: &route.parents,
+            hostnames: &route.hostnames,
+            is_for_mesh: true,
+        };
         let attachments =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
         let convert = |is_mesh: bool| {

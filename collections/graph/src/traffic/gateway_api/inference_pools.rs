@@ -131,8 +131,7 @@ pub(super) struct InferencePools<'s> {
     pub(super) shadow_services: Collection<'s, ObjectKey, ShadowService>,
     /// The Gateways with a route to a pool, whose proxies call endpoint pickers.
     pub(super) gateways: Collection<'s, GatewayName, ()>,
-    /// The routes to each pool.
-    pub(super) routes: PoolRoutes<'s>,
+    pool_routes: Collection<'s, PoolRouteKey, PoolRouteDenial>,
     /// Findings.
     pub(super) rejects: Collection<'s, RejectKey, Vec<Reject>>,
 }
@@ -153,7 +152,7 @@ impl<'s> InferencePools<'s> {
         http_reports: &RouteReports<'s>,
         options: &GraphOptions,
     ) -> Self {
-        let pool_routes = derive_pool_routes(objects, http_reports);
+        let pool_routes = derive_pool_routes(objects, "gateway_api/pool_routes", http_reports);
         let served = pool_routes.derive("gateway_api/served_pool_routes", |deps| {
             let pools = deps.on(&objects.inference_pools);
             move |cx, key: &PoolRouteKey, _| cx.get(&pools, &key.pool)?.picker.port.map(|_| ())
@@ -169,11 +168,29 @@ impl<'s> InferencePools<'s> {
             ShadowState::Occupied => None,
         });
         Self {
+            pool_routes,
             shadow_services,
             gateways: by_gateway.distinct("gateway_api/gateways-with-pools"),
-            routes,
             rejects: states.flat_map("gateway_api/shadow_service_rejects", reject),
         }
+    }
+
+    /// The routes to each pool, with those at agentgateways, whose states are in `others`. Agentgateways need no Services of pools.
+    pub(super) fn all_routes(
+        &self,
+        objects: &ObjectCollections<'s>,
+        others: Option<&RouteReports<'s>>,
+    ) -> PoolRoutes<'s> {
+        let all = match others {
+            None => self.pool_routes.clone(),
+            Some(reports) => {
+                let others = derive_pool_routes(objects, "agentgateway/pool_routes", reports);
+                self.pool_routes.union("agentgateway/all_pool_routes", &[others])
+            }
+        };
+        all.index("gateway_api/all-routes-by-pool", |key, denial: &PoolRouteDenial| {
+            [(key.pool.clone(), denial.clone())]
+        })
     }
 }
 
@@ -204,10 +221,11 @@ fn reject(key: &ObjectKey, state: &ShadowState) -> Option<(RejectKey, Vec<Reject
 /// Gateway accepts it. Size: HTTPRoutes to pools × their pools and Gateways. Rejects: none.
 fn derive_pool_routes<'s>(
     objects: &ObjectCollections<'s>,
+    name: &str,
     reports: &RouteReports<'s>,
 ) -> Collection<'s, PoolRouteKey, PoolRouteDenial> {
-    objects.http_routes.derive_many("gateway_api/pool_routes", |deps| {
-        let reports = reports.each_ref().map(|(kind, reports)| (*kind, deps.on(reports)));
+    objects.http_routes.derive_many(name, |deps| {
+        let reports: Vec<_> = reports.iter().map(|(kind, reports)| (*kind, deps.on(reports))).collect();
         move |cx: &Context, key: &ObjectKey, route| {
             let backends = route.rules.iter().flat_map(|rule| &rule.backends).map(|backend| &backend.backend.target);
             let pools = backends.filter(|target| is_pool(&target.kind)).map(|target| {

@@ -1,6 +1,7 @@
-//! TLSRoutes and TCPRoutes as VirtualServices (G02).
+//! TLSRoutes, TCPRoutes and UDPRoutes as VirtualServices (G02).
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context};
@@ -28,8 +29,20 @@ struct BoundL4Route {
     report: RouteReport,
 }
 
-/// VirtualServices of TCPRoutes and TLSRoutes, one for each parent and host, and findings in their references.
-/// Key: `ObjectKey`. From: `tls_routes`, `tcp_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
+/// What is derived from TLSRoutes, TCPRoutes and UDPRoutes.
+pub(super) struct L4Routes<'s> {
+    /// Their VirtualServices.
+    pub(super) virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// Findings in their references.
+    pub(super) rejects: RouteRejects<'s>,
+    /// Their states.
+    pub(super) reports: RouteReports<'s>,
+    /// The ports of hosts that UDPRoutes lead to; `None` if UDPRoutes have no effect.
+    pub(super) udp_backends: Option<Collection<'s, Host, BTreeSet<u16>>>,
+}
+
+/// VirtualServices of TCPRoutes, TLSRoutes and UDPRoutes, one for each parent and host, and findings in their references.
+/// Key: `ObjectKey`. From: `tls_routes`, `tcp_routes`, `udp_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
 /// Changes when: the route does, a listener of a parent, or a grant in a namespace that it refers to; a Service that it
 /// refers to is added or removed. Size: routes × their parents × their hosts. Rejects: references to absent or
 /// forbidden objects.
@@ -38,7 +51,7 @@ pub(super) fn derive_l4_routes<'s>(
     parents: &RouteParents<'s>,
     backends: &BackendIndex<'_, 's>,
     options: &GraphOptions,
-) -> (Collection<'s, ObjectKey, VirtualService>, RouteRejects<'s>, RouteReports<'s>) {
+) -> L4Routes<'s> {
     let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, L4Route>| {
         let name = kind.name();
         let cluster = options.cluster.clone();
@@ -47,7 +60,7 @@ pub(super) fn derive_l4_routes<'s>(
                 parents: ParentLookup::on(deps, parents),
                 backends: BackendLookup::on(deps, backends),
                 kind: GroupKind { group: GROUP.into(), kind: name.clone().into() },
-                named: kind == Kind::TLSRoute,
+                sort: kind,
             };
             move |cx, key, route| Some(binder.bind(cx, key, route))
         });
@@ -62,23 +75,57 @@ pub(super) fn derive_l4_routes<'s>(
     };
     let (tls, tls_rejects, tls_reports) = bind(Kind::TLSRoute, &objects.tls_routes);
     let (tcp, tcp_rejects, tcp_reports) = bind(Kind::TCPRoute, &objects.tcp_routes);
-    let reports = [(Kind::TLSRoute, tls_reports), (Kind::TCPRoute, tcp_reports)];
-    (tls.union("gateway_api/l4", &[tcp]), [tls_rejects, tcp_rejects], reports)
+    let (udp, udp_rejects, udp_reports) = bind(Kind::UDPRoute, &objects.udp_routes);
+    L4Routes {
+        rejects: vec![tls_rejects, tcp_rejects, udp_rejects],
+        reports: vec![(Kind::TLSRoute, tls_reports), (Kind::TCPRoute, tcp_reports), (Kind::UDPRoute, udp_reports)],
+        udp_backends: options.gateway_api.experimental.then(|| derive_udp_backends(&udp)),
+        virtual_services: tls.union("gateway_api/l4", &[tcp, udp]),
+    }
+}
+
+/// The ports of hosts that UDPRoutes lead to.
+/// Key: `Host`. From: the VirtualServices of UDPRoutes. Changes when: the first route to a port is added or the last one
+/// removed. Size: distinct backends of UDPRoutes. Rejects: none.
+fn derive_udp_backends<'s>(routes: &Collection<'s, ObjectKey, VirtualService>) -> Collection<'s, Host, BTreeSet<u16>> {
+    let by_host = routes.index("gateway_api/udp-backends-of-routes", |_, routes| {
+        let mut ports: BTreeMap<Host, BTreeSet<u16>> = BTreeMap::new();
+        for Destination { host, port, .. } in routes.tcp.iter().flat_map(|route| &route.route).map(|to| &to.destination)
+        {
+            if let Some(port) = port.and_then(|port| u16::try_from(port).ok()) {
+                ports.entry(host.clone()).or_default().insert(port);
+            }
+        }
+        ports.into_iter().collect::<Vec<_>>()
+    });
+    by_host.group("gateway_api/udp-backends", |_, rows| {
+        Some(rows.iter().flat_map(|(_, ports)| ports.iter().copied()).collect())
+    })
 }
 
 struct L4RouteBinder {
     parents: ParentLookup,
     backends: BackendLookup,
     kind: GroupKind,
-    /// Connections are routed by server name.
-    named: bool,
+    /// TLSRoute, whose connections are routed by server name, TCPRoute or UDPRoute.
+    sort: Kind,
 }
 
 impl L4RouteBinder {
     fn bind(&self, cx: &Context, key: &ObjectKey, route: &L4Route) -> BoundL4Route {
         let problems = RefCell::new(Vec::new());
         let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
-        let attaching = AttachingRoute { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let is_udp = self.sort == Kind::UDPRoute;
+        let attaching = AttachingRoute {
+            kind: &self.kind,
+            key,
+            parents: &route.parents,
+            hostnames: &route.hostnames,
+            is_for_mesh: !is_udp,
+        };
+        if is_udp && route.rules.len() > 1 {
+            note("spec.rules[1]".to_owned(), "datagrams have nothing to match, so only the first rule has an effect");
+        }
         let attachments =
             self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
         let rules = |is_mesh: bool| {
@@ -112,9 +159,12 @@ impl L4RouteBinder {
             if rules.is_empty() {
                 continue;
             }
-            let of_parent = if self.named { tls(route, attached, rules) } else { tcp(attached, rules) };
+            let (sort, of_parent) = match self.sort {
+                Kind::TLSRoute => ("tls", tls(route, attached, rules)),
+                Kind::UDPRoute => ("udp", tcp(attached, rules)),
+                _ => ("tcp", tcp(attached, rules)),
+            };
             for (host, routes) in of_parent {
-                let sort = if self.named { "tls" } else { "tcp" };
                 virtual_services.push(VirtualService {
                     namespace: key.namespace.clone(),
                     name: format!("{}~{sort}~{}~{GENERATED}", key.name, virtual_services.len()).into(),
@@ -153,7 +203,10 @@ impl L4RouteBinder {
         }
         let (mut last, mut destinations) = (None, Vec::new());
         for (m, backend) in counted {
-            let ResolvedBackend { destination, problem, .. } = self.backends.resolve(cx, by, backend);
+            let ResolvedBackend { destination, problem, .. } = match self.sort {
+                Kind::UDPRoute => self.backends.resolve_udp(cx, by, backend),
+                _ => self.backends.resolve(cx, by, backend),
+            };
             if let Some(problem) = problem {
                 if let Some(finding) = problem.finding {
                     note(m, finding);
@@ -169,7 +222,8 @@ impl L4RouteBinder {
     }
 }
 
-/// The rules of a TCPRoute for a parent: there is one host for all connections of a listener.
+/// The rules of a TCPRoute for a parent: there is one host for all connections of a listener. Those of a UDPRoute are the same for
+/// datagrams, as the listener has the protocol.
 fn tcp(attached: &AttachedListeners, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
     let port = if attached.is_mesh() { u32::from(attached.port) } else { 0 };
     let route = |route: &Vec<RouteDestination>| TcpRoute {

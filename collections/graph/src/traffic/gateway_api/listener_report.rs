@@ -95,7 +95,7 @@ impl ListenerChecks<'_> {
                 "East-west gateway listeners must be either port 15008 with protocol \"HBONE\" and \
                  TLS.Mode == Terminate, or TLS with TLS.Mode == Passthrough",
             ),
-            GatewayController::Router | GatewayController::Remote => None,
+            GatewayController::Router | GatewayController::Remote | GatewayController::Agentgateway => None,
         };
         if let Some(message) = is_unexpected {
             return unsupported(message.to_owned());
@@ -125,6 +125,8 @@ fn unsupported_protocol(protocol: &Text) -> String {
     let upper = protocol.to_uppercase();
     if *protocol == *"HBONE" {
         format!("protocol \"{protocol}\" is only supported for waypoint proxies")
+    } else if *protocol == *"TCP" {
+        format!("protocol \"{protocol}\" is only supported when the alpha Gateway API is enabled")
     } else if upper != protocol.as_str() && ["HTTP", "HTTPS", "TLS", "TCP", "HBONE"].contains(&upper.as_str()) {
         format!("protocol \"{protocol}\" is unsupported. hint: \"{upper}\" (uppercase) may be supported")
     } else {

@@ -17,7 +17,7 @@ use super::conflicts::find_conflicts;
 use super::credentials::{CredentialIndex, CredentialLookup};
 use super::grants::{GrantIndex, GrantLookup};
 use super::listener_report::{ListenerChecks, ListenerReport};
-use super::tls::{TlsOwner, TlsReads, server_tls};
+use super::tls::{TlsOwner, TlsReads, agentgateway_tls, server_tls};
 use super::{GENERATED, generated};
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
@@ -59,6 +59,17 @@ pub(super) struct BoundListener {
     pub(super) port: u16,
     /// Its protocol as declared.
     pub(super) protocol: Text,
+    /// What agentgateways need to know; `None` if routers serve it.
+    pub(super) agentgateway: Option<AgentgatewayListener>,
+}
+
+/// A listener that agentgateways serve.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct AgentgatewayListener {
+    /// The Gateway.
+    pub(super) gateway: ObjectKey,
+    /// Its place among the listeners of the Gateway and its ListenerSets: of several on a port, the first decides its protocol.
+    pub(super) place: usize,
 }
 
 /// A listener that a Gateway has or that a ListenerSet adds to it.
@@ -107,17 +118,28 @@ pub(super) fn derive_listeners<'s>(
                 grants: GrantLookup::on(deps, grants),
                 credentials: CredentialLookup::on(deps, credentials),
             },
+            experimental: options.gateway_api.experimental,
         };
         move |cx, key, gateway| reads.listeners(cx, key, gateway, &options)
     })
 }
 
-/// The listeners that routes can be bound to.
+/// The listeners of routers and waypoints that routes can be bound to.
 /// Key: `ListenerKey`. From: `gateway_api/listener_rows`. Changes when: the listener does. Size: listeners. Rejects: none.
 pub(super) fn derive_bound_listeners<'s>(
     rows: &Collection<'s, ListenerKey, ListenerRow>,
 ) -> Collection<'s, ListenerKey, BoundListener> {
-    rows.filter_map("gateway_api/listeners", |_, row| row.bound.clone())
+    rows.filter_map("gateway_api/listeners", |_, row| row.bound.clone().filter(|bound| bound.agentgateway.is_none()))
+}
+
+/// The listeners of agentgateways that routes can be bound to.
+/// Key: `ListenerKey`. From: `gateway_api/listener_rows`. Changes when: the listener does. Size: listeners. Rejects: none.
+pub(super) fn derive_agentgateway_listeners<'s>(
+    rows: &Collection<'s, ListenerKey, ListenerRow>,
+) -> Collection<'s, ListenerKey, BoundListener> {
+    rows.filter_map("agentgateway/bound_listeners", |_, row| {
+        row.bound.clone().filter(|bound| bound.agentgateway.is_some())
+    })
 }
 
 /// The generated Gateways of listeners.
@@ -140,6 +162,8 @@ struct ListenerReads {
     namespaces: Dep<ObjectKey, Namespace>,
     sets: IndexDep<ObjectKey, ObjectKey, ListenerSet>,
     tls: TlsReads,
+    /// Agentgateways serve TCP.
+    experimental: bool,
 }
 
 /// An object with listeners, and the Gateway it is or belongs to.
@@ -147,6 +171,7 @@ struct ListenerOwner<'a> {
     key: ParentKey,
     meta: &'a ObjectMeta,
     gateway: &'a Gateway,
+    gateway_key: &'a ObjectKey,
     controller: GatewayController,
     owner: GatewayOwner,
 }
@@ -179,18 +204,20 @@ impl ListenerReads {
             false => Vec::new(),
         };
         let own = ParentKey { is_set: false, object: key.clone() };
-        let mut parents =
-            vec![(ListenerOwner { key: own, meta: &gateway.meta, gateway, controller, owner }, &gateway.listeners)];
+        let own = ListenerOwner { key: own, meta: &gateway.meta, gateway, gateway_key: key, controller, owner };
+        let mut parents = vec![(own, &gateway.listeners)];
         for (set_key, set) in &sets {
-            let key = ParentKey { is_set: true, object: set_key.clone() };
+            let own = ParentKey { is_set: true, object: set_key.clone() };
             let owner = GatewayOwner { is_set: true, ..parents[0].0.owner.clone() };
-            parents.push((ListenerOwner { key, meta: &set.meta, gateway, controller, owner }, &set.listeners));
+            let of_set = ListenerOwner { key: own, meta: &set.meta, gateway, gateway_key: key, controller, owner };
+            parents.push((of_set, &set.listeners));
         }
         let all =
             parents.iter().flat_map(|(parent, listeners)| listeners.iter().map(move |listener| (parent, listener)));
         let all: Vec<(&ListenerOwner<'_>, &Listener)> = all.collect();
         let lost = if controller.takes_listener_sets() {
-            find_conflicts(all.iter().map(|(parent, listener)| (*listener, port_of(parent, listener))))
+            let listeners = all.iter().map(|(parent, listener)| (*listener, port_of(parent, listener)));
+            find_conflicts(listeners, options.gateway_api.experimental)
         } else {
             vec![None; all.len()]
         };
@@ -201,10 +228,11 @@ impl ListenerReads {
             if rows.iter().any(|(known, _)| *known == listener_key) {
                 continue;
             }
-            let kinds = kinds(listener);
+            let protocol = protocol(controller, &listener.protocol, options);
+            let kinds = kinds(controller, listener, protocol);
             let (bound, report) = match lost {
                 Some(reason) => (None, ListenerReport::conflict(listener, kinds, reason)),
-                None => self.bind(cx, parent, listener, kinds),
+                None => self.bind(cx, parent, (rows.len(), listener, protocol), kinds),
             };
             rows.push((listener_key, ListenerRow { gateway: key.clone(), bound, report }));
         }
@@ -216,7 +244,7 @@ impl ListenerReads {
         &self,
         cx: &Context,
         parent: &ListenerOwner<'_>,
-        listener: &Listener,
+        (place, listener, protocol): (usize, &Listener, Option<Protocol>),
         kinds: Vec<GroupKind>,
     ) -> (Option<BoundListener>, ListenerReport) {
         let port = port_of(parent, listener);
@@ -229,8 +257,12 @@ impl ListenerReads {
             labels,
             gateway: parent.gateway,
         };
-        let (tls, tls_problem) = server_tls(cx, self.tls, &of, listener);
-        let protocol = protocol(parent.controller, &listener.protocol);
+        let is_agentgateway = parent.controller == GatewayController::Agentgateway;
+        let (tls, tls_problem) = match is_agentgateway {
+            true => agentgateway_tls(cx, self.tls, &of, listener),
+            false => server_tls(cx, self.tls, &of, listener),
+        };
+        let protocol = protocol.filter(|protocol| !is_agentgateway || self.experimental || *protocol != Protocol::Tcp);
         let has_server = tls.is_some() || !matches!(listener.protocol.as_str(), "HTTPS" | "TLS");
         let checks = ListenerChecks {
             listener,
@@ -243,7 +275,7 @@ impl ListenerReads {
         };
         let report = ListenerReport::new(&checks, kinds);
         let routed = match parent.controller {
-            GatewayController::Router => true,
+            GatewayController::Router | GatewayController::Agentgateway => true,
             GatewayController::EastWest => port != HBONE_PORT,
             GatewayController::Waypoint | GatewayController::Remote => false,
         };
@@ -273,6 +305,7 @@ impl ListenerReads {
             hostname: listener.hostname.clone(),
             port,
             protocol: listener.protocol.clone(),
+            agentgateway: is_agentgateway.then(|| AgentgatewayListener { gateway: parent.gateway_key.clone(), place }),
         };
         (Some(bound), report)
     }
@@ -346,27 +379,32 @@ fn port_of(parent: &ListenerOwner<'_>, listener: &Listener) -> u16 {
 }
 
 /// The protocol of a listener; `None` if it is not served.
-fn protocol(controller: GatewayController, written: &str) -> Option<Protocol> {
+fn protocol(controller: GatewayController, written: &str, options: &GraphOptions) -> Option<Protocol> {
     match written {
         "HTTP" => Some(Protocol::Http),
         "HTTPS" => Some(Protocol::Https),
         "TLS" => Some(Protocol::Tls),
         "TCP" => Some(Protocol::Tcp),
+        "UDP" => (controller == GatewayController::Router && options.gateway_api.experimental).then_some(Protocol::Udp),
         "HBONE" => {
-            matches!(controller, GatewayController::Waypoint | GatewayController::EastWest).then_some(Protocol::Hbone)
+            use GatewayController::{Agentgateway, EastWest, Waypoint};
+            matches!(controller, Waypoint | EastWest | Agentgateway).then_some(Protocol::Hbone)
         }
         _ => None,
     }
 }
 
-/// Kinds of routes that a listener accepts.
-fn kinds(listener: &Listener) -> Vec<GroupKind> {
+/// Kinds of routes that a listener accepts. `protocol` is `None` if it is not served.
+fn kinds(controller: GatewayController, listener: &Listener, protocol: Option<Protocol>) -> Vec<GroupKind> {
     let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Terminate));
     let suitable: &[&str] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
         "TCP" => &["TCPRoute"],
+        "UDP" if protocol.is_some() => &["UDPRoute"],
         "TLS" if terminates => &["TLSRoute", "TCPRoute"],
         "TLS" => &["TLSRoute"],
+        // The tunnel carries any protocol.
+        "HBONE" if controller == GatewayController::Agentgateway => &["HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute"],
         _ => &[],
     };
     let allowed = &listener.allowed_routes.kinds;

@@ -10,7 +10,7 @@ use sluice_model::gateway_api::{
     Backend, BackendTlsMode, BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget,
 };
 use sluice_model::{
-    ClientTls, ClientTlsMode, CredentialKind, Decimal, DestinationRule, Host, INVALID_CREDENTIAL, KubernetesService,
+    ClientCredential, ClientTls, ClientTlsMode, CredentialKind, Decimal, DestinationRule, Host, KubernetesService,
     LoadBalancer, NETWORKING_GROUP, ObjectKey, ObjectMeta, PortTrafficPolicy, RetryBudget, ServiceEntry, Text,
     Timestamp, TrafficPolicy,
 };
@@ -295,19 +295,19 @@ fn client_tls(
     validation: &BackendValidation,
 ) -> ClientTls {
     let is_present = |name: &Text| credentials.has_bundle(cx, &ObjectKey { name: name.clone(), ..object.clone() });
-    let credential_name = match roots_in_config_map(validation) {
+    let credential = match roots_in_config_map(validation) {
         Some(name) if is_present(name) => {
-            format!("{}{}/{name}", CredentialKind::ConfigMap.prefix(), object.namespace).into()
+            let prefix = CredentialKind::ConfigMap.prefix();
+            ClientCredential::Named(format!("{prefix}{}/{name}", object.namespace).into())
         }
-        Some(_) => INVALID_CREDENTIAL.into(),
-        None if validation.well_known_roots.is_some() || validation.roots.is_empty() => Text::default(),
-        None => INVALID_CREDENTIAL.into(),
+        None if validation.well_known_roots.is_some() || validation.roots.is_empty() => ClientCredential::None,
+        _ => ClientCredential::Unusable,
     };
     ClientTls {
         mode: ClientTlsMode::Simple,
         sni: validation.hostname.clone(),
         subject_alt_names: validation.subject_alt_names.clone(),
-        credential_name,
+        credential,
         ..ClientTls::default()
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct RouteReport {
 }
 
 /// The states of the routes of each kind.
-pub(super) type RouteReports<'s> = [(Kind, Collection<'s, ObjectKey, RouteReport>); 2];
+pub(super) type RouteReports<'s> = Vec<(Kind, Collection<'s, ObjectKey, RouteReport>)>;
 
 impl RouteReport {
     /// The state of a route with these attachments.

@@ -25,6 +25,8 @@ mod validation;
 use sluice_engine::{Collection, Index};
 use sluice_model::{Host, ObjectKey, Service, ServiceKey};
 
+use super::agentgateway::Agentgateway;
+use super::backend_gateways::GatewaysOfBackends;
 use super::credentials::CredentialIndex;
 use super::grants::GrantIndex;
 use super::inference_pools::PoolRoutes;
@@ -47,6 +49,10 @@ pub(super) struct StatusInputs<'a, 's> {
     pub(super) rows: &'a Collection<'s, ListenerKey, ListenerRow>,
     /// The states of routes.
     pub(super) routes: [&'a RouteReports<'s>; 2],
+    /// What is known about Gateways of agentgateways.
+    pub(super) agentgateway: Option<&'a Agentgateway<'s>>,
+    /// The Gateways of the routes that refer to each backend.
+    pub(super) gateways_of_backends: &'a GatewaysOfBackends<'s>,
     /// Services.
     pub(super) services: &'a Collection<'s, ServiceKey, Service>,
     /// Services by host.
@@ -86,16 +92,18 @@ pub(super) fn derive_status_updates<'s>(inputs: &StatusInputs<'_, 's>) -> Collec
         by_parent: inputs
             .rows
             .index("gateway_api/reports-by-parent", |key, row| [(key.parent.clone(), row.report.clone())]),
-        attached_routes: attached_routes::count_attached_routes(inputs.routes),
+        attached_routes: attached_routes::count_attached_routes(
+            inputs.routes.into_iter().chain(inputs.agentgateway.iter().flat_map(|of| &of.reports)),
+        ),
         instance_ports: instances::derive_instance_ports(inputs.endpoints),
     };
     let mut updates = routes::derive_route_statuses(inputs);
     updates.push(gateways::derive_gateway_statuses(inputs, &reports));
     updates.push(listener_sets::derive_listener_set_statuses(inputs, &reports));
-    let gateways = ancestors::index_gateways_of_backends(inputs.objects);
-    updates.push(backend_tls_policies::derive_policy_statuses(inputs, &gateways));
+    let gateways = inputs.gateways_of_backends;
+    updates.push(backend_tls_policies::derive_policy_statuses(inputs, gateways));
     updates.push(backend_traffic_policies::derive_policy_statuses(inputs));
-    updates.push(backends::derive_backend_statuses(inputs, &gateways));
+    updates.push(backends::derive_backend_statuses(inputs, gateways));
     updates.push(inference_pools::derive_pool_statuses(inputs));
     classes::derive_class_statuses(inputs.objects, inputs.options).union("status_updates", &updates)
 }

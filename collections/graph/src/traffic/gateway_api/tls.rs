@@ -1,5 +1,7 @@
 //! The TLS settings of a listener, as those of a server (G02).
 
+use std::collections::BTreeMap;
+
 use sluice_engine::Context;
 use sluice_model::gateway_api::{
     FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ListenerTlsMode, ObjectRef,
@@ -92,6 +94,27 @@ pub(super) fn server_tls(
         }
     }
     out.cipher_suites = cipher_suites(option(tls, CIPHER_SUITES));
+    (Some(out), problem)
+}
+
+/// The same for agentgateways: they have one certificate, and no options.
+pub(super) fn agentgateway_tls(
+    cx: &Context,
+    reads: TlsReads,
+    owner: &TlsOwner<'_>,
+    listener: &Listener,
+) -> (Option<ServerTls>, Option<StatusProblem>) {
+    let Some(tls) = &listener.tls else { return (None, None) };
+    if tls.mode == Some(ListenerTlsMode::Passthrough) {
+        return (Some(ServerTls { mode: ServerTlsMode::Passthrough, ..ServerTls::default() }), None);
+    }
+    let mut out = ServerTls { mode: ServerTlsMode::Simple, ..ServerTls::default() };
+    if tls.certificates.len() != 1 {
+        let message = "exactly 1 certificateRefs should be present for TLS termination";
+        return (Some(out), Some(StatusProblem::new(INVALID_CERTIFICATE, message)));
+    }
+    let without_options = ListenerTls { options: BTreeMap::new(), ..tls.clone() };
+    let problem = terminate(cx, reads, owner, listener, &without_options, &mut out).err();
     (Some(out), problem)
 }
 

@@ -38,13 +38,17 @@ pub(crate) fn merge_gateways<'a>(
     for SelectingGateway { gateway, targets } in gateways {
         let tls = gateway.servers.iter().filter_map(|server| server.tls.as_ref());
         references.extend(tls.flat_map(|tls| references_of(gateway, tls)));
-        let ports = |server: &GatewayServer| resolve_ports(server.port, &targets, gateway.owner.is_none());
+        let ports = |server: &GatewayServer| {
+            let is_udp = takes_datagrams(gateway, server);
+            let targets = targets.iter().filter(|target| target.udp || !is_udp);
+            resolve_ports(server.port, targets, gateway.owner.is_none())
+        };
         let servers =
             gateway.servers.iter().flat_map(|server| ports(server).into_iter().map(move |port| (server, port)));
         for (server, port) in servers {
             let Some((at, bound)) = merging.add(gateway, server, port) else { continue };
-            let takes_datagrams = targets.iter().any(|target| target.udp && u32::from(target.port) == server.port);
-            if options.http3 && server.terminates_https() && takes_datagrams {
+            let has_udp_port = targets.iter().any(|target| target.udp && u32::from(target.port) == server.port);
+            if options.http3 && server.terminates_https() && has_udp_port && !merging.has_udp(port) {
                 merging.http3.insert(bound.route_name.clone());
                 merging.ports[at].http3.push(bound);
             }
@@ -56,6 +60,11 @@ pub(crate) fn merge_gateways<'a>(
         GatewayTable { name, servers, http3 }
     });
     MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports, references }
+}
+
+/// Whether a server takes datagrams. Protocol UDP of a Gateway of Istio stands for TCP, as in the reference.
+fn takes_datagrams(gateway: &Gateway, server: &GatewayServer) -> bool {
+    gateway.owner.is_some() && server.protocol == Protocol::Udp
 }
 
 /// The Secrets that a server of a Gateway refers to and that the Gateway needs a permission for.
@@ -78,8 +87,8 @@ fn references_of<'a>(gateway: &'a Gateway, tls: &'a ServerTls) -> impl Iterator<
 
 /// The target ports of a port of the router's Services. For a Gateway that selects by label, a port that no Service has
 /// is its own target port, and of several target ports the first is used.
-fn resolve_ports(port: u32, targets: &[PortTarget], by_label: bool) -> BTreeSet<u32> {
-    let mut found = targets.iter().filter(|target| u32::from(target.port) == port).map(|target| target.target.into());
+fn resolve_ports<'t>(port: u32, targets: impl Iterator<Item = &'t PortTarget>, by_label: bool) -> BTreeSet<u32> {
+    let mut found = targets.filter(|target| u32::from(target.port) == port).map(|target| target.target.into());
     if by_label { [found.next().unwrap_or(port)].into() } else { found.collect() }
 }
 
@@ -120,7 +129,11 @@ impl GatewayMerger {
             server: server.clone(),
             route_name: route_name.clone(),
         };
-        let taken = self.ports.iter().any(|existing| existing.port == port);
+        if takes_datagrams(gateway, server) {
+            let at = self.open_udp(bound.clone(), port)?;
+            return Some((at, bound));
+        }
+        let taken = self.ports.iter().any(|existing| existing.port == port && !existing.udp);
         let at = match self.plain.get(&port).copied() {
             Some(current) => self.beside_plain(bound.clone(), port, current)?,
             None if taken && server.is_tls() => {
@@ -187,13 +200,30 @@ impl GatewayMerger {
             route_name: if with_route { bound.route_name.clone() } else { Text::default() },
             servers: vec![bound],
             http3: Vec::new(),
+            udp: false,
         });
         self.ports.len() - 1
     }
 
+    /// A server for datagrams. Another one of the port, or one for HTTP/3, has precedence.
+    fn open_udp(&mut self, bound: BoundServer, port: u32) -> Option<usize> {
+        let is_taken = self.ports.iter().any(|it| it.port == port && (it.udp || !it.http3.is_empty()));
+        if is_taken {
+            return None;
+        }
+        let at = self.open(bound, port, false);
+        self.ports[at].udp = true;
+        Some(at)
+    }
+
+    fn has_udp(&self, port: u32) -> bool {
+        self.ports.iter().any(|existing| existing.port == port && existing.udp)
+    }
+
     fn find(&self, port: u32, server: &GatewayServer) -> Option<usize> {
         self.ports.iter().position(|existing| {
-            existing.port == port && existing.protocol == server.protocol_text && existing.bind == server.bind
+            let is_same = existing.port == port && existing.bind == server.bind;
+            is_same && existing.protocol == server.protocol_text && !existing.udp
         })
     }
 
@@ -210,7 +240,7 @@ impl GatewayMerger {
 
 #[cfg(test)]
 mod tests {
-    use sluice_model::{ServerTls, ServerTlsMode};
+    use sluice_model::{GatewayOwner, ServerTls, ServerTlsMode};
 
     use super::*;
 
@@ -298,5 +328,30 @@ mod tests {
         };
         assert_eq!(merged(false), (vec![(443, 0), (8443, 0)], 0));
         assert_eq!(merged(true), (vec![(443, 1), (8443, 0)], 1));
+    }
+
+    #[test]
+    fn ports_for_datagrams_are_beside_those_of_tcp() {
+        let udp_server = |port| GatewayServer { protocol_text: "UDP".into(), ..server(port, Protocol::Udp, &["*"]) };
+        let owned = |name: &str, servers| Gateway { owner: Some(GatewayOwner::default()), ..gateway(name, servers) };
+        let tcp = owned("tcp", vec![server(53, Protocol::Tcp, &["*"])]);
+        let (first, second) = (owned("a", vec![udp_server(53)]), owned("b", vec![udp_server(53)]));
+        let targets = [
+            PortTarget { port: 53, target: 5300, udp: false },
+            PortTarget { port: 53, target: 5353, udp: true },
+            PortTarget { port: 54, target: 54, udp: false },
+        ];
+        let select = |gateway| SelectingGateway { gateway, targets: targets.to_vec() };
+        let merged = merge_gateways("edge", [&first, &tcp, &second].map(select), MergeOptions::default());
+        let ports: Vec<_> =
+            merged.ports.iter().map(|port| (port.port, port.udp, port.servers[0].gateway.as_str())).collect();
+        assert_eq!(ports, [(5353, true, "edge/a"), (5300, false, "edge/tcp"), (5353, false, "edge/tcp")]);
+        // The Service has no UDP port of that number.
+        let other = owned("c", vec![udp_server(54)]);
+        assert!(merge_gateways("edge", [select(&other)], MergeOptions::default()).ports.is_empty());
+        // A Gateway of Istio has a listener of TCP.
+        let of_istio = gateway("d", vec![udp_server(53)]);
+        let merged = merge_gateways("edge", [select(&of_istio)], MergeOptions::default());
+        assert_eq!(merged.ports.iter().map(|port| (port.port, port.udp)).collect::<Vec<_>>(), [(5300, false)]);
     }
 }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener_settings::collector_services;
 use sluice_model::{
-    Attachment, Host, JwtKeys, Labels, MESH_GATEWAY, MeshConfig, ObjectKey, Proxy, ProxyKey, Text, View, VirtualService,
+    Attachment, Host, JwtKeys, Labels, MESH_GATEWAY, MeshConfig, ObjectKey, Proxy, ProxyKey, ProxyType, Text, View,
+    VirtualService,
 };
 
 use super::routers::{Router, Routers};
@@ -88,7 +89,7 @@ pub(crate) fn derive_reach<'s>(inputs: &ReachInputs<'_, 's>, options: &GraphOpti
     Reach { views: clients.map("reach/views", |_, client| client.view()), by_host }
 }
 
-/// The facts of routers that their clusters depend on.
+/// The facts of routers that their clusters depend on; those of east-west gateways are those of waypoints.
 /// Key: `ProxyKey`. From: `routers`, `proxies`, `selected_labels`, `proxy_patches`, `envoy_filters`.
 /// Changes when: a router connects or leaves, its labels change, or the hosts in EnvoyFilters for it.
 /// Size: connected routers. Rejects: none.
@@ -100,7 +101,7 @@ fn derive_clients<'s>(inputs: &ReachInputs<'_, 's>) -> Collection<'s, ProxyKey, 
         let (proxies, selected) = (deps.on(inputs.proxies), deps.on(inputs.selected));
         let (patches, named) = (deps.on(&inputs.patches.of_proxies), deps.on(&named));
         move |cx, key, router| {
-            let proxy = cx.get(&proxies, key)?;
+            let proxy = cx.get(&proxies, key).filter(|proxy| proxy.proxy_type == ProxyType::Router)?;
             let labels = cx.get(&selected, &()).map(|selected| selected.outbound(&proxy)).unwrap_or_default();
             let patches = cx.get(&patches, key);
             let filters = patches.iter().flat_map(|patches| patches.filters()).collect::<BTreeSet<_>>();

@@ -1,4 +1,4 @@
-//! Routers: the Gateways that select each, and their merged servers.
+//! Routers and east-west gateways: the Gateways that select each, and their merged servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Router {
     }
 }
 
-/// Connected routers, and their merged Gateways.
+/// Connected routers and east-west gateways of ambient mode, and their merged Gateways.
 #[derive(Clone)]
 pub(crate) struct Routers<'s> {
     /// The router of each proxy.
@@ -89,7 +89,7 @@ pub(crate) struct RouterInputs<'a, 's> {
 /// Derives connected routers and their merged Gateways.
 #[must_use]
 pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Routers<'s> {
-    let proxies = derive_proxies(inputs);
+    let proxies = derive_proxies(inputs, options);
     let merged = derive_merged_gateways(inputs, &proxies, options);
     let auto_passthrough = proxies.derive("routers/auto-passthrough", |d| {
         let merged = d.on(&merged);
@@ -98,13 +98,19 @@ pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphO
     Routers { proxies, merged, auto_passthrough }
 }
 
-/// Connected routers.
+/// Connected routers, with several networks also east-west gateways: they are waypoints whose Gateways may have servers
+/// besides that for HBONE.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`.
 /// Changes when: a router connects or leaves, its labels or its services change.
 /// Size: connected routers. Rejects: none.
-fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
+fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, ProxyKey, Router> {
     let workloads = inputs.workload_names;
-    let routers = inputs.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
+    let multi_network = options.clusters.tunnels.multi_network;
+    let routers = inputs.proxies.filter("routers/proxies", move |_, proxy| match proxy.proxy_type {
+        ProxyType::Router => true,
+        ProxyType::Waypoint => multi_network && label::is_east_west(&proxy.labels),
+        ProxyType::Sidecar | ProxyType::Ztunnel | ProxyType::Agentgateway => false,
+    });
     routers.derive("routers", |deps| {
         let workloads = deps.on(workloads);
         move |cx, key, proxy| Some(Router::of(proxy, &*cx.get(&workloads, key)?))

@@ -18,10 +18,12 @@ struct AttachedRouteKey {
 /// The number of routes of each listener. They are counted in groups by name first, so that a change reads few of them.
 /// Key: `ListenerKey`. From: the reports of routes. Changes when: a route is attached or detached. Size: listeners with routes.
 /// Rejects: none.
-pub(super) fn count_attached_routes<'s>(routes: [&RouteReports<'s>; 2]) -> Collection<'s, ListenerKey, u32> {
-    let attached = routes.into_iter().flatten().map(|(kind, reports)| {
+pub(super) fn count_attached_routes<'a, 's: 'a>(
+    routes: impl Iterator<Item = &'a RouteReports<'s>>,
+) -> Collection<'s, ListenerKey, u32> {
+    let attached = routes.flatten().map(|(kind, reports)| {
         let kind = *kind;
-        reports.flat_map(&format!("gateway_api/{kind}/attached"), move |route, report| {
+        reports.flat_map(&format!("{}/attached", reports.name().trim_end_matches("/report")), move |route, report| {
             let key =
                 |listener: &ListenerKey| AttachedRouteKey { listener: listener.clone(), kind, route: route.clone() };
             report.listeners.iter().map(|listener| (key(listener), ())).collect::<Vec<_>>()

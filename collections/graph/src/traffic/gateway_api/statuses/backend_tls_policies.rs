@@ -7,13 +7,13 @@ use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_model::gateway_api::{BackendTlsPolicy, GROUP, PolicyTarget};
 use sluice_model::{Kind, ObjectKey, Text, Timestamp};
 
-use super::super::classes::MESH_CONTROLLER;
+use super::super::backend_gateways::{BackendKey, GatewaysOfBackends};
+use super::super::classes::{AGENTGATEWAY_CONTROLLER, MESH_CONTROLLER};
 use super::super::credentials::CredentialLookup;
 use super::super::policies::{TargetKind, TargetObject, is_ignored, preceding_policy};
 use super::StatusInputs;
 use super::ancestors::{
-    Ancestor, BackendKey, GatewaysOfBackends, MAX_POLICY_ANCESTORS, ignored_conditions, set_ancestors, target_problem,
-    target_reference,
+    Ancestor, MAX_POLICY_ANCESTORS, ignored_conditions, set_ancestors, target_problem, target_reference,
 };
 use super::validation::ValidationReport;
 use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
@@ -34,6 +34,7 @@ pub(super) fn derive_policy_statuses<'s>(
             gateways: deps.by(gateways),
             credentials: CredentialLookup::on(deps, inputs.credentials),
             revisions: RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options),
+            of_agentgateways: inputs.agentgateway.map(|of| deps.on(&of.accounts)),
         };
         move |cx, key, policy| {
             let is_ours = options.gateway_api.writes_statuses && lookups.revisions.owns(cx, key, &policy.meta.labels);
@@ -51,6 +52,8 @@ struct PolicyLookups {
     gateways: IndexDep<BackendKey, StatusKey, ObjectKey>,
     credentials: CredentialLookup,
     revisions: RevisionLookup,
+    /// The Gateways of agentgateways, if these are served.
+    of_agentgateways: Option<Dep<ObjectKey, Text>>,
 }
 
 impl PolicyLookups {
@@ -62,6 +65,8 @@ impl PolicyLookups {
         controller: &Text,
     ) -> Option<StatusUpdate> {
         let mut draft = StatusDraft::new(&policy.status);
+        let other = self.of_agentgateways.map(|_| AGENTGATEWAY_CONTROLLER);
+        let controllers: Vec<&str> = [controller.as_str()].into_iter().chain(other).collect();
         let ancestor = |target: &PolicyTarget, conditions: Vec<StatusCondition>| Ancestor {
             reference: target_reference(target),
             controller: MESH_CONTROLLER,
@@ -69,7 +74,7 @@ impl PolicyLookups {
         };
         if is_ignored(&policy.meta) {
             let ancestors = policy.targets.iter().map(|target| ancestor(target, ignored_conditions())).collect();
-            set_ancestors(&mut draft, ancestors, controller, MAX_POLICY_ANCESTORS);
+            set_ancestors(&mut draft, ancestors, &controllers, MAX_POLICY_ANCESTORS);
             return draft.finish();
         }
         let report = ValidationReport::of(cx, &self.credentials, key, &policy.validation);
@@ -98,10 +103,13 @@ impl PolicyLookups {
         }
         ancestors.extend(gateways.iter().map(|gateway| Ancestor {
             reference: json!({"group": GROUP, "kind": "Gateway", "name": gateway.name.as_str()}),
-            controller,
+            controller: match self.of_agentgateways.and_then(|gateways| cx.get(&gateways, gateway)) {
+                Some(_) => AGENTGATEWAY_CONTROLLER,
+                None => controller,
+            },
             conditions: report.conditions(problem.as_ref()),
         }));
-        set_ancestors(&mut draft, ancestors, controller, MAX_POLICY_ANCESTORS);
+        set_ancestors(&mut draft, ancestors, &controllers, MAX_POLICY_ANCESTORS);
         draft.finish()
     }
 }

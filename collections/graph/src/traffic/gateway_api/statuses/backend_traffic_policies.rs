@@ -60,7 +60,7 @@ fn update(
         conditions: conditions(target),
     });
     let ancestors = ancestors.collect();
-    set_ancestors(&mut draft, ancestors, controller, MAX_POLICY_ANCESTORS);
+    set_ancestors(&mut draft, ancestors, &[controller.as_str()], MAX_POLICY_ANCESTORS);
     draft.finish()
 }
 

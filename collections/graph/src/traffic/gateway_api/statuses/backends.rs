@@ -7,11 +7,12 @@ use sluice_engine::{Collection, Context, IndexDep};
 use sluice_model::gateway_api::{Backend, BackendTlsMode, EXPERIMENTAL_GROUP, GROUP};
 use sluice_model::{Kind, ObjectKey, Text};
 
+use super::super::backend_gateways::{BackendKey, GatewaysOfBackends};
 use super::super::classes::MESH_CONTROLLER;
 use super::super::credentials::CredentialLookup;
 use super::super::policies::TargetKind;
 use super::StatusInputs;
-use super::ancestors::{Ancestor, BackendKey, GatewaysOfBackends, set_ancestors};
+use super::ancestors::{Ancestor, set_ancestors};
 use super::validation::ValidationReport;
 use crate::statuses::{RevisionLookup, StatusDraft, StatusKey, StatusUpdate};
 
@@ -66,7 +67,7 @@ fn update(
         conditions: conditions(),
     };
     let ancestors = std::iter::once(mesh).chain(gateways.iter().map(of_gateway)).collect();
-    set_ancestors(&mut draft, ancestors, controller, MAX_ANCESTORS);
+    set_ancestors(&mut draft, ancestors, &[controller.as_str()], MAX_ANCESTORS);
     draft.finish()
 }
 

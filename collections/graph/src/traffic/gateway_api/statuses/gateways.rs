@@ -5,9 +5,12 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use sluice_engine::{Collection, Context, Dep, IndexDep};
-use sluice_model::gateway_api::{AddressKind, GROUP, Gateway, GatewayAddress, GatewayClass, GroupKind, ObjectRef};
+use sluice_model::gateway_api::{
+    AGENTGATEWAY_WAYPOINT_CLASS, AddressKind, GROUP, Gateway, GatewayAddress, GatewayClass, GroupKind, ObjectRef,
+};
 use sluice_model::{Kind, ObjectKey, Text};
 
+use super::super::agentgateway::UNSUPPORTED_CLASS;
 use super::super::classes::{GatewayController, find_controller};
 use super::super::credentials::CredentialLookup;
 use super::super::grants::GrantLookup;
@@ -69,8 +72,13 @@ struct GatewayLookups {
 
 impl GatewayLookups {
     fn update(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway, options: &GraphOptions) -> Option<StatusUpdate> {
-        let controller = find_controller(cx, &self.classes, &key.cluster, &gateway.class, &options.gateway_api)?;
         let mut draft = StatusDraft::new(&gateway.status);
+        if options.gateway_api.agentgateway && gateway.class == *AGENTGATEWAY_WAYPOINT_CLASS {
+            let not_met = |kind| StatusCondition::not_met(kind, "Invalid", UNSUPPORTED_CLASS);
+            draft.set_conditions(&[not_met("Accepted"), not_met("Programmed")]);
+            return draft.finish();
+        }
+        let controller = find_controller(cx, &self.classes, &key.cluster, &gateway.class, &options.gateway_api)?;
         if controller == GatewayController::Remote {
             draft.set_conditions(&[
                 StatusCondition::met("Accepted", "Accepted", "Resource accepted"),
@@ -85,7 +93,8 @@ impl GatewayLookups {
         let (of_sets, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|(listener, _)| listener.parent.is_set);
         let of_sets: Vec<_> = of_sets.into_iter().filter(|(_, report)| report.is_valid).collect();
         let sets: BTreeSet<&ObjectKey> = of_sets.iter().map(|(listener, _)| &listener.parent.object).collect();
-        if !sets.is_empty() {
+        let is_agentgateway = controller == GatewayController::Agentgateway;
+        if !sets.is_empty() || is_agentgateway {
             draft.set("attachedListenerSets", Some(sets.len().into()));
         }
         let ports: BTreeSet<u16> = own.iter().chain(&of_sets).filter_map(|(_, report)| report.port).collect();
@@ -107,9 +116,15 @@ impl GatewayLookups {
                 draft.remove_condition(INSECURE);
             }
         }
+        if is_agentgateway && conditions.iter().all(|condition| condition.kind != INSECURE) {
+            let message = "AllowInsecureFallback mode is disabled for frontend validation";
+            conditions.push(StatusCondition::not_met(INSECURE, "AllowInsecureFallbackNotConfigured", message));
+        }
         let wanted = match (gateway.meta.annotations.get(ADDRESS_TYPE).map(Text::as_str), controller) {
             (Some("IPAddress"), _) => ReportedAddresses::Ips,
-            (Some("Hostname"), _) | (None, GatewayController::Router) => ReportedAddresses::Hostnames,
+            (Some("Hostname"), _) | (None, GatewayController::Router | GatewayController::Agentgateway) => {
+                ReportedAddresses::Hostnames
+            }
             _ => ReportedAddresses::All,
         };
         // An address that was reported stays until there is another one.

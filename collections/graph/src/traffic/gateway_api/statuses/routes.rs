@@ -8,6 +8,7 @@ use sluice_model::gateway_api::{GROUP, GroupKind, HttpRoute, L4Route, ParentRef}
 use sluice_model::{Kind, ObjectKey, ObjectMeta, StoredStatus, Text};
 
 use super::super::attachment::{ParentResult, reference_text};
+use super::super::classes::AGENTGATEWAY_CONTROLLER;
 use super::super::route_report::{RouteReport, denied};
 use super::StatusInputs;
 use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
@@ -44,11 +45,16 @@ pub(super) fn derive_route_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Vec<Co
         .routes
         .into_iter()
         .flatten()
-        .map(|(kind, reports)| match kind {
-            Kind::HTTPRoute => of_kind(inputs, *kind, &objects.http_routes, reports),
-            Kind::GRPCRoute => of_kind(inputs, *kind, &objects.grpc_routes, reports),
-            Kind::TLSRoute => of_kind(inputs, *kind, &objects.tls_routes, reports),
-            _ => of_kind(inputs, *kind, &objects.tcp_routes, reports),
+        .map(|(kind, reports)| {
+            let others = inputs.agentgateway.iter().flat_map(|of| &of.reports).flatten();
+            let others = others.filter(|(of, _)| of == kind).map(|(_, reports)| reports).next();
+            match kind {
+                Kind::HTTPRoute => of_kind(inputs, *kind, &objects.http_routes, (reports, others)),
+                Kind::GRPCRoute => of_kind(inputs, *kind, &objects.grpc_routes, (reports, others)),
+                Kind::TLSRoute => of_kind(inputs, *kind, &objects.tls_routes, (reports, others)),
+                Kind::UDPRoute => of_kind(inputs, *kind, &objects.udp_routes, (reports, others)),
+                _ => of_kind(inputs, *kind, &objects.tcp_routes, (reports, others)),
+            }
         })
         .collect()
 }
@@ -57,12 +63,16 @@ fn of_kind<'s, R: Route>(
     inputs: &StatusInputs<'_, 's>,
     kind: Kind,
     routes: &Collection<'s, ObjectKey, R>,
-    reports: &Collection<'s, ObjectKey, RouteReport>,
+    (reports, of_agentgateways): (
+        &Collection<'s, ObjectKey, RouteReport>,
+        Option<&Collection<'s, ObjectKey, RouteReport>>,
+    ),
 ) -> Collection<'s, StatusKey, StatusUpdate> {
     let name = kind.name();
     let options = inputs.options.clone();
     let updates = routes.derive(&format!("gateway_api/{name}/statuses"), |deps| {
         let reports = deps.on(reports);
+        let of_agentgateways = of_agentgateways.map(|reports| deps.on(reports));
         let revisions = RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options);
         move |cx, key, route: &R| {
             let parts = route.parts();
@@ -70,12 +80,18 @@ fn of_kind<'s, R: Route>(
                 return None;
             }
             let report = cx.get(&reports, key)?;
+            let mut draft = StatusDraft::new(parts.status);
             let writer = ParentWriter {
                 controller: &options.gateway_api.controller,
                 reports_waypoints: options.ambient.is_some(),
                 report: &report,
             };
-            writer.update(&parts)
+            writer.write(&parts, &mut draft);
+            if let Some(report) = of_agentgateways.as_ref().and_then(|reports| cx.get(reports, key)) {
+                let controller = AGENTGATEWAY_CONTROLLER;
+                ParentWriter { controller, reports_waypoints: false, report: &report }.write(&parts, &mut draft);
+            }
+            draft.finish()
         }
     });
     updates.flat_map(&format!("gateway_api/{name}/status_updates"), move |key, update| {
@@ -85,15 +101,15 @@ fn of_kind<'s, R: Route>(
 
 /// Writes the list of parents of a route.
 struct ParentWriter<'a> {
-    controller: &'a Text,
+    controller: &'a str,
     /// In ambient mode, a condition says whether the parent has a waypoint.
     reports_waypoints: bool,
     report: &'a RouteReport,
 }
 
 impl ParentWriter<'_> {
-    fn update(&self, route: &RouteParts<'_>) -> Option<StatusUpdate> {
-        let mut draft = StatusDraft::new(route.status);
+    /// Writes the entries of the controller. Those of other controllers stay as they are.
+    fn write(&self, route: &RouteParts<'_>, draft: &mut StatusDraft<'_>) {
         let present: Vec<Value> = draft.get("parents").and_then(Value::as_array).cloned().unwrap_or_default();
         let mut wanted: BTreeMap<String, Value> = BTreeMap::new();
         for (place, parent) in route.parents.iter().enumerate() {
@@ -107,7 +123,7 @@ impl ParentWriter<'_> {
             let conditions = self.conditions(&results);
             let entry = json!({
                 "parentRef": reference(parent),
-                "controllerName": self.controller.as_str(),
+                "controllerName": self.controller,
                 "conditions": merge(old.and_then(|old| old.get("conditions")), draft.generation(), &conditions),
             });
             wanted.insert(text, entry);
@@ -123,11 +139,10 @@ impl ParentWriter<'_> {
         }
         parents.extend(wanted.into_values().rev());
         draft.set("parents", Some(Value::Array(parents)));
-        draft.finish()
     }
 
     fn is_ours(&self, entry: &Value) -> bool {
-        entry["controllerName"] == self.controller.as_str()
+        entry["controllerName"] == self.controller
     }
 
     /// The conditions of a reference with the results of its listeners: it is accepted if one of them accepts the route.
