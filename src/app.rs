@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use kube::Client;
 use sluice_admin::{
-    AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewGraph, Readiness, ReadinessGuard, Sessions, UpdateRates,
+    AdminState, MAX_PREVIEW_BYTES, PagesOverXds, PreviewTurns, Readiness, ReadinessGuard, Sessions, UpdateRates,
 };
 use sluice_authority::Signer;
 use sluice_config::Config;
@@ -33,7 +33,7 @@ use sluice_tasks::{DedicatedRuntime, Tasks};
 use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
 use sluice_webhook::{InjectionConfiguration, Webhooks};
-use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader, UnacknowledgedAge};
+use sluice_xds::{Admission, DiscoveryServer, EngineProxies, OptionalProxies, StatusReader, UnacknowledgedAge};
 use sluice_xds_protocol::Store;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -152,7 +152,7 @@ impl App {
             inputs.proxies.clone(),
             inputs.secret_clients.clone(),
             config.identity.cluster_aliases.clone(),
-            config.features.ambient,
+            OptionalProxies { ztunnels: config.features.ambient, agentgateways: config.features.agentgateway },
             sluice_graph::client_profile,
         ));
         let features = &config.features;
@@ -182,7 +182,7 @@ impl App {
             log,
             options: options::admin_options(&config),
             graph: graph_options,
-            preview_graph: PreviewGraph::default(),
+            preview_turns: PreviewTurns::default(),
             remotes: RemoteStates::new(options::configured_remote_clusters(&config)),
             config_sources: graph.metrics.config_sources.clone(),
             watches: graph.metrics.watches.clone(),
@@ -296,5 +296,5 @@ impl App {
     }
 }
 
-#[cfg(all(test, feature = "faults"))]
+#[cfg(all(test, debug_assertions))]
 mod tests;

@@ -90,6 +90,7 @@ pub(super) fn graph_options(config: &Config) -> GraphOptions {
             tunnels: TunnelSwitches {
                 multi_network: config.features.ambient_multi_network,
                 local_waypoints: !config.features.waypoint_networks,
+                ingress: config.features.ingress_networks,
                 baggage: config.features.baggage,
             },
         }),

@@ -68,6 +68,7 @@ fn adopt(config: &mut Config, recorded: &GraphOptions) {
     identity.revision = recorded.revision.clone();
     identity.domain = recorded.domain.clone();
     features.ambient = recorded.ambient.is_some();
+    features.agentgateway = recorded.gateway_api.agentgateway;
     // Its configuration is no input of the graph, so it is not recorded.
     features.inject = false;
     // The recording has the addresses.

@@ -151,8 +151,14 @@ fn to_json(kind: ResourceType, resource: &ResolvedResource) -> Value {
 /// A message of this type as JSON, with redacted secrets.
 pub(crate) fn message_json(kind: ResourceType, bytes: &[u8]) -> Value {
     let mut value = sluice_proto::json::encode_any(kind.type_url(), bytes);
-    if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
+    if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig | ResourceType::Agentgateway) {
         redact(&mut value);
+    }
+    // Other resources of this type also have a key, which is their name.
+    if let Some(key) =
+        value.pointer_mut("/policy/backend/backendTls/key").filter(|_| kind == ResourceType::Agentgateway)
+    {
+        hide(key);
     }
     value
 }

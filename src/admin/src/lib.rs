@@ -50,7 +50,7 @@ pub use over_xds::PagesOverXds;
 pub use preview::MAX_PREVIEW_BYTES;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use refusals::Refusals;
-pub use second_graph::PreviewGraph;
+pub use second_graph::PreviewTurns;
 pub use sessions::Sessions;
 pub use state::{AdminOptions, AdminState, MeshConfigReader, PreviewOptions, TemplatesReader};
 pub use traces::ChangeTracer;

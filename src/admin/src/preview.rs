@@ -1,5 +1,5 @@
-//! `preview`: what applying or deleting objects would change. Nothing is applied: a second graph gets a copy of all inputs, then
-//! the change, and both of its states are compared.
+//! `preview`: what applying or deleting objects would change. Nothing is applied: a copy of the graph gets the change, and both of
+//! its states are compared.
 
 mod comparison;
 mod concerned;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sluice_model::Text;
 
-pub(crate) use page::{answered, prepare, route};
+pub(crate) use page::{answered, route};
 
 use crate::AdminState;
-use crate::second_graph::SecondGraphError;
+use crate::second_graph::{PreviewTurn, SecondGraph, SecondGraphError};
 use comparison::{ChangedResource, TypeSummary, compare};
 use objects::{ObjectChange, ObjectReader, PreviewFinding, PreviewedObjects};
 
@@ -92,10 +92,8 @@ struct ConcernedProxies {
 #[serde(rename_all = "camelCase")]
 struct Cost {
     seconds: f64,
-    /// Seconds of it until the second graph had all inputs.
+    /// Seconds of it until there was a copy of the graph.
     copy_seconds: f64,
-    /// Number of inputs that were copied. The second graph stays for a while, and only what has changed is copied again.
-    copied_inputs: usize,
 }
 
 /// A question that has no answer.
@@ -112,20 +110,26 @@ pub(crate) enum PreviewError {
     SecondGraph(#[from] SecondGraphError),
 }
 
-/// Answers the question. It takes up to seconds in a large mesh, on threads of its own.
-pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<PreviewAnswer, PreviewError> {
+/// Answers the question. If it changes most of a large mesh, it takes up to seconds, on threads of its own.
+pub(crate) fn preview(
+    state: &AdminState,
+    question: &PreviewQuestion,
+    turn: PreviewTurn,
+) -> Result<PreviewAnswer, PreviewError> {
     let start = Instant::now();
-    let mut guard = state.preview_graph.lock()?;
-    let (graph, live, copied_inputs) = guard.current(&state.engine, &state.graph)?;
+    let graph = SecondGraph::copy_of(&state.engine, &state.graph, turn)?;
+    let before = graph.state()?;
     let copy_seconds = start.elapsed().as_secs_f64();
     let Some(mesh) = state.current_mesh.get() else { return Err(PreviewError::NotReady) };
-    let reader = ObjectReader::new(&state.options.preview, &live, graph.inputs(), mesh.copy(), question.delete);
+    let reader =
+        ObjectReader::new(&state.options.preview, &before.inputs, graph.inputs(), mesh.copy(), question.delete);
     let mut objects = PreviewedObjects::read(question, reader);
     if objects.changes.is_empty() && objects.findings.is_empty() {
         return Err(PreviewError::BadRequest("the body has no objects: send YAML or JSON documents".to_owned()));
     }
-    let (before, after) = graph.apply(objects.take_parsed())?;
-    objects.add_effects(&live, &after.inputs);
+    graph.apply(objects.take_parsed());
+    let after = graph.state()?;
+    objects.add_effects(&before.inputs, &after.inputs);
     let rejects = fields::changed_findings(&before.outputs, &after.outputs, graph.handles());
     for finding in rejects.added {
         objects.add_finding(finding);
@@ -134,7 +138,7 @@ pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<
     let compared = compare(&state.status, graph.handles(), &before.outputs, &after.outputs, deadline);
     let connected: std::collections::BTreeSet<_> = state.status.proxies().into_iter().map(|(key, _)| key).collect();
     let answer = PreviewAnswer {
-        epoch: live.epoch().0,
+        epoch: before.inputs.epoch().0,
         objects: objects.changes,
         findings: objects.findings,
         solved: rejects.removed,
@@ -149,11 +153,9 @@ pub(crate) fn preview(state: &AdminState, question: &PreviewQuestion) -> Result<
         bytes: compared.bytes,
         is_complete: compared.is_complete,
         notes: fields::notes(&before.outputs, &after.outputs, graph.handles()),
-        cost: Cost { seconds: start.elapsed().as_secs_f64(), copy_seconds, copied_inputs },
+        cost: Cost { seconds: start.elapsed().as_secs_f64(), copy_seconds },
     };
-    // The second graph takes the change back now, so that the next preview does not wait for it. Rows that nothing else holds are
-    // written in place.
-    drop((before, after));
-    graph.copy(&live)?;
+    // Freeing the memory of a large change takes a while.
+    tokio::task::spawn_blocking(move || drop((before, after, graph)));
     Ok(answer)
 }

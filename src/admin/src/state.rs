@@ -17,7 +17,7 @@ use sluice_xds::StatusReader;
 
 use crate::readiness::Readiness;
 use crate::refusals::Refusals;
-use crate::second_graph::PreviewGraph;
+use crate::second_graph::PreviewTurns;
 use crate::sessions::Sessions;
 use crate::update_rates::UpdateRates;
 
@@ -87,8 +87,8 @@ pub struct AdminState {
     pub options: AdminOptions,
     /// Settings of the graph.
     pub graph: GraphOptions,
-    /// The second graph of previews.
-    pub preview_graph: PreviewGraph,
+    /// The turns of previews.
+    pub preview_turns: PreviewTurns,
     /// Remote clusters.
     pub remotes: RemoteStates,
     /// The sources of configuration that the mesh config lists.

@@ -86,6 +86,8 @@ pub struct Features {
     pub gateway_controller: Text,
     /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: a GatewayClass that is served even if it does not exist.
     pub gateway_class: Text,
+    /// `PILOT_ENABLE_AGENTGATEWAY`: Gateways of the class `istio-agentgateway` are served by agentgateways.
+    pub agentgateway: bool,
     /// `PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER`: GatewayClasses that do not exist are created.
     pub gateway_classes: bool,
     /// `PILOT_ENABLE_GATEWAY_API_STATUS`: statuses of the Gateway API are written.
@@ -103,6 +105,8 @@ pub struct Features {
     pub ambient_multi_network: bool,
     /// `AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT`: waypoints send to other networks.
     pub waypoint_networks: bool,
+    /// `AMBIENT_ENABLE_MULTI_NETWORK_INGRESS`: ingress gateways send to other networks.
+    pub ingress_networks: bool,
     /// `AMBIENT_ENABLE_BAGGAGE`: peer metadata is sent and read as baggage.
     pub baggage: bool,
     /// `RESOLVE_HOSTNAME_GATEWAYS`: host names of gateways between networks are resolved.
@@ -233,7 +237,8 @@ impl Features {
     #[must_use]
     pub fn ignored_kinds(&self) -> BTreeSet<Kind> {
         let ignored = KINDS.iter().filter(|info| {
-            let experimental = info.group == EXPERIMENTAL_GROUP && !self.alpha_gateway_api;
+            let experimental =
+                (info.group == EXPERIMENTAL_GROUP || info.kind == Kind::UDPRoute) && !self.alpha_gateway_api;
             let inference = info.group == INFERENCE_GROUP && !self.inference_extension;
             let disabled = info.is_gateway_api() && (experimental || inference || !self.gateway_api);
             let unused = info.is_multi_cluster() && !self.reads_multi_cluster(info.kind);
@@ -265,6 +270,7 @@ impl Features {
             east_west: self.ambient && self.ambient_multi_network,
             experimental: self.alpha_gateway_api,
             inference: self.inference_extension,
+            agentgateway: self.agentgateway,
             creates_classes: self.gateway_classes,
             writes_statuses: self.gateway_statuses,
             deploys: self.deploys_gateways,
@@ -317,6 +323,7 @@ impl Features {
             alpha_gateway_api: variables.flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             inference_extension: variables.flag("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", false),
             gateway_api: variables.flag("PILOT_ENABLE_GATEWAY_API", true),
+            agentgateway: variables.flag("PILOT_ENABLE_AGENTGATEWAY", false),
             multi_cluster,
             multi_cluster_api: MultiClusterApi {
                 group: variables.raw("MCS_API_GROUP").map_or(default_api.group, Text::from),
@@ -337,6 +344,7 @@ impl Features {
             remote_gateways: variables.flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
             ambient_multi_network: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
             waypoint_networks: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK_WAYPOINT", true),
+            ingress_networks: variables.flag("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", false),
             baggage: variables.flag("AMBIENT_ENABLE_BAGGAGE", false),
             resolve_gateway_names: variables.flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: variables.flag("ENABLE_DEBUG_ON_HTTP", true),

@@ -257,10 +257,10 @@ fn kinds_of_the_gateway_api_can_be_disabled() {
         ignored.retain(|kind| !matches!(kind, Kind::ServiceExport | Kind::ServiceImport));
         ignored
     };
-    let experimental = [Kind::XBackend, Kind::XBackendTrafficPolicy];
+    let experimental = [Kind::UDPRoute, Kind::XBackend, Kind::XBackendTrafficPolicy];
     assert_eq!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true"), [Kind::InferencePool].into());
     assert_eq!(ignored("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", "true"), experimental.into());
-    assert_eq!(ignored("", "").len(), 3);
+    assert_eq!(ignored("", "").len(), 4);
     let off = ignored("PILOT_ENABLE_GATEWAY_API", "false");
     assert!(off.contains(&Kind::KubernetesGateway) && off.contains(&Kind::XBackend) && !off.contains(&Kind::Gateway));
 }

@@ -20,9 +20,8 @@ Examples:
   sluicectl preview -f demo/ --node node.json --name 80 -o json
 
 Without --pod and --node, a running control plane is asked. It applies the change to a copy of its
-inputs, and nothing to the cluster. The copy is a second graph: it takes up to the memory of the
-first one, for 60 s after the last preview, and is refused if it does not fit. One preview is
-computed at a time. An object in a file replaces the live one, as with `kubectl replace`; fields that
+state, and nothing to the cluster. The copy takes memory for what the change touches, and is refused
+if it does not fit. One preview is computed at a time. An object in a file replaces the live one, as with `kubectl replace`; fields that
 the API server and controllers set are kept. ConfigMaps with mesh config are covered. Each replica of
 the control plane answers for the proxies that are connected to it; without --address, all are asked
 and their answers are added. Bytes are those of delta xDS.

@@ -115,10 +115,6 @@ fn value_without_an_effect_prevents_no_start() {
         ]
     );
     assert!(control_plane_refusal(&environment(&[layered, ambient])).is_some());
-    let ingress = ("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", "true");
-    assert_eq!(control_plane_refusal(&environment(&[ingress, ambient])), None);
-    let networks = ("AMBIENT_ENABLE_MULTI_NETWORK", "true");
-    assert!(control_plane_refusal(&environment(&[ingress, ambient, networks])).is_some());
 }
 
 /// What Istio's charts set in their profiles and compatibility versions.

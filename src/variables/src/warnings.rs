@@ -12,13 +12,9 @@ const SERVICE_PREFIXES: [&str; 2] = ["ISTIOD_PORT", "ISTIOD_SERVICE_"];
 const SET_BY_MANIFESTS: [&str; 1] = ["INSTANCE_IP"];
 
 /// Variables that have no effect without another one, as in Istio.
-const REQUIRED: [(&str, &str); 3] = [
-    ("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", AMBIENT),
-    ("PILOT_ENABLE_AMBIENT_WAYPOINTS", AMBIENT),
-    ("AMBIENT_ENABLE_MULTI_NETWORK_INGRESS", MULTI_NETWORK),
-];
+const REQUIRED: [(&str, &str); 2] =
+    [("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", AMBIENT), ("PILOT_ENABLE_AMBIENT_WAYPOINTS", AMBIENT)];
 const AMBIENT: &str = "PILOT_ENABLE_AMBIENT";
-const MULTI_NETWORK: &str = "AMBIENT_ENABLE_MULTI_NETWORK";
 /// Starts with the supported values instead of those that are not supported.
 const IGNORE_UNSUPPORTED: &str = "SLUICE_IGNORE_UNSUPPORTED_VARIABLES";
 
@@ -82,8 +78,7 @@ impl Variable {
 /// The variable without which this one has no effect, if it is not set.
 fn missing(name: &str, environment: &[(String, String)]) -> Option<&'static str> {
     let (_, required) = REQUIRED.iter().find(|(of, _)| *of == name)?;
-    let is_on = is_true(environment, required) && (*required == AMBIENT || is_true(environment, AMBIENT));
-    (!is_on).then_some(required)
+    (!is_true(environment, required)).then_some(required)
 }
 
 fn is_true(environment: &[(String, String)], name: &str) -> bool {

@@ -70,7 +70,7 @@ pub(crate) enum NameError {
     #[error("kind {0} is not read by this control plane")]
     UnreadKind(String),
     /// There is no such resource type.
-    #[error("type {text:?} is unknown{}; types are cds, eds, lds, rds, vhds, sds, ecds, nds, wds, wads, or words such as cluster and route", did_you_mean(.similar))]
+    #[error("type {text:?} is unknown{}; types are cds, eds, lds, rds, vhds, sds, ecds, nds, wds, wads, agentgateway, or words such as cluster and route", did_you_mean(.similar))]
     UnknownType {
         /// The type as given.
         text: String,

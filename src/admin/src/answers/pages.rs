@@ -25,9 +25,9 @@ use crate::answer::{self, Parameters};
 
 /// A wait looks at the proxies again after this multiple of the time that the last look took, so that it takes a small share
 /// of a CPU in a large mesh, and after at least and at most these times.
-const WAIT_PAUSE_FACTOR: u32 = 10;
+const WAIT_PAUSE_FACTOR: u32 = 5;
 const MIN_WAIT_PAUSE: Duration = Duration::from_millis(20);
-const MAX_WAIT_PAUSE: Duration = Duration::from_millis(250);
+const MAX_WAIT_PAUSE: Duration = Duration::from_millis(100);
 /// One wait looks at the proxies at a time, so that many waits take no more than one CPU.
 static WAIT_POLLS: Semaphore = Semaphore::const_new(1);
 /// A wait writes a line at least this often, so that a client notices that the server is gone.

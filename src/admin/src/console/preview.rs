@@ -16,7 +16,7 @@ use super::forms::{form_fields, is_from_own_page};
 use super::layout::{self, entries};
 use super::resource::{list_text, text};
 use crate::AdminState;
-use crate::preview::{MAX_PREVIEW_BYTES, PreviewQuestion, answered, prepare};
+use crate::preview::{MAX_PREVIEW_BYTES, PreviewQuestion, answered};
 
 const PATH: &str = "/console/preview";
 /// Characters of a value.
@@ -25,13 +25,7 @@ const MAX_VALUE_CHARACTERS: usize = 400;
 /// The handler of the page.
 pub(super) fn route() -> MethodRouter<Arc<AdminState>> {
     // The port limits the size of bodies.
-    get(open).post(serve).layer(DefaultBodyLimit::disable())
-}
-
-async fn open(State(state): State<Arc<AdminState>>) -> axum::response::Html<String> {
-    // The second graph is ready once the objects are pasted.
-    tokio::spawn(prepare(state));
-    page(&form("", false))
+    get(|| async { page(&form("", false)) }).post(serve).layer(DefaultBodyLimit::disable())
 }
 
 async fn serve(

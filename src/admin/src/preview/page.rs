@@ -40,22 +40,12 @@ pub(crate) async fn answered(
     state: Arc<AdminState>,
     question: PreviewQuestion,
 ) -> Result<PreviewAnswer, (StatusCode, String)> {
-    let graph = state.preview_graph.clone();
-    let answered = tokio::task::spawn_blocking(move || preview(&state, &question)).await;
-    tokio::spawn(graph.drop_unused());
-    match answered {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err((status(&error), error.to_string())),
-        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("the preview failed: {error}"))),
-    }
-}
-
-/// Begins to copy the inputs, for a preview that is likely to follow.
-pub(crate) async fn prepare(state: Arc<AdminState>) {
-    let graph = state.preview_graph.clone();
-    // Without memory, the preview says so.
-    let _ = tokio::task::spawn_blocking(move || state.preview_graph.prepare(&state.engine, &state.graph)).await;
-    tokio::spawn(graph.drop_unused());
+    let refused = |error: PreviewError| (status(&error), error.to_string());
+    let turn = state.preview_turns.next().await.map_err(|error| refused(error.into()))?;
+    let answered = tokio::task::spawn_blocking(move || preview(&state, &question, turn)).await;
+    answered
+        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("the preview failed: {error}")))?
+        .map_err(refused)
 }
 
 fn question(parameters: &Parameters, body: &[u8]) -> Result<PreviewQuestion, String> {

@@ -2,14 +2,15 @@
 
 use std::fs;
 
-/// Part of the memory of this process, in percent, that the second graph takes at most: inputs are shared, and outputs are not.
+/// Part of the memory of this process, in percent, that the second graph takes at most: if the change touches all records but the
+/// inputs.
 const SECOND_GRAPH_PERCENT: u64 = 80;
 
 /// A second graph would not fit.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
-    "a preview needs about {} MiB for a second graph, and {} MiB are available: raise the memory limit of the control plane, or preview \
-     offline (--pod or --node)",
+    "a preview needs up to {} MiB for a copy of what it changes, and {} MiB are available: raise the memory limit of the control \
+     plane, or preview offline (--pod or --node)",
     .needed >> 20,
     .available >> 20
 )]
@@ -63,7 +64,7 @@ mod tests {
         assert_eq!(available_in_container("536870912\n", stat), Some((512 - 300 - 10) << 20));
         assert_eq!(available_in_container("max\n", stat), None, "no limit");
         let error = decide(300 << 20, Some(202 << 20)).expect_err("it does not fit").to_string();
-        assert!(error.contains("needs about 240 MiB") && error.contains("202 MiB are available"), "{error}");
+        assert!(error.contains("needs up to 240 MiB") && error.contains("202 MiB are available"), "{error}");
         assert_eq!(decide(300 << 20, Some(240 << 20)), Ok(()));
         assert_eq!(decide(300 << 20, None), Ok(()));
     }

@@ -288,7 +288,8 @@ impl<U: PartUpdate> PartWriter<U> {
     #[must_use]
     pub fn new(client: Client, feed: Feed, updates: Published<U::Key, U>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-        let (feed, is_written) = (feed.only(&updates), Box::new(|_: &U::Key| true));
+        // An update that is gone and is there again was written and undone: it is written at once.
+        let (feed, is_written) = (feed.only(&updates).with_reverted(), Box::new(|_: &U::Key| true));
         Self { client, feed, updates, is_written, backoff, pending: BTreeMap::new(), synced: false }
     }
 
@@ -302,7 +303,7 @@ impl<U: PartUpdate> PartWriter<U> {
     pub async fn run(mut self, term: impl Into<Term>) {
         let term = term.into();
         loop {
-            let due = self.pending.values().map(|(_, due)| *due).min();
+            let due = self.next_due();
             let Some(batch) = next_batch_or_due(&mut self.feed, due, term.ended()).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
             let events = batch.iter().flat_map(|batch| batch.events(&self.updates));
@@ -319,12 +320,20 @@ impl<U: PartUpdate> PartWriter<U> {
         }
     }
 
+    /// The time of the next attempt. Nothing is due before all inputs are synced.
+    fn next_due(&self) -> Option<Instant> {
+        self.pending.values().map(|(_, due)| *due).min().filter(|_| self.synced)
+    }
+
     async fn write_due(&mut self, term: &Term) -> Result<(), TermEnded> {
         let now = Instant::now();
         let due: Vec<_> = self.pending.iter().filter(|(_, (_, due))| *due <= now).collect();
         let due: Vec<_> = due.into_iter().map(|(key, (update, _))| (key.clone(), update.clone())).collect();
         for (key, update) in due {
-            let Some((objects, object)) = update.object(&key) else { continue };
+            let Some((objects, object)) = update.object(&key) else {
+                self.pending.remove(&key);
+                continue;
+            };
             let wait = match term.write(self.write((&objects, object), &update.writes(&key))).await? {
                 Ok(()) => {
                     self.backoff.reset();
@@ -393,4 +402,109 @@ fn is_failed_test(code: u16) -> bool {
 
 fn addresses(list: &[(Host, Text)]) -> Value {
     list.iter().map(|(host, value)| json!({"value": value.as_str(), "host": host.as_str()})).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use kube::client::Body;
+    use serde::Serialize;
+    use sluice_engine::{Engine, EngineOptions};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// An update of an object that the API server cannot have.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+    struct UnknownKind;
+
+    impl PartUpdate for UnknownKind {
+        type Key = ObjectKey;
+        const SUBRESOURCE: &'static str = "status";
+
+        fn object<'a>(&self, _: &'a ObjectKey) -> Option<(ObjectPath, &'a ObjectKey)> {
+            None
+        }
+
+        fn writes(&self, _: &ObjectKey) -> Vec<PartWrite> {
+            Vec::new()
+        }
+    }
+
+    /// A client of an API server that creates what it is sent, and calls `created` with the name before it answers.
+    fn creating_client(created: impl Fn(String) + Clone + Send + Sync + 'static) -> Client {
+        let answer = move |request: Request<Body>| {
+            let created = created.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let object: Value = serde_json::from_slice(&body).expect("an object");
+                created(object["metadata"]["name"].as_str().expect("a name").to_owned());
+                Ok::<_, Infallible>(http::Response::builder().status(201).body(Body::from(body)).expect("a response"))
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn part_that_is_undone_during_another_write_is_written_again_at_once() {
+        let (engine, (missing, updates)) = Engine::start(EngineOptions::default(), |builder| {
+            builder.dataflow("test", |graph| {
+                let (input, rows) = graph.input::<ObjectKey, MissingGatewayClass>("missing");
+                (input, rows.publish())
+            })
+        });
+        let class = |name: &str| ObjectKey::new("c", "", name);
+        let update = MissingGatewayClass { controller: "istio.io".into(), description: "a class".into() };
+        engine.transaction(|tx| {
+            for name in ["first", "second"] {
+                tx.set(&missing, class(name), update.clone());
+            }
+        });
+        missing.mark_synced();
+        engine.flush();
+        let (names, mut created) = tokio::sync::mpsc::unbounded_channel();
+        let undone = Mutex::new(false);
+        let client = creating_client({
+            let (engine, missing, update) = (engine.clone(), missing.clone(), update.clone());
+            let undone = Arc::new(undone);
+            move |name| {
+                let is_second = name == "second";
+                names.send(name).expect("the test runs");
+                if is_second && !std::mem::replace(&mut *undone.lock().expect("no panic"), true) {
+                    // The watch reports the first class, which is then deleted.
+                    missing.delete(class("first"));
+                    engine.flush();
+                    missing.set(class("first"), update.clone());
+                    engine.flush();
+                }
+            }
+        });
+        let stop = CancellationToken::new();
+        let writing = tokio::spawn(PartWriter::new(client, engine.feed(), updates).run(stop.clone()));
+        for expected in ["first", "second", "first"] {
+            let name = tokio::time::timeout(OBSERVE_TIMEOUT / 2, created.recv()).await.expect("it is written at once");
+            assert_eq!(name.as_deref(), Some(expected));
+        }
+        stop.cancel();
+        writing.await.expect("the writer ends");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_due_before_the_inputs_are_synced_or_without_an_object() {
+        let (engine, updates) = Engine::start(EngineOptions::default(), |builder| {
+            builder.dataflow("test", |graph| graph.input::<ObjectKey, UnknownKind>("updates").1.publish())
+        });
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = sluice_kube::client(config).expect("a client");
+        let mut writer = PartWriter::new(client, engine.feed(), updates);
+        writer.pending.insert(ObjectKey::new("c", "ns", "name"), (Arc::new(UnknownKind), Instant::now()));
+        assert_eq!(writer.next_due(), None, "not synced");
+        writer.synced = true;
+        assert!(writer.next_due().is_some());
+        let term = Term::from(CancellationToken::new());
+        writer.write_due(&term).await.expect("the term lasts");
+        assert_eq!(writer.next_due(), None, "it cannot be written");
+    }
 }

@@ -278,7 +278,18 @@ pub(super) const GATEWAYS: &[Variable] = &[
         "false",
         "Also read InferencePools, and write their Services",
     ),
-    followed("PILOT_ENABLE_ALPHA_GATEWAY_API", Bool, "false", "Also read the experimental kinds of the Gateway API"),
+    followed(
+        "PILOT_ENABLE_AGENTGATEWAY",
+        Bool,
+        "false",
+        "Serve Gateways of the class `istio-agentgateway` by agentgateway proxies",
+    ),
+    followed(
+        "PILOT_ENABLE_ALPHA_GATEWAY_API",
+        Bool,
+        "false",
+        "Also read the experimental kinds of the Gateway API, and UDPRoutes",
+    ),
     followed(
         "PILOT_GATEWAY_API_CONTROLLER_NAME",
         Text,
@@ -392,6 +403,12 @@ pub(super) const AMBIENT: &[Variable] = &[
         Bool,
         "true",
         "Waypoints send to other networks, with AMBIENT_ENABLE_MULTI_NETWORK=true",
+    ),
+    followed(
+        "AMBIENT_ENABLE_MULTI_NETWORK_INGRESS",
+        Bool,
+        "false",
+        "Ingress gateways send to other networks by HBONE, with AMBIENT_ENABLE_MULTI_NETWORK=true",
     ),
     followed(
         "AMBIENT_ENABLE_BAGGAGE",

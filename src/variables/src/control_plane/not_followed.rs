@@ -107,19 +107,12 @@ pub(super) const PROXIES: &[Variable] = &[
 /// Switches of features that do not exist here.
 pub(super) const FEATURES: &[Variable] = &[
     default_only(
-        "AMBIENT_ENABLE_MULTI_NETWORK_INGRESS",
-        Bool,
-        "false",
-        "gateways send to no other network of an ambient mesh by HBONE",
-    ),
-    default_only(
         "ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES",
         Bool,
         "false",
         "policies with a selector do not apply to waypoints",
     ),
     default_only("PILOT_ENABLE_AMBIENT_WAYPOINTS", Bool, "true", "waypoints are served with PILOT_ENABLE_AMBIENT"),
-    default_only("PILOT_ENABLE_AGENTGATEWAY", Bool, "false", "agentgateway is not configured"),
     default_only(
         "PILOT_ENABLE_ANALYSIS",
         Bool,

@@ -56,6 +56,11 @@ impl ConnectionActivity {
         self.slot.limits().first_request_timeout
     }
 
+    /// Maximum size of the headers of a request in bytes.
+    pub(crate) fn max_header_bytes(&self) -> u32 {
+        self.slot.limits().max_header_bytes
+    }
+
     /// The token that ends the streams of the connection.
     pub(crate) fn ending(&self) -> &CancellationToken {
         &self.ending
@@ -81,7 +86,8 @@ impl ConnectionActivity {
         };
         let credentials = async {
             match secure {
-                Some(secure) => secure.credentials_end().await,
+                // Boxed, because connections without TLS need no space for it.
+                Some(secure) => Box::pin(secure.credentials_end()).await,
                 None => std::future::pending().await,
             }
         };

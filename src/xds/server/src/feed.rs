@@ -84,6 +84,15 @@ fn instant(received: Duration, now: Instant, wall: SystemTime) -> Option<Instant
     now.checked_sub(ago)
 }
 
+/// The types of proxies that are served only if they are enabled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OptionalProxies {
+    /// Ztunnels (`PILOT_ENABLE_AMBIENT`).
+    pub ztunnels: bool,
+    /// Agentgateways (`PILOT_ENABLE_AGENTGATEWAY`).
+    pub agentgateways: bool,
+}
+
 /// Writes connected proxies into the engine.
 #[derive(Debug)]
 pub struct EngineProxies {
@@ -91,8 +100,7 @@ pub struct EngineProxies {
     secret_clients: Input<ProxyKey, ()>,
     /// Aliases of cluster names (`--clusterAliases`).
     aliases: BTreeMap<Text, Text>,
-    /// Ztunnels are served (`PILOT_ENABLE_AMBIENT`).
-    ambient: bool,
+    optional: OptionalProxies,
     profile: fn(&Proxy) -> ClientProfile,
 }
 
@@ -104,22 +112,23 @@ impl EngineProxies {
         input: Input<ProxyKey, Proxy>,
         secret_clients: Input<ProxyKey, ()>,
         aliases: BTreeMap<Text, Text>,
-        ambient: bool,
+        optional: OptionalProxies,
         profile: fn(&Proxy) -> ClientProfile,
     ) -> Self {
         input.mark_synced();
         secret_clients.mark_synced();
-        Self { input, secret_clients, aliases, ambient, profile }
+        Self { input, secret_clients, aliases, optional, profile }
     }
 }
 
 impl ProxyInput for EngineProxies {
     fn parse(&self, node: &Node) -> Result<Proxy, NodeError> {
         let proxy = parse_proxy(node, &self.aliases).map_err(|error| NodeError::Invalid(error.to_string()))?;
-        if proxy.proxy_type == ProxyType::Ztunnel && !self.ambient {
-            return Err(NodeError::AmbientDisabled);
+        match proxy.proxy_type {
+            ProxyType::Ztunnel if !self.optional.ztunnels => Err(NodeError::AmbientDisabled),
+            ProxyType::Agentgateway if !self.optional.agentgateways => Err(NodeError::AgentgatewayDisabled),
+            _ => Ok(proxy),
         }
-        Ok(proxy)
     }
 
     fn profile(&self, proxy: &Proxy) -> ClientProfile {
@@ -186,7 +195,7 @@ mod tests {
         let options = EngineOptions { clock: epoch.clock(), ..EngineOptions::default() };
         let (engine, (proxies, secret_clients, connected)) = Engine::start(options, build);
         let profile = |_: &Proxy| ClientProfile::default();
-        let input = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, profile);
+        let input = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), OptionalProxies::default(), profile);
         let registry = Arc::new(ProxyRegistry::new(Arc::new(input), ProxyLimits::default()));
         engine.flush();
         epoch.set(true);
@@ -230,12 +239,16 @@ mod tests {
             })
         };
         let (engine, (resources, proxies, secret_clients, outputs)) = Engine::start(EngineOptions::default(), build);
-        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false, |_| ClientProfile::default());
+        let optional = OptionalProxies::default();
+        let proxies =
+            EngineProxies::new(proxies, secret_clients, BTreeMap::new(), optional, |_| ClientProfile::default());
         let node = |id: &str| Node { id: id.into(), ..Node::default() };
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());
         let ztunnel = proxies.parse(&node("ztunnel~10.0.0.2~ztunnel-x.istio-system~istio-system.svc.cluster.local"));
         assert_eq!(ztunnel.expect_err("ambient mode is off"), NodeError::AmbientDisabled);
+        let agentgateway = proxies.parse(&node("agentgateway~10.0.0.1~door-1.edge~edge.svc.cluster.local"));
+        assert_eq!(agentgateway.expect_err("they are not served"), NodeError::AgentgatewayDisabled);
         let key = ProxyKey(id.into());
         proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node").into());
         let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };

@@ -1,13 +1,15 @@
 //! Serves ADS on gRPC.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt as _};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::server::conn::http2;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use sluice_auth::{Authenticators, Call};
 use sluice_listen::{AcceptedConnection, ConnectionEnd, ConnectionSlot, Listener, PeriodicLog};
@@ -143,7 +145,7 @@ where
     let router =
         REFLECTION_PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
     let routes = Routes::from(router).prepare();
-    let closing = CancellationToken::new();
+    let shared = Arc::new(SharedByConnections { ads, routes, options, closing: CancellationToken::new() });
     let mut connections = JoinSet::new();
     {
         let mut incoming = std::pin::pin!(incoming);
@@ -155,7 +157,7 @@ where
                 () = &mut shutdown => break,
                 accepted = incoming.next() => match accepted {
                     Some((io, slot)) => {
-                        connections.spawn(serve_connection(io, slot, ads.clone(), routes.clone(), options.clone(), closing.clone()));
+                        connections.spawn(serve_connection(io, slot, shared.clone()));
                     }
                     None => return Err(ListenerEnded),
                 },
@@ -166,63 +168,42 @@ where
         }
     }
     server.drain();
-    closing.cancel();
+    shared.closing.cancel();
     let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(options.drain_timeout, ended).await.is_err() {
-        let (connections, limit) = (connections.len(), options.drain_timeout);
+    let limit = shared.options.drain_timeout;
+    if tokio::time::timeout(limit, ended).await.is_err() {
+        let connections = connections.len();
         tracing::warn!(target: "ads", connections, ?limit, "streams did not end in time and were closed");
     }
     Ok(())
 }
 
-/// Serves one connection until it ends. A GOAWAY tells the client to reconnect when a limit ends the connection or the
-/// server drains.
-async fn serve_connection<IO>(
-    io: IO,
-    slot: ConnectionSlot,
+/// What the connections of a listener share.
+struct SharedByConnections {
     ads: AdsService,
     routes: Routes,
     options: ServerOptions,
+    /// Ends the connections when the server drains.
     closing: CancellationToken,
-) where
+}
+
+/// Serves one connection until it ends. A GOAWAY tells the client to reconnect when a limit ends the connection or the
+/// server drains.
+async fn serve_connection<IO>(io: IO, slot: ConnectionSlot, shared: Arc<SharedByConnections>)
+where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     if !slot.begin().await {
         return;
     }
-    let max_header_bytes = slot.limits().max_header_bytes;
-    let activity = ConnectionActivity::new(slot, ads.server.draining());
+    let activity = ConnectionActivity::new(slot, shared.ads.server.draining());
     let from = io.connect_info();
     let secure = (&from as &dyn Any).downcast_ref::<TlsConnection>().cloned();
-    let of_requests = activity.clone();
-    let service = service_fn(move |mut request: http::Request<Incoming>| {
-        request.extensions_mut().insert(from.clone());
-        let (ads, mut routes, guard) = (ads.clone(), routes.clone(), of_requests.begin());
-        // Boxed, because the stream's task has the size of the larger of this future and the response's body.
-        Box::pin(async move {
-            if request.uri().path().starts_with(ADS_PATH_PREFIX) {
-                return Ok(ads.respond(request, guard).await);
-            }
-            routes
-                .call(request)
-                .await
-                .map(|response| response.map(|body| ResponseBody::Other { body, _request: guard }))
-        })
-    });
-    let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new())
-        .keep_alive_interval(Some(options.keepalive_interval))
-        .keep_alive_timeout(options.keepalive_timeout)
-        .max_concurrent_streams(options.max_streams)
-        .max_header_list_size(max_header_bytes)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_send_buf_size(SEND_BUFFER_BYTES);
-    let mut serving =
-        std::pin::pin!(http.serve_connection(TokioIo::new(SmallFrames::new(io, options.small_frames)), service));
+    let options = &shared.options;
+    let mut serving = std::pin::pin!(transport(io, from, activity.clone(), shared.clone()));
     let ended = tokio::select! {
         ended = &mut serving => ended,
-        () = closing.cancelled() => {
+        () = shared.closing.cancelled() => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }
@@ -242,11 +223,53 @@ async fn serve_connection<IO>(
     }
 }
 
+/// The HTTP/2 side of a connection. Not part of [`serve_connection`], whose future would keep each value that is only needed here
+/// for the life of the connection.
+fn transport<IO>(
+    io: IO,
+    from: IO::ConnectInfo,
+    activity: Arc<ConnectionActivity>,
+    shared: Arc<SharedByConnections>,
+) -> http2::Connection<
+    TokioIo<SmallFrames<IO>>,
+    impl HttpService<Incoming, ResBody = ResponseBody, Error = Infallible, Future: Send>,
+    TokioExecutor,
+>
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let ServerOptions { keepalive_interval, keepalive_timeout, max_streams, small_frames, .. } = shared.options;
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(Some(keepalive_interval))
+        .keep_alive_timeout(keepalive_timeout)
+        .max_concurrent_streams(max_streams)
+        .max_header_list_size(activity.max_header_bytes())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES);
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(from.clone());
+        let (shared, guard) = (shared.clone(), activity.begin());
+        // Boxed, because the stream's task has the size of the larger of this future and the response's body.
+        Box::pin(async move {
+            if request.uri().path().starts_with(ADS_PATH_PREFIX) {
+                return Ok(shared.ads.respond(request, guard).await);
+            }
+            let mut routes = shared.routes.clone();
+            routes
+                .call(request)
+                .await
+                .map(|response| response.map(|body| ResponseBody::Other { body, _request: guard }))
+        })
+    });
+    http.serve_connection(TokioIo::new(SmallFrames::new(io, small_frames)), service)
+}
+
 /// Prefix of the paths of the AggregatedDiscoveryService's methods.
 const ADS_PATH_PREFIX: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 
 /// The AggregatedDiscoveryService without tonic's encoder, because response bodies are shared bytes.
-#[derive(Clone)]
 struct AdsService {
     server: Arc<DiscoveryServer>,
     authenticators: Authenticators,
@@ -258,7 +281,7 @@ struct AdsService {
 }
 
 impl AdsService {
-    async fn respond(self, request: http::Request<Incoming>, guard: RequestGuard) -> http::Response<ResponseBody> {
+    async fn respond(&self, request: http::Request<Incoming>, guard: RequestGuard) -> http::Response<ResponseBody> {
         let connection = guard.connection().clone();
         let result = match request.uri().path().strip_prefix(ADS_PATH_PREFIX) {
             Some("StreamAggregatedResources") => self.stream(XdsProtocol::Sotw, request, guard).await,
@@ -277,7 +300,7 @@ impl AdsService {
     }
 
     async fn stream(
-        self,
+        &self,
         protocol: XdsProtocol,
         request: http::Request<Incoming>,
         guard: RequestGuard,

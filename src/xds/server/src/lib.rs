@@ -43,7 +43,7 @@ pub use configuration::{ConfigurationStore, ListedResources};
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest};
 pub use discovery_server::DiscoveryServer;
 pub use epoch_pushes::EpochPush;
-pub use feed::{EngineProxies, Outputs, follow};
+pub use feed::{EngineProxies, OptionalProxies, Outputs, follow};
 pub use grpc::{AdditionalServices, ListenerEnded, ServerOptions, serve, serve_on};
 pub use grpc_messages::GrpcMessages;
 pub use metrics::{Metrics, short_name};

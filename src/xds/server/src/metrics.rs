@@ -322,6 +322,7 @@ pub const fn short_name(kind: ResourceType) -> &'static str {
         ResourceType::ProxyConfig => "pcds",
         ResourceType::Address | ResourceType::Workload => "wds",
         ResourceType::Authorization => "wads",
+        ResourceType::Agentgateway => "agentgateway",
     }
 }
 

@@ -20,6 +20,9 @@ pub enum NodeError {
     /// The node is that of a ztunnel, and ambient mode is off.
     #[error("ztunnel is only served with PILOT_ENABLE_AMBIENT=true")]
     AmbientDisabled,
+    /// The node is that of an agentgateway, and these are not served.
+    #[error("agentgateway is only served with PILOT_ENABLE_AGENTGATEWAY=true")]
+    AgentgatewayDisabled,
 }
 
 /// Receives the connected proxies: the `proxies` input of the graph.

@@ -45,7 +45,7 @@ impl DescribedPod {
 
     fn membership(&self) -> MeshMembership {
         match self.proxy.as_ref().map(|(_, proxy)| proxy.proxy_type) {
-            Some(ProxyType::Router) => return MeshMembership::Gateway,
+            Some(ProxyType::Router | ProxyType::Agentgateway) => return MeshMembership::Gateway,
             Some(ProxyType::Waypoint) => return MeshMembership::Waypoint,
             Some(ProxyType::Ztunnel) => return MeshMembership::Ztunnel,
             Some(ProxyType::Sidecar) => return MeshMembership::Sidecar,

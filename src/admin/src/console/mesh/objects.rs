@@ -82,11 +82,15 @@ fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// The TCPRoute or TLSRoute that a VirtualService is read from: its name begins with that of the route and the kind.
+/// The TCPRoute, TLSRoute or UDPRoute that a VirtualService is read from: its name begins with that of the route and the kind.
 fn layer_4_route(key: &ObjectKey, routes: &VirtualService) -> BTreeSet<ObjectLink> {
     let mut parts = routes.name.split('~');
     let (name, sort) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let kind = if sort == "tls" { Kind::TLSRoute } else { Kind::TCPRoute };
+    let kind = match sort {
+        "tls" => Kind::TLSRoute,
+        "udp" => Kind::UDPRoute,
+        _ => Kind::TCPRoute,
+    };
     let route = ObjectKey { namespace: routes.namespace.clone(), name: name.into(), ..key.clone() };
     [ObjectLink::new(kind, &route)].into()
 }
