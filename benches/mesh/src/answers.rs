@@ -81,7 +81,11 @@ async fn answers(mesh: &MeasuredMesh, repeat: usize) -> Result<Vec<AnswerRow>> {
         eprintln!("{}: p50 {:.1} ms, max {:.1} ms", row.question, row.p50_ms, row.max_ms);
         rows.push(row);
     }
-    // What the waits are compared with.
+    // What the waits are compared with. An older object for the host would hide the changes.
+    for file in [questions::ROUTE_FILE, questions::RULE_FILE] {
+        mesh.objects.remove(file)?;
+    }
+    until_idle(process).await?;
     for (kind, name) in [
         (ChangeKind::VirtualService, "no question: a VirtualService changes, until all have it"),
         (ChangeKind::DestinationRule, "no question: a DestinationRule changes, until all have it"),
@@ -157,7 +161,7 @@ async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, rep
     let address = mesh.server.http()?;
     let measured = Measured::begin(process)?;
     let (mut rounds_ms, mut bytes) = (Vec::new(), 0);
-    let rounds = if question.once { 1 } else { repeat.max(1) };
+    let rounds = repeat.max(1);
     for round in 0..rounds {
         let start = match &question.write {
             Some(write) => write(&mesh.objects, round)?,

@@ -127,8 +127,8 @@ type Write = Box<dyn FnOnce(&MeshObjects) -> Result<Instant>>;
 
 /// One change.
 pub(crate) struct PlannedChange {
-    /// Prepares the change, and is not measured.
-    pub(crate) prepare: Option<Write>,
+    /// Prepares the change for the same proxies, and is not measured.
+    pub(crate) prepare: Option<(Write, Vec<Expectation>)>,
     pub(crate) write: Write,
     pub(crate) expected: Vec<Expectation>,
     pub(crate) affected: AffectedProxies,
@@ -187,7 +187,8 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan)
             let write: Write = Box::new(move |mesh| mesh.remove_service(old));
             let expected = vec![cluster(old, ExpectedContent::Removed), routes(old, Marker::Absent(old.host()))];
             let change = change_for_clients_of(old.namespace_number(), write, expected);
-            PlannedChange { prepare: Some(service(old, Endpoints::default())), ..change }
+            let present = vec![cluster(old, ExpectedContent::Any), routes(old, Marker::Present(old.host()))];
+            PlannedChange { prepare: Some((service(old, Endpoints::default()), present)), ..change }
         }
         ChangeKind::VirtualService => {
             let text = objects::virtual_service(target, &marker);
@@ -399,7 +400,7 @@ mod tests {
         for kind in ChangeKind::all() {
             for round in 0..3 {
                 let change = plan(kind, &SHAPE, round, Plan::default())?;
-                if let Some(prepare) = change.prepare {
+                if let Some((prepare, _)) = change.prepare {
                     prepare(&mesh)?;
                 }
                 let old = read(directory.path())?;

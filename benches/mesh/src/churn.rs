@@ -54,7 +54,7 @@ impl Churn {
             _ => self.random.random_range(0..shape.services),
         };
         let change = change::plan(kind, &shape, round, Plan { target, by_virtual_host: false })?;
-        if let Some(prepare) = change.prepare {
+        if let Some((prepare, _)) = change.prepare {
             prepare(&mesh.objects)?;
         }
         (change.write)(&mesh.objects)?;

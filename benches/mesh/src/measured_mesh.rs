@@ -21,6 +21,9 @@ use crate::server::{ObjectSource, Server, ServerOptions};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
 
+/// Number of the service that changes of one service are about; the first one with HTTP from there.
+pub(crate) const CHANGED_SERVICE: usize = 0;
+
 /// The mesh to set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -192,7 +195,7 @@ impl MeasuredMesh {
     }
 
     fn plan(&self, kind: ChangeKind, round: usize) -> Result<PlannedChange> {
-        let plan = Plan { target: 0, by_virtual_host: self.measure.virtual_hosts };
+        let plan = Plan { target: CHANGED_SERVICE, by_virtual_host: self.measure.virtual_hosts };
         change::plan(kind, &self.objects.shape, round, plan)
     }
 
@@ -202,14 +205,14 @@ impl MeasuredMesh {
         let limits = (Duration::from_secs(self.measure.timeout), Duration::from_millis(self.measure.quiet));
         let own = Process::new(std::process::id())?;
         let PlannedChange { prepare, write, expected, affected } = self.plan(kind, round)?;
-        if let Some(prepare) = prepare {
-            self.fleet.follow(Vec::new(), |_| false, limits, || prepare(&self.objects)).await?;
+        let is_affected = |role| affected.includes(&shape, role);
+        if let Some((prepare, expected)) = prepare {
+            let followed = self.fleet.follow(expected, is_affected, limits, || prepare(&self.objects)).await?;
+            ensure!(followed.missed == 0, "{} proxies did not get the preparation in time", followed.missed);
         }
-        let proxies = 0..self.fleet.len();
-        let affected_count = proxies.filter(|proxy| affected.includes(&shape, self.fleet.role(*proxy))).count();
+        let affected_count = (0..self.fleet.len()).filter(|proxy| is_affected(self.fleet.role(*proxy))).count();
         let cpu = || self.server.process.as_ref().map(Process::cpu).transpose();
         let (server_before, own_before) = (cpu()?, own.cpu()?);
-        let is_affected = |role| affected.includes(&shape, role);
         let followed = self.fleet.follow(expected, is_affected, limits, || write(&self.objects)).await?;
         let (server_after, own_after) = (cpu()?, own.cpu()?);
         let latencies = &followed.latencies;

@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::measured_mesh::CHANGED_SERVICE;
 use crate::mesh_objects::MeshObjects;
 use crate::objects;
 use crate::shape::{Service, Shape};
 
 /// The files with the objects that are waited for.
-const ROUTE_FILE: &str = "answers-route.yaml";
-const RULE_FILE: &str = "answers-rule.yaml";
+pub(super) const ROUTE_FILE: &str = "answers-route.yaml";
+pub(super) const RULE_FILE: &str = "answers-rule.yaml";
 
 type WriteChange = Box<dyn Fn(&MeshObjects, usize) -> Result<Instant>>;
 
@@ -25,15 +26,13 @@ pub(super) struct Question {
     pub(super) write: Option<WriteChange>,
     /// A text that a right answer contains.
     pub(super) expect: &'static str,
-    /// It is asked once only, because the first answer differs from later ones.
-    pub(super) once: bool,
 }
 
 impl Question {
     fn get(name: &'static str, path: String, expect: &'static str) -> Self {
         let path = path.replace('|', "%7C").replace('[', "%5B").replace(']', "%5D");
         let path = Box::new(move |_| path.clone());
-        Self { name, path, body: None, write: None, expect, once: false }
+        Self { name, path, body: None, write: None, expect }
     }
 
     fn preview(name: &'static str, query: &str, body: String) -> Self {
@@ -44,6 +43,8 @@ impl Question {
 /// All questions, in the order in which they are asked.
 pub(super) fn all(shape: &Shape) -> Vec<Question> {
     let service = shape.http_service(shape.services / 2);
+    // That of the changes without a question: the tables of the ports have different sizes.
+    let changed = shape.http_service(CHANGED_SERVICE);
     let (owner, endpoint) = shape.proxy(0);
     let proxy = format!("{}.{}", owner.pod(endpoint), owner.namespace());
     let why = |name, kind: &str, resource: &str, path: &str| {
@@ -65,12 +66,11 @@ pub(super) fn all(shape: &Shape) -> Vec<Question> {
         why("why: a listener", "lds", "virtualInbound", ""),
         why_not("why-not: a host", "host", &format!("absent.{}.svc.cluster.local", service.namespace())),
         why_not("why-not: a cluster of a subset", "cds", &format!("outbound|{table}|absent|{}", service.host())),
-        Question { once: true, ..Question::preview("preview: the first, which copies all inputs", "", route.clone()) },
         Question::preview("preview: a VirtualService", "", route),
         Question::preview("preview: a DestinationRule of the whole mesh", "", mesh_wide_rule()),
         Question::preview("preview: a Service is deleted", "?delete=true", service_object(service)),
-        wait_for_route(service),
-        wait_for_rule(service),
+        wait_for_route(changed),
+        wait_for_rule(changed),
         Question::get("history", "/debug/history?limit=50".to_owned(), "\"changes\""),
         Question::get("krtz: services", "/debug/krtz?collection=services".to_owned(), "\"inputs\""),
         Question::get("krtz: endpoints", "/debug/krtz?collection=endpoints".to_owned(), "\"inputs\""),
@@ -111,7 +111,7 @@ fn wait(
     };
     let path =
         move |round| format!("/debug/wait?object={awaited}&generation={}&for=acked&timeout=120s", generation(round));
-    Question { name, path: Box::new(path), body: None, write: Some(Box::new(write)), expect: "\"done\"", once: false }
+    Question { name, path: Box::new(path), body: None, write: Some(Box::new(write)), expect: "\"done\"" }
 }
 
 fn generation(round: usize) -> usize {
