@@ -13,7 +13,7 @@ async fn run(arguments: &[&str]) -> Result<Value> {
     let json = directory.path().join("result.json");
     let html = directory.path().join("report.html");
     let output = Command::new(workspace_binary("sluice-bench")?)
-        .args(["run", "--services=44", "--namespaces=4", "--endpoints=3", "--repeat=1", "--quiet=100", "--rest=0"])
+        .args(["run", "--services=44", "--namespaces=4", "--endpoints=3", "--repeat=1", "--quiet=250", "--rest=0"])
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -157,10 +157,19 @@ async fn server_after_soak_equals_fresh_server() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn every_fault_is_recovered_from() -> Result<()> {
+/// The faults, in groups that are injected at the same time.
+const FAULTS: [&[&str]; 4] = [
+    &["api-frozen", "api-connections-lost", "api-refused", "api-compacted", "api-not-found"],
+    &["api-forbidden", "api-too-many-requests", "api-fails", "api-garbage", "api-other-kind"],
+    &["server-paused", "server-terminated", "server-killed", "log-disk-full"],
+    &["clock-jumps", "hostile-clients", "slow-clients"],
+];
+
+async fn faults_are_recovered_from(faults: &[&str]) -> Result<()> {
+    let selected = format!("--faults={}", faults.join(","));
     let arguments = [
         "faults",
+        &selected,
         "--services=22",
         "--namespaces=2",
         "--endpoints=3",
@@ -175,7 +184,7 @@ async fn every_fault_is_recovered_from() -> Result<()> {
     ];
     let (result, output_text) = result_of(&arguments).await?;
     let outcomes = result.as_array().context("list the outcomes")?;
-    assert_eq!(outcomes.len(), 17, "{output_text}");
+    assert_eq!(outcomes.len(), faults.len(), "{output_text}");
     for outcome in outcomes {
         let is_skipped = outcome["skipped"].is_string();
         assert!(is_skipped || number(&outcome["compared"]) > 100, "{outcome}");
@@ -185,6 +194,39 @@ async fn every_fault_is_recovered_from() -> Result<()> {
             eprintln!("skipped: {outcome}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn failing_connections_to_the_api_are_recovered_from() -> Result<()> {
+    faults_are_recovered_from(FAULTS[0]).await
+}
+
+#[tokio::test]
+async fn failing_answers_of_the_api_are_recovered_from() -> Result<()> {
+    faults_are_recovered_from(FAULTS[1]).await
+}
+
+#[tokio::test]
+async fn faults_of_the_server_are_recovered_from() -> Result<()> {
+    faults_are_recovered_from(FAULTS[2]).await
+}
+
+#[tokio::test]
+async fn faults_of_the_clock_and_of_clients_are_recovered_from() -> Result<()> {
+    faults_are_recovered_from(FAULTS[3]).await
+}
+
+#[tokio::test]
+async fn every_fault_is_injected() -> Result<()> {
+    let output = Command::new(workspace_binary("sluice-bench")?).args(["faults", "--help"]).output().await?;
+    let help = String::from_utf8(output.stdout)?;
+    // A possible value of `--faults` is a line `- NAME: MEANING`.
+    let (_, values) = help.split_once("--faults").context("the flag")?;
+    let names = values.lines().map_while(|line| (!line.trim_start().starts_with("--")).then_some(line.trim_start()));
+    let all: BTreeSet<&str> = names.filter_map(|line| Some(line.strip_prefix("- ")?.split_once(':')?.0)).collect();
+    assert!(all.len() > 10, "{help}");
+    assert_eq!(all, FAULTS.iter().copied().flatten().copied().collect(), "faults in groups");
     Ok(())
 }
 
@@ -229,7 +271,7 @@ async fn answers_are_measured() -> Result<()> {
     ];
     let (result, output_text) = result_of(&arguments).await?;
     let answers = result["answers"].as_array().context("list the answers")?;
-    assert_eq!(answers.len(), 18, "{output_text}");
+    assert_eq!(answers.len(), 17, "{output_text}");
     for answer in answers {
         let times = answer["rounds_ms"].as_array().context("list the times")?;
         let is_question = answer["question"].as_str().is_some_and(|question| !question.starts_with("no question"));

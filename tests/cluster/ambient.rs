@@ -1,11 +1,15 @@
 //! Ambient mode with real parts: the control plane as its chart installs it, a waypoint that it deploys and that runs as a real Envoy,
-//! and node proxies with the protocols of ztunnel, which is not published as a package.
+//! node proxies with the protocols of ztunnel, which is not published as a package, and the CNI agents of both nodes.
 //!
 //! ```text
 //! node machine-r-a: client, stranger, outsider ── tunnels ── waypoint ── tunnels ── node machine-r-b: tea, vault, mirror
+//!          outsider ── plaintext ── gateway door ── tunnels ───┘                            │
+//!          insider with a sidecar ───────────────── tunnels ────────────────────────────────┘
 //! ```
 
 mod addresses;
+mod networks;
+mod node_agent;
 mod policy;
 mod ztunnel;
 
@@ -14,16 +18,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http::Request;
+use node_agent::NodeAgent;
 use serde_json::{Value, json};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::cluster::Cluster;
 use sluice_testkit::node::TestNode;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::cluster_mesh::ClusterMesh;
 use sluice_testkit::pods::envoy;
 use sluice_testkit::pods::load::{Stream, under_load};
-use sluice_testkit::pods::network::pods_are_permitted;
+use sluice_testkit::pods::network::{PodNet, pods_are_permitted};
+use sluice_testkit::pods::pod_set::Pod;
 use sluice_testkit::pods::workload::{PodRole, Workload};
-use ztunnel::{Accepted, AddressDiscovery, Ztunnel};
+use ztunnel::{Accepted, AddressDiscovery, NodeLocation, Ztunnel};
 
 use crate::fixture::{ALL, CHART, SYSTEM, manifest, programs, until};
 use crate::upgrade::{helm, images};
@@ -34,7 +41,13 @@ const CLIENTS: &str = "shop";
 const SERVERS: &str = "bank";
 const WAYPOINT: &str = "waypoint";
 const CLIENT_ID: &str = "spiffe://cluster.local/ns/shop/sa/client";
+const STRANGER_ID: &str = "spiffe://cluster.local/ns/shop/sa/stranger";
 const WAYPOINT_ID: &str = "spiffe://cluster.local/ns/bank/sa/waypoint";
+const INSIDER_ID: &str = "spiffe://cluster.local/ns/shop/sa/insider";
+/// The port of the gateway.
+const DOOR_PORT: u16 = 8080;
+/// Pods that are not enrolled.
+const NOT_ENROLLED: [&str; 3] = ["outsider", "insider", "door"];
 /// The applications of tea.
 const TEA: [&str; 2] = ["tea v1", "tea v2"];
 /// Requests in a row that have to be answered in the same way. By chance, one of two versions answers all of them in one of 1,000
@@ -51,6 +64,8 @@ struct Ambient<'a> {
     /// The node proxy of clients requests addresses when it needs them, that of servers has all.
     of_clients: &'a Ztunnel,
     of_servers: &'a Ztunnel,
+    /// The namespaces of the nodes of clients and of servers.
+    nodes: [PodNet; 2],
 }
 
 fn workloads() -> Vec<Workload> {
@@ -60,6 +75,8 @@ fn workloads() -> Vec<Workload> {
         client("client"),
         client("stranger"),
         client("outsider"),
+        Workload::new("insider", "insider", PodRole::Sidecar(Protocol::Delta)).namespace(CLIENTS).zone("r", "a"),
+        Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")).namespace(CLIENTS).zone("r", "a"),
         server("tea-v1", "tea"),
         server("tea-v2", "tea").version("v2"),
         server("vault", "vault"),
@@ -107,11 +124,15 @@ async fn ambient_mesh_with_a_waypoint() -> Result<()> {
         let values = ["--set", "profile=ambient", "--set", "autoscaleEnabled=false", "--set", &envoy];
         helm(&cluster, &[&install[..], &values].concat()).await?;
         cluster.apply(&waypoint()).await?;
+        // The injector would set it.
+        mesh.variables = vec![("ISTIO_META_ENABLE_HBONE", "true".to_owned())];
         mesh.deploy(&workloads(), discovery).await?;
-        let of_clients = Ztunnel::start(&cluster, "machine-r-a", AddressDiscovery::OnDemand, discovery).await?;
-        let of_servers = Ztunnel::start(&cluster, "machine-r-b", AddressDiscovery::All, discovery).await?;
-        let ambient =
-            Ambient { cluster: &cluster, mesh: &mesh, node: &node, of_clients: &of_clients, of_servers: &of_servers };
+        let on = |node| NodeLocation { cluster: &cluster, cluster_id: "Kubernetes", network: "", node };
+        let of_clients = Ztunnel::start(on("machine-r-a"), AddressDiscovery::OnDemand, discovery).await?;
+        let of_servers = Ztunnel::start(on("machine-r-b"), AddressDiscovery::All, discovery).await?;
+        let nodes = [mesh.pods.add_network()?, mesh.pods.add_network()?];
+        let (of_clients, of_servers) = (&of_clients, &of_servers);
+        let ambient = Ambient { cluster: &cluster, mesh: &mesh, node: &node, of_clients, of_servers, nodes };
         let outcome = ambient.run().await;
         let failures = [of_clients.failures(), of_servers.failures()];
         outcome.with_context(|| format!("failed connections of the node proxies: {failures:#?}"))
@@ -132,13 +153,16 @@ fn waypoint() -> Value {
 
 impl Ambient<'_> {
     async fn run(&self) -> Result<()> {
-        self.enrolment().await.context("enrolment")?;
+        let agents = self.enrolment().await.context("enrolment")?;
+        self.withdrawal(&agents).await.context("withdrawal")?;
         self.policies_of_connections().await.context("policies of connections")?;
         self.waypoint_is_deployed().await.context("deployment of the waypoint")?;
         self.policies_of_requests().await.context("policies of requests")?;
         self.routes().await.context("routes")?;
         self.mirrors_and_faults().await.context("mirrors and faults")?;
         self.telemetry().await.context("telemetry")?;
+        self.gateway().await.context("a gateway and the waypoint")?;
+        self.sidecar().await.context("a sidecar")?;
         self.replacement().await.context("replacement of the waypoint")
     }
 
@@ -188,22 +212,25 @@ impl Ambient<'_> {
     /// Whether the node proxy of servers has permitted a connection of a client to a pod.
     fn has_accepted(&self, client: Option<&str>, pod: &str) -> bool {
         let to = SocketAddr::new(self.ip(pod), 8080);
-        let expected = Accepted { client: client.map(str::to_owned), to, is_permitted: true };
-        self.of_servers.accepted().contains(&expected)
+        let is_expected = |it: &Accepted| it.client.as_deref() == client && it.to == to && it.is_permitted;
+        self.of_servers.accepted().iter().any(is_expected)
     }
 
     /// Pods receive connections in plaintext until they are enrolled, and over mutual TLS from others that are enrolled.
-    async fn enrolment(&self) -> Result<()> {
+    async fn enrolment(&self) -> Result<[NodeAgent<'_>; 2]> {
         let direct = service("direct", json!({"app": "tea"}), json!({}));
         self.cluster.apply(&direct).await?;
         self.answers("client", &self.to_pod("tea-v1"), &["tea v1"]).await?;
         ensure!(self.of_servers.accepted().is_empty(), "no traffic is redirected yet");
-        for (name, pod) in self.mesh.pods.iter().filter(|(name, _)| *name != "outsider") {
-            let ztunnel = if pod.workload.namespace == CLIENTS { self.of_clients } else { self.of_servers };
-            ztunnel.enrol(pod).await.with_context(|| format!("enrol {name}"))?;
-            let annotations = json!({"metadata": {"annotations": {"ambient.istio.io/redirection": "enabled"}}});
-            self.cluster.patch("v1", "Pod", (pod.workload.namespace, name), &annotations).await?;
+        let excluded = json!({"metadata": {"labels": {"istio.io/dataplane-mode": "none"}}});
+        for name in NOT_ENROLLED {
+            self.cluster.patch("v1", "Pod", (CLIENTS, name), &excluded).await?;
         }
+        // Connections of a pod that is enrolled as well, and of one that is not.
+        let streams = ["client", "outsider"]
+            .map(|from| Stream::on_new_connections(self.mesh.pods.shared(from), self.to_pod("tea-v1"), "tea v1"));
+        let (agents, requests) = under_load(&streams, self.agents()).await?;
+        eprintln!("{requests} requests while pods were enrolled");
         ensure!(self.of_clients.is_refused("spiffe://cluster.local/ns/bank/sa/vault").await, "a pod of another node");
         self.answers("client", &self.to_service("direct").await?, &TEA).await?;
         let from_client =
@@ -216,7 +243,72 @@ impl Ambient<'_> {
         // A pod that is not enrolled is accepted without an identity.
         self.answers("outsider", &self.to_pod("tea-v1"), &["tea v1"]).await?;
         ensure!(self.has_accepted(None, "tea-v1"), "plaintext is redirected, too");
-        Ok(())
+        Ok(agents)
+    }
+
+    /// Starts the CNI agents of both nodes, which enrol their pods.
+    async fn agents(&self) -> Result<[NodeAgent<'_>; 2]> {
+        let [of_clients, of_servers] = &self.nodes;
+        Ok([
+            self.agent("machine-r-a", of_clients, CLIENTS, self.of_clients).await?,
+            self.agent("machine-r-b", of_servers, SERVERS, self.of_servers).await?,
+        ])
+    }
+
+    async fn agent(&self, node: &str, own: &PodNet, namespace: &str, ztunnel: &Ztunnel) -> Result<NodeAgent<'_>> {
+        let pods: Vec<&Pod> = self
+            .mesh
+            .pods
+            .iter()
+            .filter(|(name, pod)| pod.workload.namespace == namespace && !NOT_ENROLLED.contains(name))
+            .map(|(_, pod)| pod)
+            .collect();
+        let agent = NodeAgent::start(self.cluster, node, own, &pods).await?;
+        ztunnel.follow_agent(&agent.ztunnel_socket(), &pods).await.with_context(|| format!("the agent of {node}"))?;
+        for pod in pods {
+            agent.has_annotated(pod, Some("enabled")).await?;
+        }
+        Ok(agent)
+    }
+
+    /// A client and its server are withdrawn and enrolled again while they are called.
+    async fn withdrawal(&self, agents: &[NodeAgent<'_>; 2]) -> Result<()> {
+        let pods = ["client", "tea-v1"].map(|name| self.mesh.pods.pod(name));
+        let set_mode = async |mode: &str, redirection: Option<&str>| -> Result<()> {
+            let labels = json!({"metadata": {"labels": {"istio.io/dataplane-mode": mode}}});
+            for pod in pods {
+                let key = (pod.workload.namespace, pod.workload.name);
+                self.cluster.patch("v1", "Pod", key, &labels).await?;
+            }
+            for (agent, pod) in agents.iter().zip(pods) {
+                agent.has_annotated(pod, redirection).await?;
+            }
+            Ok(())
+        };
+        let to_server = self.to_pod("tea-v1");
+        let streams = [("client", &to_server), ("stranger", &to_server), ("outsider", &to_server)]
+            .map(|(from, call)| Stream::on_new_connections(self.mesh.pods.shared(from), call.clone(), "tea v1"));
+        self.tunnels_arrive("stranger", STRANGER_ID).await?;
+        let ((), requests) = under_load(&streams, set_mode("none", None)).await?;
+        eprintln!("{requests} requests while pods were withdrawn");
+        let before = self.of_servers.accepted().len();
+        self.answers("client", &to_server, &["tea v1"]).await?;
+        ensure!(self.of_servers.accepted().len() == before, "the node proxy does not serve the pod");
+        let ((), requests) = under_load(&streams, set_mode("ambient", Some("enabled"))).await?;
+        eprintln!("{requests} requests while pods were enrolled again");
+        self.tunnels_arrive("client", CLIENT_ID).await
+    }
+
+    /// A client calls a server until it sends all requests in tunnels from now on.
+    async fn tunnels_arrive(&self, client: &str, identity: &str) -> Result<()> {
+        until("the client sends tunnels only", async || {
+            let before = self.of_servers.accepted().len();
+            self.answers(client, &self.to_pod("tea-v1"), &["tea v1"]).await?;
+            let tunnels =
+                self.of_servers.accepted()[before..].iter().filter(|it| it.client.as_deref() == Some(identity)).count();
+            Ok(tunnels >= REPEATED)
+        })
+        .await
     }
 
     /// Policies of the pods themselves, which node proxies enforce.
@@ -354,15 +446,73 @@ impl Ambient<'_> {
         waited.await.with_context(|| format!("its log ends with\n{}", tail(&log)))
     }
 
+    /// A request to a host of the gateway.
+    fn to_door(&self, host: &str) -> AppRequest {
+        AppRequest::get(SocketAddr::new(self.ip("door"), DOOR_PORT), host)
+    }
+
+    /// The gateway sends to a Service through its waypoint, if the Service says so.
+    async fn gateway(&self) -> Result<()> {
+        let api = "networking.istio.io/v1";
+        let of_clients = |kind: &str, name: &str, spec: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": CLIENTS}, "spec": spec});
+        let port = json!({"number": DOOR_PORT, "name": "http", "protocol": "HTTP"});
+        let spec = json!({"selector": {"istio": "door"}, "servers": [{"port": port, "hosts": ["*"]}]});
+        self.cluster.apply(&of_clients("Gateway", "door", spec)).await?;
+        for (name, for_ingress) in [("entered", "true"), ("passed", "false")] {
+            let labels = json!({"istio.io/use-waypoint": WAYPOINT, "istio.io/ingress-use-waypoint": for_ingress});
+            self.cluster.apply(&service(name, json!({"app": "tea"}), labels)).await?;
+        }
+        for name in ["entered", "passed", "tea-v1"] {
+            let route = json!([{"destination": {"host": format!("{name}.{SERVERS}.svc.cluster.local")}}]);
+            let hosts = [format!("{name}.example")];
+            let spec = json!({"hosts": hosts, "gateways": ["door"], "http": [{"route": route}]});
+            self.cluster.apply(&of_clients("VirtualService", name, spec)).await?;
+        }
+        let [entered, passed] = ["entered.example", "passed.example"].map(|host| self.to_door(host));
+        for request in [&entered, &passed] {
+            self.answers("outsider", request, &TEA).await?;
+        }
+        // The waypoint enforces the policy of a Service, and sees the identity of the gateway.
+        for name in ["entered", "passed"] {
+            let target = json!([{"group": "", "kind": "Service", "name": name}]);
+            let source = json!({"source": {"principals": ["cluster.local/ns/shop/sa/door"]}});
+            let to = json!({"operation": {"paths": ["/public*"]}});
+            let allow = json!({"targetRefs": target, "action": "ALLOW", "rules": [{"from": [source], "to": [to]}]});
+            self.cluster.apply(&object("security.istio.io/v1", "AuthorizationPolicy", name, allow)).await?;
+        }
+        self.answers("outsider", &entered.clone().path("/private"), &["status 403"]).await?;
+        self.answers("outsider", &entered.path("/public"), &TEA).await?;
+        self.answers("outsider", &passed.path("/private"), &TEA).await
+    }
+
+    /// A sidecar sends over tunnels to the pods of a Service, and not through its waypoint, as with Istio.
+    async fn sidecar(&self) -> Result<()> {
+        let steady = self.to_service("steady").await?;
+        self.answers("insider", &steady, &TEA).await?;
+        until("both applications are called by tunnels of the sidecar", async || {
+            self.answers("insider", &steady, &TEA).await?;
+            Ok(["tea-v1", "tea-v2"].iter().all(|pod| self.has_accepted(Some(INSIDER_ID), pod)))
+        })
+        .await?;
+        // The waypoint would deny this.
+        self.answers("insider", &self.to_service("entered").await?.path("/private"), &TEA).await
+    }
+
     /// Another pod of the waypoint replaces the first one while requests are sent.
     async fn replacement(&self) -> Result<()> {
         let before = self.node.ready();
         let request = self.to_service("tea-v1").await?;
-        let labels = json!({"metadata": {"labels": {"istio.io/use-waypoint": WAYPOINT}}});
+        let labels = json!({"istio.io/use-waypoint": WAYPOINT, "istio.io/ingress-use-waypoint": "true"});
+        let labels = json!({"metadata": {"labels": labels}});
         self.cluster.patch("v1", "Service", (SERVERS, "tea-v1"), &labels).await?;
-        self.answers("client", &request, &["tea v1"]).await?;
+        let through_gateway = self.to_door("tea-v1.example");
+        let senders =
+            [("client", &request), ("stranger", &request), ("insider", &request), ("outsider", &through_gateway)];
+        for (from, request) in senders {
+            self.answers(from, request, &["tea v1"]).await?;
+        }
         let streams =
-            ["client", "stranger"].map(|from| Stream::new(self.mesh.pods.shared(from), request.clone(), "tea v1"));
+            senders.map(|(from, request)| Stream::new(self.mesh.pods.shared(from), request.clone(), "tea v1"));
         let restart = json!({"spec": {"template": {"metadata": {"annotations": {"restarted": "yes"}}}}});
         let is_old = |name: &str| name.starts_with(WAYPOINT) && before.contains_key(name);
         let change = async {

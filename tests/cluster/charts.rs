@@ -12,6 +12,7 @@ use crate::fixture::{CHART, manifest, programs};
 
 const GATEWAY: &str = "manifests/charts/gateway";
 const CNI: &str = "manifests/charts/cni";
+const ZTUNNEL: &str = "manifests/charts/ztunnel";
 
 /// The objects of a YAML text.
 pub(crate) fn objects(text: &str) -> Result<Vec<Value>> {
@@ -50,7 +51,7 @@ fn helm() -> Result<Option<(Helm, tempfile::TempDir)>> {
 #[test]
 fn charts_have_no_lint() -> Result<()> {
     let Some((helm, _directory)) = helm()? else { return Ok(()) };
-    for chart in [CHART, GATEWAY, CNI] {
+    for chart in [CHART, GATEWAY, CNI, ZTUNNEL] {
         helm.run(&["lint", "--strict", &manifest(chart).display().to_string()])?;
     }
     Ok(())
@@ -76,6 +77,9 @@ fn unknown_values_and_those_without_effect_are_refused_by_name() -> Result<()> {
         (CHART, "global.istioNamespace=mesh", "global.istioNamespace: mesh is not the namespace of the release"),
         (CNI, "ambient.enable=true", "at '/ambient': additional properties 'enable' not allowed"),
         (CNI, "chained=yes", "at '/chained': got string, want boolean"),
+        (ZTUNNEL, "ambient.enabled=true", "at '': additional properties 'ambient' not allowed"),
+        (ZTUNNEL, "logAsJson=yes", "at '/logAsJson': got string, want boolean"),
+        (ZTUNNEL, "global.logging.level=all:debug", "at '/global': additional properties 'logging' not allowed"),
         (GATEWAY, "service.prots=x", "at '/service': additional properties 'prots' not allowed"),
         (GATEWAY, "service.ports=null", "service.ports: without networkGateway"),
         ("manifests/charts/base", "base.enableIstioConfigCRDs=true", "files/istio.yaml: the CRDs are missing"),

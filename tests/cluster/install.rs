@@ -473,45 +473,64 @@ async fn missing_rights_are_named_by_kind() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cni_agent_is_installed_once_it_is_ready_and_removed() -> Result<()> {
-    const AGENT: (&str, &str) = ("kube-system", "istio-cni-node");
+async fn node_agents_are_installed_once_they_are_ready_and_removed() -> Result<()> {
+    const CNI: (&str, &str) = ("kube-system", "istio-cni-node");
+    const ZTUNNEL: (&str, &str) = ("kube-system", "ztunnel");
     let Some(programs) = programs() else { return Ok(()) };
     let cluster = Cluster::start(&programs).await?;
     let sluicectl = Sluicectl::new(&cluster, &programs)?;
-    let only_cni =
-        ["profile=empty", "components.cni.namespace=kube-system", "values.cni.excludeNamespaces.[0]=kube-system"];
-    let only_cni: Vec<&str> = only_cni.iter().flat_map(|value| ["--set", value]).collect();
-    let with = |arguments: &[&'static str]| [arguments, &only_cni].concat();
-    let found = async || cluster.get("apps/v1", "DaemonSet", AGENT.0, AGENT.1).await;
-    // No controller of DaemonSets runs. One of two nodes has the agent, then both.
-    let report = async |available: i64| {
-        until("the DaemonSet exists", async || Ok(found().await?.is_some())).await?;
+    let agents = [
+        "profile=empty",
+        "components.cni.namespace=kube-system",
+        "components.ztunnel.namespace=kube-system",
+        "values.cni.excludeNamespaces.[0]=kube-system",
+        "values.ztunnel.resourceQuotas.enabled=true",
+    ];
+    let agents: Vec<&str> = agents.iter().flat_map(|value| ["--set", value]).collect();
+    let with = |arguments: &[&'static str]| [arguments, &agents].concat();
+    let exists = async |agent: (&str, &str)| Ok(cluster.get("apps/v1", "DaemonSet", agent.0, agent.1).await?.is_some());
+    // No controller of DaemonSets runs. Some of two nodes have the agent.
+    let report = async |agent: (&'static str, &'static str), available: i64| {
+        until("the DaemonSet exists", async || exists(agent).await).await?;
         let status = json!({
             "observedGeneration": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0, "desiredNumberScheduled": 2,
             "numberReady": available, "updatedNumberScheduled": 2, "numberAvailable": available,
         });
-        cluster.write_status("apps/v1", "DaemonSet", AGENT, status).await
+        cluster.write_status("apps/v1", "DaemonSet", agent, status).await
     };
     let confirmed = with(&["-y"]);
     let impatient = with(&["-y", "--readiness-timeout", "10s"]);
-    let (failed, _) = tokio::try_join!(sluicectl.with_file("install", &impatient), report(1))?;
-    failed.expect(
-        1,
-        &["DaemonSet kube-system/istio-cni-node: 1 of 2 pods are available", "the cluster is as it was before"],
-    );
-    until("nothing is left", async || Ok(found().await?.is_none())).await?;
+    let (failed, _, _) =
+        tokio::try_join!(sluicectl.with_file("install", &impatient), report(CNI, 2), report(ZTUNNEL, 1))?;
+    failed.expect(1, &["DaemonSet kube-system/ztunnel: 1 of 2 pods are available", "the cluster is as it was before"]);
+    until("nothing is left", async || Ok(!exists(CNI).await? && !exists(ZTUNNEL).await?)).await?;
 
-    let (installed, _) = tokio::try_join!(sluicectl.with_file("install", &confirmed), report(2))?;
-    installed.expect(0, &["+ DaemonSet kube-system/istio-cni-node", "CNI agent: ready"]);
-    sluicectl.with_file("verify-install", &only_cni).await?.expect(0, &[]);
-    let text = sluicectl.manifest(&only_cni).await?;
+    let (installed, _, _) =
+        tokio::try_join!(sluicectl.with_file("install", &confirmed), report(CNI, 2), report(ZTUNNEL, 2))?;
+    let lines = [
+        "+ DaemonSet kube-system/istio-cni-node",
+        "+ DaemonSet kube-system/ztunnel",
+        "CNI agent: ready\nztunnel: ",
+        "ztunnel: ready",
+    ];
+    installed.expect(0, &lines);
+    sluicectl.with_file("verify-install", &agents).await?.expect(0, &[]);
+    let text = sluicectl.manifest(&agents).await?;
     assert_eq!(existing(&cluster, &text).await?.len(), objects(&text)?.len());
 
-    let pruned = sluicectl.with_file("upgrade", &with(&["-y", "--set", "components.cni.enabled=false"])).await?;
-    pruned.expect(0, &["deleted DaemonSet kube-system/istio-cni-node", "deleted ClusterRole istio-cni"]);
+    let without = ["-y", "--set", "components.cni.enabled=false", "--set", "components.ztunnel.enabled=false"];
+    let pruned = sluicectl.with_file("upgrade", &with(&without)).await?;
+    let deleted = [
+        "deleted DaemonSet kube-system/ztunnel",
+        "deleted ServiceAccount kube-system/ztunnel",
+        "deleted DaemonSet kube-system/istio-cni-node",
+        "deleted ClusterRole istio-cni",
+    ];
+    pruned.expect(0, &deleted);
     assert_eq!(existing(&cluster, &text).await?.len(), 0);
-    let (installed, _) = tokio::try_join!(sluicectl.with_file("install", &confirmed), report(2))?;
-    installed.expect(0, &["CNI agent: ready"]);
+    let (installed, _, _) =
+        tokio::try_join!(sluicectl.with_file("install", &confirmed), report(CNI, 2), report(ZTUNNEL, 2))?;
+    installed.expect(0, &["CNI agent: ready", "ztunnel: ready"]);
     sluicectl.uninstall(&["--revision", "default", "-y"]).await?.expect(0, &["removed revision default"]);
     assert_eq!(existing(&cluster, &text).await?.len(), 0);
     Ok(())

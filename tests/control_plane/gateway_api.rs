@@ -59,7 +59,7 @@ pub(crate) async fn write_all_statuses(server: &ApiServer) {
         object["status"]["ancestors"][0]["conditions"].is_array().then_some(())
     })
     .await;
-    for resource in ["grpcroutes", "httproutes", "tcproutes", "tlsroutes"] {
+    for resource in ["grpcroutes", "httproutes", "tcproutes", "tlsroutes", "udproutes"] {
         until(resource, || {
             let object = server.get(GROUP, resource, "edge", "route")?;
             object["status"]["parents"][0]["conditions"].is_array().then_some(())

@@ -11,6 +11,7 @@ macro_rules! rules {
 }
 
 mod admin;
+mod agentgateway;
 mod answers;
 mod authority;
 mod browser;

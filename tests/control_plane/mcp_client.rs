@@ -1,17 +1,21 @@
 //! Sources of configuration: other control planes over xDS, and directories (C08, C10).
 
 mod changes;
+mod credentials;
+mod soak;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::ads::{self, Identity, Kind, Limits, Protocol};
 use sluice_testkit::binary::workspace_binary;
+use sluice_testkit::ports::free_ports;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use sluice_testkit::server::{Options, Sluiced};
+use tokio::process::Child;
 
 use crate::identity::mesh::{IdentityFixture, until};
 use changes::RandomObjects;
@@ -40,7 +44,20 @@ const COMPARED: [&str; 7] =
 
 /// A server of configuration without Services.
 async fn upstream(environment: &[(&str, &str)]) -> Result<IdentityFixture> {
-    let upstream = IdentityFixture::start_with(&[], environment).await;
+    upstream_with(&[], environment).await
+}
+
+/// The same with fixed addresses, which no other process gets while the server does not run.
+async fn restartable_upstream() -> Result<IdentityFixture> {
+    let ports: [u16; 4] = free_ports()?;
+    let flags = ["grpcAddr", "httpAddr", "monitoringAddr", "secureGRPCAddr"];
+    let arguments: Vec<String> =
+        flags.iter().zip(ports).map(|(flag, port)| format!("--{flag}=127.0.0.1:{port}")).collect();
+    upstream_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), &[]).await
+}
+
+async fn upstream_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<IdentityFixture> {
+    let upstream = IdentityFixture::start_with(arguments, environment).await;
     std::fs::remove_file(upstream.objects().join("objects.yaml"))?;
     until("the Service is deleted", async || {
         let (_, services) = upstream.server.get("/debug/collections/services").await.ok()?;
@@ -113,34 +130,30 @@ async fn state(server: &Sluiced) -> Result<BTreeMap<String, Value>> {
     Ok(state)
 }
 
-/// The state of a new server with these directories of objects.
-async fn fresh_state(directories: &[&Path]) -> Result<BTreeMap<String, Value>> {
-    let all = tempfile::tempdir()?;
-    for (number, directory) in directories.iter().enumerate() {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
-            std::fs::copy(&path, all.path().join(format!("{number}-{name}")))?;
-        }
+/// The certificate of the service account `istiod` of the root namespace, which may read configuration. All are PEM.
+struct MutualCertificate {
+    chain: String,
+    key: String,
+    /// The roots of the server.
+    root: String,
+}
+
+impl MutualCertificate {
+    /// Requests it from the authority of the server.
+    async fn of(upstream: &IdentityFixture) -> Result<Self> {
+        let (key, csr) = signing_request()?;
+        let channel = upstream.connect(&ClientTls::default()).await;
+        let token = upstream.token("system:serviceaccount:istio-system:istiod");
+        let chain = CertificateRequest::with_token(&csr, &token).send(&channel).await?.remove(0);
+        Ok(Self { chain, key, root: upstream.root() })
     }
-    let server = Sluiced::start(&Options::new(all.path())).await?;
-    state(&server).await
 }
 
-/// The parts of two states that differ.
-fn differences(found: &BTreeMap<String, Value>, expected: &BTreeMap<String, Value>) -> Vec<String> {
-    let differs = expected.iter().filter(|(name, value)| found.get(*name) != Some(value));
-    differs.map(|(name, value)| format!("{name}: {:?}\n    expected {value}", found.get(name))).collect()
-}
-
-/// TLS settings with the certificate of the service account `istiod` of the root namespace, in files.
+/// TLS settings with such a certificate in files.
 async fn mutual(upstream: &IdentityFixture, directory: &Path) -> Result<Value> {
-    let (key, csr) = signing_request()?;
-    let channel = upstream.connect(&ClientTls::default()).await;
-    let token = upstream.token("system:serviceaccount:istio-system:istiod");
-    let chain = CertificateRequest::with_token(&csr, &token).send(&channel).await?;
+    let MutualCertificate { chain, key, root } = MutualCertificate::of(upstream).await?;
     let path = |name: &str| directory.join(name).display().to_string();
-    for (name, text) in [("chain.pem", &chain[0]), ("key.pem", &key), ("root.pem", &upstream.root())] {
+    for (name, text) in [("chain.pem", &chain), ("key.pem", &key), ("root.pem", &root)] {
         std::fs::write(directory.join(name), text)?;
     }
     Ok(json!({
@@ -151,60 +164,6 @@ async fn mutual(upstream: &IdentityFixture, directory: &Path) -> Result<Value> {
 
 fn secure_address(upstream: &IdentityFixture) -> Result<String> {
     Ok(format!("xds://{}", upstream.server.secure.context("the port is open")?))
-}
-
-/// Six rounds, and more until the time of a soak has passed.
-#[tokio::test(flavor = "multi_thread")]
-async fn random_changes_arrive_exactly_although_the_server_is_killed() -> Result<()> {
-    let upstream = upstream(&[]).await?;
-    let files = tempfile::tempdir()?;
-    let tls = mutual(&upstream, files.path()).await?;
-    let sources = json!([{"address": secure_address(&upstream)?, "tlsSettings": tls}]);
-    let downstream = Downstream::start(&sources, &[]).await?;
-    let mut objects = RandomObjects::new(&upstream.objects(), 20_261_126);
-    let soak = std::env::var("SLUICE_SOAK_SECONDS").ok().map(|text| text.parse()).transpose()?;
-    let (start, soak) = (Instant::now(), Duration::from_secs(soak.unwrap_or_default()));
-    let pause = Duration::from_millis(if soak.is_zero() { 4 } else { 50 });
-    let mut objects_seen = 0;
-    for round in 0.. {
-        if round >= 6 && start.elapsed() >= soak {
-            ensure!(objects_seen > 0, "there were objects");
-            eprintln!("{round} rounds in {:.0} s", start.elapsed().as_secs_f64());
-            break;
-        }
-        for _ in 0..25 {
-            objects.change()?;
-            tokio::time::sleep(pause).await;
-        }
-        match round % 3 {
-            1 => {
-                upstream.server.kill().await?;
-                let away = async || (downstream.source().await.ok()?["status"] == "disconnected").then_some(());
-                until("the stream has ended", away).await;
-                // Changes while the server is away.
-                for _ in 0..10 {
-                    objects.change()?;
-                }
-                upstream.server.start_again().await?;
-            }
-            2 => {
-                let expected = fresh_state(&[&upstream.objects(), &downstream.objects()]).await?;
-                let mut found = BTreeMap::new();
-                let deadline = Instant::now() + Duration::from_secs(20);
-                while Instant::now() < deadline {
-                    found = state(&downstream.server).await?;
-                    if found == expected {
-                        break;
-                    }
-                }
-                let differences = differences(&found, &expected);
-                ensure!(differences.is_empty(), "round {round}:\n{}", differences.join("\n"));
-                objects_seen += expected["virtual_services"].as_array().context("records")?.len();
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -291,23 +250,30 @@ async fn server_is_authenticated_as_the_mode_says() -> Result<()> {
     Ok(())
 }
 
-/// Starts a server that does not get ready, and waits for a failure in its log.
-async fn not_ready(sources: &Value, failure: &str) -> Result<String> {
-    let directory = tempfile::tempdir()?;
-    let (mesh, log) = (directory.path().join("mesh.yaml"), directory.path().join("log"));
+/// Starts a server that may not become ready. Its mesh config and its log are in the directory.
+fn spawn_server(directory: &Path, sources: &Value, http: SocketAddr, objects: &str) -> Result<Child> {
+    let mesh = directory.join("mesh.yaml");
     std::fs::write(&mesh, json!({"configSources": sources}).to_string())?;
-    let file = std::fs::File::create(&log)?;
-    let _server = tokio::process::Command::new(workspace_binary("sluiced")?)
-        .args(["discovery", "--secureGRPCAddr=", "--httpsAddr=", "--monitoringAddr=", "--httpAddr=127.0.0.1:0"])
-        .args(["--ctrlz_port=0", "--grpcAddr=127.0.0.1:0"])
-        .arg(format!("--configDir={}", directory.path().display()))
+    let file = std::fs::File::create(directory.join("log"))?;
+    tokio::process::Command::new(workspace_binary("sluiced")?)
+        .args(["discovery", "--secureGRPCAddr=", "--httpsAddr=", "--monitoringAddr="])
+        .args(["--ctrlz_port=0", "--grpcAddr=127.0.0.1:0", objects])
+        .arg(format!("--httpAddr={http}"))
         .arg(format!("--meshConfig={}", mesh.display()))
         .stdout(file.try_clone()?)
         .stderr(file)
         .kill_on_drop(true)
-        .spawn()?;
+        .spawn()
+        .context("start sluiced")
+}
+
+/// Starts a server that does not get ready, and waits for a failure in its log.
+async fn not_ready(sources: &Value, failure: &str) -> Result<String> {
+    let directory = tempfile::tempdir()?;
+    let objects = format!("--configDir={}", directory.path().display());
+    let _server = spawn_server(directory.path(), sources, SocketAddr::from(([127, 0, 0, 1], 0)), &objects)?;
     let text = until(failure, async || {
-        let text = std::fs::read_to_string(&log).ok()?;
+        let text = std::fs::read_to_string(directory.path().join("log")).ok()?;
         (text.contains("cannot read configuration") && text.contains(failure)).then_some(text)
     })
     .await;

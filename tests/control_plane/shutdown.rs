@@ -61,7 +61,7 @@ fn stop_after(directory: &Path, count: usize) -> (Option<i32>, String) {
 #[test]
 fn sigterm_at_any_moment_of_the_start_ends_the_process_with_exit_code_0() {
     let directory = tempfile::tempdir().expect("a directory");
-    write_mesh(directory.path(), 3_000);
+    write_mesh(directory.path(), 1_000);
     for count in 0..14 {
         let (code, log) = stop_after(directory.path(), count);
         assert_eq!(code, Some(0), "after line {count}:\n{log}");

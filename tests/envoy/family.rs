@@ -46,7 +46,7 @@ pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<
 
 async fn check_envoy(mesh: &Mesh, pod: &Pod) -> Result<()> {
     let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     // The last change may not have arrived, or the proxy may be reconnecting after a restart of the control plane.
     loop {
         let late = Instant::now() > deadline;

@@ -8,8 +8,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use sluice_testkit::pods::app::{AppReply, AppRequest, AppResponse};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 
-/// Longest wait until traffic follows the objects.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait until traffic follows the objects. If a client's Envoy knows a new Service earlier than the server's Envoy does, its
+/// connection is one to any port, without the policies of the Service; it is closed after the drain time of 45 s.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Number of concurrent requests when many are sent.
 const CONCURRENT_REQUESTS: usize = 8;

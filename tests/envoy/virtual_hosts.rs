@@ -9,7 +9,7 @@ use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::family;
-use crate::requests::{Host, always, eventually, until, until_counted};
+use crate::requests::{Host, TIMEOUT, always, eventually, until, until_counted};
 
 const TEA: Host = Host("tea", 1);
 const LATER: Host = Host("later", 2);
@@ -95,7 +95,7 @@ async fn changed_virtual_host(mesh: &Mesh) -> Result<()> {
 /// Waits until every response is the expected one. Other responses are possible while there is no route.
 async fn until_stable(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
     eventually(mesh, from, call, expected).await?;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    let deadline = std::time::Instant::now() + TIMEOUT;
     loop {
         match always(mesh, from, call, 10, expected).await {
             Err(error) if std::time::Instant::now() > deadline => return Err(error),

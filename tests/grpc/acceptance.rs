@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use sluice_testkit::pods::grpc_app::GrpcCall;
-use sluice_testkit::pods::network::pods_are_permitted;
 
 use crate::calls::eventually;
-use crate::{client, every_resource_is_accepted, mesh_of, mutual_tls, routes, server, service, strict, target};
+use crate::libraries::Libraries;
+use crate::{every_resource_is_accepted, mesh_of, mutual_tls, routes, service, strict, target};
 
 /// Routes of VirtualServices, by the name of their host. `$` is the destination.
 const ROUTES: [(&str, &str); 7] = [
@@ -82,6 +82,7 @@ spec:
     - {key: destination.port, values: ['7070']}
     - {key: connection.sni, notValues: [absent]}
   - from: [{source: {principals: ['cluster.local/*', '*/sa/client', '*']}}]
+  - when: [{key: 'request.headers[grpc-timeout]', values: ['*']}]
 ---
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -91,6 +92,8 @@ spec:
   action: DENY
   rules:
   - to: [{operation: {paths: [/shop.Closed/*]}}]
+  - to: [{operation: {paths: [/shop.Reserved/*]}}]
+    when: [{key: 'request.headers[Grpc-Trace-Bin]', values: ['*']}, {key: 'request.headers[:scheme]', values: [https]}]
   - from: [{source: {requestPrincipals: [issuer/subject]}}]
     when: [{key: 'request.auth.claims[group]', values: [admin]}]
 ---
@@ -120,11 +123,9 @@ spec: {hosts: [static.example.org], resolution: STATIC, ports: [{number: 7070, n
 ---
 ";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resources_of_all_fields_are_accepted() -> Result<()> {
-    if !pods_are_permitted() {
-        return Ok(());
-    }
+with_libraries!(resources_of_all_fields_are_accepted: python, go);
+
+async fn resources_of_all_fields_are_accepted(libraries: Libraries) -> Result<()> {
     let mut objects =
         vec![strict("tea"), AUTHORIZATION.to_owned(), EXTERNAL.to_owned(), service("tea", "tea"), mutual_tls("tea")];
     let sessions = service("sessions", "tea")
@@ -139,7 +140,8 @@ async fn resources_of_all_fields_are_accepted() -> Result<()> {
             .replace("{tls: {mode: ISTIO_MUTUAL}}", &format!("{{tls: {{mode: ISTIO_MUTUAL}}, {policy}}}"));
         objects.extend([service(name, "tea"), rule]);
     }
-    let mesh = mesh_of(&[client("client"), server("tea", "tea", "v1")], &objects.concat(), &[]).await?;
+    let mesh =
+        mesh_of(&[libraries.client("client"), libraries.server("tea", "tea", "v1")], &objects.concat(), &[]).await?;
     let hosts = ROUTES.iter().chain(&POLICIES).map(|(name, _)| *name).chain(["tea", "sessions"]);
     eventually(&mesh, "client", &GrpcCall::new(&target("tea")), "tea v1").await?;
     // A call subscribes to all resources of its host.
@@ -154,6 +156,8 @@ async fn resources_of_all_fields_are_accepted() -> Result<()> {
         let call = GrpcCall { timeout_seconds: 2, ..GrpcCall::new(&format!("xds:///{host}:7070")) };
         eventually(&mesh, "client", &call, "UNAVAILABLE").await?;
     }
-    eventually(&mesh, "client", &GrpcCall::new(&target("tea")).path("/shop.Closed/Get"), "PERMISSION_DENIED").await?;
+    for path in ["/shop.Closed/Get", "/shop.Reserved/Get"] {
+        eventually(&mesh, "client", &GrpcCall::new(&target("tea")).path(path), "PERMISSION_DENIED").await?;
+    }
     every_resource_is_accepted(&mesh).await
 }

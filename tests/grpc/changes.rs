@@ -3,25 +3,24 @@
 use anyhow::{Context, Result};
 use sluice_testkit::pods::grpc_app::GrpcCall;
 use sluice_testkit::pods::load::{Stream, under_load};
-use sluice_testkit::pods::network::pods_are_permitted;
 
 use crate::calls::eventually;
-use crate::{client, every_resource_is_accepted, mesh_of, mutual_tls, routes, server, service, strict, target};
+use crate::libraries::Libraries;
+use crate::{every_resource_is_accepted, mesh_of, mutual_tls, routes, service, strict, target};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolling_update_fails_no_call() -> Result<()> {
-    if !pods_are_permitted() {
-        return Ok(());
-    }
+with_libraries!(rolling_update_fails_no_call: python, go);
+
+async fn rolling_update_fails_no_call(libraries: Libraries) -> Result<()> {
     let objects = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
-    let workloads = [client("client"), server("old-1", "tea", "v1"), server("old-2", "tea", "v1")];
+    let workloads =
+        [libraries.client("client"), libraries.server("old-1", "tea", "v1"), libraries.server("old-2", "tea", "v1")];
     let mut mesh = mesh_of(&workloads, &objects, &[]).await?;
     let call = GrpcCall::new(&target("tea"));
     eventually(&mesh, "client", &call, "tea v1").await?;
     let stream = Stream::of_grpc(mesh.pods.shared("client"), call.clone(), &["tea v1", "tea v2"]);
     let change = async {
         for (old, new) in [("old-1", "new-1"), ("old-2", "new-2")] {
-            mesh.deploy(&[server(new, "tea", "v2")]).await?;
+            mesh.deploy(&[libraries.server(new, "tea", "v2")]).await?;
             eventually(&mesh, "client", &call, "tea v2").await?;
             // As in Kubernetes, the server is stopped at the time at which its endpoint is removed.
             mesh.withdraw(old)?;
@@ -35,14 +34,13 @@ async fn rolling_update_fails_no_call() -> Result<()> {
     every_resource_is_accepted(&mesh).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn route_changes_fail_no_call() -> Result<()> {
+with_libraries!(route_changes_fail_no_call: python, go);
+
+async fn route_changes_fail_no_call(libraries: Libraries) -> Result<()> {
     const CHANGES: usize = 10;
-    if !pods_are_permitted() {
-        return Ok(());
-    }
     let objects = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
-    let workloads = [client("client"), server("tea-v1", "tea", "v1"), server("tea-v2", "tea", "v2")];
+    let workloads =
+        [libraries.client("client"), libraries.server("tea-v1", "tea", "v1"), libraries.server("tea-v2", "tea", "v2")];
     let mesh = mesh_of(&workloads, &objects, &[]).await?;
     let call = GrpcCall::new(&target("tea"));
     eventually(&mesh, "client", &call, "tea v1").await?;

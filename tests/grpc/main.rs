@@ -1,8 +1,11 @@
 //! Real gRPC libraries without a proxy (X28): they accept the resources of the control plane, and route calls as the objects
-//! define. The library is the pinned one of Python (`tests/support/grpc`). Pods are network namespaces without redirected
+//! define. The libraries are the pinned ones of Python and Go (`tests/support/grpc`). Pods are network namespaces without redirected
 //! traffic, so these tests need root on Linux.
 //!
 //! At the end of each test, every library must have accepted all resources.
+
+#[macro_use]
+mod libraries;
 
 mod acceptance;
 mod calls;
@@ -12,20 +15,10 @@ mod security;
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
-use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
+use sluice_testkit::pods::workload::{PortProtocol, Workload};
 
 /// Port of all servers and Services.
 const PORT: u16 = 7070;
-
-/// A pod with a gRPC server.
-fn server(name: &'static str, app: &'static str, version: &'static str) -> Workload {
-    Workload::new(name, app, PodRole::Grpc).version(version).port("grpc", PORT, PortProtocol::Grpc)
-}
-
-/// A pod with a gRPC client only.
-fn client(name: &'static str) -> Workload {
-    Workload::new(name, name, PodRole::Grpc)
-}
 
 /// A Service for the servers of an app.
 fn service(name: &str, app: &str) -> String {

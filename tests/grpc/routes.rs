@@ -3,26 +3,21 @@
 use anyhow::{Result, ensure};
 use sluice_testkit::pods::grpc_app::GrpcCall;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::network::pods_are_permitted;
-use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::calls::{always, eventually};
-use crate::{PORT, client, every_resource_is_accepted, mesh_of, mutual_tls, routes, server, service, strict, target};
+use crate::libraries::Libraries;
+use crate::{every_resource_is_accepted, mesh_of, mutual_tls, routes, service, strict, target};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_follow_virtual_services() -> Result<()> {
-    if !pods_are_permitted() {
-        return Ok(());
-    }
+with_libraries!(calls_follow_virtual_services: python, go);
+
+async fn calls_follow_virtual_services(libraries: Libraries) -> Result<()> {
     let to = |version: &str| format!("route: [{{destination: {{host: tea, subset: {version}}}}}]");
     let names = ["tea", "split", "matched", "faulty"];
-    // A server of this library that reads the configuration of the mesh crashes when its handler fails a call
-    // (`pipe.h:85] Check failed: has_value()`). So calls that fail or are cancelled are sent to one that does not.
-    let of_plain_server = ["retried", "impatient", "patient"];
+    let of_failing_server = ["retried", "impatient", "patient"];
     let objects = [
         strict("tea"),
         names.map(|name| service(name, "tea") + &mutual_tls(name)).concat(),
-        of_plain_server.map(|name| service(name, "cup")).concat(),
+        of_failing_server.map(|name| service(name, "cup")).concat(),
         service("hasty", "cup"),
         routes("split", &split(70)),
         routes(
@@ -42,13 +37,17 @@ async fn calls_follow_virtual_services() -> Result<()> {
         routes("patient", "{timeout: 600s, route: [{destination: {host: patient}}]}"),
         routes("hasty", "{timeout: 500ms, route: [{destination: {host: hasty}}]}"),
     ];
-    let cup = Workload::new("cup", "cup", PodRole::Grpc).port("grpc", PORT, PortProtocol::PlainGrpc);
-    let workloads = [client("client"), server("tea-v1", "tea", "v1"), server("tea-v2", "tea", "v2"), cup];
+    let workloads = [
+        libraries.client("client"),
+        libraries.server("tea-v1", "tea", "v1"),
+        libraries.server("tea-v2", "tea", "v2"),
+        libraries.failing_server("cup"),
+    ];
     let mesh = mesh_of(&workloads, &objects.concat(), &[]).await?;
     for name in names {
         eventually(&mesh, "client", &GrpcCall::new(&target(name)).path("/shop.Tea/First"), "tea v1").await?;
     }
-    for name in of_plain_server {
+    for name in of_failing_server {
         eventually(&mesh, "client", &GrpcCall::new(&target(name)), "cup v1").await?;
     }
     split_is_counted(&mesh).await?;
@@ -107,7 +106,7 @@ async fn faults_abort(mesh: &Mesh) -> Result<()> {
 }
 
 async fn timeouts_are_deadlines(mesh: &Mesh) -> Result<()> {
-    // The server would answer before the deadline of the client. On some machines the library's clock for timeouts of routes is
+    // The server would answer before the deadline of the client. On some machines the clock of the library of C++ for timeouts of routes is
     // seconds behind its other clock, so that a short timeout ends every call.
     let call = |host| GrpcCall::new(&target(host)).delay_seconds(3);
     always(mesh, "client", &call("hasty"), "DEADLINE_EXCEEDED").await?;

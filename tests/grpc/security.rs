@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use sluice_testkit::pods::grpc_app::GrpcCall;
 use sluice_testkit::pods::load::{Stream, under_load};
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::network::pods_are_permitted;
 
 use crate::calls::{always, eventually};
-use crate::{PORT, client, every_resource_is_accepted, mesh_of, mutual_tls, server, service, strict, target};
+use crate::libraries::Libraries;
+use crate::{PORT, every_resource_is_accepted, mesh_of, mutual_tls, service, strict, target};
 
 const POLICIES: &str = "
 apiVersion: security.istio.io/v1
@@ -30,15 +30,18 @@ spec:
 ---
 ";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_authenticate_and_authorize_clients() -> Result<()> {
-    if !pods_are_permitted() {
-        return Ok(());
-    }
+with_libraries!(servers_authenticate_and_authorize_clients: python, go, go_to_python, python_to_go);
+
+async fn servers_authenticate_and_authorize_clients(libraries: Libraries) -> Result<()> {
     let tea = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
     // The port of this server is permissive, and its clients use plain text.
     let objects = tea + &service("plain", "plain") + POLICIES;
-    let workloads = [client("client"), client("other"), server("tea", "tea", "v1"), server("plain", "plain", "v1")];
+    let workloads = [
+        libraries.client("client"),
+        libraries.client("other"),
+        libraries.server("tea", "tea", "v1"),
+        libraries.server("plain", "plain", "v1"),
+    ];
     let mesh = mesh_of(&workloads, &objects, &[]).await?;
     identities_are_authenticated(&mesh).await?;
     policies_are_enforced(&mesh).await?;
@@ -72,18 +75,16 @@ async fn policies_are_enforced(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
+with_libraries!(renewed_certificates_are_used: python, go);
+
 /// New connections succeed for longer than a certificate lives, with several certificates.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewed_certificates_are_used() -> Result<()> {
+async fn renewed_certificates_are_used(libraries: Libraries) -> Result<()> {
     const CERTIFICATES: usize = 3;
     const TIMEOUT: Duration = Duration::from_secs(180);
-    if !pods_are_permitted() {
-        return Ok(());
-    }
     let objects = strict("tea") + &service("tea", "tea") + &mutual_tls("tea");
     // Renewed every 12 s, and read every 6 s: the third certificate is there when the first has expired.
     let agents = [("SECRET_TTL", "24s"), ("SECRET_GRACE_PERIOD_RATIO", "0.5")];
-    let mesh = mesh_of(&[client("client"), server("tea", "tea", "v1")], &objects, &agents).await?;
+    let mesh = mesh_of(&[libraries.client("client"), libraries.server("tea", "tea", "v1")], &objects, &agents).await?;
     let call = GrpcCall::new(&target("tea"));
     eventually(&mesh, "client", &call, "tea v1").await?;
     let fresh = call.clone().new_connection();

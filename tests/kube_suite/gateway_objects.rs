@@ -28,14 +28,15 @@ pub(crate) fn gateway_objects() -> Vec<Value> {
         "apiVersion": version, "kind": "Gateway", "metadata": {"namespace": "edge", "name": "door"},
         "spec": {
             "gatewayClassName": "istio", "allowedListeners": {"namespaces": {"from": "Same"}},
-            "listeners": [listener("http", 80), listener("tcp", 9000), tls],
+            "listeners": [listener("http", 80), listener("tcp", 9000), tls, listener("udp", 9000)],
         },
     });
     let set = json!({
         "apiVersion": version, "kind": "ListenerSet", "metadata": {"namespace": "edge", "name": "more"},
         "spec": {"parentRef": {"name": "door"}, "listeners": [listener("http", 8080)]},
     });
-    let routes = [("HTTPRoute", "http"), ("GRPCRoute", "http"), ("TCPRoute", "tcp"), ("TLSRoute", "tls")];
+    let routes =
+        [("HTTPRoute", "http"), ("GRPCRoute", "http"), ("TCPRoute", "tcp"), ("TLSRoute", "tls"), ("UDPRoute", "udp")];
     let policy = json!({
         "apiVersion": version, "kind": "BackendTLSPolicy", "metadata": {"namespace": "edge", "name": "tls"},
         "spec": {

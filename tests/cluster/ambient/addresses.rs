@@ -44,8 +44,23 @@ pub(crate) enum Route {
         /// The destination: the authority of the CONNECT request.
         destination: SocketAddr,
     },
+    /// Through two tunnels, one in the other.
+    Remote(RemoteService),
     /// Not known before this name is requested.
     Unknown(String),
+}
+
+/// A service in another network.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RemoteService {
+    /// The gateway of the network.
+    pub(crate) gateway: SocketAddr,
+    /// The identity that the gateway must have.
+    pub(crate) gateway_identity: String,
+    /// Host and port of the service: the authority of both CONNECT requests.
+    pub(crate) authority: String,
+    /// The identities that the proxies behind the gateway may have.
+    pub(crate) identities: Vec<String>,
 }
 
 impl Addresses {
@@ -105,7 +120,16 @@ impl Addresses {
                 return self.through(waypoint, to);
             }
             let (workload, address) = self.endpoint(service, to.port())?;
-            return Ok(to_workload(workload, address));
+            if workload.network_gateway.is_none() {
+                return Ok(to_workload(workload, address));
+            }
+            let gateway = self.workload_at(address.ip()).context("the gateway of a network is a workload")?;
+            return Ok(Route::Remote(RemoteService {
+                gateway: address,
+                gateway_identity: identity_of(gateway),
+                authority: format!("{}:{}", service.hostname, to.port()),
+                identities: service.subject_alt_names.clone(),
+            }));
         }
         match self.workload_at(to.ip()) {
             Some(Workload { waypoint: Some(waypoint), .. }) => self.through(waypoint, to),
@@ -137,7 +161,17 @@ impl Addresses {
         Ok(Route::Tunnel { proxy, identity: identity_of(workload), destination: to })
     }
 
-    /// The next endpoint of a port of a service, and its address.
+    /// The port of a workload that is one of a service, given as host and port.
+    pub(crate) fn port_of(&self, ip: IpAddr, service: &str) -> Option<u16> {
+        let (host, port) = service.rsplit_once(':')?;
+        let port: u32 = port.parse().ok()?;
+        let services = &self.workload_at(ip)?.services;
+        let (_, ports) = services.iter().find(|(name, _)| name.split_once('/').is_some_and(|(_, of)| of == host))?;
+        let found = ports.ports.iter().find(|it| it.service_port == port)?;
+        u16::try_from(found.target_port).ok()
+    }
+
+    /// The next endpoint of a port of a service, and its address; for endpoints in another network, that of the gateway.
     fn endpoint(&self, service: &Service, port: u16) -> Result<(&Workload, SocketAddr)> {
         let name = format!("{}/{}", service.namespace, service.hostname);
         let allows_all = service
@@ -151,6 +185,14 @@ impl Addresses {
             .filter_map(|workload| {
                 let ports = &workload.services.get(&name)?.ports;
                 let target = ports.iter().find(|it| it.service_port == u32::from(port))?.target_port;
+                if let Some(GatewayAddress { destination: Some(Destination::Address(at)), hbone_mtls_port }) =
+                    &workload.network_gateway
+                {
+                    return Some((
+                        workload,
+                        SocketAddr::new(ip_of(&at.address)?, u16::try_from(*hbone_mtls_port).ok()?),
+                    ));
+                }
                 let ip = ip_of(workload.addresses.first()?)?;
                 Some((workload, SocketAddr::new(ip, u16::try_from(target).ok()?)))
             })

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -20,14 +22,16 @@ use nix::sys::socket::{setsockopt, sockopt};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::json;
-use sluice_redirection::ambient::{self, NodeSettings, PodSettings, ZTUNNEL_MARK};
+use sluice_redirection::ambient::ZTUNNEL_MARK;
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
 use sluice_testkit::cluster::Cluster;
 use sluice_testkit::hbone::{self, HboneStream, TunnelConnection, TunnelCredentials};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use sluice_testkit::pods::pod_set::Pod;
+use sluice_testkit::pods::workload::Workload;
 use sluice_testkit::secure::{self, CertificateRequest, ClientTls, signing_request};
+use sluice_testkit::zds::{ZdsClient, ZdsMessage};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -35,7 +39,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::Channel;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-use super::addresses::{Addresses, Route, TUNNEL_PORT};
+use super::addresses::{Addresses, RemoteService, Route, TUNNEL_PORT};
 use super::policy::{WorkloadConnection, permit};
 use crate::fixture::SYSTEM;
 
@@ -57,6 +61,19 @@ pub(crate) enum AddressDiscovery {
     OnDemand,
 }
 
+/// Where a node proxy runs.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeLocation<'a> {
+    /// The cluster.
+    pub(crate) cluster: &'a Cluster,
+    /// Its id.
+    pub(crate) cluster_id: &'a str,
+    /// Its network, empty if there is only one.
+    pub(crate) network: &'a str,
+    /// The node.
+    pub(crate) node: &'a str,
+}
+
 /// A connection that was accepted for a pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Accepted {
@@ -66,6 +83,10 @@ pub(crate) struct Accepted {
     pub(crate) to: SocketAddr,
     /// Whether policies permit it.
     pub(crate) is_permitted: bool,
+    /// The network that the client states.
+    pub(crate) from_network: Option<String>,
+    /// The metadata that the client states.
+    pub(crate) baggage: Option<String>,
 }
 
 /// The node proxy of a node. It ends when this is dropped.
@@ -76,6 +97,7 @@ pub(crate) struct Ztunnel {
 
 struct Shared {
     discovery: AddressDiscovery,
+    network: String,
     channel: Channel,
     token: String,
     roots: String,
@@ -92,6 +114,7 @@ struct Shared {
 struct LocalPod {
     ip: Ipv4Addr,
     identity: String,
+    workload_namespace: String,
     namespace: NetworkNamespace,
     credentials: TunnelCredentials,
 }
@@ -99,11 +122,11 @@ struct LocalPod {
 impl Ztunnel {
     /// Creates the pod of a node proxy, and connects to a control plane as it.
     pub(crate) async fn start(
-        cluster: &Cluster,
-        node: &str,
+        at: NodeLocation<'_>,
         discovery: AddressDiscovery,
         control_plane: SocketAddr,
     ) -> Result<Self> {
+        let NodeLocation { cluster, cluster_id, network, node } = at;
         let account = json!({"namespace": SYSTEM, "name": ACCOUNT});
         cluster.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})).await?;
         let name = format!("{ACCOUNT}-{node}");
@@ -122,12 +145,16 @@ impl Ztunnel {
         let channel = secure::connect(control_plane, "istiod.istio-system.svc", &roots, &options).await?;
         let identity = Identity::of_node(&json!({
             "id": format!("ztunnel~192.0.2.10~{name}.{SYSTEM}~{SYSTEM}.svc.cluster.local"),
-            "metadata": {"NAMESPACE": SYSTEM, "SERVICE_ACCOUNT": ACCOUNT, "NODE_NAME": node, "CLUSTER_ID": "Kubernetes"},
+            "metadata": {
+                "NAMESPACE": SYSTEM, "SERVICE_ACCOUNT": ACCOUNT, "NODE_NAME": node, "CLUSTER_ID": cluster_id,
+                "NETWORK": network,
+            },
         }))?;
         let stream = AdsStream::open_with_token(channel.clone(), Protocol::Delta, identity, &token)?;
         let (requests, requested) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             discovery,
+            network: network.to_owned(),
             channel,
             token,
             roots,
@@ -143,38 +170,13 @@ impl Ztunnel {
         Ok(Self { shared, tasks: Mutex::new(tasks) })
     }
 
-    /// Requests the certificate of a pod, listens in its namespace, and redirects its traffic.
-    pub(crate) async fn enrol(&self, pod: &Pod) -> Result<()> {
-        let workload = &pod.workload;
-        let identity = format!("spiffe://cluster.local/ns/{}/sa/{}", workload.namespace, workload.app);
-        let certificate =
-            self.shared.certificate(&identity).await.with_context(|| format!("certificate of {identity}"))?;
-        let name = pod.net.namespace.as_ref().context("the pod has a network namespace")?;
-        let namespace = NetworkNamespace::open(&Path::new("/run/netns").join(name))?;
-        let listen = |port: u16| -> Result<TcpListener> {
-            let listener = namespace.run(|| StdListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
-            listener.set_nonblocking(true)?;
-            TcpListener::from_std(listener).with_context(|| format!("listen on port {port}"))
-        };
-        let (outbound, inbound, tunnels) = (listen(OUTBOUND_PORT)?, listen(INBOUND_PORT)?, listen(TUNNEL_PORT)?);
-        // There is no DNS proxy.
-        let settings = PodSettings { dns_capture: Some(false), ..PodSettings::default() };
-        let node = NodeSettings { ipv6: false, ..NodeSettings::default() };
-        namespace.run(|| ambient::enrol(&node, &settings))??;
-        let credentials = TunnelCredentials { certificate, roots: self.shared.roots.clone() };
-        let pod = Arc::new(LocalPod { ip: pod.net.ip, identity, namespace, credentials });
-        let acceptor = pod.acceptor()?;
+    /// Serves the pods that the CNI agent of the node enrols, until it withdraws them. `pods`: those that it may enrol.
+    pub(crate) async fn follow_agent(&self, socket: &Path, pods: &[&Pod]) -> Result<()> {
+        let agent = ZdsClient::connect(socket).await?;
+        let name = |Workload { namespace, name, app, .. }: &Workload| format!("{namespace}/{name}/{app}");
+        let addresses = pods.iter().map(|pod| (name(&pod.workload), pod.net.ip)).collect();
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shared, local) = (self.shared.clone(), pod.clone());
-        tasks.spawn(accept(outbound, move |stream, _| outbound_connection(shared.clone(), local.clone(), stream)));
-        let (shared, local) = (self.shared.clone(), pod.clone());
-        tasks.spawn(accept(inbound, move |stream, from| {
-            plaintext_connection(shared.clone(), local.clone(), stream, from)
-        }));
-        let shared = self.shared.clone();
-        tasks.spawn(accept(tunnels, move |stream, from| {
-            tunnel_connection(shared.clone(), pod.clone(), acceptor.clone(), stream, from)
-        }));
+        tasks.spawn(self.shared.clone().serve_agent(agent, addresses));
         Ok(())
     }
 
@@ -222,6 +224,73 @@ impl Shared {
         }
     }
 
+    /// Serves each pod from its enrolment until its withdrawal. `addresses`: of pods by namespace, name and service account.
+    async fn serve_agent(self: Arc<Self>, agent: ZdsClient, addresses: BTreeMap<String, Ipv4Addr>) -> Result<()> {
+        let mut served: BTreeMap<String, watch::Sender<()>> = BTreeMap::new();
+        let mut listeners = JoinSet::new();
+        loop {
+            let served_now = match agent.wait_for_message().await? {
+                ZdsMessage::Add { uid, namespace: Some(_), .. } if served.contains_key(&uid) => Ok(()),
+                ZdsMessage::Add { uid, name, namespace: Some(namespace) } => {
+                    let file = format!("/proc/self/fd/{}", namespace.as_raw_fd());
+                    let serve = async {
+                        let ip = *addresses.get(&name).context("the pod is to be enrolled")?;
+                        let namespace = NetworkNamespace::open(Path::new(&file))?;
+                        let stop = watch::Sender::new(());
+                        self.serve(LocalPod::new(&self, &name, ip, namespace).await?, &mut listeners, &stop)?;
+                        served.insert(uid, stop);
+                        anyhow::Ok(())
+                    };
+                    serve.await.with_context(|| format!("serve {name}"))
+                }
+                ZdsMessage::Add { name, namespace: None, .. } => Err(anyhow!("{name} has no network namespace")),
+                ZdsMessage::Del(uid) => {
+                    if let Some(stop) = served.remove(&uid) {
+                        stop.send_replace(());
+                        // The next enrolment needs the ports.
+                        stop.closed().await;
+                    }
+                    Ok(())
+                }
+                ZdsMessage::Keep(_) | ZdsMessage::SnapshotSent => Ok(()),
+            };
+            let error = served_now.err().map(|error| {
+                self.failed("the CNI agent", &error);
+                format!("{error:#}")
+            });
+            agent.acknowledge(&error.unwrap_or_default())?;
+        }
+    }
+
+    /// Listens in the namespace of a pod, until `stop` sends. Open connections and tunnels continue.
+    fn serve(
+        self: &Arc<Self>,
+        pod: LocalPod,
+        listeners: &mut JoinSet<Result<()>>,
+        stop: &watch::Sender<()>,
+    ) -> Result<()> {
+        let listen = |port: u16| -> Result<TcpListener> {
+            let listener = pod.namespace.run(|| StdListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener).with_context(|| format!("listen on port {port}"))
+        };
+        let (outbound, inbound, tunnels) = (listen(OUTBOUND_PORT)?, listen(INBOUND_PORT)?, listen(TUNNEL_PORT)?);
+        let acceptor = pod.acceptor()?;
+        let pod = Arc::new(pod);
+        let (shared, local) = (self.clone(), pod.clone());
+        let handle = move |stream, _| outbound_connection(shared.clone(), local.clone(), stream);
+        listeners.spawn(accept(outbound, stop.subscribe(), handle));
+        let (shared, local) = (self.clone(), pod.clone());
+        let handle = move |stream, from| plaintext_connection(shared.clone(), local.clone(), stream, from);
+        listeners.spawn(accept(inbound, stop.subscribe(), handle));
+        let (shared, ends) = (self.clone(), stop.subscribe());
+        let handle = move |stream, from| {
+            tunnel_connection(shared.clone(), pod.clone(), acceptor.clone(), ends.clone(), (stream, from))
+        };
+        listeners.spawn(accept(tunnels, stop.subscribe(), handle));
+        Ok(())
+    }
+
     /// Where a connection goes, once the names that this depends on are answered.
     async fn route(&self, to: SocketAddr) -> Result<Route> {
         let mut changed = self.changed.subscribe();
@@ -251,8 +320,8 @@ impl Shared {
         Ok((request.send(&self.channel).await?.concat(), key))
     }
 
-    /// Opens a tunnel of a pod, on a connection that its tunnels to the same proxy share.
-    async fn tunnel(&self, pod: &LocalPod, proxy: SocketAddr, identity: &str, to: SocketAddr) -> Result<HboneStream> {
+    /// Opens a tunnel of a pod, on a connection that its tunnels to the same proxy share. `to`: the authority of the request.
+    async fn tunnel(&self, pod: &LocalPod, proxy: SocketAddr, identity: &str, to: &str) -> Result<HboneStream> {
         let key = (pod.identity.clone(), proxy, identity.to_owned());
         let mut last = None;
         for _ in 0..MAX_ATTEMPTS {
@@ -261,13 +330,14 @@ impl Shared {
                 Some(connection) => connection,
                 None => {
                     let stream = pod.connect(proxy).await?;
-                    let connection = hbone::connect(stream, proxy.ip(), &pod.credentials, identity).await?;
+                    let connection =
+                        hbone::connect(stream, proxy.ip(), &pod.credentials, &[identity.to_owned()]).await?;
                     let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
                     connections.insert(key.clone(), connection.clone());
                     connection
                 }
             };
-            match hbone::open(&mut connection, to).await {
+            match hbone::open(&mut connection, to, &[]).await {
                 Ok(Ok(tunnel)) => return Ok(tunnel),
                 Ok(Err(status)) => bail!("{proxy} refuses a tunnel to {to} with {status}"),
                 Err(error) => {
@@ -279,16 +349,44 @@ impl Shared {
         Err(last.context("an attempt was made")?)
     }
 
-    /// Whether policies permit a connection to a pod.
-    async fn permits(&self, pod: &LocalPod, client: Option<&str>, from: IpAddr, to: SocketAddr) -> Result<bool> {
+    /// Opens a tunnel of a pod to a service in another network, in a tunnel to the gateway of that network.
+    async fn double_tunnel(&self, pod: &LocalPod, to: &RemoteService) -> Result<HboneStream> {
+        let outer = self.tunnel(pod, to.gateway, &to.gateway_identity, &to.authority).await?;
+        let mut inner = hbone::connect(outer, to.gateway.ip(), &pod.credentials, &to.identities).await?;
+        let baggage = format!("k8s.namespace.name={}", pod.workload_namespace);
+        let headers = [("baggage", baggage.as_str()), ("x-forwarded-network", self.network.as_str())];
+        let opened = hbone::open(&mut inner, &to.authority, &headers).await?;
+        opened.map_err(|status| anyhow::anyhow!("a proxy behind {} refuses a tunnel with {status}", to.gateway))
+    }
+
+    /// Whether policies permit a connection to a pod. `stated`: the headers of its tunnel.
+    async fn permits(
+        &self,
+        pod: &LocalPod,
+        (client, from): (Option<&str>, IpAddr),
+        to: SocketAddr,
+        stated: &HeaderMap,
+    ) -> Result<bool> {
         // The policies of a workload are named in it.
         self.route(SocketAddr::new(pod.ip.into(), to.port())).await?;
         let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
         let workload = addresses.workload_at(pod.ip.into()).context("the workload of the pod is known")?;
         let is_permitted = permit(addresses.policies.values(), workload, &WorkloadConnection { client, from, to });
-        let accepted = Accepted { client: client.map(str::to_owned), to, is_permitted };
+        let header = |name: &str| stated.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (from_network, baggage) = (header("x-forwarded-network"), header("baggage"));
+        let accepted = Accepted { client: client.map(str::to_owned), to, is_permitted, from_network, baggage };
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
         Ok(is_permitted)
+    }
+
+    /// The address in the authority of a CONNECT request, or that of the pod for the host and port of a service.
+    async fn destination(&self, pod: &LocalPod, authority: &str) -> Result<Option<SocketAddr>> {
+        if let Ok(address) = authority.parse() {
+            return Ok(Some(address));
+        }
+        self.route(SocketAddr::new(pod.ip.into(), TUNNEL_PORT)).await?;
+        let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(addresses.port_of(pod.ip.into(), authority).map(|port| SocketAddr::new(pod.ip.into(), port)))
     }
 
     fn failed(&self, what: &str, error: &anyhow::Error) {
@@ -298,6 +396,16 @@ impl Shared {
 }
 
 impl LocalPod {
+    /// The pod with a name as ZDS has it, and a certificate for it.
+    async fn new(shared: &Shared, name: &str, ip: Ipv4Addr, namespace: NetworkNamespace) -> Result<Self> {
+        let mut parts = name.split('/');
+        let (workload_namespace, account) = (parts.next().unwrap_or_default(), parts.next_back().unwrap_or_default());
+        let identity = format!("spiffe://cluster.local/ns/{workload_namespace}/sa/{account}");
+        let certificate = shared.certificate(&identity).await.with_context(|| format!("certificate of {identity}"))?;
+        let credentials = TunnelCredentials { certificate, roots: shared.roots.clone() };
+        Ok(Self { ip, identity, workload_namespace: workload_namespace.to_owned(), namespace, credentials })
+    }
+
     /// Connects from the namespace of the pod. The rules of the pod do not redirect the connection.
     async fn connect(&self, to: SocketAddr) -> Result<TcpStream> {
         let socket = self.namespace.run(TcpSocket::new_v4)??;
@@ -317,21 +425,28 @@ impl LocalPod {
     }
 }
 
-/// Handles each connection of a listener.
+/// Handles each connection of a listener, until `stop` receives or its sender is dropped.
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
+    mut stop: watch::Receiver<()>,
     handle: impl Fn(TcpStream, IpAddr) -> F,
 ) -> Result<()> {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
+            // Connections that wait to be accepted precede the end.
+            biased;
             accepted = listener.accept() => {
                 let (stream, from) = accepted.context("accept a connection")?;
                 connections.spawn(handle(stream, from.ip()));
             }
             Some(_) = connections.join_next() => {}
+            _ = stop.changed() => break,
         }
     }
+    drop((listener, stop, handle));
+    while connections.join_next().await.is_some() {}
+    Ok(())
 }
 
 /// The destination of a connection before it was redirected.
@@ -349,8 +464,12 @@ async fn outbound_connection(shared: Arc<Shared>, pod: Arc<LocalPod>, mut stream
                 // Either side may end the connection at any time.
                 let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
             }
+            Route::Remote(service) => {
+                let mut tunnel = shared.double_tunnel(&pod, &service).await?;
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut tunnel).await;
+            }
             Route::Tunnel { proxy, identity, destination } => {
-                let mut tunnel = shared.tunnel(&pod, proxy, &identity, destination).await?;
+                let mut tunnel = shared.tunnel(&pod, proxy, &identity, &destination.to_string()).await?;
                 let _ = tokio::io::copy_bidirectional(&mut stream, &mut tunnel).await;
             }
             Route::Unknown(name) => bail!("{name} is not answered"),
@@ -365,7 +484,10 @@ async fn outbound_connection(shared: Arc<Shared>, pod: Arc<LocalPod>, mut stream
 async fn plaintext_connection(shared: Arc<Shared>, pod: Arc<LocalPod>, mut stream: TcpStream, from: IpAddr) {
     let forward = async {
         let to = original_destination(&stream)?;
-        ensure!(shared.permits(&pod, None, from, to).await?, "policies do not permit plaintext from {from} to {to}");
+        ensure!(
+            shared.permits(&pod, (None, from), to, &HeaderMap::new()).await?,
+            "policies do not permit plaintext from {from} to {to}"
+        );
         let mut server = pod.connect(to).await?;
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
         anyhow::Ok(())
@@ -379,8 +501,8 @@ async fn tunnel_connection(
     shared: Arc<Shared>,
     pod: Arc<LocalPod>,
     acceptor: TlsAcceptor,
-    stream: TcpStream,
-    from: IpAddr,
+    mut stop: watch::Receiver<()>,
+    (stream, from): (TcpStream, IpAddr),
 ) {
     let serve = async {
         let stream = acceptor.accept(stream).await.context("TLS handshake")?;
@@ -402,8 +524,15 @@ async fn tunnel_connection(
             }
         });
         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        // The client may end the connection at any time.
-        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+        tokio::select! {
+            // The client may end the connection at any time.
+            _ = &mut connection => return Ok(()),
+            _ = stop.changed() => drop(stop),
+        }
+        // Open tunnels continue, and there are no new ones.
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
         anyhow::Ok(())
     };
     if let Err(error) = serve.await {
@@ -418,11 +547,14 @@ async fn connect_request(
     (client, from): (&str, IpAddr),
     request: Request<Incoming>,
 ) -> Result<StatusCode> {
-    let to = request.uri().authority().and_then(|authority| authority.as_str().parse::<SocketAddr>().ok());
+    let to = match request.uri().authority() {
+        Some(authority) => shared.destination(pod, authority.as_str()).await?,
+        None => None,
+    };
     let Some(to) = to.filter(|to| request.method() == Method::CONNECT && to.ip() == IpAddr::from(pod.ip)) else {
         return Ok(StatusCode::BAD_REQUEST);
     };
-    if !shared.permits(pod, Some(client), from, to).await? {
+    if !shared.permits(pod, (Some(client), from), to, request.headers()).await? {
         return Ok(StatusCode::UNAUTHORIZED);
     }
     let mut server = pod.connect(to).await?;

@@ -1,16 +1,18 @@
 //! `record`, `replay` and `diff`: a replay has what the control plane has served. `sluiced --replayFile` serves it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluice_recording::RecordingReader;
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
 
 use super::mesh::{AnswersFixture, Client};
 
-/// Time between the beginning of a recording and the change in it.
+/// Time between the beginning of the recording that a server replays and the change in it.
 const CHANGE_AFTER: Duration = Duration::from_secs(1);
 
 /// Names and versions of the clusters and routes that the control plane has sent to the proxy.
@@ -39,6 +41,12 @@ fn replayed(answer: &Value, pod: &str) -> BTreeMap<String, String> {
     all.filter(|(name, _)| name == "80" || !name.chars().all(|char| char.is_ascii_digit())).collect()
 }
 
+/// Waits until the file of a recording has its first step, which is the state at the beginning. Later changes are further steps.
+async fn begun(recording: &str) {
+    let first_step = || RecordingReader::open(File::open(recording).ok()?).ok()?.next_step().ok()?;
+    until("the recording has its first step", first_step).await;
+}
+
 fn path(directory: &Path, name: &str) -> String {
     directory.join(name).to_string_lossy().into_owned()
 }
@@ -54,8 +62,7 @@ async fn replay_of_a_recording_has_the_versions_that_were_served() {
 
     let record = ["record", "--out", &second, "--duration", "3s"];
     let change = async {
-        // The first step is written at once.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        begun(&second).await;
         let updates = cart.updates();
         mesh.route_to(2, "v2");
         cart.updated_after(updates).await;
@@ -79,8 +86,8 @@ async fn replay_of_a_recording_has_the_versions_that_were_served() {
     assert_eq!(steps[1]["writes"], 1);
 
     // Before the change.
-    let until = ["replay", &second, "-o", "json", "--until", "100ms", "--proxy", "cart-7f.shop"];
-    let output = local(until.map(str::to_owned).to_vec()).await;
+    let beginning = ["replay", &second, "-o", "json", "--until", "0s", "--proxy", "cart-7f.shop"];
+    let output = local(beginning.map(str::to_owned).to_vec()).await;
     let before: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let (before, after) = (replayed(&before, "cart-7f"), replayed(&answer, "cart-7f"));
     let changed: Vec<&String> = before.keys().filter(|name| before.get(*name) != after.get(*name)).collect();
@@ -130,9 +137,8 @@ async fn server_that_replays_a_recording_serves_what_was_recorded_and_its_change
     let directory = tempfile::tempdir().expect("a directory");
     let recording = path(directory.path(), "recording");
     let record = ["record", "--out", &recording, "--duration", "4s"];
-    let is_begun = || std::fs::metadata(&recording).is_ok_and(|file| file.len() > 0).then_some(());
     let change = async {
-        until("the recording has begun", is_begun).await;
+        begun(&recording).await;
         // The time until the change is part of the recording.
         tokio::time::sleep(CHANGE_AFTER).await;
         let updates = cart.updates();

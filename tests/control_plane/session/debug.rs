@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
 use sluice_admin::{
-    AdminOptions, AdminState, PreviewGraph, PreviewOptions, Readiness, Refusals, Sessions, UpdateRates, http_router,
+    AdminOptions, AdminState, PreviewOptions, PreviewTurns, Readiness, Refusals, Sessions, UpdateRates, http_router,
     monitoring_router,
 };
 use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
@@ -56,9 +56,15 @@ impl Authenticator for BearerIsIdentity {
     }
 }
 
+/// The log, which is off, without its hook for panics: those of tests are reported as usual.
 fn log() -> LogControl {
     static LOG: OnceLock<LogControl> = OnceLock::new();
-    LOG.get_or_init(|| sluice_telemetry::start(&config().log).expect("no log is installed")).clone()
+    LOG.get_or_init(|| {
+        let log = sluice_telemetry::start(&config().log).expect("no log is installed");
+        drop(std::panic::take_hook());
+        log
+    })
+    .clone()
 }
 
 fn config() -> Config {
@@ -130,7 +136,7 @@ impl DebugPages {
                 },
             },
             graph: GraphOptions::default(),
-            preview_graph: PreviewGraph::default(),
+            preview_turns: PreviewTurns::default(),
             remotes: RemoteStates::default(),
             config_sources: ConfigSourceStates::default(),
             watches: WatchStates::default(),

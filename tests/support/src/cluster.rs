@@ -276,6 +276,9 @@ impl Cluster {
                 format!("--root-ca-file={}", path("ca.crt")),
                 format!("--service-account-private-key-file={}", path("accounts.key")),
                 "--leader-elect=false".to_owned(),
+                // The controllers do not wait for each other's requests.
+                "--kube-api-qps=1000".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
                 "--secure-port=0".to_owned(),
                 "--profiling=false".to_owned(),
             ],

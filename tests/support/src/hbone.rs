@@ -1,6 +1,6 @@
 //! The client side of HBONE: CONNECT requests in HTTP/2 over mutual TLS.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use http_body_util::Empty;
 use hyper::client::conn::http2::SendRequest;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -48,19 +48,19 @@ pub fn root_store(pem: &str) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Completes both handshakes with a server that must have this identity (a SPIFFE id).
+/// Completes both handshakes with a server that must have one of these identities (SPIFFE ids). `stream` may be a tunnel.
 ///
 /// # Errors
 /// A handshake fails.
 pub async fn connect(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     address: IpAddr,
     credentials: &TunnelCredentials,
-    identity: &str,
+    identities: &[String],
 ) -> Result<TunnelConnection> {
-    let connector = TlsConnector::from(Arc::new(config(credentials, identity)?));
+    let connector = TlsConnector::from(Arc::new(config(credentials, identities)?));
     let stream = connector.connect(ServerName::from(address), stream).await;
-    let stream = stream.with_context(|| format!("TLS handshake with {address} as {identity}"))?;
+    let stream = stream.with_context(|| format!("TLS handshake with {address} as one of {identities:?}"))?;
     let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
         .await
         .with_context(|| format!("HTTP/2 handshake with {address}"))?;
@@ -68,12 +68,18 @@ pub async fn connect(
     Ok(sender)
 }
 
-/// Opens a tunnel to an address. The status if the server refuses.
+/// Opens a tunnel to an address, or to the host and port of a service, with headers. The status if the server refuses.
 ///
 /// # Errors
 /// The connection is closed, or is closing. No data has been sent, so that another connection may be used.
-pub async fn open(connection: &mut TunnelConnection, address: SocketAddr) -> Result<Result<HboneStream, StatusCode>> {
-    let request = Request::connect(address.to_string()).body(Empty::new()).context("build CONNECT")?;
+pub async fn open(
+    connection: &mut TunnelConnection,
+    authority: &str,
+    headers: &[(&str, &str)],
+) -> Result<Result<HboneStream, StatusCode>> {
+    let request =
+        headers.iter().fold(Request::connect(authority), |request, (name, value)| request.header(*name, *value));
+    let request = request.body(Empty::new()).context("build CONNECT")?;
     connection.ready().await.context("wait for the connection")?;
     let response = connection.send_request(request).await.context("send CONNECT")?;
     if response.status() != StatusCode::OK {
@@ -82,10 +88,10 @@ pub async fn open(connection: &mut TunnelConnection, address: SocketAddr) -> Res
     Ok(Ok(TokioIo::new(hyper::upgrade::on(response).await.context("open the tunnel")?)))
 }
 
-fn config(credentials: &TunnelCredentials, identity: &str) -> Result<ClientConfig> {
+fn config(credentials: &TunnelCredentials, identities: &[String]) -> Result<ClientConfig> {
     let roots = root_store(&credentials.roots)?;
     let roots = WebPkiServerVerifier::builder(Arc::new(roots)).build().context("read the roots")?;
-    let verifier = IdentityVerifier { roots, identity: identity.to_owned() };
+    let verifier = IdentityVerifier { roots, identities: identities.to_vec() };
     let (chain, key) = &credentials.certificate;
     let builder = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     let mut config =
@@ -98,7 +104,7 @@ fn config(credentials: &TunnelCredentials, identity: &str) -> Result<ClientConfi
 #[derive(Debug)]
 struct IdentityVerifier {
     roots: Arc<WebPkiServerVerifier>,
-    identity: String,
+    identities: Vec<String>,
 }
 
 impl ServerCertVerifier for IdentityVerifier {
@@ -119,8 +125,8 @@ impl ServerCertVerifier for IdentityVerifier {
             )) => {}
             Err(error) => return Err(error),
         }
-        let identity = self.identity.as_bytes();
-        let found = end_entity.windows(identity.len()).any(|part| part == identity);
+        let has = |identity: &String| end_entity.windows(identity.len()).any(|part| part == identity.as_bytes());
+        let found = self.identities.iter().any(has);
         if found { Ok(ServerCertVerified::assertion()) } else { Err(CertificateError::NotValidForName.into()) }
     }
 

@@ -1,5 +1,6 @@
 //! The test kit: an ADS client, canonical dumps, a fake API server, a real Kubernetes control plane, one interface for both, a
-//! faulty TCP proxy, pods with real Envoys.
+//! faulty TCP proxy, pods with real Envoys, the side of ztunnel in ZDS, the
+//! directory of a node.
 
 pub mod ads;
 pub mod api_server;
@@ -11,9 +12,11 @@ pub mod handshake;
 pub mod hbone;
 pub mod kube_api;
 pub mod node;
+pub mod node_directory;
 pub mod parity;
 pub mod pods;
 pub mod ports;
 pub mod secure;
 pub mod server;
 pub mod wait;
+pub mod zds;

@@ -17,6 +17,8 @@ const FOREIGN_OBJECTS: usize = 40;
 const MAX_CASE_OBJECTS: usize = 60;
 /// Largest number of changes of an epoch.
 const MAX_CHANGES: usize = 5;
+/// The engine is replaced by a copy after one in this number of epochs.
+const COPY_INTERVAL: usize = 30;
 /// Fields that refer to hosts.
 const HOST_FIELDS: [&str; 6] = ["host", "hosts", "hostnames", "dnsName", "provider", "authority"];
 /// Fields with labels that select workloads.
@@ -80,7 +82,11 @@ impl<'s> ChangeGenerator<'s> {
             return self.many(rng);
         }
         let count = if rng.once_in(3) { 1 + rng.below(MAX_CHANGES) } else { 1 };
-        (0..count).flat_map(|_| self.change(rng)).collect()
+        let mut changes: Vec<InputChange> = (0..count).flat_map(|_| self.change(rng)).collect();
+        if rng.once_in(COPY_INTERVAL) {
+            changes.push(InputChange::Copy);
+        }
+        changes
     }
 
     fn change(&mut self, rng: &mut FuzzRng) -> Vec<InputChange> {

@@ -48,7 +48,12 @@ impl GraphVariant {
                 filter_gateway_clusters: true,
                 virtual_hosts: true,
                 address_pools: Some(AddressPools::default()),
-                gateway_api: GatewayApiOptions { experimental: true, inference: true, ..GatewayApiOptions::default() },
+                gateway_api: GatewayApiOptions {
+                    experimental: true,
+                    inference: true,
+                    agentgateway: true,
+                    ..GatewayApiOptions::default()
+                },
                 ..options
             },
         }
@@ -146,6 +151,21 @@ impl MeshHistory {
         if let Some(batch) = self.feed.try_next() {
             self.has_changed = self.replica.apply(&batch, &self.handles)?;
         }
+        if changes.contains(&InputChange::Copy) {
+            self.continue_with_copy()?;
+        }
+        Ok(())
+    }
+
+    fn continue_with_copy(&mut self) -> Result<(), Violation> {
+        let options = self.variant.options();
+        let copy = self.engine.start_copy(EngineOptions::default(), move |b| build(b, &options));
+        let (engine, handles) = copy.map_err(|error| Violation::new("no copy".to_owned(), error.to_string()))?;
+        (self.feed, self.replica) = (engine.feed(), Replica::default());
+        (self.engine, self.handles) = (engine, handles);
+        if let Some(batch) = self.feed.try_next() {
+            self.replica.apply(&batch, &self.handles)?;
+        }
         Ok(())
     }
 
@@ -242,6 +262,7 @@ impl PresentInputs {
                 InputWrite::Trust(roots.clone()).apply(tx, handles);
                 self.trust_bundle = Some(roots);
             }
+            InputChange::Copy => {}
         }
     }
 

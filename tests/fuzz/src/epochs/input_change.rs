@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::seeds::Seed;
 
-/// A change of an input.
+/// A change of an input, or of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputChange {
     /// Writes an object.
@@ -19,6 +19,8 @@ pub enum InputChange {
     Resolve(String, Vec<String>),
     /// Workloads trust these roots; none if they trust those of their own certificates.
     Trust(Vec<String>),
+    /// After the other changes of the epoch, a copy of the engine takes its place.
+    Copy,
 }
 
 impl InputChange {
@@ -30,6 +32,7 @@ impl InputChange {
             Self::Disconnect(id) => json!({ "disconnect": id }),
             Self::Resolve(name, addresses) => json!({ "resolve": name, "addresses": addresses }),
             Self::Trust(roots) => json!({ "trust": roots }),
+            Self::Copy => json!({ "copy": true }),
         }
     }
 
@@ -55,6 +58,9 @@ impl InputChange {
         if let Some(name) = text("resolve") {
             return Some(Self::Resolve(name.to_owned(), texts("addresses")));
         }
-        value.get("trust").map(|_| Self::Trust(texts("trust")))
+        if value.get("trust").is_some() {
+            return Some(Self::Trust(texts("trust")));
+        }
+        value.get("copy").map(|_| Self::Copy)
     }
 }

@@ -52,6 +52,8 @@ impl Program {
             .arg(program)
             .args(arguments)
             .current_dir(data)
+            // They run for seconds: garbage collection would take a sixth of their CPU time.
+            .env("GOGC", "400")
             .stdin(Stdio::piped())
             .stdout(output.try_clone().context("open a log")?)
             .stderr(output)

@@ -55,7 +55,7 @@ pub struct Container<'a> {
     pub discovery: SocketAddr,
     /// File with the roots of the mesh.
     pub roots: &'a Path,
-    /// File with the revocation list, if there is one.
+    /// File with the revocation lists, if there are any.
     pub revoked: &'a Path,
     /// Token of the pod's service account.
     pub token: String,
@@ -98,7 +98,7 @@ impl Container<'_> {
         self.write("var/run/secrets/tokens/istio-token", &self.token)?;
         // Symbolic links, as in mounted volumes: a rewritten file changes for all proxies.
         let directory = self.directory_of("var/run/secrets/istio/crl")?;
-        std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link the revocation list")?;
+        std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link the revocation lists")?;
         std::os::unix::fs::symlink(self.roots, self.directory_of("var/run/secrets/istio")?.join("root-cert.pem"))
             .context("link the roots")
     }
@@ -164,8 +164,8 @@ impl Container<'_> {
     fn pod_command(&self) -> Command {
         let role = match self.workload.proxy {
             PodRole::Gateway(..) => "router",
-            PodRole::Waypoint(_) => "waypoint",
-            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc => "sidecar",
+            PodRole::Waypoint(_) | PodRole::EastWest(_) => "waypoint",
+            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc(_) => "sidecar",
         };
         let proxy_config = json!({
             "binaryPath": self.envoy,
@@ -195,7 +195,7 @@ impl Container<'_> {
             ("OUTPUT_CERTS", "./var/lib/istio/data"),
             ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
         ];
-        let of_grpc = of_grpc.into_iter().filter(|_| self.workload.proxy == PodRole::Grpc);
+        let of_grpc = of_grpc.into_iter().filter(|_| matches!(self.workload.proxy, PodRole::Grpc(_)));
         let mut command = self.net.command(PROXY_UID, &self.agent);
         command
             .args(["proxy", role])

@@ -23,6 +23,8 @@ pub enum AppProtocol {
     Http2,
     /// Plain TCP: the body is sent, and one line is read.
     Raw,
+    /// UDP: the body is sent as a datagram, and one is read.
+    Datagram,
 }
 
 /// TLS settings of the client.
@@ -104,6 +106,12 @@ impl AppRequest {
     #[must_use]
     pub fn raw(address: SocketAddr) -> Self {
         Self { protocol: AppProtocol::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
+    }
+
+    /// Sends a datagram from a port of its own, and reads one.
+    #[must_use]
+    pub fn datagram(address: SocketAddr) -> Self {
+        Self { protocol: AppProtocol::Datagram, body: "hello".to_owned(), timeout_ms: 1000, ..Self::get(address, "") }
     }
 
     /// With another path.

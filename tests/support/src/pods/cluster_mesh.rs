@@ -17,6 +17,8 @@ const AUDIENCE: &str = "istio-ca";
 /// Pods of a cluster. Each reaches the control plane that it is started with.
 pub struct ClusterMesh<'c> {
     cluster: &'c Cluster,
+    /// Further environment of the agents of pods that are started afterwards.
+    pub variables: Vec<(&'static str, String)>,
     /// The pods.
     pub pods: PodSet,
 }
@@ -27,7 +29,16 @@ impl<'c> ClusterMesh<'c> {
     /// # Errors
     /// Pods are not permitted here.
     pub fn new(cluster: &'c Cluster) -> Result<Self> {
-        Ok(Self { cluster, pods: PodSet::new(Some(BridgeNetwork::new()?))? })
+        Ok(Self { cluster, variables: Vec::new(), pods: PodSet::new(Some(BridgeNetwork::new()?))? })
+    }
+
+    /// The same for the cluster with an id, whose pods are in a network of the mesh.
+    ///
+    /// # Errors
+    /// As [`ClusterMesh::new`].
+    pub fn in_network(cluster: &'c Cluster, id: &str, network: &str) -> Result<Self> {
+        let variables = vec![("ISTIO_META_CLUSTER_ID", id.to_owned()), ("ISTIO_META_NETWORK", network.to_owned())];
+        Ok(Self { variables, ..Self::new(cluster)? })
     }
 
     /// Creates pods with their service accounts, starts them with the control plane at an address, and waits until they are
@@ -78,11 +89,11 @@ impl<'c> ClusterMesh<'c> {
             self.pods.replace(ROOTS, roots["data"]["root-cert.pem"].as_str().context("the ConfigMap has roots")?)?;
         }
         self.pods.set_external_names(std::iter::empty())?;
-        let cluster = self.cluster;
+        let (cluster, variables) = (self.cluster, &self.variables);
         let access = async |workload: &Workload| {
             let account = (workload.namespace, workload.app);
             let token = cluster.create_token(account, Some(AUDIENCE), None).await?;
-            Ok(ControlPlaneAccess { discovery, token, variables: Vec::new(), machine: None })
+            Ok(ControlPlaneAccess { discovery, token, variables: variables.clone(), machine: None })
         };
         self.pods.start(workloads.iter().zip(nets), access).await?;
         for workload in workloads {

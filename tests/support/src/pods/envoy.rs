@@ -48,6 +48,13 @@ fn escape(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
+/// The decoded inline bytes at a place of a secret.
+fn inline_text(secret: &Value, place: &str) -> Option<Result<String>> {
+    let encoded = secret.pointer(place)?["inline_bytes"].as_str()?;
+    let decode = || String::from_utf8(STANDARD.decode(encoded)?).map_err(anyhow::Error::from);
+    Some(decode().with_context(|| format!("read {place} of a secret")))
+}
+
 /// A running agent with its Envoy, if it has one. They end when this is dropped.
 pub struct Envoy {
     child: Child,
@@ -78,7 +85,7 @@ impl Envoy {
         let child = container.command(&log)?.spawn().context("start the agent")?;
         let ports = container.ports;
         let readiness_port = match container.workload.proxy {
-            PodRole::Grpc => ports.status,
+            PodRole::Grpc(_) => ports.status,
             _ => ports.envoy_status,
         };
         Ok(Self { child, net: container.net.clone(), ports, readiness_port, log })
@@ -166,15 +173,31 @@ impl Envoy {
     /// # Errors
     /// The admin interface does not respond, or Envoy has no such secret.
     pub async fn secret(&self, name: &str) -> Result<String> {
+        let secrets = self.secrets(name).await?;
+        let secret = secrets.first().with_context(|| format!("Envoy has no secret {name}"))?;
+        let places = ["/tls_certificate/certificate_chain", "/validation_context/trusted_ca"];
+        places
+            .iter()
+            .find_map(|place| inline_text(secret, place))
+            .with_context(|| format!("{name} has no certificate"))?
+    }
+
+    /// The revocation lists with the trusted roots that Envoy holds, as PEM: one entry for each of its secrets of this name.
+    /// Once they are held, they apply to each connection that is opened.
+    ///
+    /// # Errors
+    /// The admin interface does not respond, or lists are malformed.
+    pub async fn revocation_lists(&self) -> Result<Vec<Option<String>>> {
+        let secrets = self.secrets(ROOTS).await?;
+        secrets.iter().map(|secret| inline_text(secret, "/validation_context/crl").transpose()).collect()
+    }
+
+    /// The secrets of a name that Envoy holds. There are several if resources refer to it with different options.
+    async fn secrets(&self, name: &str) -> Result<Vec<Value>> {
         let dump = self.admin("/config_dump?resource=dynamic_active_secrets").await?;
         let dump: Value = serde_json::from_str(&dump).context("read Envoy's secrets")?;
-        let all = dump["configs"].as_array().into_iter().flatten();
-        let secret = all.map(|entry| &entry["secret"]).find(|secret| secret["name"] == name);
-        let secret = secret.with_context(|| format!("Envoy has no secret {name}"))?;
-        let places = ["/tls_certificate/certificate_chain", "/validation_context/trusted_ca"];
-        let text = places.iter().find_map(|place| secret.pointer(place)?["inline_bytes"].as_str());
-        let bytes = STANDARD.decode(text.with_context(|| format!("{name} has no certificate"))?)?;
-        String::from_utf8(bytes).context("certificates are text")
+        let all = dump["configs"].as_array().into_iter().flatten().map(|entry| &entry["secret"]);
+        Ok(all.filter(|secret| secret["name"] == name).cloned().collect())
     }
 
     /// The log of the agent and Envoy so far.

@@ -1,4 +1,5 @@
-//! An application with a gRPC library that reads the configuration of the mesh itself (X28): `tests/support/grpc/app.py`.
+//! An application with a gRPC library that reads the configuration of the mesh itself (X28): `tests/support/grpc/app.py`, or that
+//! in `tests/support/grpc/go`. Both have the same flags, commands and answers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command_process::CommandProcess;
 use super::network::PodNet;
-use super::workload::{PortProtocol, Workload};
+use super::workload::{GrpcLibrary, PortProtocol, Workload};
 
 /// Equal calls, one after the other.
 #[derive(Clone, Debug, Serialize)]
@@ -190,13 +191,15 @@ impl GrpcApp {
     ///
     /// # Errors
     /// The library is not installed, or the application does not start.
-    pub(super) async fn start(workload: &Workload, net: &PodNet, directory: &Path) -> Result<Self> {
-        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("grpc");
-        let packages = files.join("packages");
-        ensure!(packages.join("installed").exists(), "{} is missing: run `make grpc` first", packages.display());
+    pub(super) async fn start(
+        library: GrpcLibrary,
+        workload: &Workload,
+        net: &PodNet,
+        directory: &Path,
+    ) -> Result<Self> {
         let log = directory.join("app.log");
-        let mut command = net.command_without_capabilities(Path::new("python3"));
-        command.arg(files.join("app.py")).args(["--name", workload.app, "--version", workload.version]);
+        let mut command = program(library, net)?;
+        command.args(["--name", workload.app, "--version", workload.version]);
         let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
         for port in workload.listening() {
             let flag = match port.protocol {
@@ -207,10 +210,7 @@ impl GrpcApp {
             command.arg(format!("--{flag}={ip}:{}", port.number));
         }
         command
-            .env("PYTHONPATH", packages)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("GRPC_XDS_BOOTSTRAP", directory.join("etc/istio/proxy/grpc-bootstrap.json"))
-            .env("GRPC_VERBOSITY", "info")
             .stderr(std::fs::File::create(&log).context("make the log of the application")?);
         let process = CommandProcess::start(command).await.with_context(|| read(&log))?;
         Ok(Self { process, log })
@@ -249,6 +249,44 @@ impl GrpcApp {
     #[must_use]
     pub fn log(&self) -> String {
         read(&self.log)
+    }
+}
+
+/// Whether the application with this library is built. If not, a warning is printed; in CI that is a failure.
+///
+/// # Panics
+/// This is CI, and it is not built.
+#[must_use]
+pub fn grpc_app_is_built(library: GrpcLibrary) -> bool {
+    if library == GrpcLibrary::Python || go_program().exists() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "CI needs {}: run `make grpc` first", go_program().display());
+    eprintln!("\n*** SKIPPED, NOT PASSED: no {}: install Go, and run `make grpc` ***\n", go_program().display());
+    false
+}
+
+fn go_program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/grpc/app")
+}
+
+/// The application with a library, and the settings of its log.
+fn program(library: GrpcLibrary, net: &PodNet) -> Result<tokio::process::Command> {
+    match library {
+        GrpcLibrary::Python => {
+            let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("grpc");
+            let packages = files.join("packages");
+            ensure!(packages.join("installed").exists(), "{} is missing: run `make grpc` first", packages.display());
+            let mut command = net.command_without_capabilities(Path::new("python3"));
+            command.arg(files.join("app.py"));
+            command.env("PYTHONPATH", packages).env("PYTHONDONTWRITEBYTECODE", "1").env("GRPC_VERBOSITY", "info");
+            Ok(command)
+        }
+        GrpcLibrary::Go => {
+            let mut command = net.command_without_capabilities(&go_program());
+            command.env("GRPC_GO_LOG_SEVERITY_LEVEL", "info");
+            Ok(command)
+        }
     }
 }
 

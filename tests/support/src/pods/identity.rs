@@ -40,7 +40,18 @@ impl Authority {
     /// # Errors
     /// Signing fails.
     pub fn issue(&self, spiffe_id: &str) -> Result<(String, String)> {
-        self.sign(vec![SanType::URI(spiffe_id.try_into().context("a SPIFFE id is ASCII")?)])
+        self.sign(CertificateParams::default(), vec![identity_name(spiffe_id)?])
+    }
+
+    /// The same with a certificate that is valid from now on for `lifetime`.
+    ///
+    /// # Errors
+    /// Signing fails.
+    pub fn issue_for(&self, spiffe_id: &str, lifetime: Duration) -> Result<(String, String)> {
+        let now = SystemTime::now();
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (now.into(), (now + lifetime).into());
+        self.sign(params, vec![identity_name(spiffe_id)?])
     }
 
     /// Certificate and key of hosts, PEM.
@@ -49,7 +60,7 @@ impl Authority {
     /// Key generation fails, or a host name is not ASCII.
     pub fn issue_hosts(&self, hosts: &[String]) -> Result<(String, String)> {
         let name = |host: &String| Ok(SanType::DnsName(host.as_str().try_into().context("a host name is ASCII")?));
-        self.sign(hosts.iter().map(name).collect::<Result<_>>()?)
+        self.sign(CertificateParams::default(), hosts.iter().map(name).collect::<Result<_>>()?)
     }
 
     /// Writes the files of an intermediate authority of this root to the directory where a control plane reads them, with
@@ -88,18 +99,30 @@ impl Authority {
         let key = std::fs::read_to_string(directory.join("ca-key.pem")).context("read the authority's key")?;
         let authority =
             Issuer::new(authority_params(name), KeyPair::from_pem(&key).context("read the authority's key")?);
-        let lists = revocation_list(&authority, serials)? + &revocation_list(&self.issuer, &[])?;
+        let lists = revocation_list(&authority, serials)? + &self.revocation_list(&[])?;
         std::fs::write(directory.join("ca-crl.pem"), lists).context("write ca-crl.pem")
     }
 
-    fn sign(&self, names: Vec<SanType>) -> Result<(String, String)> {
+    /// A revocation list of this root with these serial numbers, PEM.
+    ///
+    /// # Errors
+    /// Signing fails.
+    pub fn revocation_list(&self, serials: &[Vec<u8>]) -> Result<String> {
+        revocation_list(&self.issuer, serials)
+    }
+
+    fn sign(&self, mut params: CertificateParams, names: Vec<SanType>) -> Result<(String, String)> {
         let key = KeyPair::generate().context("make a key")?;
-        let mut params = CertificateParams::default();
         params.subject_alt_names = names;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).context("sign a certificate")?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
+}
+
+/// The name of a workload in its certificate.
+fn identity_name(spiffe_id: &str) -> Result<SanType> {
+    Ok(SanType::URI(spiffe_id.try_into().context("a SPIFFE id is ASCII")?))
 }
 
 /// The revocation list of an authority, PEM.

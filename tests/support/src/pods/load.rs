@@ -29,7 +29,12 @@ impl Stream {
     /// Requests from a pod, on reused connections. `expected` must respond to each, as named by [`AppReply::responder`].
     #[must_use]
     pub fn new(from: Arc<Pod>, call: AppRequest, expected: &'static str) -> Self {
-        let call = call.reuse_connection();
+        Self::on_new_connections(from, call.reuse_connection(), expected)
+    }
+
+    /// The same on connections of their own, unless the request says otherwise.
+    #[must_use]
+    pub fn on_new_connections(from: Arc<Pod>, call: AppRequest, expected: &'static str) -> Self {
         Self::of(move |number| {
             let (from, call) = (from.clone(), call.clone());
             async move {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluice_parse::yaml::{Limits, parse_documents};
 
 use super::network::{BridgeNetwork, PodNet};
-use super::pod_set::{ControlPlaneAccess, PodSet, REVOCATION_LIST, ROOTS};
+use super::pod_set::{ControlPlaneAccess, PodSet, ROOTS, revocation_lists};
 use super::token::TokenIssuer;
 use super::workload::Workload;
 use crate::server::{Options, Sluiced};
@@ -107,21 +107,22 @@ impl Mesh {
     /// # Errors
     /// The roots cannot be read or written.
     pub fn distribute_roots(&self) -> Result<()> {
-        self.distribute("root-cert.pem", ROOTS)
+        self.pods.replace(ROOTS, self.read_of_authority("root-cert.pem")?)
     }
 
-    /// Copies the revocation list of the control plane's authority to every proxy, as a ConfigMap volume does.
+    /// Copies the revocation lists of the control plane's authority to the proxies of these pods, as ConfigMap volumes do.
+    /// Returns them.
     ///
     /// # Errors
-    /// The list cannot be read or written.
-    pub fn distribute_revocation_list(&self) -> Result<()> {
-        self.distribute("ca-crl.pem", REVOCATION_LIST)
+    /// The lists cannot be read or written.
+    pub fn distribute_revocation_lists(&self, pods: &[&str]) -> Result<String> {
+        let lists = self.read_of_authority("ca-crl.pem")?;
+        pods.iter().try_for_each(|pod| self.pods.replace(&revocation_lists(pod), &lists))?;
+        Ok(lists)
     }
 
-    fn distribute(&self, of_authority: &str, to: &str) -> Result<()> {
-        let text = std::fs::read(self.authority_directory().join(of_authority));
-        let text = text.with_context(|| format!("read {of_authority}"))?;
-        self.pods.replace(to, text)
+    fn read_of_authority(&self, file: &str) -> Result<String> {
+        std::fs::read_to_string(self.authority_directory().join(file)).with_context(|| format!("read {file}"))
     }
 
     /// Path of a file in the control plane's directory.

@@ -25,8 +25,11 @@ const APP_UID: u32 = 1000;
 /// The file with the roots with which proxies verify the control plane.
 pub(super) const ROOTS: &str = "mesh-roots.pem";
 
-/// The file with the revocation list of the mesh's authority.
-pub(super) const REVOCATION_LIST: &str = "mesh-revoked.pem";
+/// The file with the revocation lists of the mesh's authority that the proxy of a pod reads. Each has its own, as kubelets
+/// update volumes at different times.
+pub(super) fn revocation_lists(pod: &str) -> String {
+    format!("{pod}-revoked.pem")
+}
 
 /// Time limit until the Envoy of a pod is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -201,8 +204,8 @@ impl PodSet {
             if let Some(envoy) = &mut pod.envoy {
                 envoy.ready(READY_TIMEOUT).await.with_context(|| format!("proxy of {name}"))?;
             }
-            if pod.workload.proxy == PodRole::Grpc {
-                let app = GrpcApp::start(&pod.workload, &pod.net, &self.file(name)).await;
+            if let PodRole::Grpc(library) = pod.workload.proxy {
+                let app = GrpcApp::start(library, &pod.workload, &pod.net, &self.file(name)).await;
                 pod.grpc = Some(app.with_context(|| format!("application of {name}"))?);
             }
             self.pods.insert(name, Arc::new(pod));
@@ -289,7 +292,7 @@ impl PodSet {
                     envoy: self.linked_path(&super::envoy::binary()?)?,
                     discovery: access.discovery,
                     roots: &self.file(ROOTS),
-                    revoked: &self.file(REVOCATION_LIST),
+                    revoked: &self.file(&revocation_lists(workload.name)),
                     token: access.token.clone(),
                     ports: ProxyPorts::of(&net)?,
                     variables: &access.variables,
@@ -313,6 +316,7 @@ impl PodSet {
                 PortProtocol::Http => "listen",
                 PortProtocol::Https => "https",
                 PortProtocol::Lines => "tcp",
+                PortProtocol::Datagrams => "udp",
                 PortProtocol::Authorization => "authorize",
                 PortProtocol::Grpc | PortProtocol::PlainGrpc => {
                     bail!("port {}: {} has no gRPC library", port.name, workload.name)

@@ -30,7 +30,7 @@ pub struct Workload {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PodRole {
     /// No Envoy: the application has a gRPC library that reads the configuration of the mesh, and the pod has an agent.
-    Grpc,
+    Grpc(GrpcLibrary),
     /// A sidecar, with redirected traffic.
     Sidecar(Protocol),
     /// No proxy.
@@ -39,16 +39,28 @@ pub enum PodRole {
     Gateway(Protocol, &'static str),
     /// The pod is the waypoint of the Gateway with the name of its `app`: an Envoy and no application.
     Waypoint(Protocol),
+    /// The pod is the east-west gateway of the Gateway with the name of its `app`: an Envoy and no application.
+    EastWest(Protocol),
     /// An external service: it has no objects in the cluster, and these names resolve to it.
     External(&'static [&'static str]),
+}
+
+/// An implementation of gRPC.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GrpcLibrary {
+    /// That of C++, for Python.
+    Python,
+    /// That of Go.
+    Go,
 }
 
 impl PodRole {
     /// Protocol of ADS. A gRPC library has its own.
     pub(super) fn protocol(self) -> Protocol {
         match self {
-            Self::Sidecar(protocol) | Self::Gateway(protocol, _) | Self::Waypoint(protocol) => protocol,
-            Self::NoProxy | Self::External(_) | Self::Grpc => Protocol::Sotw,
+            Self::Sidecar(protocol) | Self::Gateway(protocol, _) => protocol,
+            Self::Waypoint(protocol) | Self::EastWest(protocol) => protocol,
+            Self::NoProxy | Self::External(_) | Self::Grpc(_) => Protocol::Sotw,
         }
     }
 }
@@ -64,6 +76,16 @@ pub struct Port {
     pub protocol: PortProtocol,
 }
 
+impl Port {
+    /// Its transport, as Kubernetes names it.
+    const fn transport(&self) -> &'static str {
+        match self.protocol {
+            PortProtocol::Datagrams => "UDP",
+            _ => "TCP",
+        }
+    }
+}
+
 /// The protocol of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PortProtocol {
@@ -73,6 +95,8 @@ pub enum PortProtocol {
     Https,
     /// Raw TCP: the application reads a line and answers with a line.
     Lines,
+    /// UDP: the application answers each datagram with one.
+    Datagrams,
     /// gRPC, by an application with a gRPC library.
     Grpc,
     /// The same, but the server does not read the configuration of the mesh.
@@ -127,7 +151,10 @@ impl Workload {
 
     /// Whether an application that speaks HTTP runs in it.
     pub(super) fn has_app(&self) -> bool {
-        !matches!(self.proxy, PodRole::Gateway(..) | PodRole::Waypoint(_) | PodRole::Grpc)
+        match self.proxy {
+            PodRole::Gateway(..) | PodRole::Waypoint(_) | PodRole::EastWest(_) | PodRole::Grpc(_) => false,
+            PodRole::Sidecar(_) | PodRole::NoProxy | PodRole::External(_) => true,
+        }
     }
 
     /// Host names in its certificate.
@@ -154,14 +181,19 @@ impl Workload {
             PodRole::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
             PodRole::Gateway(_, name) => labels.insert("istio", name),
             PodRole::Waypoint(_) => labels.insert("gateway.networking.k8s.io/gateway-name", self.app),
-            PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc => None,
+            PodRole::EastWest(_) => {
+                labels.insert("gateway.istio.io/managed", "istio.io-eastwest-controller");
+                labels.insert("gateway.networking.k8s.io/gateway-name", self.app)
+            }
+            PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc(_) => None,
         };
         labels
     }
 
     /// Environment of its agent that becomes node metadata (X05).
     pub(super) fn metadata(&self) -> [(&'static str, String); 6] {
-        let port = |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": "TCP" });
+        let port =
+            |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": port.transport() });
         let ports: Vec<Value> = self.listening().iter().map(port).collect();
         [
             ("ISTIO_META_WORKLOAD_NAME", self.name.to_owned()),
@@ -179,7 +211,8 @@ impl Workload {
             return Vec::new();
         }
         let address = net.ip.to_string();
-        let port = |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": "TCP" });
+        let port =
+            |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": port.transport() });
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -227,7 +260,8 @@ impl Workload {
                 Some(name) => self.listening().iter().find(|port| port.name == name)?.number.into(),
                 None => target.as_u64()?,
             };
-            Some(json!({ "name": port["name"].as_str().unwrap_or_default(), "port": number, "protocol": "TCP" }))
+            let transport = port["protocol"].as_str().unwrap_or("TCP");
+            Some(json!({ "name": port["name"].as_str().unwrap_or_default(), "port": number, "protocol": transport }))
         });
         let name = metadata["name"].as_str()?;
         Some(json!({

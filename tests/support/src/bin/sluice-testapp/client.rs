@@ -16,11 +16,12 @@ use sluice_testkit::hbone::root_store;
 use sluice_testkit::pods::app::{AppProtocol, AppReply, AppRequest, AppResponse, Tls};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::server::MAX_DATAGRAM_BYTES;
 use crate::tunnel;
 
 /// Largest body of a response.
@@ -62,6 +63,9 @@ async fn send_on_idle_connection(call: AppRequest) -> Result<AppResponse> {
 }
 
 async fn connect(call: AppRequest) -> Result<AppResponse> {
+    if call.protocol == AppProtocol::Datagram {
+        return exchange_datagrams(&call).await;
+    }
     if call.reuse_connection {
         return send_on_idle_connection(call).await;
     }
@@ -165,4 +169,16 @@ async fn exchange_lines<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: 
         bail!("closed without a response");
     }
     Ok(AppResponse { status: 0, headers: [].into(), body: line })
+}
+
+async fn exchange_datagrams(call: &AppRequest) -> Result<AppResponse> {
+    let any = SocketAddr::new([0, 0, 0, 0].into(), 0);
+    let socket = UdpSocket::bind(any).await.context("open a socket")?;
+    socket.connect(call.address).await.with_context(|| format!("connect to {} over UDP", call.address))?;
+    socket.send(call.body.as_bytes()).await.context("send a datagram")?;
+    let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
+    let length = socket.recv(&mut buffer).await.context("receive a datagram")?;
+    buffer.truncate(length);
+    let body = String::from_utf8_lossy(&buffer).into_owned();
+    Ok(AppResponse { status: 0, headers: [].into(), body })
 }

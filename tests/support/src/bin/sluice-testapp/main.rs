@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::mpsc;
 
 #[derive(Parser)]
@@ -29,6 +29,9 @@ struct Args {
     /// Address to answer raw connections on, repeatable.
     #[arg(long = "tcp")]
     tcp: Vec<SocketAddr>,
+    /// Address to answer datagrams on, repeatable.
+    #[arg(long = "udp")]
+    udp: Vec<SocketAddr>,
     /// Address to serve HTTPS on, repeatable. Needs a certificate.
     #[arg(long = "https", requires = "certificate")]
     https: Vec<SocketAddr>,
@@ -63,6 +66,10 @@ async fn main() -> Result<()> {
     }
     for address in args.tcp {
         tokio::spawn(server::serve_lines(bind(address).await?, app.clone()));
+    }
+    for address in args.udp {
+        let socket = UdpSocket::bind(address).await.with_context(|| format!("listen on {address} over UDP"))?;
+        tokio::spawn(server::serve_datagrams(socket, app.clone()));
     }
     for address in args.authorize {
         tokio::spawn(authorize::serve(bind(address).await?));

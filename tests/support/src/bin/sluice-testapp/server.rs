@@ -19,10 +19,13 @@ use serde_json::{Value, json};
 use sluice_testkit::pods::app::RECEIVED;
 use sluice_testkit::pods::identity::{certificates, private_key};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// Largest datagram.
+pub(crate) const MAX_DATAGRAM_BYTES: usize = 1 << 16;
 
 /// Number of the last requests that are recorded.
 const MAX_RECORDED_REQUESTS: usize = 5_000;
@@ -100,6 +103,17 @@ pub(crate) async fn serve_lines(listener: TcpListener, app: Arc<App>) {
                 "peer": peer.ip().to_string(), "line": line.trim_end() });
             let _ = write.write_all(format!("{response}\n").as_bytes()).await;
         });
+    }
+}
+
+/// Answers each datagram with the application's name and the peer's address.
+pub(crate) async fn serve_datagrams(socket: UdpSocket, app: Arc<App>) {
+    let mut buffer = [0; MAX_DATAGRAM_BYTES];
+    loop {
+        let Ok((length, peer)) = socket.recv_from(&mut buffer).await else { continue };
+        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+        let response = json!({ "name": app.name, "version": app.version, "peer": peer.to_string(), "line": text });
+        let _ = socket.send_to(response.to_string().as_bytes(), peer).await;
     }
 }
 

@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 pub(crate) async fn open(tunnel: &HboneTunnel, address: SocketAddr) -> Result<HboneStream> {
     let stream = TcpStream::connect(tunnel.waypoint).await.context("connect to the waypoint")?;
     let credentials = TunnelCredentials { certificate: tunnel.certificate.clone(), roots: tunnel.roots.clone() };
-    let mut connection = hbone::connect(stream, tunnel.waypoint.ip(), &credentials, &tunnel.identity).await?;
-    let opened = hbone::open(&mut connection, address).await?;
+    let mut connection =
+        hbone::connect(stream, tunnel.waypoint.ip(), &credentials, std::slice::from_ref(&tunnel.identity)).await?;
+    let opened = hbone::open(&mut connection, &address.to_string(), &[]).await?;
     opened.map_err(|status| anyhow!("the waypoint answers CONNECT with {status}"))
 }
