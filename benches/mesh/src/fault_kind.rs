@@ -73,9 +73,9 @@ impl FaultKind {
         )
     }
 
-    /// Whether the API server or the connections to it fail.
-    pub(crate) fn is_of_api(self) -> bool {
-        self.name().starts_with("api-")
+    /// Whether watches of objects may fail: each kind is then read again after a time of its own.
+    pub(crate) fn interrupts_watches(self) -> bool {
+        self.name().starts_with("api-") || matches!(self, Self::ServerPaused)
     }
 
     /// Whether the fault, or its preparation, ends streams.

@@ -98,7 +98,7 @@ impl FaultyMesh<'_> {
         let during = self.mesh.fleet.traffic().since(&before);
         let (recovery_ms, missed) = self.recover(&active).await?;
         active.clean_up(self).await?;
-        if fault.is_of_api() {
+        if fault.interrupts_watches() {
             // Kinds without a recovery change may recover later, but within the same time.
             let limit = self.arguments.recovery.min(MAX_SETTLE);
             self.mesh.fleet.settle(Instant::now(), limit, Instant::now() + timeout).await;
