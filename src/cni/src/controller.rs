@@ -23,8 +23,8 @@ pub(crate) struct Controller {
     pub(crate) selectors: EnablementSelectors,
     /// Namespaces whose pods are never enrolled.
     pub(crate) excluded: BTreeSet<String>,
-    /// The pods that this process enrols.
-    enrolments: Mutex<BTreeMap<PodName, Enrolment>>,
+    /// The pods that this process enrols, by name and UID: a pod may begin before its predecessor of the same name is withdrawn.
+    enrolments: Mutex<BTreeMap<PodName, BTreeMap<String, Enrolment>>>,
     /// Pods that are being handled, and whether they have to be looked at again afterwards.
     busy: Mutex<BTreeMap<PodName, bool>>,
 }
@@ -59,8 +59,25 @@ impl Controller {
         Self { mesh, store, selectors, excluded, enrolments: Mutex::default(), busy: Mutex::default() }
     }
 
-    fn enrolments(&self) -> MutexGuard<'_, BTreeMap<PodName, Enrolment>> {
+    fn enrolments(&self) -> MutexGuard<'_, BTreeMap<PodName, BTreeMap<String, Enrolment>>> {
         self.enrolments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the last step for a pod has succeeded.
+    fn complete(&self, pod: NodePod) {
+        let enrolment = Enrolment { pod, is_complete: true };
+        let (name, uid) = (enrolment.pod.name.clone(), enrolment.pod.uid.clone());
+        self.enrolments().entry(name).or_default().insert(uid, enrolment);
+    }
+
+    /// Forgets a pod, and no other of its name.
+    fn forget(&self, pod: &NodePod) {
+        let mut enrolments = self.enrolments();
+        let Some(of_name) = enrolments.get_mut(&pod.name) else { return };
+        of_name.remove(&pod.uid);
+        if of_name.is_empty() {
+            enrolments.remove(&pod.name);
+        }
     }
 
     fn busy(&self) -> MutexGuard<'_, BTreeMap<PodName, bool>> {
@@ -80,10 +97,10 @@ impl Controller {
     /// As [`AmbientMesh::enrol`].
     pub(crate) async fn enrol(&self, pod: NodePod, start: PodStart) -> Result<(), MeshError> {
         let begun = Enrolment { pod: pod.clone(), is_complete: false };
-        self.enrolments().entry(pod.name.clone()).or_insert(begun);
+        self.enrolments().entry(pod.name.clone()).or_default().entry(pod.uid.clone()).or_insert(begun);
         self.mesh.enrol(&pod, start).await?;
         self.store.set_redirection(&pod, Some(ENABLED));
-        self.enrolments().insert(pod.name.clone(), Enrolment { pod, is_complete: true });
+        self.complete(pod);
         Ok(())
     }
 
@@ -96,7 +113,7 @@ impl Controller {
                 continue;
             }
             match self.mesh.restore(&pod, reconcile).await {
-                Ok(()) => drop(self.enrolments().insert(name, Enrolment { pod, is_complete: true })),
+                Ok(()) => self.complete(pod),
                 Err(error) => warn!(pod = %pod.name, %error, "cannot restore an enrolled pod"),
             }
         }
@@ -166,13 +183,14 @@ impl Controller {
     }
 
     fn action(&self, name: &PodName) -> Action {
-        let before = self.enrolments().get(name).cloned();
+        let mut enrolments = self.enrolments().get(name).cloned().unwrap_or_default();
         if !self.store.has(name) {
-            return before.map_or(Action::Nothing, |before| Action::Withdraw(before.pod, true));
+            return enrolments.pop_first().map_or(Action::Nothing, |(_, before)| Action::Withdraw(before.pod, true));
         }
         let Some((pod, labels)) = self.store.get(name) else { return Action::Nothing };
-        if let Some(other) = before.as_ref().filter(|before| before.pod.uid != pod.uid) {
-            return Action::Withdraw(other.pod.clone(), true);
+        let before = enrolments.remove(&pod.uid);
+        if let Some((_, other)) = enrolments.pop_first() {
+            return Action::Withdraw(other.pod, true);
         }
         let is_enrolled = before.is_some() || pod.redirection().is_some();
         if pod.is_terminal {
@@ -195,12 +213,12 @@ impl Controller {
             Action::Enrol(pod) => self.enrol(pod, PodStart::Running).await?,
             Action::Withdraw(pod, has_ended) => {
                 self.mesh.withdraw(&pod, has_ended).await?;
-                self.enrolments().remove(&pod.name);
+                self.forget(&pod);
                 self.store.set_redirection(&pod, None);
             }
             Action::Probe(pod) => {
                 self.mesh.probe(&pod).await?;
-                self.enrolments().insert(pod.name.clone(), Enrolment { pod, is_complete: true });
+                self.complete(pod);
             }
             Action::Nothing => {}
         }

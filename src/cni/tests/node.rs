@@ -21,7 +21,7 @@ use sluice_redirection::ambient::{NodeSettings, PodSettings};
 use sluice_redirection::namespace::NetworkNamespace;
 use sluice_redirection::values::Included;
 use sluice_redirection::{ambient, sidecar};
-use sluice_testkit::wait::until_async;
+use sluice_testkit::wait::{until, until_async};
 use sluice_testkit::zds::{ZdsClient, ZdsMessage};
 
 /// The text of a listener in the pod on port 8080, which stands for the application.
@@ -329,4 +329,53 @@ async fn plugin_passes_ambient_pods_to_the_agent_and_redirects_sidecars() -> Res
     let chain = agent.stop_and_read_chain().await?;
     ensure!(!chain.to_string().contains("istio-cni"), "the entry is removed: {chain}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_that_replaces_one_of_the_same_name_is_withdrawn_too() -> Result<()> {
+    let Some(network) = Network::new("r")?.map(Arc::new) else { return Ok(()) };
+    let Some(cluster) = start_cluster().await? else { return Ok(()) };
+    cluster.create_namespace("shop", json!({"istio.io/dataplane-mode": "ambient"})).await?;
+    let agent = NodeAgent::start(&cluster, &network).await?;
+    let chain = agent.chain()?;
+    let entry = chain["plugins"].as_array().and_then(|plugins| plugins.last()).context("an entry")?.clone();
+    let ztunnel = ZdsClient::connect(&agent.ztunnel_socket()).await?;
+    ensure!(matches!(ztunnel.receive().await?, ZdsMessage::SnapshotSent), "an empty snapshot");
+    ztunnel.acknowledge("")?;
+    let first = agent.create_pod("web", json!({}), &[]).await?;
+    let answers = tokio::spawn(async move {
+        let received = ztunnel.receive().await;
+        ztunnel.acknowledge("").map(|()| (ztunnel, received))
+    });
+    let (succeeded, result) = agent.run_plugin(&entry, "web", &network.pod_name)?;
+    ensure!(succeeded, "{result}");
+    let (ztunnel, received) = answers.await??;
+    let received = received?;
+    ensure!(matches!(&received, ZdsMessage::Add { uid, .. } if *uid == first), "{received:?}");
+
+    // ztunnel has not removed the first pod yet when the second one starts.
+    cluster.delete("v1", "Pod", "shop", "web").await?;
+    ensure!(matches!(ztunnel.receive().await?, ZdsMessage::Del(uid) if uid == first), "the first pod is withdrawn");
+    network.pod.run(ambient::withdraw)??;
+    let second = agent.create_pod("web", json!({}), &[]).await?;
+    ensure!(second != first, "the first pod still exists");
+    let answers = tokio::spawn({
+        let network = Arc::clone(&network);
+        async move {
+            let state = || network.state(&network.pod_name).ok();
+            until("the second pod is redirected", || state().filter(|state| *state != network.initial)).await;
+            ztunnel.acknowledge("")?;
+            let received = ztunnel.receive().await;
+            ztunnel.acknowledge("no certificate").map(|()| (ztunnel, received))
+        }
+    });
+    let (succeeded, result) = agent.run_plugin(&entry, "web", &network.pod_name)?;
+    ensure!(!succeeded, "{result}");
+    let (ztunnel, received) = answers.await??;
+    let received = received?;
+    ensure!(matches!(&received, ZdsMessage::Add { uid, .. } if *uid == second), "{received:?}");
+
+    cluster.delete("v1", "Pod", "shop", "web").await?;
+    ensure!(matches!(ztunnel.receive().await?, ZdsMessage::Del(uid) if uid == second), "the second pod is withdrawn");
+    ztunnel.acknowledge("")
 }
