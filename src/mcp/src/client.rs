@@ -7,6 +7,7 @@ mod received;
 mod stream;
 mod tls;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ const FIRST_RETRY_WAIT: Duration = Duration::from_millis(250);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(10);
 /// Time between two warnings with one reason about a source that cannot be read.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// Reasons that are remembered, for example those of several addresses.
+const MAX_REASONS: usize = 8;
 /// The version that the node states, as istiod's client does.
 const CLIENT_VERSION: &str = "65536.65536.65536";
 
@@ -85,8 +88,8 @@ struct Reading {
     source: McpSource,
     received: ReceivedObjects,
     backoff: Backoff,
-    /// When a failure was last logged as a warning, and its reason.
-    warned: Option<(Instant, String)>,
+    /// The last reasons that were logged as warnings, the newest last, and when.
+    warned: VecDeque<(Instant, String)>,
 }
 
 impl McpSource {
@@ -95,8 +98,12 @@ impl McpSource {
         let received = ReceivedObjects::new(self.address.clone(), self.cluster.clone());
         self.state.received(0, received.not_answered());
         let name = format!("source of configuration {}", self.address);
-        let mut reading =
-            Reading { source: self, received, backoff: Backoff::new(FIRST_RETRY_WAIT, MAX_RETRY_WAIT), warned: None };
+        let mut reading = Reading {
+            source: self,
+            received,
+            backoff: Backoff::new(FIRST_RETRY_WAIT, MAX_RETRY_WAIT),
+            warned: VecDeque::new(),
+        };
         // A new stream has all objects, so it contains what a panic has left out.
         let run = restart_with(&name, &mut reading, |reading| reading.run().boxed());
         tokio::select! {
@@ -170,9 +177,12 @@ impl Reading {
     }
 
     fn failed(&mut self, reason: String) {
-        let is_known = |(at, last): &(Instant, String)| at.elapsed() < WARNING_INTERVAL && *last == reason;
-        if !self.warned.as_ref().is_some_and(is_known) {
-            self.warned = Some((Instant::now(), reason.clone()));
+        self.warned.retain(|(at, _)| at.elapsed() < WARNING_INTERVAL);
+        if !self.warned.iter().any(|(_, known)| *known == reason) {
+            if self.warned.len() == MAX_REASONS {
+                self.warned.pop_front();
+            }
+            self.warned.push_back((Instant::now(), reason.clone()));
             let waiting = self.received.not_answered().len();
             warn!(target: "adsc", source = %self.source.address, reason, types_not_read = waiting, "cannot read configuration");
         } else {
