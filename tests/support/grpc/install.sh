@@ -14,11 +14,14 @@ if [ "$(cat "$here/packages/installed" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 go=${GO:-$(command -v go || echo /usr/local/go/bin/go)}
-if ! version=$("$go" env GOVERSION 2>/dev/null); then
-    echo "Without Go, the tests with the gRPC library of Go are skipped. Install Go 1.26 or later, or set GO=/path/to/bin/go." >&2
+target=$here/../../../target/grpc
+required=$(sed -n 's/^go //p' "$here/go/go.mod")
+version=$(GOTOOLCHAIN=local "$go" env GOVERSION 2>/dev/null || true)
+if [ -z "$version" ] || ! printf '%s\n' "$required" "${version#go}" | sort --version-sort --check=quiet; then
+    echo "Without Go $required or later, the tests with the gRPC library of Go are skipped. Install it, or set GO=/path/to/bin/go." >&2
+    rm -rf "$target"
     exit 0
 fi
-target=$here/../../../target/grpc
 wanted=$(echo "$version"; cat "$here/install.sh" "$here/../go-env" "$here"/go/* | sha256sum)
 if [ "$(cat "$target/installed" 2>/dev/null)" != "$wanted" ]; then
     mkdir -p "$target"
