@@ -120,7 +120,7 @@ async fn resumed_session_of_an_expired_certificate_is_refused() {
     let authority = &Authority::new().expect("a root");
     let refused = rustls::ALL_VERSIONS.iter().map(|version| async move {
         let clients = verifier(&[root(authority)]);
-        let pair = authority.issue_for(CART, Duration::from_secs(5)).expect("a certificate");
+        let pair = authority.issue_for(CART, Duration::from_secs(10)).expect("a certificate");
         let chain = certificates(&pair.0).expect("a chain");
         let expire = async || {
             while clients.check(&chain).is_ok() {
