@@ -182,7 +182,7 @@ pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, options: Plan)
             change_for_clients_of(new.namespace_number(), service(new, Endpoints::default()), expected)
         }
         ChangeKind::ServiceRemove => {
-            // Not one of the services that `ServiceAdd` adds.
+            // Not one of the services that `ServiceAdd` adds in its rounds below 1000, or from 6000 on.
             let old = additional(shape, 1000 + round);
             let write: Write = Box::new(move |mesh| mesh.remove_service(old));
             let expected = vec![cluster(old, ExpectedContent::Removed), routes(old, Marker::Absent(old.host()))];

@@ -73,11 +73,6 @@ impl FaultKind {
         )
     }
 
-    /// Whether watches of objects may fail: each kind is then read again after a time of its own.
-    pub(crate) fn interrupts_watches(self) -> bool {
-        self.name().starts_with("api-") || matches!(self, Self::ServerPaused)
-    }
-
     /// Whether the fault, or its preparation, ends streams.
     pub(crate) fn ends_streams(self) -> bool {
         matches!(

@@ -33,9 +33,9 @@ const RECOVERY_CHANGES: [ChangeKind; 6] = [
     ChangeKind::AuthorizationPolicyRoot,
     ChangeKind::MeshConfig,
 ];
-/// Rounds of recovery changes begin here, so that churn never writes their texts.
-const FIRST_RECOVERY_ROUND: usize = 1000;
-/// Longest wait for kinds without a recovery change.
+/// Rounds of recovery changes begin here, so that churn never writes their texts, nor removes the services that they add.
+const FIRST_RECOVERY_ROUND: usize = 6000;
+/// Longest silence that is waited for before states are compared.
 const MAX_SETTLE: Duration = Duration::from_secs(5);
 /// A fault begins when no message has arrived for this time.
 const QUIET: Duration = Duration::from_millis(300);
@@ -98,11 +98,9 @@ impl FaultyMesh<'_> {
         let during = self.mesh.fleet.traffic().since(&before);
         let (recovery_ms, missed) = self.recover(&active).await?;
         active.clean_up(self).await?;
-        if fault.interrupts_watches() {
-            // Kinds without a recovery change may recover later, but within the same time.
-            let limit = self.arguments.recovery.min(MAX_SETTLE);
-            self.mesh.fleet.settle(Instant::now(), limit, Instant::now() + timeout).await;
-        }
+        // Each kind of objects is watched by itself: kinds without a recovery change may arrive later, but within the same time.
+        let limit = self.arguments.recovery.min(MAX_SETTLE);
+        self.mesh.fleet.settle(Instant::now(), limit, Instant::now() + timeout).await;
         let ended = self.mesh.fleet.traffic().since(&before).ended;
         let server_options = self.direct_options()?;
         let (clients, StateComparison { compared, differences, missed: unconfigured }) =
