@@ -145,7 +145,10 @@ async fn releases_are_installed_upgraded_and_uninstalled() -> Result<()> {
     assert_eq!((containers.len(), &annotations["istio.io/rev"]), (2, &json!("canary")));
     for control_plane in [&control_plane, &other] {
         // They are ready only after they have read the configuration of their injector, so no pod was denied.
-        assert_eq!(control_plane.warnings()?, Vec::<String>::new());
+        let mut warnings = control_plane.warnings()?;
+        // A lease may expire on a busy machine.
+        warnings.retain(|warning| !warning.contains("lost the leadership"));
+        assert_eq!(warnings, Vec::<String>::new());
     }
     let requests =
         cluster.audited()?.into_iter().filter(|it| it.user.starts_with("system:serviceaccount:istio-system:istiod"));
