@@ -23,8 +23,8 @@ use super::why_not::{WhyNotQuestion, why_not};
 use crate::AdminState;
 use crate::answer::{self, Parameters};
 
-/// A wait looks at the proxies again after this multiple of the time that the last look took, so that it takes a small share
-/// of a CPU in a large mesh, and after at least and at most these times.
+/// A wait looks at the proxies again after this multiple of the time that the last look took, so that it takes a sixth of a CPU
+/// at most while a look takes up to 20 ms, and after at least and at most these times.
 const WAIT_PAUSE_FACTOR: u32 = 5;
 const MIN_WAIT_PAUSE: Duration = Duration::from_millis(20);
 const MAX_WAIT_PAUSE: Duration = Duration::from_millis(100);
