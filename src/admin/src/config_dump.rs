@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sluice_auth::Viewer;
 use sluice_model::ResourceType;
 use sluice_xds_protocol::ResolvedResource;
@@ -151,9 +151,9 @@ fn to_json(kind: ResourceType, resource: &ResolvedResource) -> Value {
 /// A message of this type as JSON, with redacted secrets.
 pub(crate) fn message_json(kind: ResourceType, bytes: &[u8]) -> Value {
     let mut value = sluice_proto::json::encode_any(kind.type_url(), bytes);
-    if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig | ResourceType::Agentgateway) {
-        redact(&mut value);
-    }
+    let is_secret = matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig | ResourceType::Agentgateway);
+    // An EnvoyFilter may add keys to any resource. Names of files stay there, as in Envoy's own form of these resources.
+    redact(&mut value, if is_secret { hide } else { hide_content });
     // Other resources of this type also have a key, which is their name.
     if let Some(key) =
         value.pointer_mut("/policy/backend/backendTls/key").filter(|_| kind == ResourceType::Agentgateway)
@@ -163,35 +163,62 @@ pub(crate) fn message_json(kind: ResourceType, bytes: &[u8]) -> Value {
     value
 }
 
-/// Redacts every data source of a Secret. The result is still a valid Secret.
-fn redact(value: &mut Value) {
-    const SECRET: &[&str] =
-        &["privateKey", "password", "sessionTicketKeys", "genericSecret", "ISTIO_META_WASM_IMAGE_PULL_SECRET"];
+/// Fields with secrets, wherever they are.
+const SECRET_FIELDS: &[&str] = &[
+    "accessToken",
+    "authPassword",
+    "genericSecret",
+    "ISTIO_META_WASM_IMAGE_PULL_SECRET",
+    "jsonKey",
+    "password",
+    "pkcs12",
+    "privateKey",
+    "secretAccessKey",
+    "sessionTicketKeys",
+    "sessionToken",
+];
+/// Fields of a data source.
+const DATA_FIELDS: &[&str] = &["filename", "inlineBytes", "inlineString", "environmentVariable"];
+const REDACTED: &str = "[redacted]";
+
+/// Redacts the fields with secrets. The result is still a valid message.
+fn redact(value: &mut Value, hide: fn(&mut Value)) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                if SECRET.contains(&name.as_str()) {
-                    hide(field);
-                } else {
-                    redact(field);
-                }
+                if SECRET_FIELDS.contains(&name.as_str()) { hide(field) } else { redact(field, hide) }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(redact),
+        Value::Array(items) => items.iter_mut().for_each(|item| redact(item, hide)),
         _ => {}
     }
 }
 
+/// Redacts data sources with content and texts. Data sources that name a file or a variable stay.
+fn hide_content(value: &mut Value) {
+    match value {
+        Value::Object(fields) if fields.contains_key("inlineBytes") || fields.contains_key("inlineString") => {
+            *value = json!({"inlineString": REDACTED});
+        }
+        Value::Object(fields) if is_data_source(fields) => {}
+        Value::Object(fields) => fields.values_mut().for_each(hide_content),
+        Value::Array(items) => items.iter_mut().for_each(hide_content),
+        Value::String(text) => *text = REDACTED.into(),
+        _ => {}
+    }
+}
+
+fn is_data_source(fields: &Map<String, Value>) -> bool {
+    fields.keys().any(|name| DATA_FIELDS.contains(&name.as_str()))
+}
+
 /// Redacts every data source and every other value.
 fn hide(value: &mut Value) {
-    const DATA: &[&str] = &["filename", "inlineBytes", "inlineString", "environmentVariable"];
     match value {
-        Value::Object(fields) if fields.keys().any(|name| DATA.contains(&name.as_str())) => {
-            *value = json!({"inlineString": "[redacted]"});
-        }
+        Value::Object(fields) if is_data_source(fields) => *value = json!({"inlineString": REDACTED}),
         Value::Object(fields) => fields.values_mut().for_each(hide),
         Value::Array(items) => items.iter_mut().for_each(hide),
-        Value::String(text) => *text = "[redacted]".into(),
+        Value::String(text) => *text = REDACTED.into(),
         other => *other = Value::Null,
     }
 }
@@ -208,13 +235,40 @@ mod tests {
             "sessionTicketKeys": {"keys": [{"inlineString": "b"}, {"filename": "c"}]},
             "genericSecret": {"secret": {"inlineString": "d"}, "secrets": {"x": {"environmentVariable": "e"}, "y": "f", "z": 7}},
         });
-        redact(&mut value);
+        redact(&mut value, hide);
         let hidden = json!({"inlineString": "[redacted]"});
         let expect = json!({
             "name": "a",
             "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": hidden},
             "sessionTicketKeys": {"keys": [hidden, hidden]},
             "genericSecret": {"secret": hidden, "secrets": {"x": hidden, "y": "[redacted]", "z": null}},
+        });
+        assert_eq!(value, expect);
+    }
+
+    #[test]
+    fn content_of_secrets_is_redacted_in_other_resources() {
+        let mut value = json!({
+            "commonTlsContext": {
+                "tlsCertificates": [
+                    {"certificateChain": {"inlineString": "a"}, "privateKey": {"inlineString": "b"}},
+                    {"privateKey": {"filename": "c"}, "password": {"inlineBytes": "ZA==", "watchedDirectory": {"path": "e"}}},
+                ],
+            },
+            "sessionTicketKeys": {"keys": [{"inlineBytes": "Zg=="}, {"filename": "g"}]},
+            "googleGrpc": {"callCredentials": [{"accessToken": "h"}]},
+        });
+        redact(&mut value, hide_content);
+        let hidden = json!({"inlineString": "[redacted]"});
+        let expect = json!({
+            "commonTlsContext": {
+                "tlsCertificates": [
+                    {"certificateChain": {"inlineString": "a"}, "privateKey": hidden},
+                    {"privateKey": {"filename": "c"}, "password": hidden},
+                ],
+            },
+            "sessionTicketKeys": {"keys": [hidden, {"filename": "g"}]},
+            "googleGrpc": {"callCredentials": [{"accessToken": "[redacted]"}]},
         });
         assert_eq!(value, expect);
     }
