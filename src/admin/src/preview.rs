@@ -117,10 +117,11 @@ pub(crate) fn preview(
     turn: PreviewTurn,
 ) -> Result<PreviewAnswer, PreviewError> {
     let start = Instant::now();
+    // Before the copy, which costs much more.
+    let Some(mesh) = state.current_mesh.get() else { return Err(PreviewError::NotReady) };
     let graph = SecondGraph::copy_of(&state.engine, &state.graph, turn)?;
     let before = graph.state()?;
     let copy_seconds = start.elapsed().as_secs_f64();
-    let Some(mesh) = state.current_mesh.get() else { return Err(PreviewError::NotReady) };
     let reader =
         ObjectReader::new(&state.options.preview, &before.inputs, graph.inputs(), mesh.copy(), question.delete);
     let mut objects = PreviewedObjects::read(question, reader);
