@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::config::core::v3::{Address, Metadata};
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
 use sluice_model::label::{is_east_west, is_ingress_gateway};
-use sluice_model::{Endpoint, IpFamilies, NetworkGateway, OtherNetworks, Proxy, ProxyType, TunnelSwitches};
+use sluice_model::{Endpoint, IpFamilies, NetworkGateway, OtherNetworks, Protocol, Proxy, ProxyType, TunnelSwitches};
 
 use super::inputs::AssignmentInputs;
 use super::metadata::gateway_metadata;
@@ -81,6 +81,10 @@ pub(super) fn reach<'a>(
     if !unknown && (is_local || gateways.is_empty()) {
         let addressed = endpoint.addresses.first().is_some_and(|address| !address.is_empty());
         return if addressed { EndpointPath::Direct } else { EndpointPath::Unreachable };
+    }
+    // Gateways relay connections, and no datagrams.
+    if inputs.port.protocol == Protocol::Udp {
+        return EndpointPath::Unreachable;
     }
     match u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) {
         // Without HBONE, the gateway routes by SNI, so only mutual TLS is supported.

@@ -80,12 +80,22 @@ fn assign_to(
     endpoints: &[Endpoint],
     gateways: &[NetworkGateway],
 ) -> ClusterLoadAssignment {
-    let service = service();
+    assign_service(&service(), client, settings, rule, endpoints, gateways)
+}
+
+fn assign_service(
+    service: &Service,
+    client: &EndpointClient,
+    settings: &ClusterSettings,
+    rule: Option<&DestinationRule>,
+    endpoints: &[Endpoint],
+    gateways: &[NetworkGateway],
+) -> ClusterLoadAssignment {
     let backends: Vec<_> = endpoints.iter().map(|endpoint| Backend { endpoint, refuses_mtls: false }).collect();
     let inputs = AssignmentInputs {
         settings,
         client,
-        service: &service,
+        service,
         port: &service.ports[0],
         subset: "",
         rule,
@@ -150,6 +160,31 @@ fn network_gateway_has_the_weight_of_its_endpoints() {
     // Two gateways: every weight is doubled, and each gateway gets half of two endpoints.
     assert_eq!(weights.collect::<Vec<_>>(), [2, 2, 2]);
     assert_eq!(groups(&found), [group("a/1", 0, 6)]);
+}
+
+#[test]
+fn tunnels_to_other_networks_take_connections_only() {
+    let switches = ClusterSwitches {
+        tunnels: TunnelSwitches { multi_network: true, ingress: true, ..TunnelSwitches::default() },
+        ..ClusterSwitches::default()
+    };
+    let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
+    let client =
+        EndpointClient { network: "near".into(), other_networks: OtherNetworks::Tunnels, ..EndpointClient::default() };
+    let gateway = NetworkGateway {
+        address: "192.0.2.1".into(),
+        hbone_port: 15008,
+        network: "far".into(),
+        ..NetworkGateway::default()
+    };
+    let endpoints = [endpoint("10.0.0.1", "a/1", "near"), endpoint("10.0.0.2", "a/1", "far")];
+    let sent = |protocol| {
+        let mut service = service();
+        service.ports[0].protocol = protocol;
+        let found = assign_service(&service, &client, &settings, None, &endpoints, std::slice::from_ref(&gateway));
+        found.endpoints.iter().map(|group| group.lb_endpoints.len()).sum::<usize>()
+    };
+    assert_eq!((sent(Protocol::Http), sent(Protocol::Udp)), (2, 1));
 }
 
 #[test]
