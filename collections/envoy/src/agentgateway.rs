@@ -18,12 +18,19 @@ pub use route::{
 };
 
 /// An encoded resource, with its name in xDS.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct AgentgatewayResource {
     /// The name: the sort of the resource and its key, such as `route/NAMESPACE/NAME.0.0.http`.
     pub name: Text,
     /// The encoded `Resource`.
     pub bytes: Bytes,
+}
+
+/// Shows no content, which may have a private key.
+impl std::fmt::Debug for AgentgatewayResource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentgatewayResource").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl AgentgatewayResource {
