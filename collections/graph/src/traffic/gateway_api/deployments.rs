@@ -122,7 +122,7 @@ impl DeploymentLookups {
             name: deployed_name(gateway, controller),
             service_account: deployed_account(gateway, controller),
             service_type: service_type.unwrap_or_else(|| controller.service_type().into()),
-            ports: self.ports(cx, key, gateway, options),
+            ports: self.ports(cx, (key, gateway), controller, options),
             labels: deployed_labels(gateway, api.waypoints && !is_ambient, api.copies_labels),
             annotations: deployed_metadata(
                 gateway.infrastructure.annotations.as_ref(),
@@ -138,17 +138,21 @@ impl DeploymentLookups {
     }
 
     /// Ports of the Service: those of the listeners, including those of ListenerSets that the Gateway allows.
-    fn ports(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway, options: &GraphOptions) -> Vec<DeployedPort> {
+    fn ports(
+        &self,
+        cx: &Context,
+        (key, gateway): (&ObjectKey, &Gateway),
+        controller: GatewayController,
+        options: &GraphOptions,
+    ) -> Vec<DeployedPort> {
         let sets = eligible_sets(cx, &self.sets, &self.namespaces, (key, gateway));
         let mut ports = PortList::default();
         ports.add(STATUS_PORT.0, STATUS_PORT.1, "TCP", "tcp");
         let all = gateway.listeners.iter().chain(sets.iter().flat_map(|(_, set)| &set.listeners));
-        let mut numbers = BTreeSet::new();
+        let relays_datagrams = controller == GatewayController::Router && options.gateway_api.experimental;
         for (index, listener) in all.enumerate() {
-            let is_udp = options.gateway_api.experimental && *listener.protocol == *"UDP";
-            if numbers.insert((listener.port, is_udp)) {
-                ports.add_listener(listener, index, is_udp, options.http3);
-            }
+            let is_udp = relays_datagrams && *listener.protocol == *"UDP";
+            ports.add_listener(listener, index, is_udp, options.http3);
         }
         ports.ports
     }
@@ -209,7 +213,7 @@ fn deployed_labels(gateway: &Gateway, sets_mode: bool, copies: bool) -> Labels {
     deployed
 }
 
-/// Ports of a Service with unique names.
+/// Ports of a Service. A Service with two ports of one name, or of one number and transport, is invalid.
 #[derive(Default)]
 struct PortList {
     ports: Vec<DeployedPort>,
@@ -230,7 +234,12 @@ impl PortList {
         }
     }
 
+    /// Adds a port, unless one of that number and transport exists. Returns its name.
     fn add(&mut self, name: &str, port: u16, transport: &str, app_protocol: &str) -> String {
+        let is_same = |existing: &&DeployedPort| existing.port == port && *existing.transport == *transport;
+        if let Some(existing) = self.ports.iter().find(is_same) {
+            return existing.name.to_string();
+        }
         let name = self.unique(name, port);
         self.names.insert(name.clone());
         self.ports.push(DeployedPort {
@@ -242,8 +251,7 @@ impl PortList {
         name
     }
 
-    /// The name, or the name with the number of the port if another port has it: a Service with two ports of one name is
-    /// invalid.
+    /// The name, or the name with the number of the port if another port has it.
     fn unique(&self, name: &str, port: u16) -> String {
         let mut candidate = cut(name, MAX_PORT_NAME_BYTES).to_owned();
         let mut suffix = format!("-{port}");
@@ -317,6 +325,25 @@ mod tests {
         assert_eq!((dns.port, dns.transport.as_str(), dns.app_protocol.as_str()), (53, "UDP", "udp"));
         let quic = &list.ports[4];
         assert_eq!((quic.port, quic.transport.as_str(), quic.app_protocol.as_str()), (443, "UDP", "https"));
+    }
+
+    #[test]
+    fn one_port_is_deployed_for_each_number_and_transport() {
+        let ports = |listeners: &[(&str, u16, &str)]| {
+            let mut list = PortList::default();
+            list.add(STATUS_PORT.0, STATUS_PORT.1, "TCP", "tcp");
+            for (index, (name, port, protocol)) in listeners.iter().enumerate() {
+                let listener =
+                    Listener { name: (*name).into(), port: *port, protocol: (*protocol).into(), ..Listener::default() };
+                list.add_listener(&listener, index, *protocol == "UDP", true);
+            }
+            list.ports.iter().map(|port| format!("{} {}/{}", port.name, port.port, port.transport)).collect::<Vec<_>>()
+        };
+        let status = "status-port 15021/TCP";
+        let two = [("web", 443, "HTTPS"), ("other", 443, "HTTPS"), ("udp", 443, "UDP")];
+        assert_eq!(ports(&two), [status, "web 443/TCP", "web-quic 443/UDP"]);
+        assert_eq!(ports(&[two[2], two[0]]), [status, "udp 443/UDP", "web 443/TCP"]);
+        assert_eq!(ports(&[("health", STATUS_PORT.1, "TCP")]), [status]);
     }
 
     #[test]
