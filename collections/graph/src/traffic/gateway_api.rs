@@ -125,7 +125,6 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
             bundles: inputs.bundles,
             targets: &targets,
             tls_by_target: &tls_by_target,
-            gateways_of_backends: &gateways_of_backends,
             grants: &grants,
             options,
         })

@@ -21,7 +21,6 @@ use sluice_model::{
 };
 
 use super::attachment::RouteParents;
-use super::backend_gateways::GatewaysOfBackends;
 use super::backends::BackendIndex;
 use super::classes::{GatewayController, find_controller};
 use super::grants::GrantIndex;
@@ -56,7 +55,6 @@ pub(super) struct AgentgatewayInputs<'a, 's> {
     pub(super) bundles: &'a Collection<'s, ObjectKey, RootCertificates>,
     pub(super) targets: &'a TargetObjects<'s>,
     pub(super) tls_by_target: &'a TlsPolicyIndex<'s>,
-    pub(super) gateways_of_backends: &'a GatewaysOfBackends<'s>,
     pub(super) grants: &'a GrantIndex<'s>,
     pub(super) options: &'a GraphOptions,
 }
@@ -123,7 +121,7 @@ pub(super) fn derive_agentgateway<'s>(inputs: &AgentgatewayInputs<'_, 's>) -> Ag
 
 /// The resources of agentgateways. Objects whose resources would have one name exclude each other: the first one counts.
 /// Key: `ResourceKey`. From: `agentgateway/binds`, `agentgateway/listeners`, the routes and policies of agentgateways. Changes
-/// when: one of these does. Size: listeners, rules of routes × listeners, policies × Gateways. Rejects: none.
+/// when: one of these does. Size: listeners, rules of routes × listeners, policies × (1 + Gateways with a certificate). Rejects: none.
 fn derive_resources<'s>(
     by_name: &sluice_engine::Index<'s, ResourceKey, ResourceOrigin, Resource>,
 ) -> Collection<'s, ResourceKey, Resource> {

@@ -1,50 +1,43 @@
 //! TLS with backends, and the endpoint pickers of InferencePools.
 
-use std::collections::BTreeSet;
-
-use std::sync::Arc;
-
-use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::agentgateway::{BackendRoots, BackendTlsInputs, build_backend_tls, build_pool_policies};
-use sluice_model::gateway_api::{
-    BackendTlsPolicy, BackendValidation, GROUP, Gateway, GroupKind, InferencePool, ObjectRef,
-};
-use sluice_model::{EndpointPicker, ObjectKey, RootCertificates, Secret};
+use sluice_model::gateway_api::{BackendTlsPolicy, BackendValidation, GROUP, Gateway, GroupKind, InferencePool};
+use sluice_model::{EndpointPicker, ObjectKey, RootCertificates};
 
 use super::super::grants::GrantLookup;
 use super::super::policies::{TargetKind, is_ignored, preceding_policy, target_of};
 use super::{AgentgatewayInputs, Derived, GatewayAccounts, ResourceOrigin};
 use crate::registry::services::{pool_host, service_host};
 
-/// Policies with TLS settings of BackendTLSPolicies for Services, at each Gateway with a route to the Service. If the Gateway has a
-/// certificate for backends, one more with it and its private key.
-/// Key: policy and number. From: `backend_tls_policies`, `gateway_api/targets`, `root_bundles`, the routes that refer to the targets,
-/// `agentgateway/accounts`, `agentgateway/client_certificates`, `secrets`, `reference_grants`. Changes when: the policy does, one for
-/// the same target, its roots, the ports of the target, the Gateways with a route to it, or their certificates. Size: targets of
-/// policies × Gateways. Rejects: none.
+/// Policies with TLS settings of BackendTLSPolicies for Services, for all agentgateways: a gateway without the policy of a backend
+/// would send in plaintext to it. One more, with its certificate and private key, for each Gateway that has a certificate for backends.
+/// Key: policy and number. From: `backend_tls_policies`, `gateway_api/targets`, `root_bundles`, `agentgateway/client_certificates`,
+/// `secrets`, `reference_grants`. Changes when: the policy does, one for the same target, its roots, the ports of the target, or the
+/// certificates of Gateways. Size: targets of policies × (1 + Gateways with a certificate). Rejects: none.
 pub(super) fn derive_backend_tls<'s>(
     inputs: &AgentgatewayInputs<'_, 's>,
     accounts: &GatewayAccounts<'s>,
 ) -> Collection<'s, ResourceOrigin, Derived> {
     let domain = inputs.options.domain.clone();
+    let certificates = derive_client_certificates(inputs, accounts);
+    let by_cluster = certificates
+        .index("agentgateway/certificates-by-cluster", |key, secret| [(key.cluster.clone(), secret.clone())]);
     inputs.objects.backend_tls_policies.derive_many("agentgateway/backend_tls", |deps| {
         let (targets, by_target) = (deps.on(inputs.targets), deps.by(inputs.tls_by_target));
-        let (routed, accounts) = (deps.by(inputs.gateways_of_backends), deps.on(accounts));
+        let (certificates, secrets) = (deps.by(&by_cluster), deps.on(&inputs.objects.secrets));
         let bundles = deps.on(inputs.bundles);
-        let certificates = BackendCertificates::on(deps, inputs);
         move |cx, key, policy: &BackendTlsPolicy| {
             let mut rows = Vec::new();
             let roots = PolicyRoots::of(cx, &bundles, key, &policy.validation);
             for target in policy.targets.iter().filter(|_| !is_ignored(&policy.meta)) {
                 let of = target_of(key, target).filter(|(kind, _)| *kind == TargetKind::Service);
-                let Some((of, object)) = of.and_then(|of| Some((of.clone(), cx.get(&targets, &of)?))) else { continue };
+                let Some(object) = of.and_then(|of| cx.get(&targets, &of)) else { continue };
                 let port = object.ports.get(&target.section).copied();
                 let is_known = target.section.is_empty() || port.is_some();
                 if !is_known || preceding_policy(cx, &by_target, (key, policy), target).is_some() {
                     continue;
                 }
-                let gateways: BTreeSet<ObjectKey> =
-                    cx.by(&routed, &of).into_iter().map(|(_, gateway)| (*gateway).clone()).collect();
                 let host = service_host(&target.name, &key.namespace, &domain);
                 let tls = BackendTlsInputs {
                     policy: key,
@@ -55,20 +48,18 @@ pub(super) fn derive_backend_tls<'s>(
                     hostname: &policy.validation.hostname,
                     subject_alt_names: &policy.validation.subject_alt_names,
                 };
-                for gateway in gateways.iter().filter(|gateway| cx.get(&accounts, gateway).is_some()) {
-                    let mut add = |with_key: bool, tls: &BackendTlsInputs<'_>| {
-                        let origin = ResourceOrigin::Policy { policy: key.clone(), number: rows.len() };
-                        rows.push((origin, Derived::new(gateway, with_key, build_backend_tls(tls))));
-                    };
-                    add(false, &tls);
-                    let secret = certificates.of(cx, gateway);
+                rows.push(Derived::for_all(build_backend_tls(&tls)));
+                for (gateway, secret) in cx.by(&certificates, &key.cluster) {
+                    let secret = cx.get(&secrets, &secret);
                     let certificate = secret.as_ref().and_then(|secret| secret.certificate.as_ref());
                     if certificate.is_some() {
-                        add(true, &BackendTlsInputs { certificate, ..tls.clone() });
+                        let made = build_backend_tls(&BackendTlsInputs { certificate, ..tls.clone() });
+                        rows.push(Derived::new(&gateway, true, made));
                     }
                 }
             }
-            rows
+            let origin = |number| ResourceOrigin::Policy { policy: key.clone(), number };
+            rows.into_iter().enumerate().map(|(number, row)| (origin(number), row)).collect::<Vec<_>>()
         }
     })
 }
@@ -92,36 +83,26 @@ pub(super) fn derive_pool_policies<'s>(inputs: &AgentgatewayInputs<'_, 's>) -> C
     })
 }
 
-/// Reads the certificates of Gateways for backends, inside a `derive`.
-struct BackendCertificates {
-    references: Dep<ObjectKey, ObjectRef>,
-    secrets: Dep<ObjectKey, Secret>,
-    grants: GrantLookup,
-}
-
-impl BackendCertificates {
-    fn on<'s>(deps: &mut Deps<'s>, inputs: &AgentgatewayInputs<'_, 's>) -> Self {
-        let references = inputs
-            .objects
-            .kubernetes_gateways
-            .filter_map("agentgateway/client_certificates", |_, gateway: &Gateway| gateway.backend_certificate.clone());
-        Self {
-            references: deps.on(&references),
-            secrets: deps.on(&inputs.objects.secrets),
-            grants: GrantLookup::on(deps, inputs.grants),
+/// The Secrets with the certificates that agentgateways present to backends, where a reference to them is permitted.
+/// Key: the Gateway. From: `kubernetes_gateways`, `agentgateway/accounts`, `reference_grants`. Changes when: the reference of the
+/// Gateway does, its class, or a grant for it. Size: Gateways of agentgateways with a certificate. Rejects: none.
+fn derive_client_certificates<'s>(
+    inputs: &AgentgatewayInputs<'_, 's>,
+    accounts: &GatewayAccounts<'s>,
+) -> Collection<'s, ObjectKey, ObjectKey> {
+    inputs.objects.kubernetes_gateways.derive("agentgateway/client_certificates", |deps| {
+        let accounts = deps.on(accounts);
+        let grants = GrantLookup::on(deps, inputs.grants);
+        move |cx, key, gateway: &Gateway| {
+            let reference = gateway.backend_certificate.as_ref().filter(|reference| reference.kind.is("", "Secret"))?;
+            cx.get(&accounts, key)?;
+            let namespace = reference.namespace_in(&key.namespace);
+            let from = GroupKind { group: GROUP.into(), kind: "Gateway".into() };
+            let to = (&reference.kind, &namespace, &reference.name);
+            let is_allowed = grants.allow(cx, (&from, &key.namespace), to);
+            is_allowed.then(|| ObjectKey::new(key.cluster.clone(), namespace.clone(), reference.name.clone()))
         }
-    }
-
-    /// The Secret that a Gateway refers to, if it may.
-    fn of(&self, cx: &Context, gateway: &ObjectKey) -> Option<Arc<Secret>> {
-        let reference = cx.get(&self.references, gateway).filter(|reference| reference.kind.is("", "Secret"))?;
-        let namespace = reference.namespace_in(&gateway.namespace);
-        let from = GroupKind { group: GROUP.into(), kind: "Gateway".into() };
-        let to = (&reference.kind, &namespace, &reference.name);
-        let is_allowed = self.grants.allow(cx, (&from, &gateway.namespace), to);
-        let secret = ObjectKey::new(gateway.cluster.clone(), namespace.clone(), reference.name.clone());
-        is_allowed.then(|| cx.get(&self.secrets, &secret)).flatten()
-    }
+    })
 }
 
 /// The roots that a policy names.
