@@ -491,7 +491,7 @@ spec:
 }
 
 #[test]
-fn policy_for_a_backend_applies_at_the_gateways_with_a_route_to_it() {
+fn policy_for_a_backend_applies_at_all_gateways_whatever_leads_to_it() {
     let (mut mesh, proxy) = edge();
     mesh.apply(GATEWAY);
     let policy = "
@@ -502,11 +502,13 @@ spec:
   targetRefs: [{group: '', kind: Service, name: cart}]
   validation: {hostname: cart.example, wellKnownCACertificates: System}
 ";
-    mesh.apply(policy);
     mesh.touched();
-    mesh.apply(&route("HTTPRoute", "cart", "backendRefs: [{name: cart, port: 80}]"));
+    mesh.apply(policy);
     let name = "policy/shop/tls:backend-tls:shop/cart.shop.svc.cluster.local";
-    assert_eq!(mesh.touched(), [format!("+Agentgateway {name}").as_str(), "+Agentgateway route/shop/cart.0.0.http"]);
+    // Mirrors, hostnames and routes of ListenerSets lead to the backend too.
+    assert_eq!(mesh.touched(), [format!("+Agentgateway {name}")]);
+    mesh.apply(&route("HTTPRoute", "cart", "backendRefs: [{name: cart, port: 80}]"));
+    assert_eq!(mesh.touched(), ["+Agentgateway route/shop/cart.0.0.http"]);
     let found = mesh.resources_of(&proxy, ResourceType::Agentgateway);
     assert_eq!(found[name]["policy"]["backend"]["backendTls"], json!({"hostname": "cart.example"}));
     let status = mesh.wanted_status(Kind::BackendTLSPolicy, "shop", "tls");
@@ -533,8 +535,10 @@ spec:
     mesh.apply(&missing);
     let found = mesh.resources_of(&proxy, ResourceType::Agentgateway);
     assert_eq!(found[name]["policy"]["backend"]["backendTls"]["root"], "aW52YWxpZA==");
-    mesh.delete(Kind::HTTPRoute, "shop", "cart");
-    assert_eq!(mesh.resources_of(&proxy, ResourceType::Agentgateway).get(name), None);
+    mesh.delete(Kind::BackendTLSPolicy, "shop", "tls");
+    for proxy in [&proxy, &other] {
+        assert_eq!(mesh.resources_of(proxy, ResourceType::Agentgateway).get(name), None);
+    }
 }
 
 #[test]
