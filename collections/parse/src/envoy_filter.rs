@@ -69,7 +69,7 @@ fn read_separately(patch: &Value, path: FieldPath<'_>, findings: &Findings) -> O
 #[derive(Clone, Copy)]
 enum Target {
     Invalid,
-    /// Applied by the agent to Envoy's bootstrap, not by the control plane.
+    /// Envoy's bootstrap, which no proxy requests.
     Bootstrap,
     Part(ApplyTo),
 }
@@ -143,6 +143,7 @@ fn read_patch(fields: &Fields<'_>) -> Option<EnvoyPatch> {
     let Target::Part(apply_to) = target else {
         patterns.iter().for_each(Fields::ignore_rest);
         if let (Some(written), Target::Bootstrap) = (written, target) {
+            fields.warn("applyTo", "the patch has no effect: as with Istio, proxies do not request their bootstrap. Variable ISTIO_BOOTSTRAP_OVERRIDE of a proxy adds to it");
             value::read("envoy.config.bootstrap.v3.Bootstrap", written, &patch);
         }
         return None;
