@@ -4,7 +4,9 @@ pub(crate) mod args;
 mod clusters;
 pub(crate) mod dump;
 mod endpoints;
+mod envoy_stats;
 mod listeners;
+mod roots;
 mod routes;
 mod secrets;
 #[cfg(test)]
@@ -95,6 +97,8 @@ pub(crate) fn run(command: &ProxyConfigCommand, out: &mut dyn Write, errors: &mu
         }
         ProxyConfigCommand::All(args) => shown(&args.source, |dump| all(dump, args.output, out), errors),
         ProxyConfigCommand::Log(args) => log(args, out, errors),
+        ProxyConfigCommand::EnvoyStats(args) => envoy_stats::run(args, out, errors),
+        ProxyConfigCommand::RootcaCompare(args) => roots::run(args, out, errors),
     }
 }
 

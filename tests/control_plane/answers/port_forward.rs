@@ -149,6 +149,57 @@ async fn admin_interface_of_a_proxy_is_reached_through_its_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn statistics_and_roots_of_proxies_are_read_through_their_pods() {
+    let cluster = ForwardingCluster::start().await;
+    let pem = include_str!("../../../src/ctl/tests/recorded/certificate.pem");
+    let with_roots = json!({"configs": [{
+        "@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump",
+        "dynamic_active_secrets": [{"name": "ROOTCA", "secret": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            "name": "ROOTCA", "validation_context": {"trusted_ca": {"inline_string": pem}},
+        }}],
+    }]});
+    for (name, dump) in [("web-1", &with_roots), ("web-2", &with_roots), ("web-3", &json!({"configs": []}))] {
+        cluster.run_pod("shop", name, "web");
+        let dump = dump.to_string();
+        let admin = serve_pages(move |request| {
+            let text = match request.split(' ').nth(1)? {
+                "/config_dump" => dump.clone(),
+                "/stats" => "server.live: 1\n".to_owned(),
+                "/stats?format=json" => json!({"stats": [{"name": "server.live", "value": 1}]}).to_string(),
+                "/stats/prometheus" => "envoy_server_live{} 1\n".to_owned(),
+                _ => return Some(("404 Not Found", String::new())),
+            };
+            Some(("200 OK", text))
+        });
+        cluster.api.forward_port("shop", name, 15_000, admin.await);
+    }
+    let agent = serve_pages(|request| {
+        request.contains(" /stats/prometheus ").then(|| ("200 OK", "istio_agent_pilot_xds 1\n".to_owned()))
+    });
+    cluster.api.forward_port("shop", "web-1", 15_020, agent.await);
+
+    let stats = async |flags: &[&str]| {
+        let answer = cluster.ctl(&[&["proxy-config", "envoy-stats", "web-1.shop"], flags].concat()).await;
+        assert_eq!(answer.code, 0, "{flags:?}: {}", answer.errors);
+        answer
+    };
+    assert_eq!(stats(&[]).await.out, "server.live: 1\n");
+    assert_eq!(stats(&["-o", "json"]).await.json()["stats"][0]["value"], 1);
+    assert_eq!(stats(&["-o", "yaml"]).await.out, "stats:\n- name: server.live\n  value: 1\n");
+    assert_eq!(stats(&["-o", "prom"]).await.out, "envoy_server_live{} 1\n");
+    assert_eq!(stats(&["-o", "prom-merged"]).await.out, "istio_agent_pilot_xds 1\n");
+    let invalid = cluster.ctl(&["pc", "es", "web-1.shop", "--type", "clusters", "-o", "prom"]).await;
+    assert_eq!(invalid.code, 2, "{}", invalid.errors);
+
+    let same = cluster.ctl(&["pc", "rootca-compare", "web-1.shop", "web-2.shop"]).await;
+    assert_eq!(same.code, 0, "{}{}", same.out, same.errors);
+    let none = cluster.ctl(&["pc", "rc", "web-1", "web-3", "-n", "shop"]).await;
+    assert_eq!(none.code, 1, "{}", none.out);
+    assert!(none.errors.contains("has no root certificates"), "{}", none.errors);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refused_port_is_an_error_with_the_reason_of_the_kubelet() {
     let cluster = ForwardingCluster::start().await;
     cluster.run_pod(SYSTEM, "istiod-1", "istiod");

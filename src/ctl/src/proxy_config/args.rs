@@ -18,6 +18,8 @@ Examples:
   sluicectl pc endpoint cart-7f.shop --cluster 'outbound|80||ratings.shop.svc.cluster.local'
   sluicectl pc all --file config_dump.json
   sluicectl pc log cart-7f.shop --level http:debug,rbac:trace
+  sluicectl pc envoy-stats cart-7f.shop -o prom
+  sluicectl pc rootca-compare cart-7f.shop ratings-9c.shop
 
 PROXY is POD[.NAMESPACE], or the first running pod of deploy/NAME, sts/NAME or ds/NAME[.NAMESPACE]. Its
 Envoy is asked through a port-forward to the port of its admin interface. With --from control-plane,
@@ -27,7 +29,7 @@ The columns are those of istioctl. Private keys are never printed.
 
 Exit codes:
   0  the configuration was printed
-  1  there is no such proxy
+  1  there is no such proxy, or the root certificates of two proxies differ
   2  invalid command line, or a file that cannot be read
   3  Envoy, the API server or the control plane cannot be reached, or refuses the caller";
 
@@ -64,6 +66,12 @@ pub(crate) enum ProxyConfigCommand {
     /// Log levels of Envoy, and changes of them.
     #[command(visible_alias = "o", after_help = EXAMPLES)]
     Log(LogArgs),
+    /// Statistics of Envoy.
+    #[command(visible_alias = "es", after_help = EXAMPLES)]
+    EnvoyStats(EnvoyStatsArgs),
+    /// Whether two proxies have the same root certificates.
+    #[command(visible_alias = "rc", after_help = EXAMPLES)]
+    RootcaCompare(RootcaCompareArgs),
 }
 
 /// Whose configuration is printed.
@@ -231,6 +239,74 @@ pub(crate) struct LogArgs {
     /// Set all loggers to warning.
     #[arg(short, long, conflicts_with = "level")]
     pub(crate) reset: bool,
+    /// Port of Envoy's admin interface.
+    #[arg(long, value_name = "PORT", default_value_t = 15_000)]
+    pub(crate) proxy_admin_port: u16,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterFlags,
+}
+
+/// Flags of `envoy-stats`.
+#[derive(Debug, Args)]
+pub(crate) struct EnvoyStatsArgs {
+    /// The proxy.
+    #[arg(value_name = "PROXY")]
+    pub(crate) proxy: String,
+    /// Namespace of a proxy that is named without one. Without it: default.
+    #[arg(short, long, default_value = "", hide_default_value = true)]
+    pub(crate) namespace: String,
+    /// Which statistics.
+    #[arg(short = 't', long = "type", value_enum, default_value_t)]
+    pub(crate) stats: StatsType,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: StatsOutput,
+    /// Port of Envoy's admin interface.
+    #[arg(long, value_name = "PORT", default_value_t = 15_000)]
+    pub(crate) proxy_admin_port: u16,
+    /// Port of the agent, for -o prom-merged.
+    #[arg(long, value_name = "PORT", default_value_t = 15_020)]
+    pub(crate) proxy_status_port: u16,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterFlags,
+}
+
+/// Statistics of Envoy.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+pub(crate) enum StatsType {
+    /// All statistics of the process.
+    #[default]
+    Server,
+    /// Those of each endpoint of each cluster.
+    Clusters,
+}
+
+/// Formats of statistics.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+pub(crate) enum StatsOutput {
+    /// A line for each value.
+    #[default]
+    Short,
+    Json,
+    Yaml,
+    /// The format of Prometheus.
+    Prom,
+    /// The same from the agent, with the statistics of the agent and of the application.
+    PromMerged,
+}
+
+/// Flags of `rootca-compare`.
+#[derive(Debug, Args)]
+pub(crate) struct RootcaCompareArgs {
+    /// The first proxy.
+    #[arg(value_name = "PROXY")]
+    pub(crate) first: String,
+    /// The second proxy.
+    #[arg(value_name = "PROXY")]
+    pub(crate) second: String,
+    /// Namespace of proxies that are named without one. Without it: default.
+    #[arg(short, long, default_value = "", hide_default_value = true)]
+    pub(crate) namespace: String,
     /// Port of Envoy's admin interface.
     #[arg(long, value_name = "PORT", default_value_t = 15_000)]
     pub(crate) proxy_admin_port: u16,

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::pem::Pem;
 
 use super::dump::ConfigDump;
@@ -18,10 +19,7 @@ pub(super) fn rows(dump: &ConfigDump, prefix: &str, now: Timestamp) -> Vec<Vec<S
         let secret = &entry["secret"];
         let name = secret["name"].as_str().or_else(|| entry["name"].as_str()).unwrap_or_default();
         let chain = content(&secret["tlsCertificate"]["certificateChain"]);
-        let roots = &secret["validationContext"];
-        let roots = content(&roots["trustedCa"])
-            .or_else(|| content(&secret["combinedValidationContext"]["defaultValidationContext"]["trustedCa"]));
-        let (kind, pem, limit) = match (chain, roots) {
+        let (kind, pem, limit) = match (chain, roots(secret)) {
             (Some(pem), _) => ("Cert Chain", pem, 1),
             (None, Some(pem)) => ("CA", pem, usize::MAX),
             (None, None) => continue,
@@ -33,6 +31,12 @@ pub(super) fn rows(dump: &ConfigDump, prefix: &str, now: Timestamp) -> Vec<Vec<S
         }
     }
     rows
+}
+
+/// The roots in a Secret, as PEM.
+pub(super) fn roots(secret: &Value) -> Option<Vec<u8>> {
+    content(&secret["validationContext"]["trustedCa"])
+        .or_else(|| content(&secret["combinedValidationContext"]["defaultValidationContext"]["trustedCa"]))
 }
 
 /// The bytes of a data source.
@@ -48,9 +52,15 @@ fn cells(pem: &Pem, now: Timestamp) -> Option<[String; 4]> {
     let validity = certificate.validity();
     let time = |seconds: i64| Timestamp::from_second(seconds).ok();
     let (from, until) = (time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?);
+    let (serial, end) = serial_and_end(&certificate)?;
+    Some([(from <= now && now <= until).to_string(), serial, end, from.to_string()])
+}
+
+/// The serial number of a certificate, and the end of its validity.
+pub(super) fn serial_and_end(certificate: &X509Certificate<'_>) -> Option<(String, String)> {
     let serial: String = certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
-    let serial = serial.trim_start_matches('0').to_owned();
-    Some([(from <= now && now <= until).to_string(), serial, until.to_string(), from.to_string()])
+    let end = Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?;
+    Some((serial.trim_start_matches('0').to_owned(), end.to_string()))
 }
 
 fn unreadable() -> [String; 4] {
