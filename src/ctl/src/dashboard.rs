@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::answer_output::fail;
-use crate::connect::{connect_to_control_plane_port, connect_to_proxy};
+use crate::connect::connect_to_control_plane_port;
 use crate::operator_args::DashboardCommand;
 
 const EXIT_NOT_FOUND: u8 = 1;
@@ -15,9 +15,7 @@ pub(crate) fn run(command: &DashboardCommand, out: &mut dyn Write, errors: &mut 
     let (forwarded, path) = match command {
         DashboardCommand::Controlz(args) => (connect_to_control_plane_port(&args.cluster, CONTROLZ_PORT), ""),
         DashboardCommand::IstiodDebug(args) => (connect_to_control_plane_port(&args.cluster, HTTP_PORT), "debug"),
-        DashboardCommand::Envoy(args) => {
-            (connect_to_proxy(&args.cluster, &args.proxy, &args.namespace, args.proxy_admin_port), "")
-        }
+        DashboardCommand::Envoy(args) => (args.connect(), ""),
     };
     match forwarded {
         Ok(forwarded) => {

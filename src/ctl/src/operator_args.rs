@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::answer_output::AnswerOutput;
 use crate::connect::ServerArgs;
 use crate::connect::kubernetes::ClusterFlags;
+use crate::proxy_config::args::EnvoyArgs;
 
 pub(crate) const PROXY_STATUS_EXAMPLES: &str = "\
 Examples:
@@ -188,28 +189,12 @@ pub(crate) enum DashboardCommand {
     IstiodDebug(DashboardArgs),
     /// The admin interface of a proxy's Envoy.
     #[command(visible_alias = "proxy", after_help = DASHBOARD_EXAMPLES)]
-    Envoy(EnvoyDashboardArgs),
+    Envoy(EnvoyArgs),
 }
 
 /// Flags about the cluster.
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
-    #[command(flatten)]
-    pub(crate) cluster: ClusterFlags,
-}
-
-/// Flags of `dashboard envoy`.
-#[derive(Debug, Args)]
-pub(crate) struct EnvoyDashboardArgs {
-    /// The proxy: POD[.NAMESPACE], or deploy/NAME[.NAMESPACE].
-    #[arg(value_name = "PROXY")]
-    pub(crate) proxy: String,
-    /// Namespace of a proxy that is named without one. Without it: default.
-    #[arg(short, long, default_value = "", hide_default_value = true)]
-    pub(crate) namespace: String,
-    /// Port of Envoy's admin interface.
-    #[arg(long, value_name = "PORT", default_value_t = 15_000)]
-    pub(crate) proxy_admin_port: u16,
     #[command(flatten)]
     pub(crate) cluster: ClusterFlags,
 }

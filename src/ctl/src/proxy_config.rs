@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::answer_output::{AnswerOutput, fail, print, text};
 use crate::columns::{print_columns, table};
 use crate::connect::kubernetes::ProxyName;
-use crate::connect::{QueryError, connect, connect_to_proxy};
+use crate::connect::{PodEndpoint, QueryError, connect, connect_to_proxy};
 use crate::similar_proxy::with_similar_proxy;
 use args::{DumpSource, Filter, LogArgs, ProxyConfigCommand, SourceArgs};
 use dump::ConfigDump;
@@ -131,10 +131,15 @@ pub(crate) fn read(source: &SourceArgs) -> Result<ConfigDump, QueryError> {
         }
         (None, DumpSource::Envoy) => {
             let envoy = connect_to_proxy(&source.cluster, proxy, &source.namespace, source.proxy_admin_port)?;
-            let text = envoy.request(Method::GET, "/config_dump", &[("include_eds", "true")], String::new())?;
-            ConfigDump::parse(&text).map_err(|error| QueryError::Response(format!("{}: {error}", envoy.name())))
+            of_envoy(&envoy, &[("include_eds", "true")])
         }
     }
+}
+
+/// The dump of an Envoy.
+pub(crate) fn of_envoy(envoy: &PodEndpoint, parameters: &[(&str, &str)]) -> Result<ConfigDump, QueryError> {
+    let text = envoy.request(Method::GET, "/config_dump", parameters, String::new())?;
+    ConfigDump::parse(&text).map_err(|error| QueryError::Response(format!("{}: {error}", envoy.name())))
 }
 
 /// A dump of the control plane, which answers with a text where it has none.
@@ -328,14 +333,13 @@ fn log(args: &LogArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Resul
         Ok(changes) => changes,
         Err(error) => return fail(&error, EXIT_NOT_FOUND, errors),
     };
-    let levels =
-        connect_to_proxy(&args.cluster, &args.proxy, &args.namespace, args.proxy_admin_port).and_then(|envoy| {
-            let mut levels = Vec::new();
-            for (logger, level) in changes {
-                levels = envoy.request(Method::POST, "/logging", &[(&logger, &level)], String::new())?;
-            }
-            Ok(levels)
-        });
+    let levels = args.envoy.connect().and_then(|envoy| {
+        let mut levels = Vec::new();
+        for (logger, level) in changes {
+            levels = envoy.request(Method::POST, "/logging", &[(&logger, &level)], String::new())?;
+        }
+        Ok(levels)
+    });
     match levels {
         Ok(levels) => out.write_all(&levels).map(|()| 0),
         Err(error) => fail(&error, EXIT_NOT_FOUND, errors),

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::answer_output::AnswerOutput;
-use crate::connect::ServerArgs;
 use crate::connect::kubernetes::ClusterFlags;
 use crate::connect::xds_args::XdsArgs;
+use crate::connect::{PodEndpoint, QueryError, ServerArgs, connect_to_proxy};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -223,22 +223,15 @@ pub(crate) struct EndpointArgs {
     pub(crate) status: Option<String>,
 }
 
-/// Flags of `log`.
+/// A proxy whose Envoy is asked.
 #[derive(Debug, Args)]
-pub(crate) struct LogArgs {
-    /// The proxy.
+pub(crate) struct EnvoyArgs {
+    /// The proxy: POD[.NAMESPACE], or the first running pod of deploy/NAME, sts/NAME or ds/NAME[.NAMESPACE].
     #[arg(value_name = "PROXY")]
     pub(crate) proxy: String,
     /// Namespace of a proxy that is named without one. Without it: default.
     #[arg(short, long, default_value = "", hide_default_value = true)]
     pub(crate) namespace: String,
-    /// New levels: LEVEL for all loggers, or LOGGER:LEVEL, separated by commas. Levels are trace, debug, info, warning, error,
-    /// critical and off.
-    #[arg(long, value_name = "[LOGGER:]LEVEL,..", value_delimiter = ',')]
-    pub(crate) level: Vec<String>,
-    /// Set all loggers to warning.
-    #[arg(short, long, conflicts_with = "level")]
-    pub(crate) reset: bool,
     /// Port of Envoy's admin interface.
     #[arg(long, value_name = "PORT", default_value_t = 15_000)]
     pub(crate) proxy_admin_port: u16,
@@ -246,29 +239,46 @@ pub(crate) struct LogArgs {
     pub(crate) cluster: ClusterFlags,
 }
 
+impl EnvoyArgs {
+    /// Forwards the port of the admin interface.
+    pub(crate) fn connect(&self) -> Result<PodEndpoint, QueryError> {
+        self.connect_to(self.proxy_admin_port)
+    }
+
+    /// Forwards another port of the pod.
+    pub(crate) fn connect_to(&self, port: u16) -> Result<PodEndpoint, QueryError> {
+        connect_to_proxy(&self.cluster, &self.proxy, &self.namespace, port)
+    }
+}
+
+/// Flags of `log`.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// New levels: LEVEL for all loggers, or LOGGER:LEVEL, separated by commas. Levels are trace, debug, info, warning, error,
+    /// critical and off.
+    #[arg(long, value_name = "[LOGGER:]LEVEL,..", value_delimiter = ',')]
+    pub(crate) level: Vec<String>,
+    /// Set all loggers to warning.
+    #[arg(short, long, conflicts_with = "level")]
+    pub(crate) reset: bool,
+    #[command(flatten)]
+    pub(crate) envoy: EnvoyArgs,
+}
+
 /// Flags of `envoy-stats`.
 #[derive(Debug, Args)]
 pub(crate) struct EnvoyStatsArgs {
-    /// The proxy.
-    #[arg(value_name = "PROXY")]
-    pub(crate) proxy: String,
-    /// Namespace of a proxy that is named without one. Without it: default.
-    #[arg(short, long, default_value = "", hide_default_value = true)]
-    pub(crate) namespace: String,
     /// Which statistics.
     #[arg(short = 't', long = "type", value_enum, default_value_t)]
     pub(crate) stats: StatsType,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: StatsOutput,
-    /// Port of Envoy's admin interface.
-    #[arg(long, value_name = "PORT", default_value_t = 15_000)]
-    pub(crate) proxy_admin_port: u16,
     /// Port of the agent, for -o prom-merged.
     #[arg(long, value_name = "PORT", default_value_t = 15_020)]
     pub(crate) proxy_status_port: u16,
     #[command(flatten)]
-    pub(crate) cluster: ClusterFlags,
+    pub(crate) envoy: EnvoyArgs,
 }
 
 /// Statistics of Envoy.

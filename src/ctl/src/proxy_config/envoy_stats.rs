@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::args::{EnvoyStatsArgs, StatsOutput, StatsType};
 use crate::answer_output::{AnswerOutput, fail, print};
-use crate::connect::{QueryError, connect_to_proxy};
+use crate::connect::QueryError;
 
 /// The page with statistics in the format of Prometheus, of Envoy and of the agent.
 const PROMETHEUS: &str = "/stats/prometheus";
@@ -41,8 +41,7 @@ impl StatsPage {
 /// Prints the statistics.
 pub(super) fn run(args: &EnvoyStatsArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let asked = StatsPage::of(args.stats, args.output).and_then(|page| {
-        let port = if page.of_agent { args.proxy_status_port } else { args.proxy_admin_port };
-        let pod = connect_to_proxy(&args.cluster, &args.proxy, &args.namespace, port)?;
+        let pod = if page.of_agent { args.envoy.connect_to(args.proxy_status_port) } else { args.envoy.connect() }?;
         let text = pod.request(Method::GET, page.path, page.parameters, String::new())?;
         let format = match args.output {
             StatsOutput::Json => AnswerOutput::Json,

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use http::Method;
 use x509_parser::pem::Pem;
 
 use super::args::RootcaCompareArgs;
@@ -31,9 +30,7 @@ struct Root {
 pub(super) fn run(args: &RootcaCompareArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let of = |proxy: &str| -> Result<(String, Vec<Root>), QueryError> {
         let envoy = connect_to_proxy(&args.cluster, proxy, &args.namespace, args.proxy_admin_port)?;
-        let text = envoy.request(Method::GET, "/config_dump", &[], String::new())?;
-        let dump = ConfigDump::parse(&text);
-        let dump = dump.map_err(|error| QueryError::Response(format!("{}: {error}", envoy.name())))?;
+        let dump = super::of_envoy(&envoy, &[])?;
         let missing =
             || QueryError::NotFound(format!("{}: its Envoy has no root certificates ({ROOTS})", envoy.name()));
         Ok((envoy.name().to_owned(), roots_of(&dump).ok_or_else(missing)?))

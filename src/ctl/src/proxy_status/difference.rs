@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use http::Method;
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -12,7 +11,7 @@ use crate::connect::kubernetes::ProxyName;
 use crate::connect::{QueryError, connect, connect_to_proxy};
 use crate::operator_args::ProxyStatusArgs;
 use crate::proxy_config::dump::ConfigDump;
-use crate::proxy_config::{of_control_plane, read_file};
+use crate::proxy_config::{of_control_plane, of_envoy, read_file};
 use crate::similar_proxy::with_similar_proxy;
 
 /// Equal lines around a difference.
@@ -36,12 +35,10 @@ fn dumps(args: &ProxyStatusArgs, proxy: &str) -> Result<(ConfigDump, ConfigDump)
         }
         None => {
             let envoy = connect_to_proxy(&args.server.cluster, proxy, &args.namespace, args.proxy_admin_port)?;
-            let text = envoy.request(Method::GET, "/config_dump", &[], String::new())?;
-            let dump = ConfigDump::parse(&text);
-            let failed = |error: String| QueryError::Response(format!("{}: {error}", envoy.name()));
+            let dump = of_envoy(&envoy, &[])?;
             // A workload is named by its pod from here on.
             let namespace = ProxyName::parse(proxy, &args.namespace)?.namespace;
-            (format!("{}.{namespace}", envoy.name()), dump.map_err(failed)?)
+            (format!("{}.{namespace}", envoy.name()), dump)
         }
     };
     let server = connect(&args.server)?;
