@@ -191,6 +191,10 @@ impl BundleWriter {
             if self.only.as_ref().is_some_and(|only| only != name) {
                 continue;
             }
+            // A write of a namespace that only changes its labels has been sent already.
+            if event.old.is_some() == event.new.is_some() {
+                continue;
+            }
             self.pending.retain(|(_, namespace), _| namespace != name);
             self.repairs.retain(|(_, namespace), _| namespace != name);
             if event.new.is_some() {
