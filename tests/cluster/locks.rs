@@ -229,6 +229,10 @@ async fn control_planes_with_different_roots_do_not_overwrite_each_other() -> Re
     of_istiod += write_as_istiod(&cluster, "third", Some(&mut istiod), time).await?;
     let of_sluiced = writes(&cluster, "third")? - before;
     let requests = requests_of_writes(&cluster, "third")?;
-    assert_eq!((roots(&cluster, "third").await?.as_deref(), of_istiod, of_sluiced), (Some("other"), 1, 0), "{requests:?}");
+    assert_eq!(
+        (roots(&cluster, "third").await?.as_deref(), of_istiod, of_sluiced),
+        (Some("other"), 1, 0),
+        "{requests:?}"
+    );
     Ok(())
 }

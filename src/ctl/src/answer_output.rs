@@ -73,6 +73,11 @@ pub(crate) fn object(value: &Value) -> String {
     }
 }
 
+/// The proxies in an answer of `syncz`. A client that subscribes to nothing, such as `istioctl`, is none.
+pub(crate) fn subscribers(answer: &Value) -> impl Iterator<Item = &Value> {
+    elements(answer).iter().filter(|client| client["resources"].is_object())
+}
+
 /// `1 proxy`, `2 proxies`.
 pub(crate) fn proxies(count: u64) -> String {
     if count == 1 { "1 proxy".to_owned() } else { format!("{count} proxies") }

@@ -194,3 +194,6 @@ pub(crate) struct ValidateArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 }
+
+#[cfg(test)]
+mod tests;

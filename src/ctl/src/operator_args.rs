@@ -15,7 +15,7 @@ Examples:
   sluicectl proxy-status                            all proxies of all replicas
   sluicectl ps -n shop -v 1                         the state of each type
   sluicectl ps cart-7f.shop                         where Envoy differs from the control plane
-  sluicectl ps cart-7f.shop --file config_dump.json --address http://localhost:8080
+  sluicectl ps cart-7f.shop --file config_dump.json --server http://localhost:8080
 
 States:
   SYNCED    the proxy has acknowledged the last response
@@ -96,7 +96,7 @@ pub(crate) struct ProxyStatusArgs {
     #[arg(short, long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) verbosity: u8,
     /// File with the answer of /config_dump of Envoy, in place of a port-forward; `-` is standard input.
-    #[arg(long, value_name = "FILE|-", requires = "proxy")]
+    #[arg(short, long, value_name = "FILE|-", requires = "proxy")]
     pub(crate) file: Option<PathBuf>,
     /// Port of Envoy's admin interface.
     #[arg(long, value_name = "PORT", default_value_t = 15_000)]

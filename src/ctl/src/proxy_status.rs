@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::answer_output::{elements, fail, print, text};
+use crate::answer_output::{elements, fail, print, subscribers, text};
 use crate::columns::{print_columns, table};
 use crate::connect::{Server, connect};
 use crate::operator_args::ProxyStatusArgs;
@@ -55,10 +55,8 @@ pub(crate) fn run(args: &ProxyStatusArgs, out: &mut dyn Write, errors: &mut dyn 
 /// The proxies of all replicas by name, each with the replica as `istiod`.
 fn with_replica(answers: Vec<(String, Value)>) -> Value {
     let mut all = Vec::new();
-    for (replica, mut answer) in answers {
-        let proxies = answer.as_array_mut().map(std::mem::take).unwrap_or_default();
-        // A client that subscribes to nothing, such as istioctl, is no proxy.
-        for mut proxy in proxies.into_iter().filter(|proxy| proxy["resources"].is_object()) {
+    for (replica, answer) in answers {
+        for mut proxy in subscribers(&answer).cloned() {
             proxy["istiod"] = json!(replica);
             all.push(proxy);
         }

@@ -1,6 +1,6 @@
 //! Names of connected proxies that a mistyped one may mean.
 
-use crate::answer_output::{elements, text};
+use crate::answer_output::{subscribers, text};
 use crate::connect::{QueryError, Server};
 use crate::similar_name::similar;
 
@@ -8,7 +8,7 @@ use crate::similar_name::similar;
 pub(crate) fn with_similar_proxy(error: QueryError, server: &Server, proxy: &str) -> QueryError {
     let QueryError::NotFound(reason) = error else { return error };
     let answers = server.get_all("syncz", &[]).map(|asked| asked.answers).unwrap_or_default();
-    let names = answers.iter().flat_map(|(_, answer)| elements(answer)).map(|it| text(it, "proxy"));
+    let names = answers.iter().flat_map(|(_, answer)| subscribers(answer)).map(|it| text(it, "proxy"));
     let hint = similar(proxy, names).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
     QueryError::NotFound(format!("{proxy}: {reason}{hint}"))
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::answer_output::{elements, print, proxies, text};
+use crate::answer_output::{elements, print, proxies, subscribers, text};
 use crate::connect::{MissingReplicas, QueryError, connect};
 use crate::operator_args::VersionArgs;
 
@@ -38,7 +38,7 @@ fn remote(args: &VersionArgs) -> Result<(Vec<Value>, Vec<Value>, MissingReplicas
     let (mut mesh, mut data_plane) = (Vec::new(), Vec::new());
     for (replica, (info, answer)) in asked.answers {
         mesh.push(json!({"Component": "istiod", "ID": replica.name, "Revision": replica.revision, "Info": info}));
-        data_plane.extend(elements(&answer).iter().map(|proxy| {
+        data_plane.extend(subscribers(&answer).map(|proxy| {
             let (id, version, kind) = (text(proxy, "proxy"), text(proxy, "istio_version"), text(proxy, "proxy_type"));
             json!({"ID": id, "IstioVersion": version, "Type": kind})
         }));
