@@ -79,6 +79,14 @@ pub struct GatewayAddress {
     pub value: Text,
 }
 
+impl GatewayAddress {
+    /// Whether clients connect to it: it is an IP address or a host name. An unset type is an IP address.
+    #[must_use]
+    pub fn is_network_address(&self) -> bool {
+        !matches!(self.kind, AddressKind::Other(_)) && !self.value.is_empty()
+    }
+}
+
 /// Listeners added to a Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct ListenerSet {

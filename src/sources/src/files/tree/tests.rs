@@ -20,6 +20,7 @@ impl Directory {
                     id: "c".into(),
                     domain: "cluster.local".into(),
                     is_remote,
+                    reads_remote_gateways: true,
                     ignored: BTreeSet::new(),
                     revision: "canary".into(),
                     multi_cluster_api: sluice_model::MultiClusterApi::default(),
