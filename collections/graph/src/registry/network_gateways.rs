@@ -12,15 +12,12 @@ use sluice_model::{
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
+use crate::traffic::gateway_api::tls::is_auto_passthrough;
 
 /// Port of a gateway for mutual TLS unless its label has another one.
 pub(crate) const MTLS_PORT: u16 = 15443;
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
-/// Option of the TLS of a listener: what its port is for.
-const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
-/// Its value for a port of mutual TLS that is routed by server name.
-const AUTO_PASSTHROUGH: &str = "auto-passthrough";
 
 /// All gateways from one network to another, by address and port.
 /// Key: none, one record. From: `kubernetes_services`, `nodes`, `kubernetes_gateways`, `remote_gateways`, `mesh_networks`.
@@ -95,12 +92,9 @@ fn of_gateway(key: &ObjectKey, gateway: &Gateway) -> Vec<NetworkGateway> {
     let Some(network) = gateway.meta.labels.get(label::NETWORK).filter(|network| !network.is_empty()) else {
         return Vec::new();
     };
-    let mtls_port = gateway.meta.labels.get(label::GATEWAY_PORT).map_or(Some(MTLS_PORT), |port| port.parse().ok());
     let takes_mtls = |listener: &&Listener| {
         let tls = listener.tls.as_ref();
-        let is_passthrough =
-            tls.is_some_and(|tls| tls.options.get(LISTENER_PROTOCOL).is_some_and(|mode| *mode == *AUTO_PASSTHROUGH));
-        is_passthrough || (tls.is_some() && Some(listener.port) == mtls_port)
+        tls.is_some_and(|tls| is_auto_passthrough(&gateway.meta.labels, tls, listener.port))
     };
     let ports = |of: &dyn Fn(&&Listener) -> bool| -> BTreeSet<u16> {
         gateway.listeners.iter().filter(of).map(|listener| listener.port).filter(|port| *port != 0).collect()

@@ -32,7 +32,7 @@ mod parameters;
 mod policies;
 mod route_report;
 mod statuses;
-mod tls;
+pub(crate) mod tls;
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
 //! Gateways, their classes, and the listeners that ListenerSets add to them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -80,10 +81,14 @@ pub struct GatewayAddress {
 }
 
 impl GatewayAddress {
-    /// Whether clients connect to it: it is an IP address or a host name. An unset type is an IP address.
+    /// Whether clients can connect to it: it is an IP address or a host name.
     #[must_use]
     pub fn is_network_address(&self) -> bool {
-        !matches!(self.kind, AddressKind::Other(_)) && !self.value.is_empty()
+        match self.kind {
+            AddressKind::Unset | AddressKind::Ip => self.value.parse::<IpAddr>().is_ok(),
+            AddressKind::Hostname => !self.value.is_empty(),
+            AddressKind::Other(_) => false,
+        }
     }
 }
 

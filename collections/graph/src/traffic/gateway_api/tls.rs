@@ -122,7 +122,8 @@ fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
     tls.options.get(name).map(Text::as_str).unwrap_or_default()
 }
 
-fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
+/// Whether a listener of a Gateway with these labels forwards mutual TLS by server name.
+pub(crate) fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
     let is_network_port =
         || labels.get(label::GATEWAY_PORT).map_or(port == MTLS_PORT, |declared| **declared == *port.to_string());
     option(tls, LISTENER_PROTOCOL) == "auto-passthrough" || (labels.contains_key(label::NETWORK) && is_network_port())
