@@ -19,10 +19,9 @@ use sluice_model::{
     WorkloadEntry, WorkloadGroup,
 };
 
+use crate::options::GraphOptions;
 use discovery::{Discovery, discovered};
 pub use json_record::{JsonRecord, JsonRecordError};
-
-use crate::options::GraphOptions;
 
 /// An object with findings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
-use sluice_model::gateway_api::{Gateway, Listener, REMOTE_CLASS};
+use sluice_model::gateway_api::{Gateway, Listener, ListenerTls, REMOTE_CLASS};
 use sluice_model::{
     HBONE_PORT, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node,
     ObjectKey, ServiceType, Text, label, match_labels,
@@ -12,12 +12,15 @@ use sluice_model::{
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::services::service_host;
-use crate::traffic::gateway_api::tls::is_auto_passthrough;
 
 /// Port of a gateway for mutual TLS unless its label has another one.
-pub(crate) const MTLS_PORT: u16 = 15443;
+const MTLS_PORT: u16 = 15443;
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+/// Option of the TLS of a listener: what its port is for.
+const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
+/// Its value for mutual TLS that is forwarded by server name.
+const AUTO_PASSTHROUGH: &str = "auto-passthrough";
 
 /// All gateways from one network to another, by address and port.
 /// Key: none, one record. From: `kubernetes_services`, `nodes`, `kubernetes_gateways`, `remote_gateways`, `mesh_networks`.
@@ -116,6 +119,14 @@ fn of_gateway(key: &ObjectKey, gateway: &Gateway) -> Vec<NetworkGateway> {
         gateways.collect::<Vec<_>>()
     };
     addresses.flat_map(|address| at(&address.value)).collect()
+}
+
+/// Whether a listener of a Gateway with these labels forwards mutual TLS by server name.
+pub(crate) fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
+    let is_network_port =
+        || labels.get(label::GATEWAY_PORT).map_or(port == MTLS_PORT, |declared| **declared == *port.to_string());
+    let is_declared = tls.options.get(LISTENER_PROTOCOL).is_some_and(|protocol| *protocol == *AUTO_PASSTHROUGH);
+    is_declared || (labels.contains_key(label::NETWORK) && is_network_port())
 }
 
 /// Host names of gateways, to be resolved.

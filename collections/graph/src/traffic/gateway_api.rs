@@ -32,7 +32,7 @@ mod parameters;
 mod policies;
 mod route_report;
 mod statuses;
-pub(crate) mod tls;
+mod tls;
 
 use std::collections::BTreeSet;
 
