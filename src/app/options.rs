@@ -378,6 +378,7 @@ pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {
         id: id.clone(),
         domain: config.identity.domain.clone(),
         is_remote,
+        reads_remote_gateways: config.features.reads_remote_gateways(),
         ignored: config.features.ignored_kinds(),
         revision: config.identity.read_revision.clone(),
         multi_cluster_api: config.features.multi_cluster_api.clone(),

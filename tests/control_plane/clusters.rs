@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
 use sluice_model::{Identity, Kind, Proxy, ProxyKey, Severity};
 use sluice_parse::kind_info;
-use sluice_sources::kube::SecretReviewer;
+use sluice_sources::kube::{SecretReviewer, SyncStatus};
 use sluice_testkit::api_server::{self, ApiServer};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
@@ -174,12 +174,66 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     std::fs::remove_file(&file).expect("remove the token");
 }
 
+/// Lets a server serve a kind of a CustomResourceDefinition.
+fn define(server: &ApiServer, kind: Kind) {
+    let info = kind_info(kind).expect("in the table");
+    let (group, versions) = (info.group, info.versions.to_vec());
+    server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_of_a_remote_cluster_lead_into_its_network() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    let gateway = |namespace: &str, address: &str| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {
+                "name": "east-west", "namespace": namespace,
+                "labels": {"topology.istio.io/network": "far", "istio.io/rev": "of-the-remote-cluster"},
+            },
+            "spec": {
+                "gatewayClassName": "istio-east-west", "addresses": [{"type": "IPAddress", "value": address}],
+                "listeners": [{"name": "mesh", "port": 15008, "protocol": "HBONE", "tls": {"mode": "Terminate"}}],
+            },
+        })
+    };
+    apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    let mesh = RemoteClustersFixture::start_with_long_timeout(config_cluster(&own)).await;
+    assert_eq!(mesh.status("east"), Some(SyncStatus::Synced), "the kind need not be served");
+    assert_eq!(east.count("list", "gateways"), 0);
+    let addresses = || {
+        let dump = mesh.engine.dump("network_gateways").expect("a collection");
+        let all = dump.records().flat_map(|(_, all)| all.as_array().cloned().unwrap_or_default()).collect::<Vec<_>>();
+        let shown =
+            |it: &Value| format!("{} {}", it["cluster"].as_str().unwrap_or(""), it["address"].as_str().unwrap_or(""));
+        all.iter().map(shown).collect::<Vec<String>>()
+    };
+    let are = async |expect: &[&str]| {
+        until(&format!("the gateways are {expect:?}"), || (addresses() == expect).then_some(())).await
+    };
+    define(&east, Kind::KubernetesGateway);
+    east.apply(gateway("shop", "203.0.113.1"));
+    are(&["east 203.0.113.1"]).await;
+    east.apply(gateway("shop", "203.0.113.2"));
+    are(&["east 203.0.113.2"]).await;
+    mesh.is_as_from_scratch().await;
+    // It is no Gateway of this mesh.
+    assert_eq!(mesh.engine.dump("kubernetes_gateways").expect("a collection").records().count(), 0);
+    assert_eq!(mesh.engine.dump("remote_gateways").expect("a collection").records().count(), 1);
+    east.delete("gateways", "shop", "east-west");
+    are(&[]).await;
+    east.apply(gateway("shop", "203.0.113.3"));
+    are(&["east 203.0.113.3"]).await;
+    own.delete("secrets", SYSTEM, "remote");
+    are(&[]).await;
+    mesh.is_as_from_scratch().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_to_a_remote_cluster_match_the_manifest() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    let info = kind_info(Kind::WorkloadEntry).expect("in the table");
-    let (group, versions) = (info.group, info.versions.to_vec());
-    east.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
+    define(&east, Kind::WorkloadEntry);
+    define(&east, Kind::KubernetesGateway);
     apply_kubeconfigs(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     let mesh = RemoteClustersFixture::start_with_long_timeout(config_cluster(&own)).await;
 

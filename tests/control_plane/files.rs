@@ -91,6 +91,7 @@ fn watch(prepare: impl FnOnce(&Path)) -> WatchedDirectory {
         id: "c".into(),
         domain: "cluster.local".into(),
         is_remote: false,
+        reads_remote_gateways: false,
         ignored: BTreeSet::new(),
         revision: "".into(),
         multi_cluster_api: MultiClusterApi::default(),

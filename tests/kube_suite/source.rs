@@ -130,6 +130,7 @@ pub(crate) fn cluster_named(id: &str) -> Cluster {
         id: id.into(),
         domain: "cluster.local".into(),
         is_remote: false,
+        reads_remote_gateways: true,
         ignored: BTreeSet::new(),
         revision: "".into(),
         multi_cluster_api: sluice_model::MultiClusterApi::default(),

@@ -19,6 +19,7 @@ use sluice_model::{
     WorkloadEntry, WorkloadGroup,
 };
 
+use crate::options::GraphOptions;
 use discovery::{Discovery, discovered};
 pub use json_record::{JsonRecord, JsonRecordError};
 
@@ -269,7 +270,7 @@ kinds! {
     ingresses: Ingress(Ingress), input, "raw_ingresses";
     /// IngressClasses.
     ingress_classes: IngressClass(IngressClass), input, "ingress_classes";
-    /// Gateways of the Gateway API.
+    /// Gateways of the Gateway API, of every cluster; those of the config cluster after [`RawInputs::discovered`].
     kubernetes_gateways: KubernetesGateway(KubernetesGateway), input, "raw_kubernetes_gateways";
     /// ListenerSets.
     listener_sets: ListenerSet(ListenerSet), input, "raw_listener_sets";
@@ -380,7 +381,11 @@ impl<'s> RawInputs<'s> {
     ///
     /// Pods and slices are mostly reached through Services of their own namespace, so they are not filtered: who reads others
     /// asks [`discovery::is_read`].
-    pub(crate) fn discovered(&self, discovery: &Discovery<'s>) -> ObjectCollections<'s> {
+    pub(crate) fn discovered(&self, discovery: &Discovery<'s>, options: &GraphOptions) -> ObjectCollections<'s> {
+        let cluster = options.cluster.clone();
+        // Listeners, deployments and statuses are derived from them, so those of remote clusters are not among them.
+        let kubernetes_gateways =
+            self.kubernetes_gateways.filter("raw_kubernetes_gateways/local", move |key, _| key.cluster == cluster);
         ObjectCollections {
             authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),
             backend_tls_policies: discovered("backend_tls_policies", &self.backend_tls_policies, discovery),
@@ -394,7 +399,7 @@ impl<'s> RawInputs<'s> {
             inference_pools: discovered("inference_pools", &self.inference_pools, discovery),
             ingresses: discovered("ingresses", &self.ingresses, discovery),
             ingress_classes: self.ingress_classes.clone(),
-            kubernetes_gateways: discovered("kubernetes_gateways", &self.kubernetes_gateways, discovery),
+            kubernetes_gateways: discovered("kubernetes_gateways", &kubernetes_gateways, discovery),
             listener_sets: discovered("listener_sets", &self.listener_sets, discovery),
             mesh_settings: self.mesh_settings.clone(),
             namespaces: self.namespaces.clone(),
@@ -422,6 +427,18 @@ impl<'s> RawInputs<'s> {
             backends: discovered("backends", &self.backends, discovery),
             backend_traffic_policies: discovered("backend_traffic_policies", &self.backend_traffic_policies, discovery),
         }
+    }
+
+    /// Gateways of the Gateway API in remote clusters. They are no configuration: only gateways of networks and waypoints of these
+    /// clusters are derived from them.
+    pub(crate) fn remote_gateways(
+        &self,
+        discovery: &Discovery<'s>,
+        options: &GraphOptions,
+    ) -> Collection<'s, ObjectKey, KubernetesGateway> {
+        let cluster = options.cluster.clone();
+        let remote = self.kubernetes_gateways.filter("raw_remote_gateways", move |key, _| key.cluster != cluster);
+        discovered("remote_gateways", &remote, discovery)
     }
 }
 

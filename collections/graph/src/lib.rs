@@ -146,7 +146,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let mesh = mesh_config::derive_mesh_config(&settings);
         let mesh_networks = mesh_config::derive_mesh_networks(&settings);
         let discovery = discovery::derive_discovery(&mesh, &raw.namespaces);
-        let objects = raw.discovered(&discovery);
+        let objects = raw.discovered(&discovery, options);
+        let remote_gateways = raw.remote_gateways(&discovery, options);
         let networks = registry::networks::derive_networks(&mesh_networks, &raw.namespaces, options);
 
         let allocations = allocation::derive_allocations(&objects, &one, options);
@@ -159,6 +160,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let multi_cluster_services = multi_cluster::derive_multi_cluster_services(&objects, &declared, options);
         let of_ambient = AmbientInputs {
             objects: &objects,
+            remote_gateways: &remote_gateways,
             mesh: &mesh,
             networks: &networks,
             discovery: &discovery,
@@ -252,7 +254,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             options,
         );
 
-        let network_gateways = network_gateways::derive_network_gateways(&objects, &mesh_networks, options);
+        let network_gateways =
+            network_gateways::derive_network_gateways(&objects, &remote_gateways, &mesh_networks, options);
         let gateway_names = network_gateways::derive_gateway_names(&network_gateways);
         let resolved_network_gateways =
             network_gateways::derive_resolved_gateways(&network_gateways, &raw.resolved_names);

@@ -251,6 +251,12 @@ impl Features {
         ignored.map(|info| info.kind).collect()
     }
 
+    /// Whether Gateways of the Gateway API in remote clusters have an effect: as gateways of networks, or in ambient mode.
+    #[must_use]
+    pub fn reads_remote_gateways(&self) -> bool {
+        self.remote_gateways || (self.ambient && self.ambient_multi_network)
+    }
+
     /// Whether a kind of the Multi-Cluster Services API has an effect.
     fn reads_multi_cluster(&self, kind: Kind) -> bool {
         let is_export = kind == Kind::ServiceExport;

@@ -76,7 +76,7 @@ pub trait Sink: Send + Sync + 'static {
     }
 }
 
-/// Kinds that are read from remote clusters: services and workloads. Configuration is read from the local cluster only.
+/// Kinds that are read from every remote cluster: services and workloads. Configuration is read from the local cluster only.
 const REMOTE_KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::Namespace,
@@ -99,6 +99,8 @@ pub struct Cluster {
     pub domain: Text,
     /// It is not the cluster of the control plane.
     pub is_remote: bool,
+    /// Gateways of the Gateway API are read from a remote cluster, because they may lead into its network.
+    pub reads_remote_gateways: bool,
     /// Kinds that are not read.
     pub ignored: BTreeSet<Kind>,
     /// Configuration for other revisions than this one is not read; empty reads all.
@@ -111,7 +113,15 @@ impl Cluster {
     /// Whether objects of the kind are read from this cluster.
     #[must_use]
     pub fn reads(&self, kind: Kind) -> bool {
-        (!self.is_remote || REMOTE_KINDS.contains(&kind)) && !self.ignored.contains(&kind)
+        let is_gateway = kind == Kind::KubernetesGateway && self.reads_remote_gateways;
+        (!self.is_remote || REMOTE_KINDS.contains(&kind) || is_gateway) && !self.ignored.contains(&kind)
+    }
+
+    /// Whether objects of the kind in this cluster are configuration of the mesh. Gateways of a remote cluster are not: they
+    /// only tell how its network is reached.
+    #[must_use]
+    pub fn configures(&self, info: &KindInfo) -> bool {
+        info.is_configuration() && !(self.is_remote && info.is_gateway_api())
     }
 
     /// Whether an object applies to the cluster's revision. Configuration with a label applies to the revision of the label
@@ -119,7 +129,7 @@ impl Cluster {
     #[must_use]
     pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
         let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
-        !info.is_configuration() || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
+        !self.configures(info) || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
     }
 
     /// API group and supported versions of a kind in this cluster, the preferred version first.

@@ -11,7 +11,7 @@ use sluice_model::{Kind, ObjectKey};
 use sluice_parse::KindInfo;
 use tokio::sync::watch;
 
-use crate::Change;
+use crate::{Change, Cluster};
 
 /// The annotation of `kubectl apply`: a second copy of the object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -21,12 +21,12 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub struct Original(Arc<str>);
 
 impl Original {
-    /// The object without `managedFields` and the annotation of `kubectl apply`. `None` for kinds of Kubernetes itself: they
-    /// are no configuration, and some hold secrets.
+    /// The object without `managedFields` and the annotation of `kubectl apply`. `None` if objects of the kind in the cluster are
+    /// no configuration, such as kinds of Kubernetes itself, of which some hold secrets.
     #[must_use]
-    pub fn of(info: &KindInfo, object: &Value) -> Option<Self> {
+    pub fn of(cluster: &Cluster, info: &KindInfo, object: &Value) -> Option<Self> {
         // A value of JSON is always written.
-        let text = info.is_configuration().then(|| serde_json::to_string(&Compact(object)))?;
+        let text = cluster.configures(info).then(|| serde_json::to_string(&Compact(object)))?;
         text.ok().map(|text| Self(text.into()))
     }
 
@@ -136,6 +136,8 @@ impl Originals {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
     use sluice_model::ParsedObject;
     use sluice_parse::kind_info;
@@ -147,8 +149,24 @@ mod tests {
         ObjectKey::new("Kubernetes", "shop", name)
     }
 
+    fn cluster(is_remote: bool) -> Cluster {
+        Cluster {
+            id: "Kubernetes".into(),
+            domain: "cluster.local".into(),
+            is_remote,
+            reads_remote_gateways: true,
+            ignored: BTreeSet::new(),
+            revision: "".into(),
+            multi_cluster_api: sluice_model::MultiClusterApi::default(),
+        }
+    }
+
     fn change(kind: Kind, name: &str, object: Option<&Value>) -> Change {
-        let original = object.and_then(|object| Original::of(kind_info(kind).expect("a kind"), object));
+        change_in(&cluster(false), kind, name, object)
+    }
+
+    fn change_in(cluster: &Cluster, kind: Kind, name: &str, object: Option<&Value>) -> Change {
+        let original = object.and_then(|object| Original::of(cluster, kind_info(kind).expect("a kind"), object));
         let parsed = object.map(|_| Box::new(ParsedObject { kind, key: key(name), object: None, rejects: Vec::new() }));
         Change { kind, key: key(name), object: parsed, origin: ChangeOrigin { original, ..ChangeOrigin::default() } }
     }
@@ -185,6 +203,19 @@ mod tests {
         });
         originals.set(&change(Kind::Secret, "a", Some(&secret)));
         assert_eq!(originals.get(Kind::Secret, &key("a")), None);
+    }
+
+    #[test]
+    fn gateways_of_a_remote_cluster_are_not_kept() {
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "a", "namespace": "shop"},
+            "spec": {"gatewayClassName": "istio-east-west", "listeners": []},
+        });
+        for is_remote in [false, true] {
+            let originals = Originals::default();
+            originals.set(&change_in(&cluster(is_remote), Kind::KubernetesGateway, "a", Some(&gateway)));
+            assert_eq!(originals.get(Kind::KubernetesGateway, &key("a")).is_none(), is_remote);
+        }
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl DebugPages {
                         id: "Kubernetes".into(),
                         domain: "cluster.local".into(),
                         is_remote: false,
+                        reads_remote_gateways: false,
                         ignored: BTreeSet::new(),
                         revision: Text::default(),
                         multi_cluster_api: MultiClusterApi::default(),

@@ -8,6 +8,7 @@
 mod change_generator;
 mod history;
 mod input_change;
+mod remote_cluster;
 mod replica;
 mod sequence;
 
@@ -86,4 +87,33 @@ fn report(
     std::fs::write(&path, &text)?;
     run.print(&format!("{} (turn {turn})\n    {}\n    {}\n{text}", finding.signature, finding.message, path.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_testkit::parity::case::root;
+
+    use super::*;
+
+    #[test]
+    fn networks_with_a_remote_cluster_give_the_state_of_a_fresh_graph() {
+        const EPOCHS: u64 = 120;
+        let seeds = Seeds::read(&root()).expect("the cases");
+        for mesh in 0..2 {
+            let mut rng = FuzzRng::new(7, mesh);
+            let variant = GraphVariant::Networks;
+            let mut generator = ChangeGenerator::new(&seeds, variant, &mut rng).expect("a case");
+            let mut history = MeshHistory::start(variant);
+            let mut has_gateway = false;
+            for turn in 0..EPOCHS {
+                let epoch = generator.epoch(&mut rng);
+                history.apply(&epoch).unwrap_or_else(|finding| panic!("{}: {finding:?}\n{epoch:#?}", generator.case()));
+                has_gateway |= remote_cluster::has_gateway(&epoch);
+                if turn % 30 == 29 {
+                    history.compare(&mut rng).unwrap_or_else(|finding| panic!("{}: {finding:?}", generator.case()));
+                }
+            }
+            assert!(has_gateway, "no Gateway of the remote cluster was written");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
+use sluice_model::gateway_api::{Gateway, Listener, ListenerTls, REMOTE_CLASS};
 use sluice_model::{
     HBONE_PORT, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node,
     ObjectKey, ServiceType, Text, label, match_labels,
@@ -13,16 +14,21 @@ use crate::options::GraphOptions;
 use crate::registry::services::service_host;
 
 /// Port of a gateway for mutual TLS unless its label has another one.
-pub(crate) const MTLS_PORT: u16 = 15443;
+const MTLS_PORT: u16 = 15443;
 /// Annotation of a Service of type NodePort that names the nodes it is reached at.
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+/// Option of the TLS of a listener: what its port is for.
+const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
+/// Its value for mutual TLS that is forwarded by server name.
+const AUTO_PASSTHROUGH: &str = "auto-passthrough";
 
 /// All gateways from one network to another, by address and port.
-/// Key: none, one record. From: `kubernetes_services`, `nodes`, `mesh_networks`.
-/// Changes when: a Service that is a gateway gains or loses an address, or `meshNetworks` changes.
-/// Size: 1. Rejects: none; a Service that is not a gateway is ignored.
+/// Key: none, one record. From: `kubernetes_services`, `nodes`, `kubernetes_gateways`, `remote_gateways`, `mesh_networks`.
+/// Changes when: a Service or Gateway that is a gateway gains or loses an address or a port, or `meshNetworks` changes.
+/// Size: 1. Rejects: none; a Service or Gateway that is not a gateway is ignored.
 pub(crate) fn derive_network_gateways<'s>(
     objects: &ObjectCollections<'s>,
+    remote_gateways: &Collection<'s, ObjectKey, Gateway>,
     mesh_networks: &Collection<'s, (), MeshNetworks>,
     options: &GraphOptions,
 ) -> Collection<'s, (), Vec<NetworkGateway>> {
@@ -51,16 +57,76 @@ pub(crate) fn derive_network_gateways<'s>(
             (!found.is_empty()).then_some(found)
         }
     });
+    let resources = derive_of_gateways(&objects.kubernetes_gateways, remote_gateways, options);
     mesh_networks.derive("network_gateways", |deps| {
-        let services = deps.on(&services);
+        let (services, resources) = (deps.on(&services), deps.on(&resources));
         move |cx, (), networks| {
             let mut gateways = declared(networks);
-            gateways.extend(cx.all(&services).into_iter().flat_map(|(_, found)| (*found).clone()));
+            let found = cx.all(&services).into_iter().chain(cx.all(&resources));
+            gateways.extend(found.flat_map(|(_, found)| (*found).clone()));
             gateways.sort();
             gateways.dedup();
             Some(gateways)
         }
     })
+}
+
+/// The gateways that Gateways of the Gateway API declare with `spec.addresses`, if these may do so.
+/// Key: the Gateway. From: `kubernetes_gateways`, `remote_gateways`. Changes when: its label, class, addresses or listeners do.
+/// Size: such Gateways. Rejects: none.
+fn derive_of_gateways<'s>(
+    local: &Collection<'s, ObjectKey, Gateway>,
+    remote: &Collection<'s, ObjectKey, Gateway>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, Vec<NetworkGateway>> {
+    let (cluster, is_read) = (options.cluster.clone(), options.gateway_api.remote);
+    let all = local.union_disjoint("network_gateways/known-gateways", &[remote]);
+    all.filter_map("network_gateways/gateways", move |key, gateway| {
+        // A Gateway of the remote class stands for one elsewhere. Those of the config cluster say how this mesh reaches it.
+        let counts = is_read && (key.cluster == cluster || *gateway.class != *REMOTE_CLASS);
+        let found = if counts { of_gateway(key, gateway) } else { Vec::new() };
+        (!found.is_empty()).then_some(found)
+    })
+}
+
+/// The network gateways of a Gateway with the label of a network: at each requested address, its listeners for mutual TLS and for
+/// HBONE.
+fn of_gateway(key: &ObjectKey, gateway: &Gateway) -> Vec<NetworkGateway> {
+    let Some(network) = gateway.meta.labels.get(label::NETWORK).filter(|network| !network.is_empty()) else {
+        return Vec::new();
+    };
+    let takes_mtls = |listener: &&Listener| {
+        let tls = listener.tls.as_ref();
+        tls.is_some_and(|tls| is_auto_passthrough(&gateway.meta.labels, tls, listener.port))
+    };
+    let ports = |of: &dyn Fn(&&Listener) -> bool| -> BTreeSet<u16> {
+        gateway.listeners.iter().filter(of).map(|listener| listener.port).filter(|port| *port != 0).collect()
+    };
+    // A port for HBONE takes no mutual TLS of sidecars.
+    let hbone = ports(&|listener| *listener.protocol == *"HBONE");
+    let mtls = ports(&|listener| *listener.protocol != *"HBONE" && takes_mtls(listener));
+    let port_of = |ports: &BTreeSet<u16>, place| ports.iter().nth(place).copied().map_or(0, u32::from);
+    let addresses = gateway.addresses.iter().filter(|address| address.is_network_address());
+    let at = |address: &Text| {
+        let pairs = 0..hbone.len().max(mtls.len());
+        let gateways = pairs.map(|place| NetworkGateway {
+            address: address.clone(),
+            port: port_of(&mtls, place),
+            hbone_port: port_of(&hbone, place),
+            network: network.clone(),
+            cluster: key.cluster.clone(),
+        });
+        gateways.collect::<Vec<_>>()
+    };
+    addresses.flat_map(|address| at(&address.value)).collect()
+}
+
+/// Whether a listener of a Gateway with these labels forwards mutual TLS by server name.
+pub(crate) fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
+    let is_network_port =
+        || labels.get(label::GATEWAY_PORT).map_or(port == MTLS_PORT, |declared| **declared == *port.to_string());
+    let is_declared = tls.options.get(LISTENER_PROTOCOL).is_some_and(|protocol| *protocol == *AUTO_PASSTHROUGH);
+    is_declared || (labels.contains_key(label::NETWORK) && is_network_port())
 }
 
 /// Host names of gateways, to be resolved.

@@ -1,5 +1,6 @@
 //! Ambient mode in several networks: what clients of one network know of another.
 
+mod remote_gateways;
 mod senders;
 
 use std::collections::BTreeMap;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::WorkloadAddress;
+use sluice_model::gateway_api::Gateway;
 use sluice_model::{
     AmbientService, HboneDestination, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text,
     Waypoint, match_labels,
@@ -48,6 +49,8 @@ use waypoints::{WaypointReads, Waypoints};
 /// Inputs of the derivation of ambient mode.
 pub(crate) struct AmbientInputs<'a, 's> {
     pub(crate) objects: &'a ObjectCollections<'s>,
+    /// Gateways of the Gateway API in remote clusters. Without several networks, they have no effect.
+    pub(crate) remote_gateways: &'a Collection<'s, ObjectKey, Gateway>,
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
     pub(crate) networks: &'a Collection<'s, (), NetworkRules>,
     pub(crate) discovery: &'a Discovery<'s>,
@@ -160,10 +163,14 @@ pub(crate) fn derive_ambient<'s>(
     let settings = derive_settings(inputs, switches, options);
     let networks = settings.map("ambient_networks", |(), settings| settings.networks.clone());
     let network = settings.map("ambient_network", |(), settings| settings.network().clone());
-    let waypoints = Waypoints::new(inputs, &networks, switches, options);
+    let known_gateways = match switches.tunnels.multi_network {
+        true => inputs.objects.kubernetes_gateways.union_disjoint("ambient_gateways/known", &[inputs.remote_gateways]),
+        false => inputs.objects.kubernetes_gateways.clone(),
+    };
+    let waypoints = Waypoints::new(inputs, &known_gateways, &networks, options);
     let services = services::derive_services(inputs, &networks, &waypoints, switches, options);
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
-    let gateways = gateways::derive_gateways(inputs, &settings, switches, options);
+    let gateways = gateways::derive_gateways(&known_gateways, &settings, options);
     let serves_pools = options.gateway_api.agentgateway && options.gateway_api.inference;
     let pools = serves_pools.then(|| inference_pools::derive_pool_services(inputs, &networks, options));
     let selectable = match &pools {

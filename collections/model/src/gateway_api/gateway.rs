@@ -1,6 +1,7 @@
 //! Gateways, their classes, and the listeners that ListenerSets add to them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,18 @@ pub struct GatewayAddress {
     pub kind: AddressKind,
     /// The address; may be empty.
     pub value: Text,
+}
+
+impl GatewayAddress {
+    /// Whether clients can connect to it: it is an IP address or a host name.
+    #[must_use]
+    pub fn is_network_address(&self) -> bool {
+        match self.kind {
+            AddressKind::Unset | AddressKind::Ip => self.value.parse::<IpAddr>().is_ok(),
+            AddressKind::Hostname => !self.value.is_empty(),
+            AddressKind::Other(_) => false,
+        }
+    }
 }
 
 /// Listeners added to a Gateway.

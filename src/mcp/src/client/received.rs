@@ -157,7 +157,7 @@ impl ReceivedObjects {
     fn change(&self, info: &KindInfo, object: &Value, received_at: Duration) -> Option<Change> {
         let parsed = parse_object(&self.cluster.id, &self.cluster.domain, object).ok()?;
         let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        let origin = self.origin(version.into(), received_at, Original::of(info, object));
+        let origin = self.origin(version.into(), received_at, Original::of(&self.cluster, info, object));
         Some(Change { kind: info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
     }
 

@@ -186,6 +186,7 @@ impl Client {
                 id: "c".into(),
                 domain: "cluster.local".into(),
                 is_remote: false,
+                reads_remote_gateways: false,
                 ignored: BTreeSet::new(),
                 revision: Text::default(),
                 multi_cluster_api: sluice_model::MultiClusterApi::default(),

@@ -51,6 +51,7 @@ fn cluster(ignored: &[Kind]) -> Cluster {
         id: "c".into(),
         domain: "cluster.local".into(),
         is_remote: false,
+        reads_remote_gateways: false,
         ignored: ignored.iter().copied().collect(),
         revision: Text::default(),
         multi_cluster_api: sluice_model::MultiClusterApi::default(),

@@ -86,7 +86,7 @@ impl ObjectsReceiver {
                 log_rejects(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
-                let original = Original::of(self.info, object);
+                let original = Original::of(&self.cluster, self.info, object);
                 let origin = ChangeOrigin { place: Text::default(), version, generation, received, original };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::GraphVariant;
 use super::input_change::InputChange;
+use super::remote_cluster;
 use crate::mutate::mutate;
 use crate::objects::{foreign_object, mutate_object};
 use crate::rng::FuzzRng;
@@ -45,7 +46,7 @@ impl<'s> ChangeGenerator<'s> {
         let with_waypoints: Vec<&CaseMesh> =
             seeds.cases.iter().filter(|case| case.nodes.iter().any(is_waypoint)).collect();
         let case = match rng.choose(&with_waypoints) {
-            Some(case) if variant == GraphVariant::Ambient && rng.once_in(2) => case,
+            Some(case) if matches!(variant, GraphVariant::Ambient | GraphVariant::Networks) && rng.once_in(2) => case,
             _ => rng.choose(&seeds.cases)?,
         };
         let mut pool: Vec<Seed> = case.objects.iter().take(MAX_CASE_OBJECTS).cloned().collect();
@@ -56,6 +57,10 @@ impl<'s> ChangeGenerator<'s> {
                 refer(&mut seed.object, "", &hosts, &labels, rng);
                 pool.push(seed);
             }
+        }
+        if variant == GraphVariant::Networks {
+            let remote = remote_cluster::objects(&pool);
+            pool.extend(remote);
         }
         let namespaces: BTreeSet<String> = pool
             .iter()
@@ -218,6 +223,7 @@ fn mesh_config(rng: &mut FuzzRng) -> InputChange {
         ("discoverySelectors", json!([{ "matchExpressions": [{ "key": "team", "operator": "DoesNotExist" }] }])),
         ("outboundTrafficPolicy", json!({ "mode": "REGISTRY_ONLY" })),
         ("rootNamespace", json!("default")),
+        ("serviceScopeConfigs", json!([{ "scope": "GLOBAL" }])),
         ("trustDomain", json!("other.example")),
         ("trustDomainAliases", json!(["old.example"])),
         ("defaultServiceExportTo", json!(["."])),

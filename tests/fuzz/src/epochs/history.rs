@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_engine::{Engine, EngineOptions, Feed, Origin, Snapshot, Transaction};
 use sluice_graph::{AddressPools, AmbientOptions, GatewayApiOptions, GraphOptions, Handles, build};
-use sluice_model::{Identity, Kind, Object, ObjectKey, ParsedObject, Proxy, ProxyKey, Text};
+use sluice_model::{Identity, Kind, Object, ObjectKey, ParsedObject, Proxy, ProxyKey, Text, TunnelSwitches};
 
 use super::input_change::InputChange;
 use super::replica::Replica;
@@ -18,14 +18,20 @@ pub enum GraphVariant {
     Default,
     /// Ambient mode, HBONE, and allocated addresses.
     Ambient,
+    /// Ambient mode with a remote cluster in a network of its own.
+    Networks,
     /// The switches of gateways, VHDS and both families of addresses.
     Gateways,
 }
 
 impl GraphVariant {
     /// All variants, with their names in failures.
-    pub(super) const ALL: [(&str, Self); 3] =
-        [("default", Self::Default), ("ambient", Self::Ambient), ("gateways", Self::Gateways)];
+    pub(super) const ALL: [(&str, Self); 4] = [
+        ("default", Self::Default),
+        ("ambient", Self::Ambient),
+        ("networks", Self::Networks),
+        ("gateways", Self::Gateways),
+    ];
 
     pub(super) fn choose(rng: &mut FuzzRng) -> Self {
         rng.choose(&Self::ALL).map_or(Self::Default, |(_, variant)| *variant)
@@ -39,6 +45,15 @@ impl GraphVariant {
                 address_pools: Some(AddressPools::default()),
                 sends_hbone: true,
                 ambient: Some(AmbientOptions::default()),
+                ..options
+            },
+            Self::Networks => GraphOptions {
+                sends_hbone: true,
+                ambient: Some(AmbientOptions {
+                    tunnels: TunnelSwitches { multi_network: true, ingress: true, ..TunnelSwitches::default() },
+                    ..AmbientOptions::default()
+                }),
+                gateway_api: GatewayApiOptions { waypoints: true, east_west: true, ..GatewayApiOptions::default() },
                 ..options
             },
             Self::Gateways => GraphOptions {

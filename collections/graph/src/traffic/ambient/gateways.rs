@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload};
-use sluice_model::gateway_api::{AddressKind, EAST_WEST_CLASS, Gateway, Listener, ListenerTlsMode, REMOTE_CLASS};
+use sluice_model::gateway_api::{EAST_WEST_CLASS, Gateway, Listener, ListenerTlsMode, REMOTE_CLASS};
 use sluice_model::{HBONE_PORT, HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text, label};
 
-use super::{AmbientInputs, AmbientSettings, AmbientWorkload};
-use crate::options::{AmbientOptions, GraphOptions};
+use super::{AmbientSettings, AmbientWorkload};
+use crate::options::GraphOptions;
 
 /// An address of a gateway to another network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -65,20 +65,17 @@ pub(super) struct RemoteGateways<'s> {
 }
 
 /// Gateways to other networks, and each of them as a workload.
-/// Key: uid. From: `kubernetes_gateways`, `mesh_config`. Changes when: the Gateway does. Size: their addresses.
+/// Key: uid. From: `kubernetes_gateways`, `remote_gateways`, `mesh_config`. Changes when: the Gateway does. Size: their addresses.
 /// Rejects: none.
 pub(super) fn derive_gateways<'s>(
-    inputs: &AmbientInputs<'_, 's>,
+    known: &Collection<'s, ObjectKey, Gateway>,
     settings: &Collection<'s, (), AmbientSettings>,
-    switches: AmbientOptions,
     options: &GraphOptions,
 ) -> RemoteGateways<'s> {
     let cluster = options.cluster.clone();
-    let declared = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways/declared", move |key, gateway| {
-        let is_local = key.cluster == cluster;
-        let found =
-            if is_local || switches.tunnels.multi_network { addresses(key, gateway, is_local) } else { Vec::new() };
-        found.into_iter().map(|gateway| ((key.clone(), gateway.address.clone()), gateway)).collect::<Vec<_>>()
+    let declared = known.flat_map("ambient_gateways/declared", move |key, gateway| {
+        let found = addresses(key, gateway, key.cluster == cluster).into_iter();
+        found.map(|gateway| ((key.clone(), gateway.address.clone()), gateway)).collect::<Vec<_>>()
     });
     let cluster = options.cluster.clone();
     let same =
@@ -130,8 +127,7 @@ fn addresses(key: &ObjectKey, gateway: &Gateway, is_local: bool) -> Vec<RemoteGa
     let default = || if is_local { format!("{}-{class}", key.name).into() } else { key.name.clone() };
     let account = named.cloned().unwrap_or_else(default);
     let all = gateway.assigned_addresses.iter();
-    let usable = all.filter(|address| matches!(address.kind, AddressKind::Ip | AddressKind::Hostname));
-    let made = usable.map(|address| RemoteGateway {
+    let made = all.filter(|address| address.is_network_address()).map(|address| RemoteGateway {
         gateway: key.clone(),
         network: network.clone(),
         address: address.value.clone(),

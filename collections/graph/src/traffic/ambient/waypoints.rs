@@ -11,7 +11,7 @@ use sluice_model::{
 };
 
 use super::{AmbientInputs, ClusterNetworks, namespace_labels, namespace_of};
-use crate::options::{AmbientOptions, GraphOptions};
+use crate::options::GraphOptions;
 
 const USE_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const CANARY: &str = "istio.io/use-waypoint-canary";
@@ -48,11 +48,11 @@ type WaypointMarks = (Labels, Labels);
 impl<'s> Waypoints<'s> {
     pub(super) fn new(
         inputs: &AmbientInputs<'_, 's>,
+        gateways: &Collection<'s, ObjectKey, Gateway>,
         networks: &Collection<'s, (), ClusterNetworks>,
-        switches: AmbientOptions,
         options: &GraphOptions,
     ) -> Self {
-        let all = derive_waypoints(inputs, networks, switches, options);
+        let all = derive_waypoints(inputs, gateways, networks, options);
         let cluster = options.cluster.clone();
         let local = all.filter("waypoints/local", move |key, _| key.cluster == cluster);
         let declared = inputs.objects.namespaces.filter_map("namespace_waypoints", |_, namespace| {
@@ -74,13 +74,13 @@ impl<'s> Waypoints<'s> {
 }
 
 /// Waypoints: Gateways of the Gateway API with addresses, of any class that the config cluster has.
-/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
+/// Key: the Gateway. From: `kubernetes_gateways`, `remote_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
 /// Changes when: the Gateway does, its class, or the service accounts of its instances.
 /// Size: such Gateways. Rejects: none.
 fn derive_waypoints<'s>(
     inputs: &AmbientInputs<'_, 's>,
+    gateways: &Collection<'s, ObjectKey, Gateway>,
     networks: &Collection<'s, (), ClusterNetworks>,
-    switches: AmbientOptions,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, Waypoint> {
     let instances = inputs.objects.pods.index("waypoints/accounts-by-pod", |key, pod| {
@@ -91,12 +91,11 @@ fn derive_waypoints<'s>(
         .distinct("waypoints/account")
         .index("waypoints/accounts", |(gateway, account), ()| [(gateway.clone(), account.clone())]);
     let cluster = options.cluster.clone();
-    inputs.objects.kubernetes_gateways.derive("waypoints", |deps| {
+    gateways.derive("waypoints", |deps| {
         let (classes, accounts) = (deps.on(&inputs.objects.gateway_classes), deps.by(&accounts));
         let networks = deps.on(networks);
         move |cx, key, gateway| {
-            let is_read = key.cluster == cluster || switches.tunnels.multi_network;
-            if !is_read || gateway.assigned_addresses.is_empty() {
+            if gateway.assigned_addresses.is_empty() {
                 return None;
             }
             let class = cx.get(&classes, &ObjectKey::new(cluster.clone(), "", gateway.class.clone()));

@@ -8,12 +8,12 @@ use sluice_model::gateway_api::{
 };
 use sluice_model::{
     BUILTIN_CREDENTIAL, CredentialKind, Labels, ObjectKey, ROOTS_SUFFIX, ServerTls, ServerTlsMode, Text,
-    is_cipher_suite, label,
+    is_cipher_suite,
 };
 
 use super::credentials::CredentialLookup;
 use super::grants::GrantLookup;
-use crate::registry::network_gateways::MTLS_PORT;
+use crate::registry::network_gateways::is_auto_passthrough;
 use crate::statuses::StatusProblem;
 
 /// Reason: a certificate cannot be used.
@@ -34,8 +34,6 @@ pub(super) fn is_not_accepted(problem: &StatusProblem) -> bool {
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 /// Option: cipher suites.
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
-/// Option: the TLS mode of a listener of an east-west gateway.
-const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
 
 /// The look-ups that TLS settings depend on.
 #[derive(Clone, Copy)]
@@ -120,12 +118,6 @@ pub(super) fn agentgateway_tls(
 
 fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
     tls.options.get(name).map(Text::as_str).unwrap_or_default()
-}
-
-fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
-    let is_network_port =
-        || labels.get(label::GATEWAY_PORT).map_or(port == MTLS_PORT, |declared| **declared == *port.to_string());
-    option(tls, LISTENER_PROTOCOL) == "auto-passthrough" || (labels.contains_key(label::NETWORK) && is_network_port())
 }
 
 fn cipher_suites(written: &str) -> Vec<Text> {

@@ -15,6 +15,7 @@ fn cluster(revision: &str) -> Cluster {
         id: "c".into(),
         domain: "cluster.local".into(),
         is_remote: false,
+        reads_remote_gateways: false,
         ignored: BTreeSet::new(),
         revision: revision.into(),
         multi_cluster_api: sluice_model::MultiClusterApi::default(),

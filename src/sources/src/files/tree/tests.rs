@@ -20,6 +20,7 @@ impl Directory {
                     id: "c".into(),
                     domain: "cluster.local".into(),
                     is_remote,
+                    reads_remote_gateways: true,
                     ignored: BTreeSet::new(),
                     revision: "canary".into(),
                     multi_cluster_api: sluice_model::MultiClusterApi::default(),
@@ -148,4 +149,17 @@ fn remote_directories_are_read_for_services_and_workloads_only() {
         service("a", 1)
     );
     assert_eq!(directory.set("x.yaml", &text), ["+Service default/a x.yaml:1"]);
+}
+
+#[test]
+fn gateways_of_remote_directories_are_read_for_every_revision() {
+    let mut directory = Directory::new(true);
+    let gateway = |kind: &str, revision: &str| {
+        let metadata = format!("metadata: {{name: a, namespace: n, labels: {{istio.io/rev: {revision}}}}}");
+        format!("apiVersion: {kind}\n{metadata}\nspec: {{gatewayClassName: istio-east-west, listeners: []}}\n")
+    };
+    let kind = "gateway.networking.k8s.io/v1\nkind: Gateway";
+    assert_eq!(directory.set("a.yaml", &gateway(kind, "stable")), ["+KubernetesGateway n/a a.yaml:1"]);
+    assert!(directory.set("b.yaml", &gateway("networking.istio.io/v1\nkind: Gateway", "canary")).is_empty());
+    assert_eq!(directory.remove("a.yaml"), ["-KubernetesGateway n/a a.yaml"]);
 }
