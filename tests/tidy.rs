@@ -9,6 +9,8 @@ mod imports;
 mod limits;
 #[path = "tidy/type_names.rs"]
 mod type_names;
+#[path = "tidy/variable_tests.rs"]
+mod variable_tests;
 #[path = "tidy/variables.rs"]
 mod variables;
 #[path = "tidy/vocabulary.rs"]

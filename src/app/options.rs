@@ -386,25 +386,4 @@ pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {
 }
 
 #[cfg(test)]
-mod tests {
-    use sluice_config::CommandLine;
-
-    use super::*;
-
-    #[test]
-    fn access_to_debug_pages_follows_the_environment() {
-        let options = |name: &'static str, value: &'static str| {
-            let arguments = ["sluiced", "--namespace=control", "--clusterID=east"].map(str::to_owned);
-            let (line, _) = CommandLine::parse_lenient(arguments).expect("flags");
-            let variable = |wanted: &str| (wanted == name).then(|| value.to_owned());
-            admin_options(&Config::new(line.discovery, &[], variable).expect("a configuration"))
-        };
-        let default = options("", "");
-        assert_eq!((default.cluster.as_str(), default.namespace.as_str()), ("east", "control"));
-        assert!(default.debug_auth && default.debug_on_http && default.debug_namespaces.is_empty());
-        assert!(!options("ENABLE_DEBUG_ENDPOINT_AUTH", "false").debug_auth);
-        assert!(!options("ENABLE_DEBUG_ON_HTTP", "false").debug_on_http);
-        let allowed = options("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES", "ops").debug_namespaces;
-        assert_eq!(allowed, ["ops".into()].into());
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ mod pilot_agent;
 mod refusals;
 mod rotation;
 mod trust;
+mod variables;
 
 use std::os::unix::fs::PermissionsExt;
 

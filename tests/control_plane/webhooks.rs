@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -164,4 +166,37 @@ async fn webhooks_are_on_the_http_port_without_an_address_of_their_own() {
         assert!(status == 500 && Instant::now() < deadline, "{status} {text}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn injection_follows_the_variables() {
+    let answered = async |variable: (&str, &str), wanted: u16| {
+        let injection = Some(injector(&template("proxy:one")));
+        let api = own().await.expect("a server");
+        let mesh = WebhookFixture::start_with(api, injection, &["--httpsAddr="], &[variable]).await;
+        let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": pod(&json!({}))});
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let stream = TcpStream::connect(mesh.server.http).await.expect("connect");
+            let (status, text) = exchange(stream, "/inject", "application/json", body.to_string().as_bytes()).await;
+            if status == wanted {
+                return text;
+            }
+            assert!(status == 500 && Instant::now() < deadline, "{variable:?}: {status} {text}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let patch = |text: &str| {
+        let review: Value = serde_json::from_str(text).expect("a review");
+        let patch = STANDARD.decode(review["response"]["patch"].as_str().expect("a patch")).expect("base64");
+        String::from_utf8(patch).expect("JSON")
+    };
+    let native = |is_native: bool| format!("\"name\":\"NATIVE\",\"value\":\"{is_native}\"");
+    // The cluster has no nodes, so `auto` is the same as `false`.
+    let text = answered(("ENABLE_NATIVE_SIDECARS", "true"), 200).await;
+    assert!(patch(&text).contains(&native(true)), "{}", patch(&text));
+    let text = answered(("ENABLE_NATIVE_SIDECARS", "false"), 200).await;
+    assert!(patch(&text).contains(&native(false)), "{}", patch(&text));
+    let refused = answered(("INJECT_ENABLED", "false"), 500).await;
+    assert!(refused.starts_with("no valid injection configuration"), "{refused}");
 }

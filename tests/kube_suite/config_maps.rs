@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const ROOTS: &str = "istio-ca-root-cert";
+const REVOKED: &str = "istio-ca-crl";
 
 /// A bundle writer over a graph with namespaces.
 struct BundleWriterFixture {
@@ -25,6 +26,11 @@ struct BundleWriterFixture {
 impl BundleWriterFixture {
     /// Writes to one namespace, or to all.
     async fn start(api: KubeApi, only: Option<Text>) -> Self {
+        Self::start_with(api, only, (ROOTS, Some(REVOKED))).await
+    }
+
+    /// As [`Self::start`], with the names of the ConfigMaps of roots and revocation lists.
+    async fn start_with(api: KubeApi, only: Option<Text>, names: (&str, Option<&str>)) -> Self {
         let (engine, handles) =
             Engine::start(EngineOptions::default(), |builder| build(builder, &GraphOptions::default()));
         engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
@@ -36,7 +42,7 @@ impl BundleWriterFixture {
             engine.feed(),
             handles.namespaces.clone(),
             receiver,
-            (ROOTS, Some("istio-ca-crl")),
+            names,
         );
         let stop = CancellationToken::new();
         tokio::spawn(writer.run(stop.clone()));
@@ -79,7 +85,7 @@ async fn every_namespace_has_the_root_config_map_restored(api: KubeApi) {
     fixture.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into(), ..TrustBundle::default() });
     fixture.has(&shop, "two").await;
     until_async("the revocation lists are written", async || {
-        (fixture.text(&shop, "istio-ca-crl", "ca-crl.pem").await? == "list").then_some(())
+        (fixture.text(&shop, REVOKED, "ca-crl.pem").await? == "list").then_some(())
     })
     .await;
     fixture.discover("east", &late);
@@ -116,4 +122,27 @@ async fn config_maps_of_a_watched_namespace_are_read_there(api: KubeApi) {
     assert_eq!(fixture.get(&bank, ROOTS).await, None);
     let used = fixture.api.used_rights();
     assert!(used.iter().all(|(namespace, ..)| *namespace == shop), "{used:?}");
+}
+
+with_api_server!(config_maps_have_the_configured_names, shared);
+async fn config_maps_have_the_configured_names(api: KubeApi) {
+    let shop = api.namespace("shop").await;
+    let fixture = BundleWriterFixture::start_with(api, None, ("other-roots", Some("other-lists"))).await;
+    fixture.bundle.send_replace(TrustBundle { roots: "one".into(), revoked: "list".into(), ..TrustBundle::default() });
+    fixture.discover("east", &shop);
+    for (name, key, content) in [("other-roots", "root-cert.pem", "one"), ("other-lists", "ca-crl.pem", "list")] {
+        until_async(name, async || (fixture.text(&shop, name, key).await? == content).then_some(())).await;
+    }
+    assert_eq!((fixture.get(&shop, ROOTS).await, fixture.get(&shop, REVOKED).await), (None, None));
+}
+
+with_api_server!(revocation_lists_are_not_written_if_they_are_disabled, shared);
+async fn revocation_lists_are_not_written_if_they_are_disabled(api: KubeApi) {
+    let shop = api.namespace("shop").await;
+    let fixture = BundleWriterFixture::start_with(api, None, (ROOTS, None)).await;
+    fixture.discover("east", &shop);
+    fixture.has(&shop, "one").await;
+    fixture.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into(), ..TrustBundle::default() });
+    fixture.has(&shop, "two").await;
+    assert_eq!(fixture.get(&shop, REVOKED).await, None);
 }

@@ -71,6 +71,16 @@ async fn roots_of(api: &KubeApi, kind: &str) -> Option<String> {
 
 impl WebhookFixture {
     pub(crate) async fn start(api: KubeApi, injection: Option<Value>, args: &[&str]) -> Self {
+        Self::start_with(api, injection, args, &[]).await
+    }
+
+    /// The same with environment variables.
+    pub(crate) async fn start_with(
+        api: KubeApi,
+        injection: Option<Value>,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         api.create_namespace(SYSTEM).await;
         if let Some(object) = injection {
@@ -82,6 +92,7 @@ impl WebhookFixture {
         std::fs::write(&kubeconfig, api.kubeconfig(Route::Direct).to_string()).expect("written");
         let mut options = Options { kubeconfig: Some(kubeconfig), ..Options::new(Path::new("/none")) };
         options.args = args.iter().map(|argument| (*argument).to_owned()).collect();
+        options.env = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let server = Sluiced::start(&options).await.expect("a server");
         let mut roots = String::new();
         if server.https.is_some() {

@@ -67,9 +67,20 @@ fn cited_features_are_defined() {
     assert!(unknown.is_empty(), "ids that docs/features.md does not define:\n{}", unknown.join("\n"));
 }
 
+/// The paths of all files as texts.
+pub(super) fn file_names() -> BTreeSet<String> {
+    files().iter().map(|file| file.display().to_string()).collect()
+}
+
+/// Whether a file of the repository has a function of that name.
+pub(super) fn test_exists(files: &BTreeSet<String>, file: &str, function: &str) -> bool {
+    let text = || std::fs::read_to_string(root().join(file)).expect("read a test file");
+    files.contains(file) && text().contains(&format!("fn {function}("))
+}
+
 #[test]
 fn states_have_proofs_that_exist() {
-    let files: BTreeSet<String> = files().iter().map(|file| file.display().to_string()).collect();
+    let files = file_names();
     let mut findings = Vec::new();
     for (id, feature) in features() {
         match feature.state.as_str() {
@@ -79,12 +90,7 @@ fn states_have_proofs_that_exist() {
         }
         for proof in feature.proofs {
             let exists = match proof.split_once("::") {
-                Some((file, function)) => {
-                    files.contains(file)
-                        && std::fs::read_to_string(root().join(file))
-                            .expect("read a test file")
-                            .contains(&format!("fn {function}("))
-                }
+                Some((file, function)) => test_exists(&files, file, function),
                 None => {
                     let directory = format!("{}/", proof.trim_end_matches('/'));
                     proof.starts_with("tests/cases/") && files.iter().any(|file| file.starts_with(&directory))

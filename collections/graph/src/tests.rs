@@ -26,6 +26,7 @@ mod secrets;
 mod self_discovery;
 mod sidecars;
 mod statuses;
+mod switches;
 mod trust_bundle;
 mod udp_routes;
 mod virtual_hosts;

@@ -70,7 +70,7 @@ pub(crate) struct ProxyArgs {
     /// File with the mesh config. PROXY_CONFIG and the pod's annotation take precedence over its `defaultConfig`.
     #[arg(long = "meshConfig", value_name = "FILE", default_value = "./etc/istio/config/mesh")]
     pub(crate) mesh_config: PathBuf,
-    /// Service name in traces, unless the ProxyConfig has one.
+    /// Service name in traces if `serviceCluster` of the ProxyConfig is set to an empty text.
     #[arg(long = "serviceCluster", value_name = "NAME", default_value = "istio-proxy")]
     pub(crate) service_cluster: String,
     /// Envoy's log level: trace, debug, info, warning, error, critical or off; `,COMPONENT:LEVEL` may follow.

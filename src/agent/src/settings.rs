@@ -33,6 +33,7 @@ const GRPC_BOOTSTRAP_FILE: &str = "etc/istio/proxy/grpc-bootstrap.json";
 const MESH_ROOTS_FILE: &str = "./var/run/secrets/istio/root-cert.pem";
 
 /// All settings.
+#[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) role: Role,
     pub(crate) pod_name: String,
@@ -382,7 +383,8 @@ fn read_proxy_config(
     ];
     let mut config = proxy_config::merge(&layers, warnings)?;
     use sluice_proto::istio::mesh::v1alpha1::proxy_config::ClusterName;
-    if config.cluster_name.is_none() {
+    // The defaults have a name. As in the reference, the flag is used if a source makes it empty.
+    if matches!(&config.cluster_name, Some(ClusterName::ServiceCluster(name)) if name.is_empty()) {
         config.cluster_name = Some(ClusterName::ServiceCluster(args.service_cluster.clone()));
     }
     if let Some(address) = pod.annotation("sidecar.istio.io/discoveryAddress") {

@@ -6,6 +6,8 @@ use sluice_model::CompliancePolicy;
 use sluice_recording::ReplaySpeed;
 use sluice_variables::{CONTROL_PLANE, State};
 
+mod effects;
+
 use super::{CertProvider, ClusterSource, Command, CommandLine, Config, ConfigError};
 
 fn parse(arguments: &[&str]) -> Result<(Config, Option<Command>), String> {

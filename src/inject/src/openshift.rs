@@ -48,3 +48,68 @@ pub(crate) fn has_user_of_application(pod: &Json) -> bool {
     }
     proxy == application
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Admission, AdmissionReview, ClusterView, InjectContext, Injector, InjectorSettings};
+
+    const TEMPLATE: &str = "spec:\n  containers:\n  - name: istio-proxy\n    image: proxy\n    securityContext:\n      \
+                            runAsUser: {{ .ProxyUID }}\n      runAsGroup: {{ .ProxyGID }}\n";
+
+    fn annotations(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+        of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn ids_are_the_last_of_the_ranges() {
+        let ids = |of: &[(&str, &str)]| proxy_ids(Some(&annotations(of)));
+        assert_eq!(proxy_ids(None), (1337, 1337));
+        assert_eq!(ids(&[(UID_RANGE, "1000/100")]), (1099, 1099));
+        assert_eq!(ids(&[(UID_RANGE, "1000-1050"), (SUPPLEMENTAL_GROUPS, "2000/10,3000/10")]), (1050, 2009));
+        assert_eq!(ids(&[(UID_RANGE, "many"), (SUPPLEMENTAL_GROUPS, "2000/10,few")]), (1337, 1337));
+    }
+
+    /// A cluster that allocates ids to all namespaces.
+    struct Allocating;
+
+    impl ClusterView for Allocating {
+        fn has_native_sidecars(&self, _: &str, _: Option<&str>) -> bool {
+            false
+        }
+
+        fn namespace_annotations(&self, _: &str, _: &str) -> Option<BTreeMap<String, String>> {
+            Some(annotations(&[(UID_RANGE, "1000/100")]))
+        }
+    }
+
+    #[test]
+    fn proxy_has_the_allocated_ids_on_openshift_only() {
+        let patch = |openshift| {
+            let config = json!({"policy": "enabled", "templates": {"sidecar": TEMPLATE}}).to_string();
+            let settings = InjectorSettings { openshift, ..InjectorSettings::default() };
+            let injector = Injector::new(&config, "{}", &[], settings).expect("a configuration");
+            let review = json!({
+                "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                "request": {
+                    "uid": "u-1", "namespace": "shop",
+                    "object": {
+                        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+                        "spec": {"containers": [{"name": "app", "image": "app"}]},
+                    },
+                },
+            });
+            let review = AdmissionReview::from_json(review).expect("a review");
+            let context = InjectContext { path: "/inject", proxy_configs: &[], clusters: &Allocating };
+            match injector.inject(&review, &context) {
+                Admission::Patched(patch) => json!(patch).to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let ids = |patch: &str| [1099, 1337].map(|id| patch.contains(&format!("\"runAsUser\":{id}")));
+        assert_eq!(ids(&patch(true)), [true, false]);
+        assert_eq!(ids(&patch(false)), [false, true]);
+    }
+}

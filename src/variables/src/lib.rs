@@ -6,6 +6,7 @@ mod control_plane;
 mod flags;
 mod kind;
 mod list;
+mod other_value;
 mod warnings;
 
 pub use agent::AGENT;
@@ -87,6 +88,12 @@ impl Variable {
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         self.name.strip_suffix('*').map_or(self.name == name, |prefix| name.starts_with(prefix))
+    }
+
+    /// The flag that it sets, without dashes.
+    #[must_use]
+    pub fn flag(&self) -> Option<&'static str> {
+        self.about.strip_prefix("Sets `--")?.strip_suffix('`').filter(|_| self.state == State::Flag)
     }
 
     /// Whether the program uses its value.

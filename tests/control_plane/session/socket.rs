@@ -405,6 +405,23 @@ async fn connection_without_a_stream_is_closed() {
 }
 
 #[tokio::test]
+async fn client_that_answers_no_ping_is_disconnected() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mesh = mesh_of(1);
+    let limit = Duration::from_millis(100);
+    let options = ServerOptions { keepalive_interval: limit, keepalive_timeout: limit, ..ServerOptions::default() };
+    let server = Server::start(&mesh, options).await;
+    let mut raw = tokio::net::TcpStream::connect(server.address).await.expect("connect");
+    let started = std::time::Instant::now();
+    // The preface of a client, and its settings.
+    raw.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("open");
+    within(async { while let Ok(1..) = raw.read(&mut [0; 1024]).await {} }).await;
+    assert!(started.elapsed() >= limit * 2, "a ping is sent and awaited");
+    assert!(started.elapsed() < Duration::from_secs(9), "before the time limit of the first request");
+    server.serving.abort();
+}
+
+#[tokio::test]
 async fn streams_of_a_caller_and_of_a_connection_are_limited() {
     let mesh = mesh_of(1);
     let streams = StreamLimits { of_caller: 4, ..StreamLimits::default() };

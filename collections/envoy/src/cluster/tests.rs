@@ -1,9 +1,11 @@
 use std::collections::BTreeSet;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
-use envoy_types::pb::envoy::config::cluster::v3::cluster::LbPolicy;
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, LbPolicy};
 use envoy_types::pb::envoy::config::core::v3::TransportSocket;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::ClusterConfig as DynamicDnsConfig;
+use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::cluster_config::ClusterImplementationSpecifier;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::ValidationContextType;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
@@ -223,6 +225,23 @@ fn alpn_of_the_metadata_exchange_is_offered_unless_the_server_says_otherwise() {
     };
     assert_eq!(offered(true), ["istio-peer-exchange", "istio"]);
     assert_eq!(offered(false), ["istio"]);
+}
+
+#[test]
+fn dns_cache_of_unknown_hosts_has_the_size_of_the_server() {
+    let hosts = |dns_cache_hosts| {
+        let switches = ClusterSwitches { dns_cache_hosts, ..ClusterSwitches::default() };
+        let settings = ClusterSettings::new(&MeshConfig::default(), false).with_switches(switches);
+        let cluster = super::build_allow_any_dynamic_dns(&settings, &ClusterProfile::default());
+        let Some(ClusterDiscoveryType::ClusterType(custom)) = cluster.cluster_discovery_type else { panic!() };
+        let config = DynamicDnsConfig::decode(custom.typed_config.unwrap().value.as_slice()).unwrap();
+        let Some(ClusterImplementationSpecifier::DnsCacheConfig(cache)) = config.cluster_implementation_specifier
+        else {
+            panic!()
+        };
+        cache.max_hosts.map(|hosts| hosts.value)
+    };
+    assert_eq!((hosts(1024), hosts(9)), (Some(1024), Some(9)));
 }
 
 #[test]

@@ -146,6 +146,35 @@ fn without_pools_only_addresses_in_statuses_are_used() {
 }
 
 #[test]
+fn addresses_follow_from_hashes_if_they_are_not_allocated() {
+    let named = |allocates_addresses| {
+        let mesh = TestGraph::with(GraphOptions { allocates_addresses, ..GraphOptions::default() }, TOWN);
+        let mut client = sidecar("town", "client", "10.9.0.1", &[]);
+        (client.dns_capture, client.dns_auto_allocate) = (true, true);
+        mesh.connect(client);
+        mesh.apply(&entry("plain", "01", ""));
+        mesh.engine.flush();
+        let snapshot = mesh.engine.snapshot();
+        let mut all = mesh.handles.segments.iter().flat_map(|segments| snapshot.iter(segments));
+        all.any(|(key, _)| key.resource_type == ResourceType::NameTable && *key.segment == *"plain.example")
+    };
+    assert!(named(false) && !named(true), "there are no pools");
+}
+
+#[test]
+fn allocated_addresses_are_of_the_pools_of_the_server() {
+    let (v4, v6) = ("10.9.0.0/24".parse().expect("a block"), "fd00:1::/112".parse().expect("a block"));
+    let options = GraphOptions { address_pools: Some(AddressPools { v4, v6 }), ..GraphOptions::default() };
+    let mesh = test_mesh(options);
+    mesh.apply(&entry("first", "01", ""));
+    let key = sluice_model::ObjectKey::new("Kubernetes", "town", "first");
+    let update = mesh.get(&mesh.handles.address_updates, &key).expect("a pending update");
+    let addresses: Vec<&str> = update.wanted.iter().map(|(_, address)| address.as_str()).collect();
+    assert_eq!(addresses.len(), 2, "{addresses:?}");
+    assert!(addresses[0].starts_with("10.9.0.") && addresses[1].starts_with("fd00:1::"), "{addresses:?}");
+}
+
+#[test]
 fn an_entry_gets_addresses_at_once_and_a_new_entry_moves_no_other() {
     let options = GraphOptions { address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
     let mut mesh = test_mesh(options);

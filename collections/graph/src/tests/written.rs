@@ -112,6 +112,10 @@ fn taint_is_removed_once_the_cni_agent_of_the_node_is_ready() {
     assert_eq!(removals(&mesh), []);
     let without = TestGraph::new(&(text.concat() + &ready));
     assert_eq!(removals(&without), [], "the option is not set");
+    let untaint = UntaintOptions { taint: "other".into(), cni_namespace: "kube-system".into() };
+    let options = GraphOptions { untaint: Some(untaint), ..GraphOptions::default() };
+    let other = TestGraph::with(options, &(text.concat() + &ready));
+    assert_eq!(removals(&other), [("one".to_owned(), vec![1]), ("two".to_owned(), vec![0])]);
 }
 
 #[test]

@@ -28,12 +28,11 @@ async fn name_server() -> SocketAddr {
 }
 
 async fn resolver(servers: Vec<SocketAddr>, parallel: bool) -> Resolver {
-    Resolver {
-        names: names(),
-        forwarder: Forwarder { servers, parallel, timeout: Duration::from_secs(5) },
-        metrics: Metrics::default(),
-        request_slots: Arc::new(Semaphore::new(1)),
-    }
+    resolver_with(Forwarder { servers, parallel, timeout: Duration::from_secs(5) })
+}
+
+fn resolver_with(forwarder: Forwarder) -> Resolver {
+    Resolver { names: names(), forwarder, metrics: Metrics::default(), request_slots: Arc::new(Semaphore::new(1)) }
 }
 
 #[tokio::test]
@@ -48,6 +47,23 @@ async fn request_is_forwarded_to_another_server_if_one_fails() {
     }
     let failure = resolver(Vec::new(), false).await.resolve(&request("other.com"), true).await.expect("a response");
     assert_eq!(Packet::parse(&failure).expect("a reply").rcode(), simple_dns::RCODE::ServerFailure);
+}
+
+#[tokio::test]
+async fn silent_name_server_is_given_up_at_the_time_limit_or_asked_with_the_others() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.expect("listen");
+    let silent = silent.local_addr().expect("an address");
+    let answered = async |servers: Vec<SocketAddr>, parallel, timeout| {
+        let resolver = resolver_with(Forwarder { servers, parallel, timeout });
+        let started = std::time::Instant::now();
+        let response = resolver.resolve(&request("other.com"), true).await.expect("a response");
+        (response.ends_with(b"mark"), started.elapsed())
+    };
+    let limit = Duration::from_millis(300);
+    let (is_answer, waited) = answered(vec![silent], false, limit).await;
+    assert!(!is_answer && waited >= limit, "{waited:?}");
+    let (is_answer, waited) = answered(vec![silent, name_server().await], true, Duration::from_secs(60)).await;
+    assert!(is_answer && waited < Duration::from_secs(30), "{waited:?}");
 }
 
 #[tokio::test]

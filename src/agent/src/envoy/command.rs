@@ -114,6 +114,38 @@ mod tests {
     }
 
     #[test]
+    fn switches_and_the_override_are_arguments() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("override.yaml");
+        std::fs::write(&file, "a: $(HOST_IP)").expect("write");
+        let file = file.to_str().expect("a text");
+        let arguments = |variables: &[(&str, &str)]| {
+            let settings = settings("sidecar --outlierLogPath=/outliers", variables).expect("settings");
+            let command = command(&settings, Path::new("bootstrap.json")).expect("a command");
+            let all = command.as_std().get_args().map(|argument| argument.to_string_lossy().into_owned());
+            all.collect::<Vec<_>>().join(" ")
+        };
+        let found = |text: &str| {
+            let flags = [
+                "--skip-deprecated-logs",
+                "--enable-core-dump",
+                "--concurrency 3",
+                r#"--config-yaml {"a":"10.0.0.1"}"#,
+            ];
+            flags.map(|flag| text.contains(flag))
+        };
+        assert_eq!(found(&arguments(&[])), [true, false, false, false]);
+        let others = [
+            ("ENVOY_SKIP_DEPRECATED_LOGS", "false"),
+            ("ISTIO_ENVOY_ENABLE_CORE_DUMP", "true"),
+            ("ISTIO_CPU_LIMIT", "3"),
+            ("ISTIO_BOOTSTRAP_OVERRIDE", file),
+            ("HOST_IP", "10.0.0.1"),
+        ];
+        assert_eq!(found(&arguments(&others)), [false, true, true, true]);
+    }
+
+    #[test]
     fn fips_policies_limit_cipher_suites_of_envoys_grpc_clients() {
         let suites = |policy: &str| {
             let settings = settings("sidecar", &[("COMPLIANCE_POLICY", policy)]).expect("settings");

@@ -72,3 +72,26 @@ impl FileWatcher {
         self.update_directories();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn change_is_reported_after_the_debounce_duration() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("key.pem");
+        let reported = async |debounce: Duration| {
+            let mut watcher = FileWatcher::new(vec![file.clone()], debounce);
+            let started = Instant::now();
+            std::fs::write(&file, "content").expect("write");
+            watcher.changed().await;
+            started.elapsed()
+        };
+        let long = Duration::from_millis(700);
+        assert!(reported(long).await >= long);
+        assert!(reported(Duration::from_millis(1)).await < RECHECK_INTERVAL);
+    }
+}

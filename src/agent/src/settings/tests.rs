@@ -1,3 +1,5 @@
+mod effects;
+
 use clap::Parser as _;
 
 use super::*;
@@ -95,6 +97,28 @@ fn provisioned_certificates_and_headers_are_used() {
     let authority = settings.identity.authority.expect("an authority");
     assert_eq!(authority.roots, Some(Roots::System));
     assert!(!authority.headers.contains_key("tenant"));
+}
+
+#[test]
+fn roots_headers_and_trust_domain_are_those_of_the_environment() {
+    let settings = settings_with(&[
+        ("XDS_ROOT_CA", "/etc/roots/xds.pem"),
+        ("CA_ROOT_CA", "/etc/roots/ca.pem"),
+        ("CA_HEADER_Tenant", "x"),
+        ("TRUST_DOMAIN", "other.domain"),
+        ("PILOT_ENABLE_CA_CRL", "true"),
+    ]);
+    let upstream = &settings.control_plane.upstream;
+    assert_eq!(upstream.roots, Some(Roots::File("/etc/roots/xds.pem".into())));
+    assert!(!upstream.headers.contains_key("tenant"));
+    let identity = settings.identity;
+    assert_eq!(identity.spiffe_id, "spiffe://other.domain/ns/shop/sa/tea");
+    assert_eq!(identity.crl_file.as_deref(), Some(Path::new(CRL_FILE)));
+    let authority = identity.authority.expect("an authority");
+    assert_eq!(authority.roots, Some(Roots::File("/etc/roots/ca.pem".into())));
+    assert_eq!(authority.headers["tenant"], "x");
+    let of_system = settings_with(&[("XDS_ROOT_CA", "SYSTEM")]);
+    assert_eq!(of_system.control_plane.upstream.roots, Some(Roots::System));
 }
 
 #[test]

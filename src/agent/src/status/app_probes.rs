@@ -155,6 +155,21 @@ mod tests {
     }
 
     #[test]
+    fn application_is_probed_at_localhost_if_that_is_configured() {
+        let probers = r#"{"/app-health/tea/livez": {"tcpSocket": {"port": 9}}}"#;
+        let host = |to_localhost: &str| {
+            let variables = [
+                ("INSTANCE_IP", "10.0.0.7"),
+                ("ISTIO_KUBE_APP_PROBERS", probers),
+                ("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", to_localhost),
+            ];
+            let probes = AppProbes::new(&settings("sidecar", &variables).expect("settings")).expect("probes").probes;
+            probes["/app-health/tea/livez"].host.clone()
+        };
+        assert_eq!((host("false").as_str(), host("true").as_str()), ("10.0.0.7", "localhost"));
+    }
+
+    #[test]
     fn malformed_probes_are_rejected() {
         for json in [
             "[]",

@@ -215,6 +215,57 @@ async fn failed_requests_are_retried() {
 }
 
 #[tokio::test]
+async fn attempts_time_and_expiry_are_those_of_the_settings() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    pages.put("/often", Page { first_statuses: vec![503; 9], body: MODULE.to_vec(), ..Page::default() });
+    let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
+    // It accepts connections and never responds.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let silent_url = format!("http://{}/m.wasm", silent.local_addr().expect("an address"));
+    let agent = TestAgent::new(None, |settings| {
+        settings.max_attempts = 2;
+        settings.request_timeout = Duration::from_millis(50);
+        settings.expiry = Duration::from_secs(60);
+    });
+    let of = |url: &str| extension(url, "nil", &json!({}));
+    assert_eq!(agent.convert(&of(&format!("{base}/often"))).await.expect("an extension"), parsed(DENY));
+    assert_eq!(pages.requests("/often").len(), 2);
+    let started = Instant::now();
+    assert_eq!(agent.convert(&of(&silent_url)).await.expect("an extension"), parsed(DENY));
+    assert!(started.elapsed() < Duration::from_secs(10), "the default is 15 s");
+    assert_eq!(agent.module(&of(&format!("{base}/m.wasm"))).await.as_deref(), Some(MODULE));
+    let Modules(cache) = &agent.modules;
+    cache.purge(Instant::now() + Duration::from_secs(30));
+    assert!(agent.has_metric("cache_entries 1"));
+    cache.purge(Instant::now() + Duration::from_secs(120));
+    assert!(agent.has_metric("cache_entries 0"));
+}
+
+#[tokio::test]
+async fn file_of_docker_has_the_credentials_of_extensions_without_a_pull_secret() {
+    let (server, client) = tls();
+    let pages = Pages::default();
+    let port = pages.serve(Some(server)).await;
+    let credentials = super::credentials::basic(format!("me:{PASSWORD}").as_bytes());
+    let super::credentials::Credentials::Basic(basic) = credentials else { panic!("not basic") };
+    let ticket = json!({ "token": "ticket" }).to_string().into_bytes();
+    let authorization = Some((basic.to_string(), "Basic".to_owned()));
+    pages.put(TOKEN, Page { authorization, body: ticket, ..Page::default() });
+    put_image(&pages, port, "1", &[("application/x-config", b"{}"), (MODULE_LAYER, MODULE)]);
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("config.json"), secret(port)).expect("write credentials");
+    let image = extension(&format!("oci://localhost:{port}/a/guard:1"), "nil", &json!({}));
+    let without = TestAgent::new(Some(client.clone()), |_| {});
+    assert_eq!(without.module(&image).await, None);
+    let named = directory.path().to_str().expect("a text");
+    let file =
+        crate::settings::tests::settings("sidecar", &[("DOCKER_CONFIG", named)]).expect("settings").wasm.docker_config;
+    let agent = TestAgent::new(Some(client), |settings| settings.docker_config = file);
+    assert_eq!(agent.module(&image).await.as_deref(), Some(MODULE));
+}
+
+#[tokio::test]
 async fn redirects_drop_credentials_and_never_leave_tls() {
     let (server, client) = tls();
     let (plain, secure) = (Pages::default(), Pages::default());

@@ -19,7 +19,11 @@ const NODE: &str = "sidecar~127.0.0.1~tea-1.shop~shop.svc.cluster.local";
 async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     let mut control_plane = ControlPlane::secure().await?;
     let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
-    pod.variables.extend([("SECRET_TTL", "4s".to_owned()), ("ISTIO_META_DNS_CAPTURE", "true".to_owned())]);
+    pod.variables.extend([
+        ("SECRET_TTL", "4s".to_owned()),
+        ("ISTIO_META_DNS_CAPTURE", "true".to_owned()),
+        ("PROXY_CONFIG_XDS_AGENT", "true".to_owned()),
+    ]);
     pod.start()?;
     pod.ready().await?;
 
@@ -36,6 +40,10 @@ async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     let (at, types) = names.await?;
     assert!(types[..at].iter().any(|name| name.ends_with("Listener")), "{types:?}");
     assert!(pod.status("/debug/ndsz").await?.1.contains("10.1.2.3"));
+    until("the ProxyConfig is subscribed to", async || {
+        control_plane.streams().first()?.types.iter().any(|name| name.ends_with("ProxyConfig")).then_some(())
+    })
+    .await?;
 
     // Envoy serves with the authority's certificate, and with a renewed one before the first expires.
     let first = pod.certificate().await?;

@@ -268,6 +268,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn streams_concern_the_registrar_as_the_switches_say() {
+        let concerned = |registers, reports_health| {
+            let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+            let client = sluice_kube::client(config).expect("a client");
+            let options =
+                RegistrationOptions { controller: "one".into(), registers, reports_health, checks_identity: true };
+            let (_, handle) = WorkloadRegistrar::new(client, options, RegistrationMetrics::default());
+            // The one registers itself, the other names an entry whose health it reports.
+            ["AUTO_REGISTER_GROUP", "WORKLOAD_ENTRY"].map(|name| {
+                let metadata = [(name.into(), "\"vms\"".into())].into_iter().collect();
+                handle.concerns(&Proxy { namespace: "app".into(), metadata, ..Proxy::default() })
+            })
+        };
+        assert_eq!(concerned(true, true), [true, true]);
+        assert_eq!(concerned(false, true), [false, true]);
+        assert_eq!(concerned(true, false), [true, false]);
+        assert_eq!(concerned(false, false), [false, false]);
+    }
+
+    #[tokio::test]
     async fn stream_of_a_workload_over_the_limit_is_refused() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = sluice_kube::client(config).expect("a client");

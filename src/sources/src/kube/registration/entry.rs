@@ -337,6 +337,24 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
+    #[tokio::test]
+    async fn identity_is_checked_unless_that_is_disabled() {
+        let accepted = |checks_identity| {
+            let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+            let client = sluice_kube::client(config).expect("a client");
+            let options = RegistrationOptions {
+                controller: "one".into(),
+                registers: true,
+                reports_health: true,
+                checks_identity,
+            };
+            let api = EntryApi::new(client, options, RegistrationMetrics::default());
+            let entry = json!({"spec": {"serviceAccount": "vm"}});
+            api.check(&Proxy { namespace: "app".into(), ..Proxy::default() }, &entry).is_ok()
+        };
+        assert!(!accepted(true) && accepted(false), "the proxy is not authenticated");
+    }
+
     #[test]
     fn later_stream_has_precedence() {
         let mut entry = json!({"metadata": {"annotations": {"note": "n"}}});
