@@ -272,6 +272,7 @@ impl App {
         self.serve_proxies(security, listeners)?;
         self.replay_changes();
         self.trace_changes()?;
+        self.track_reconciliations();
         self.tasks.wait_for(std::future::pending::<()>()).await?;
         Ok(())
     }

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kube::Client;
+use sluice_admin::ReconciliationTracker;
 use sluice_config::ClusterSource;
 use sluice_deployments::GatewayDeployer;
 use sluice_engine::Published;
 use sluice_jwks::JwksFetcher;
-use sluice_kube::{ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK};
+use sluice_kube::{
+    ADDRESSES_LOCK, INGRESS_LOCK, KubeOptions, Lock, STATUS_LOCK, Term, UNTAINT_LOCK, next_batch_or_due,
+};
 use sluice_mcp::ServedConfiguration;
 use sluice_sources::configuration::ConfigurationSources;
 use sluice_sources::files::FileSource;
@@ -181,11 +184,7 @@ impl App {
             }
             let updates = self.graph.handles.ingress_status_updates.clone();
             self.write_parts("ingress status writer", INGRESS_LOCK, client.clone(), updates);
-            if options::writes_conditions(&self.config) {
-                let handles = &self.graph.handles;
-                let updates = (handles.condition_updates.clone(), handles.policy_status_updates.clone());
-                self.write_both("condition writer", STATUS_LOCK, client.clone(), updates);
-            }
+            self.write_conditions(client.clone());
             self.write_gateway_api(client.clone());
             if options::writes_pool_services(&self.config) {
                 let lock = Lock::inference_pools(&self.config.identity.revision);
@@ -238,6 +237,42 @@ impl App {
             let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
             election.clone().lead(lock.clone(), stop.clone(), write)
         });
+    }
+
+    /// Writes conditions, on the replica that holds a lock. Without ambient mode, the lock is taken when the first object asks
+    /// for a condition.
+    fn write_conditions(&mut self, client: Client) {
+        let election = options::election(&self.config, Some(client.clone()));
+        let (engine, stop, updates) =
+            (self.graph.engine.clone(), self.tasks.stop(), self.graph.handles.condition_updates.clone());
+        let waits = !options::writes_conditions(&self.config);
+        self.tasks.spawn_restarted("condition writer", move || {
+            let (client, engine, updates, stop, election) =
+                (client.clone(), engine.clone(), updates.clone(), stop.clone(), election.clone());
+            async move {
+                if waits {
+                    let mut feed = engine.feed().only(&updates);
+                    loop {
+                        match next_batch_or_due(&mut feed, None, &stop).await {
+                            Some(Some(batch)) if batch.events(&updates).next().is_some() => break,
+                            Some(_) => {}
+                            None => return,
+                        }
+                    }
+                }
+                let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
+                election.lead(STATUS_LOCK, stop, write).await;
+            }
+        });
+    }
+
+    /// Follows the objects that ask for the condition `Reconciled`.
+    pub(super) fn track_reconciliations(&mut self) {
+        if self.local_client.is_none() {
+            return;
+        }
+        let (tracker, stop) = (Arc::new(ReconciliationTracker::new(self.admin.clone())), self.tasks.stop());
+        self.tasks.spawn_restarted("condition tracker", move || tracker.clone().run(stop.clone()));
     }
 
     /// Writes the statuses of the Gateway API and creates its classes, on the replica of the revision that holds a lock.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Tasks that are restarted.
-const RESTARTED: [&str; 21] = [
+const RESTARTED: [&str; 22] = [
     "watch of Pod",
     "watch of CustomResourceDefinition",
     "watch of VirtualService",
@@ -26,6 +26,7 @@ const RESTARTED: [&str; 21] = [
     "ingress status writer",
     "Gateway API writer",
     "deployment controller",
+    "condition tracker",
     "condition writer",
     "taint writer",
     "workload cleaner",

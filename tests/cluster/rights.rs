@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use sluice_model::label;
 use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
 use sluice_testkit::api_server::{Right, granted};
@@ -29,6 +30,62 @@ fn is_not_used_here((_, group, resource, verb): &Right) -> bool {
         (_, _, "list") => true,
         _ => false,
     }
+}
+
+/// An object of each of Istio's kinds that asks for the condition `Reconciled`. They change nothing for other objects.
+fn asking_objects() -> Vec<Value> {
+    let host = "asks.example";
+    let wasm = json!({"url": "https://asks.example/filter.wasm", "selector": {"matchLabels": {"app": "asks"}}});
+    let object = |group: &str, version: &str, kind: &str, spec: Value| {
+        json!({
+            "apiVersion": format!("{group}.istio.io/{version}"), "kind": kind,
+            "metadata": {
+                "namespace": "shop", "name": "asks", "annotations": {label::RECONCILED_CONDITION: "true"},
+            },
+            "spec": spec,
+        })
+    };
+    let selector = json!({"selector": {"matchLabels": {"app": "asks"}}});
+    let port = json!({"number": 80, "name": "http", "protocol": "HTTP"});
+    vec![
+        object(
+            "extensions",
+            "v1alpha1",
+            "TrafficExtension",
+            json!({"wasm": {"url": wasm["url"]}, "selector": wasm["selector"]}),
+        ),
+        object("extensions", "v1alpha1", "WasmPlugin", wasm.clone()),
+        object("networking", "v1", "DestinationRule", json!({"host": host})),
+        object("networking", "v1alpha3", "EnvoyFilter", json!({"workloadSelector": {"labels": {"app": "asks"}}})),
+        object(
+            "networking",
+            "v1",
+            "Gateway",
+            json!({"servers": [{"port": port, "hosts": [host]}], "selector": {"app": "asks"}}),
+        ),
+        object("networking", "v1beta1", "ProxyConfig", json!({"concurrency": 1, "selector": selector["selector"]})),
+        object("networking", "v1", "ServiceEntry", json!({"hosts": [host], "ports": [port], "resolution": "DNS"})),
+        object(
+            "networking",
+            "v1",
+            "Sidecar",
+            json!({"workloadSelector": {"labels": {"app": "asks"}}, "egress": [{"hosts": ["*/*"]}]}),
+        ),
+        object(
+            "networking",
+            "v1",
+            "VirtualService",
+            json!({
+                "hosts": [host], "http": [{"route": [{"destination": {"host": host}}]}],
+            }),
+        ),
+        object("networking", "v1", "WorkloadEntry", json!({"address": "192.0.2.9"})),
+        object("networking", "v1", "WorkloadGroup", json!({"template": {"serviceAccount": "default"}})),
+        object("security", "v1", "AuthorizationPolicy", selector.clone()),
+        object("security", "v1", "PeerAuthentication", selector.clone()),
+        object("security", "v1", "RequestAuthentication", selector.clone()),
+        object("telemetry", "v1", "Telemetry", selector.clone()),
+    ]
 }
 
 /// The rights of the requests of `sluiced`, and the refused requests.
@@ -89,6 +146,9 @@ async fn no_request_is_refused_and_every_right_is_used() -> Result<()> {
         .await?;
     // Webhook configurations are written.
     let control_plane = start_with_webhooks(&cluster).await?;
+    for object in asking_objects() {
+        cluster.apply(&object).await?;
+    }
     // A proxy: its token is reviewed, it gets a certificate, and its right to read Secrets is reviewed.
     let channel = connect(&cluster, &control_plane, "shop", &ClientTls::default()).await?;
     let token = cluster.create_token(("shop", "default"), Some("istio-ca"), None).await?;

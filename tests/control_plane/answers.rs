@@ -11,6 +11,7 @@ pub(crate) mod mesh;
 mod operators;
 mod port_forward;
 mod preview;
+mod reconciled;
 mod recording;
 mod remote_secret;
 mod tags;

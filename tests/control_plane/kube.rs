@@ -146,6 +146,7 @@ async fn the_chart_grants_exactly_the_rights_used() {
     patch_webhooks(&running.server).await;
     kube_writes::register_workload(&running.server).await;
     kube_writes::write_ingress_status(&running.server).await;
+    kube_writes::write_reconciled_conditions(&running.server, client_of(running.server.address())).await;
     let writing = write_gateway_api(client_of(running.server.address()), running.server.client().expect("a client"));
     write_all_statuses(&running.server).await;
     drop(writing);

@@ -5,8 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{GraphOptions, build};
-use sluice_model::{Identity, Ingress, KubernetesService, ObjectKey, ObjectMeta, Proxy, WorkloadEntry};
+use sluice_graph::{GraphOptions, StatusKey, build};
+use sluice_model::{
+    Identity, Ingress, KubernetesService, ObjectKey, ObjectMeta, Proxy, Reconciliation, WorkloadEntry, label,
+};
+use sluice_parse::KINDS;
 use sluice_sources::kube::{
     CleanupOptions, EntryCleaner, PartWriter, RegistrationMetrics, RegistrationOptions, WorkloadRegistrar,
     WorkloadStream,
@@ -14,6 +17,8 @@ use sluice_sources::kube::{
 use sluice_testkit::api_server::ApiServer;
 use sluice_testkit::wait::until;
 use tokio_util::sync::CancellationToken;
+
+use crate::kube_suite::source::{cluster, options, source, start_sink};
 
 /// Registers a workload of a group, writes its health, and removes it.
 pub(crate) async fn register_workload(server: &ApiServer) {
@@ -97,5 +102,40 @@ pub(crate) async fn write_ingress_status(server: &ApiServer) {
     })
     .await;
     stop.cancel();
+    writing.await.expect("no panic");
+}
+
+/// Writes the condition `Reconciled` of an object of each of Istio's kinds.
+pub(crate) async fn write_reconciled_conditions(server: &ApiServer, client: kube::Client) {
+    let graph = GraphOptions { cluster: "c".into(), ..GraphOptions::default() };
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &graph));
+    let sink = start_sink(&engine, &handles, &cluster(), "istio-system");
+    let stop = CancellationToken::new();
+    let reading = tokio::spawn(source(client, options()).run(Arc::new(sink), stop.clone()));
+    let writer = PartWriter::new(server.client().expect("a client"), engine.feed(), handles.condition_updates.clone());
+    let writing = tokio::spawn(writer.run(stop.clone()));
+    let kinds: Vec<_> = KINDS.iter().filter(|info| info.is_istio()).collect();
+    for info in &kinds {
+        server.apply(json!({
+            "apiVersion": info.api_version(), "kind": info.name,
+            "metadata": {
+                "namespace": "shop", "name": "asks", "generation": 2, "annotations": {label::RECONCILED_CONDITION: "true"},
+            },
+            "spec": {},
+        }));
+        let key = StatusKey { kind: info.kind, object: ObjectKey::new("c", "shop", "asks") };
+        handles.inputs.reconciliations.set(key, Reconciliation { generation: 2, ..Reconciliation::default() });
+    }
+    for info in kinds {
+        until(info.plural, || {
+            let object = server.get(info.group, info.plural, "shop", "asks")?;
+            let condition = object["status"]["conditions"].as_array()?.iter().find(|it| it["type"] == "Reconciled")?;
+            let is_written = condition["lastTransitionTime"].is_string() && condition["observedGeneration"] == 2;
+            is_written.then_some(())
+        })
+        .await;
+    }
+    stop.cancel();
+    reading.await.expect("no panic");
     writing.await.expect("no panic");
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sluice_engine::Published;
 use sluice_model::gateway_api::GatewayDeployment;
 use sluice_model::{
-    DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod,
-    Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment, SegmentKey,
-    Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
+    ConditionRequest, DestinationRule, Endpoint, Gateway, Jwks, JwksKey, MeshConfig, MeshNetworks, Namespace, Node,
+    ObjectKey, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope, SecretReader, Segment,
+    SegmentKey, Service, ServiceKey, Text, VirtualService, WantedJwks, WorkloadEntry,
 };
 
 use crate::inputs::{Inputs, RejectKey};
@@ -16,8 +16,7 @@ use crate::registry::allocation::AddressUpdate;
 use crate::registry::endpoints::EndpointChunkKey;
 use crate::registry::multi_cluster::{MissingServiceExport, MultiClusterService};
 use crate::registry::nodes::TaintRemoval;
-use crate::statuses::{StatusKey, StatusUpdate};
-use crate::traffic::ambient::ConditionUpdate;
+use crate::statuses::{ConditionUpdate, StatusKey, StatusUpdate};
 use crate::traffic::gateway_api::classes::MissingGatewayClass;
 use crate::traffic::gateway_api::inference_pools::ShadowService;
 use crate::traffic::ingresses::IngressStatusUpdate;
@@ -39,10 +38,10 @@ pub struct Handles {
     pub rejects: Published<RejectKey, Vec<Reject>>,
     /// Statuses of ServiceEntries to write.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
-    /// Conditions of Services, ServiceEntries and WorkloadEntries to write.
+    /// Conditions of Services and of objects of Istio to write.
     pub condition_updates: Published<StatusKey, ConditionUpdate>,
-    /// Statuses of policies of Istio to write.
-    pub policy_status_updates: Published<StatusKey, StatusUpdate>,
+    /// Objects that ask for the condition `Reconciled`, or have it; results are written to [`Inputs::reconciliations`].
+    pub condition_requests: Published<StatusKey, ConditionRequest>,
     /// Statuses of Ingresses to write.
     pub ingress_status_updates: Published<ObjectKey, IngressStatusUpdate>,
     /// Statuses of objects of the Gateway API to write.

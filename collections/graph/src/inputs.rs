@@ -12,14 +12,15 @@ use sluice_model::gateway_api::{
     HttpRoute, InferencePool, L4Route, ListenerSet, ReferenceGrant,
 };
 use sluice_model::{
-    AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
-    Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
-    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, RootCertificates, Secret, SecretReader,
-    ServiceEntry, ServiceExport, ServiceImport, Sidecar, Telemetry, Text, TrafficExtension, VirtualService,
-    WorkloadEntry, WorkloadGroup,
+    AuthorizationPolicy, ConditionRequest, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass,
+    Jwks, JwksKey, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject,
+    PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reconciliation, Reject, RequestAuthentication,
+    RootCertificates, Secret, SecretReader, ServiceEntry, ServiceExport, ServiceImport, Sidecar, Telemetry, Text,
+    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::options::GraphOptions;
+use crate::statuses::StatusKey;
 use discovery::{Discovery, discovered};
 pub use json_record::{JsonRecord, JsonRecordError};
 
@@ -71,6 +72,10 @@ macro_rules! kinds {
             pub trust_bundle: Input<(), Vec<Text>>,
             /// Kinds of CustomResourceDefinitions that clusters serve.
             pub served_kinds: Input<ServedKind, ()>,
+            /// Objects of API servers that ask for the condition `Reconciled`, or have it.
+            pub condition_requests: Input<StatusKey, ConditionRequest>,
+            /// How far the connected proxies are with the objects of `Handles::condition_requests`.
+            pub reconciliations: Input<StatusKey, Reconciliation>,
         }
 
         /// Objects of the namespaces that are read, by kind.
@@ -94,6 +99,8 @@ macro_rules! kinds {
             pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
             pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
             pub(crate) served_kinds: Collection<'s, ServedKind, ()>,
+            pub(crate) condition_requests: Collection<'s, StatusKey, ConditionRequest>,
+            pub(crate) reconciliations: Collection<'s, StatusKey, Reconciliation>,
         }
 
         /// Declares every input.
@@ -110,6 +117,8 @@ macro_rules! kinds {
             let reviews = graph.input("secret_reviews");
             let trust = graph.input("trust_bundle");
             let served = graph.input("served_kinds");
+            let requests = graph.input("raw_condition_requests");
+            let reconciliations = graph.input("reconciliations");
             (
                 Inputs {
                     $($field: $field.0,)*
@@ -124,6 +133,8 @@ macro_rules! kinds {
                     secret_reviews: reviews.0,
                     trust_bundle: trust.0,
                     served_kinds: served.0,
+                    condition_requests: requests.0,
+                    reconciliations: reconciliations.0,
                 },
                 RawInputs {
                     $($field: $field.1,)*
@@ -138,6 +149,8 @@ macro_rules! kinds {
                     secret_reviews: reviews.1,
                     trust_bundle: trust.1,
                     served_kinds: served.1,
+                    condition_requests: requests.1,
+                    reconciliations: reconciliations.1,
                 },
             )
         }
@@ -189,6 +202,8 @@ macro_rules! kinds {
                 tx.mark_synced(&self.secret_reviews);
                 tx.mark_synced(&self.trust_bundle);
                 tx.mark_synced(&self.served_kinds);
+                tx.mark_synced(&self.condition_requests);
+                tx.mark_synced(&self.reconciliations);
             }
 
             /// Writes a record from its JSON form, as dumps have it. Secrets have no such form: theirs is a placeholder.
@@ -221,6 +236,8 @@ macro_rules! kinds {
                     "secret_reviews" => record.write(tx, &self.secret_reviews),
                     "trust_bundle" => record.write(tx, &self.trust_bundle),
                     "served_kinds" => record.write(tx, &self.served_kinds),
+                    "raw_condition_requests" => record.write(tx, &self.condition_requests),
+                    "reconciliations" => record.write(tx, &self.reconciliations),
                     _ => Err(JsonRecordError::UnknownCollection(record.collection)),
                 }
             }
@@ -327,6 +344,20 @@ kinds! {
 }
 
 impl Inputs {
+    /// Writes what an object asks about its condition `Reconciled`. `None` deletes it.
+    pub fn request_condition(
+        &self,
+        tx: &mut Transaction,
+        kind: Kind,
+        object: ObjectKey,
+        request: Option<ConditionRequest>,
+    ) {
+        match request {
+            Some(request) => tx.set(&self.condition_requests, StatusKey { kind, object }, request),
+            None => tx.delete(&self.condition_requests, StatusKey { kind, object }),
+        }
+    }
+
     /// Writes a parsed object: its value, if it has one, and its findings.
     ///
     /// If a ConfigMap of the mesh does not parse, the last valid one stays in effect. Any other object that does not

@@ -55,8 +55,7 @@ pub use sluice_envoy::listener_settings::Collector;
 pub use sluice_envoy::security::{
     MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
 };
-pub use statuses::{StatusKey, StatusUpdate};
-pub use traffic::ambient::ConditionUpdate;
+pub use statuses::{ConditionUpdate, StatusKey, StatusUpdate};
 pub use traffic::gateway_api::classes::MissingGatewayClass;
 pub use traffic::gateway_api::inference_pools::{ShadowPort, ShadowService};
 pub use traffic::ingresses::IngressStatusUpdate;
@@ -87,6 +86,7 @@ use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};
 use traffic::policy_statuses::{PolicyWithStatus, derive_policy_statuses};
+use traffic::reconciled::{derive_condition_requests, derive_condition_updates};
 use traffic::secrets::Secrets;
 use traffic::sidecars::HostInputs;
 use traffic::unenforced_policies::derive_unenforced_policies;
@@ -267,8 +267,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let jwks_fetches = wanted_jwks::derive_wanted_jwks(&objects, &services_by_host, &raw.jwks, options);
 
         let condition_updates = ambient.as_ref().and_then(|ambient| ambient.condition_updates.clone());
-        let condition_updates =
-            condition_updates.unwrap_or_else(|| objects.service_entries.flat_map("condition_updates", |_, _| None));
+        let condition_updates = condition_updates
+            .unwrap_or_else(|| objects.service_entries.flat_map("ambient_condition_updates", |_, _| None));
 
         let waypoints = ambient.as_ref().map(|ambient| {
             derive_waypoint_proxies(&WaypointProxyInputs {
@@ -296,8 +296,14 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         });
 
         let with_status = discovery::discovered("policies_with_status", &policies_with_status, &discovery);
-        let policy_statuses =
+        let policy_conditions =
             derive_policy_statuses(&with_status, &objects, &root_namespace, ambient.as_ref(), options);
+        let condition_requests = derive_condition_requests(&raw.condition_requests, &discovery, options);
+        let condition_updates = derive_condition_updates(
+            &condition_requests,
+            &raw.reconciliations,
+            [&condition_updates, &policy_conditions],
+        );
         let of_agentgateways = gateway_api.agentgateway.as_ref().map(|of| &of.accounts);
         let unenforced = derive_unenforced_policies(&objects, &root_namespace, ambient.as_ref(), of_agentgateways);
         let credential_namespaces = derive_credential_namespaces(&all_rules);
@@ -407,7 +413,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
             condition_updates: condition_updates.publish(),
-            policy_status_updates: policy_statuses.publish(),
+            condition_requests: condition_requests.publish(),
             ingress_status_updates: ingresses.status_updates.publish(),
             status_updates: gateway_api.status_updates.publish(),
             missing_gateway_classes: missing_gateway_classes.publish(),

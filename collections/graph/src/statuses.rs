@@ -6,15 +6,16 @@
 mod conditions;
 mod revision;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sluice_model::{Kind, ObjectKey, StoredStatus, Text};
 
-pub(crate) use conditions::{StatusCondition, merge, put};
+pub use conditions::ConditionUpdate;
+pub(crate) use conditions::{StatusCondition, condition_list, merge, put};
 pub(crate) use revision::{RevisionLookup, is_of_revision};
 
 /// An object with a status, by its kind.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
 pub struct StatusKey {
     /// Its kind.
     pub kind: Kind,
@@ -110,6 +111,13 @@ impl<'a> StatusDraft<'a> {
         if let Some(conditions) = self.wanted.get_mut("conditions").and_then(Value::as_array_mut) {
             conditions.retain(|condition| condition["type"] != kind);
         }
+    }
+
+    /// The update of the conditions of the object; `None` if the stored ones are the wanted ones.
+    pub(crate) fn finish_conditions(self) -> Option<ConditionUpdate> {
+        let present = self.present["conditions"].to_string();
+        let wanted = self.wanted.get("conditions").map(|conditions| condition_list(&conditions.to_string()));
+        ConditionUpdate::new(&present.into(), wanted.unwrap_or_default())
     }
 
     /// The update; `None` if the stored status is the wanted one.

@@ -21,6 +21,8 @@ pub const GATEWAY_PORT: &str = "networking.istio.io/gatewayPort";
 
 /// Label of objects and namespaces: the revision of the control plane that they are of.
 pub const REVISION: &str = "istio.io/rev";
+/// Annotation of Istio's objects: whether the condition `Reconciled` is written to their status.
+pub const RECONCILED_CONDITION: &str = "sluice/reconciled-condition";
 /// Label of gateway and waypoint proxies: the name of their Gateway (Gateway API).
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// Label of the objects that a controller creates for a Gateway: the controller.

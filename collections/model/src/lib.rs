@@ -11,6 +11,7 @@ mod attachment;
 mod authorization_policy;
 mod claim_header;
 mod compliance;
+mod condition_request;
 mod config_source;
 mod decimal;
 mod destination_rule;
@@ -68,6 +69,7 @@ pub use authorization_policy::{
 };
 pub use claim_header::{CLAIM_PREFIX, claim_path};
 pub use compliance::CompliancePolicy;
+pub use condition_request::{ConditionRequest, RECONCILED, Reconciliation, ReconciliationState};
 pub use config_source::{ConfigSource, ConfigSourceKind};
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};

@@ -20,6 +20,7 @@ mod admission;
 mod attachment;
 mod authorization_policy;
 mod cel;
+mod condition_request;
 mod destination_rule;
 mod encoding;
 mod endpoint_slice;
@@ -71,6 +72,7 @@ mod workload_group;
 pub mod yaml;
 
 pub use address::{address_blocks, forbidden_address};
+pub use condition_request::condition_request;
 pub use field_path::FieldPath;
 pub use fields::Fields;
 pub use findings::{Finding, Findings};

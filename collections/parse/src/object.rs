@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sluice_model::{ObjectKey, ParsedObject, Text};
 
-use crate::{Item, KindInfo, admission, find_kind, panicked};
+use crate::{Item, KindInfo, admission, condition_request, find_kind, panicked};
 
 /// The reason why a value is not an object of a known kind.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -61,6 +61,7 @@ pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<Pars
         if info.is_istio() {
             admission::check_object(item, info.kind, findings);
         }
+        condition_request::check(info, item, findings);
         info.parse.and_then(|parse| parse(item, findings))
     });
     let rejects = findings.into_vec().into_iter().map(|finding| finding.into_reject(info.kind, &key)).collect();

@@ -3,6 +3,7 @@
 //! They are computed when they are asked for, from what the engine and the streams keep anyway.
 
 mod authorization;
+mod change_acks;
 mod changes;
 mod describe;
 mod difference;
@@ -19,6 +20,7 @@ mod wait;
 mod why;
 mod why_not;
 
+pub(crate) use change_acks::ChangeAcks;
 pub(crate) use changes::changed_resources;
 pub(crate) use difference::difference;
 pub(crate) use history::{HistoryQuestion, history};

@@ -9,13 +9,13 @@ use sluice_engine::{Epoch, EpochSummary, HistoryQuery};
 use sluice_listen::PeriodicLog;
 use sluice_telemetry::{Count, register_counts};
 use sluice_traces::{AcknowledgedProxy, ChangeTrace, ChangedObject, TraceExporter, TraceId, TraceOutcome};
-use sluice_xds::{AckCounts, AckWatch, AwaitedChange, ProxyAck, short_name};
+use sluice_xds::{AckCounts, ProxyAck, short_name};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::AdminState;
-use crate::answers::{WrittenObject, changed_resources, written};
+use crate::answers::{ChangeAcks, WrittenObject, written};
 use crate::epoch_times::EpochTimes;
 
 /// Interval at which new epochs and acknowledgements are looked for. The times in traces are exact nevertheless, because
@@ -151,8 +151,7 @@ impl Followed {
 struct FollowedChange {
     trace: ChangeTrace,
     deadline: Instant,
-    awaited: Option<AwaitedChange>,
-    acks: Option<AckWatch>,
+    acks: ChangeAcks,
     /// The numbers at the last poll.
     counts: Option<AckCounts>,
 }
@@ -166,15 +165,10 @@ impl FollowedChange {
         (objects, now): (Vec<WrittenObject>, SystemTime),
     ) -> Self {
         let EpochTimes { received, parsed, committed } = EpochTimes::of(epoch, now);
-        let awaited = match epoch.keys.omitted() {
-            true => AwaitedChange::Everything,
-            false => AwaitedChange::Resources(changed_resources(&state.handles, &epoch.keys)),
-        };
+        let acks = ChangeAcks::of(&state.handles, Some(epoch));
         let mut resources = BTreeMap::<_, usize>::new();
-        if let AwaitedChange::Resources(changed) = &awaited {
-            for ((kind, _), names) in changed {
-                *resources.entry(short_name(*kind)).or_default() += names.len();
-            }
+        for ((kind, _), names) in acks.resources().into_iter().flatten() {
+            *resources.entry(short_name(*kind)).or_default() += names.len();
         }
         let trace = ChangeTrace {
             id,
@@ -189,27 +183,21 @@ impl FollowedChange {
             acknowledged: Vec::new(),
             outcome: TraceOutcome::Acknowledged,
         };
-        Self { trace, deadline: Instant::now() + TIME_LIMIT, awaited: Some(awaited), acks: None, counts: None }
+        Self { trace, deadline: Instant::now() + TIME_LIMIT, acks, counts: None }
     }
 
     /// The trace, if all proxies have acknowledged the change, or it is not followed any longer.
     fn poll(&mut self, state: &AdminState, stopped: bool) -> Option<ChangeTrace> {
         let is_late = stopped || Instant::now() >= self.deadline;
-        // An epoch that changes no resource is not passed to the streams.
-        let is_empty = matches!(&self.awaited, Some(AwaitedChange::Resources(changed)) if changed.is_empty());
-        let is_served = is_empty || state.status.served_epoch() >= self.trace.epoch;
-        if is_served && let Some(awaited) = self.awaited.take() {
-            self.acks = Some(AckWatch::new(state.status.clone(), awaited));
-        }
         // When the process stops, it ends the streams of proxies: what counts is the state before.
         if !stopped {
-            self.counts = self.acks.as_mut().map(AckWatch::poll);
+            self.counts = self.acks.poll(&state.status);
         }
         let is_complete = self.counts.is_some_and(|counts| counts.acked == counts.concerned);
         if !is_complete && !is_late {
             return None;
         }
-        let acks = self.acks.as_ref().map(AckWatch::acknowledgements).unwrap_or_default();
+        let acks = self.acks.acknowledgements();
         let mut trace = self.trace.clone();
         trace.ended = SystemTime::now();
         trace.concerned = self.counts.map_or(0, |counts| counts.concerned);
@@ -223,10 +211,8 @@ impl FollowedChange {
     /// Why the trace ends without all acknowledgements.
     fn incomplete(&self, stopped: bool) -> String {
         let reason = if stopped { "the control plane stopped" } else { "the time limit passed" };
-        let Some((counts, acks)) = self.counts.zip(self.acks.as_ref()) else {
-            return format!("{reason} before the change was served");
-        };
-        let lagging = acks.lagging();
+        let Some(counts) = self.counts else { return format!("{reason} before the change was served") };
+        let lagging = self.acks.lagging();
         let named = lagging.iter().take(MAX_NAMED).map(|proxy| {
             let pending = proxy.pending.first().map(|of| format!(" ({} {})", of.r#type, of.reason));
             format!("{}{}", proxy.proxy, pending.unwrap_or_default())

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use sluice_engine::{Engine, Transaction};
 use sluice_graph::{Inputs, ServedKind};
 use sluice_model::{Kind, Text};
+use sluice_parse::{KindInfo, kind_info};
 use sluice_tasks::{NamedThread, ThreadEnd};
 use tokio::sync::oneshot;
 
@@ -249,7 +250,10 @@ impl Committer {
     }
 
     fn write(&self, tx: &mut Transaction, change: Change) {
-        let Change { kind, key, object, origin } = change;
+        let Change { kind, key, object, mut origin } = change;
+        if kind_info(kind).is_some_and(KindInfo::is_istio) {
+            self.inputs.request_condition(tx, kind, key.clone(), origin.condition_request.take().map(|it| *it));
+        }
         let (received, generation) = (Some(origin.received), origin.generation);
         let version = if origin.version.is_empty() || !origin.place.is_empty() { origin.place } else { origin.version };
         let origin = sluice_engine::Origin { received, generation, ..sluice_engine::Origin::version(version.as_str()) };

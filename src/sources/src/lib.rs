@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use sluice_model::{Kind, MultiClusterApi, ObjectKey, ParsedObject, Text};
+use sluice_model::{ConditionRequest, Kind, MultiClusterApi, ObjectKey, ParsedObject, Text};
 use sluice_parse::{KINDS, KindInfo};
 use tokio::sync::oneshot;
 
@@ -42,6 +42,9 @@ pub struct ChangeOrigin {
     /// The object itself, if it is one of configuration.
     #[serde(skip)]
     pub original: Option<Original>,
+    /// What the object asks about its condition `Reconciled`, if it is stored in an API server.
+    #[serde(skip)]
+    pub condition_request: Option<Box<ConditionRequest>>,
 }
 
 /// A change of one object.

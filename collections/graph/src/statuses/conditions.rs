@@ -6,6 +6,29 @@ use sluice_model::Text;
 
 use super::StatusProblem;
 
+/// The list of conditions of an object that differs from what it should be.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ConditionUpdate {
+    /// All present conditions as JSON text; empty if there are none.
+    pub is: Text,
+    /// All wanted conditions as JSON text. Those that change have no `lastTransitionTime`.
+    pub wanted: Text,
+}
+
+impl ConditionUpdate {
+    /// The update of a list; `None` if the present conditions are the wanted ones.
+    pub(crate) fn new(present: &Text, wanted: Vec<Value>) -> Option<Self> {
+        (condition_list(present) != wanted)
+            .then(|| Self { is: present.clone(), wanted: Value::Array(wanted).to_string().into() })
+    }
+}
+
+/// The conditions of a JSON text; none if it is no list.
+pub(crate) fn condition_list(json: &str) -> Vec<Value> {
+    let parsed: Value = serde_json::from_str(json).unwrap_or_default();
+    if let Value::Array(list) = parsed { list } else { Vec::new() }
+}
+
 /// A wanted condition.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct StatusCondition {
@@ -60,20 +83,20 @@ pub(crate) fn merge(present: Option<&Value>, generation: impl Into<Value>, wante
     for wanted in wanted {
         let mut condition = wanted.to_json();
         condition["observedGeneration"] = generation.clone();
-        put(&mut list, condition, ["message", "observedGeneration"]);
+        put(&mut list, condition, &["message", "observedGeneration"]);
     }
     Value::Array(list)
 }
 
 /// Puts a condition in the place of the present one of its type, or at the end. The present one is kept if its status and the
 /// `compared` fields are the same. The time of transition stays with the status.
-pub(crate) fn put(list: &mut Vec<Value>, mut condition: Value, compared: [&str; 2]) {
+pub(crate) fn put(list: &mut Vec<Value>, mut condition: Value, compared: &[&str]) {
     let Some(old) = list.iter_mut().find(|old| old["type"] == condition["type"]) else {
         list.push(condition);
         return;
     };
     if old["status"] == condition["status"] {
-        if compared.iter().all(|field| old.get(field) == condition.get(field)) {
+        if compared.iter().all(|field| old.get(*field) == condition.get(*field)) {
             return;
         }
         condition["lastTransitionTime"] = old["lastTransitionTime"].take();

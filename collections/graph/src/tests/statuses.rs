@@ -135,11 +135,10 @@ impl StatusCase {
             update.map_or(Value::Null, |update| json!({"conditions": list(&update)}))
         };
         let status = |key: &StatusKey| {
-            let updates = match key.kind {
-                Kind::AuthorizationPolicy => &mesh.handles.policy_status_updates,
-                _ => &mesh.handles.status_updates,
-            };
-            let update = mesh.get(updates, key);
+            if key.kind == Kind::AuthorizationPolicy {
+                return conditions(key);
+            }
+            let update = mesh.get(&mesh.handles.status_updates, key);
             update.map_or(Value::Null, |update| serde_json::from_str(&update.wanted).expect("JSON"))
         };
         let is_policy = |key: &&&StatusKey| key.kind == Kind::AuthorizationPolicy;

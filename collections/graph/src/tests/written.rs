@@ -237,7 +237,7 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
     let key = StatusKey { kind: Kind::AuthorizationPolicy, object: ObjectKey::new("Kubernetes", "shop", "get") };
     let wanted = |mesh: &TestGraph| {
         mesh.engine.flush();
-        mesh.get(&mesh.handles.policy_status_updates, &key).map(|update| update.wanted.to_string()).unwrap_or_default()
+        mesh.get(&mesh.handles.condition_updates, &key).map(|update| update.wanted.to_string()).unwrap_or_default()
     };
     assert!(wanted(&mesh).contains("Service shop/cart was not found"));
     mesh.apply(service);
@@ -247,7 +247,7 @@ spec: {{targetRefs: [{targets}], rules: [{{to: [{{operation: {{methods: [GET]}}}
     assert!(bound.contains("bound to shop/wp") && bound.contains(r#""observedGeneration":"2""#), "{bound}");
     mesh.changed();
     // The status that is written changes no resource.
-    mesh.apply(&format!("{}status: {bound}", policy(cart)));
+    mesh.apply(&format!("{}status: {{conditions: {bound}}}", policy(cart)));
     assert_eq!((wanted(&mesh), mesh.changed()), (String::new(), Vec::new()));
     mesh.apply(&policy(&format!("{cart}, {{group: '', kind: Service, name: other}}")));
     let partly = wanted(&mesh);

@@ -39,7 +39,6 @@ use crate::registry::services::DeclaredKey;
 use crate::registry::workloads::selector_key;
 use crate::statuses::StatusKey;
 
-pub use conditions::ConditionUpdate;
 use gateways::{GatewayReads, RemoteGateways};
 use policies::{AmbientPolicies, PolicyReads};
 use services::{ClusterService, ClusterServices};

@@ -13,7 +13,7 @@ use super::ambient::Ambient;
 use super::gateway_api::classes::MESH_CONTROLLER;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
-use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate};
+use crate::statuses::{ConditionUpdate, StatusCondition, StatusDraft, StatusKey};
 
 /// The condition of a policy that waypoints enforce.
 const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
@@ -61,7 +61,7 @@ impl TargetState {
     }
 }
 
-/// Statuses of AuthorizationPolicies that have to be written, in ambient mode.
+/// Conditions of AuthorizationPolicies that have to be written, in ambient mode.
 /// Key: `StatusKey`. From: `authorization_policies`, `waypoints`, `ambient_services`, `kubernetes_services` and `service_entries`
 /// (the targets), `gateway_classes`, `root_namespace`. Changes when: targets or status of the policy do, or a target begins or
 /// stops to use a waypoint. Size: policies that are not written yet. Rejects: none.
@@ -71,9 +71,9 @@ pub(crate) fn derive_policy_statuses<'s>(
     root_namespace: &Collection<'s, (), Text>,
     ambient: Option<&Ambient<'s>>,
     options: &GraphOptions,
-) -> Collection<'s, StatusKey, StatusUpdate> {
+) -> Collection<'s, StatusKey, ConditionUpdate> {
     let Some(ambient) = ambient else {
-        return policies.flat_map("policy_status_updates", |_, _| None);
+        return policies.flat_map("policy_condition_updates", |_, _| None);
     };
     let served: Index<'s, Declaration, ServiceKey, Option<ObjectKey>> =
         ambient.services.index("policy_statuses/services", |_, service| {
@@ -109,10 +109,10 @@ pub(crate) fn derive_policy_statuses<'s>(
                     None => draft.remove_condition(kind),
                 }
             }
-            draft.finish()
+            draft.finish_conditions()
         }
     });
-    updates.flat_map("policy_status_updates", |key, update| {
+    updates.flat_map("policy_condition_updates", |key, update| {
         [(StatusKey { kind: Kind::AuthorizationPolicy, object: key.clone() }, update.clone())]
     })
 }

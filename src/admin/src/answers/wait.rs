@@ -7,10 +7,10 @@ use serde::Serialize;
 use sluice_engine::{Epoch, HistoryQuery, Origin, Write};
 use sluice_graph::{Inputs, RejectKey};
 use sluice_model::{Kind, ObjectKey, Severity};
-use sluice_xds::{AckCounts, AckWatch, AwaitedChange, LaggingProxy};
+use sluice_xds::{AckCounts, LaggingProxy};
 
 use super::AnswerError;
-use super::changes::changed_resources;
+use super::change_acks::ChangeAcks;
 use super::names::ObjectName;
 use super::objects::ObjectVersion;
 use crate::AdminState;
@@ -127,17 +127,14 @@ pub(crate) struct Wait {
     question: WaitQuestion,
     start: Instant,
     read: Option<ReadChange>,
-    acks: Option<AckWatch>,
 }
 
 /// The awaited change, once it is read.
-#[derive(Debug)]
 struct ReadChange {
     object: Option<ObjectVersion>,
     deleted: bool,
     epoch: Option<Epoch>,
-    /// Taken once it is followed.
-    change: Option<AwaitedChange>,
+    acks: ChangeAcks,
     note: Option<&'static str>,
 }
 
@@ -149,7 +146,7 @@ const UNKNOWN_RESOURCES: &str = "which resources the change altered is not known
 impl Wait {
     /// Begins the wait.
     pub(crate) fn new(state: Arc<AdminState>, question: WaitQuestion) -> Self {
-        Self { state, question, start: Instant::now(), read: None, acks: None }
+        Self { state, question, start: Instant::now(), read: None }
     }
 
     /// The progress now. Waits for the dataflow thread.
@@ -162,9 +159,9 @@ impl Wait {
             progress.state = WaitState::TimedOut;
         }
         if progress.state.is_final()
-            && let Some((proxies, acks)) = progress.proxies.as_mut().zip(self.acks.as_ref())
+            && let Some((proxies, read)) = progress.proxies.as_mut().zip(self.read.as_ref())
         {
-            proxies.lagging = acks.lagging();
+            proxies.lagging = read.acks.lagging();
         }
         progress
     }
@@ -196,15 +193,7 @@ impl Wait {
             progress.note = None;
             return progress;
         };
-        let is_served = read.epoch.is_none_or(|epoch| self.state.status.served_epoch() >= epoch.0);
-        let is_empty = matches!(&read.change, Some(AwaitedChange::Resources(changed)) if changed.is_empty());
-        if (is_served || is_empty)
-            && let Some(change) = read.change.take()
-        {
-            self.acks = Some(AckWatch::new(self.state.status.clone(), change));
-        }
-        let Some(acks) = &mut self.acks else { return progress };
-        let counts = acks.poll();
+        let Some(counts) = read.acks.poll(&self.state.status) else { return progress };
         if reaches(counts, share) {
             progress.state = WaitState::Done;
         }
@@ -232,17 +221,11 @@ impl Wait {
             if !(is_present || was_deleted) || is_rejected || !self.is_awaited(origin) {
                 continue;
             }
-            let known = last.filter(|epoch| !epoch.keys.omitted());
-            let epoch = known.as_ref().map(|epoch| epoch.epoch);
-            let (change, note) = match known {
-                Some(epoch) => {
-                    let changed = changed_resources(&self.state.handles, &epoch.keys);
-                    (AwaitedChange::Resources(changed), None)
-                }
-                None => (AwaitedChange::Everything, Some(UNKNOWN_RESOURCES)),
-            };
+            let acks = ChangeAcks::of(&self.state.handles, last.as_ref());
+            let note = acks.resources().is_none().then_some(UNKNOWN_RESOURCES);
+            let epoch = last.filter(|_| note.is_none()).map(|epoch| epoch.epoch);
             let object = is_present.then(|| ObjectVersion::new(kind, &key, origin));
-            return Some(ReadChange { object, deleted: was_deleted, epoch, change: Some(change), note });
+            return Some(ReadChange { object, deleted: was_deleted, epoch, acks, note });
         }
         None
     }

@@ -75,7 +75,6 @@ pub(super) fn notes(before: &Snapshot, after: &Snapshot, handles: &Handles) -> V
     );
     let statuses = changed(before, after, &handles.address_updates)
         + changed(before, after, &handles.condition_updates)
-        + changed(before, after, &handles.policy_status_updates)
         + changed(before, after, &handles.ingress_status_updates)
         + changed(before, after, &handles.status_updates);
     note(statuses, "statuses of objects would be written");

@@ -177,7 +177,7 @@ impl ReceivedObjects {
     }
 
     fn origin(&self, version: Text, received: Duration, original: Option<Original>) -> ChangeOrigin {
-        ChangeOrigin { place: self.source.clone(), version, received, original, generation: None }
+        ChangeOrigin { place: self.source.clone(), version, received, original, ..ChangeOrigin::default() }
     }
 }
 

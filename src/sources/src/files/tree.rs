@@ -160,7 +160,7 @@ impl Tree {
                 positions.into_iter().map(|position| chunk.line - 1 + position.line).collect()
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
-            let origin = ChangeOrigin { place, version, generation, received, original };
+            let origin = ChangeOrigin { place, version, generation, received, original, condition_request: None };
             if let Some(state) = self.objects.get_mut(&id) {
                 state.sent = Some(entry.content);
             }

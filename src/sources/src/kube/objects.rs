@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sluice_kube::{Receiver, WatchEvent};
 use sluice_model::{ObjectKey, Text};
-use sluice_parse::{KindInfo, identify, parse_object};
+use sluice_parse::{KindInfo, condition_request, identify, parse_object};
 use sluice_telemetry::unix_time;
 use tracing::warn;
 
@@ -86,8 +86,14 @@ impl ObjectsReceiver {
                 log_rejects(&parsed, "", |_| Vec::new());
                 self.not_listed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
-                let original = Original::of(&self.cluster, self.info, object);
-                let origin = ChangeOrigin { place: Text::default(), version, generation, received, original };
+                let origin = ChangeOrigin {
+                    place: Text::default(),
+                    version,
+                    generation,
+                    received,
+                    original: Original::of(&self.cluster, self.info, object),
+                    condition_request: condition_request(self.info, object).map(Box::new),
+                };
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {

@@ -94,6 +94,9 @@ pub struct LaggingProxy {
     pub pending: Vec<PendingResource>,
     /// Number of these resources.
     pub count: usize,
+    /// The client's error message, if it rejected the last response with one of these resources.
+    #[serde(skip)]
+    pub rejection: Option<Text>,
 }
 
 /// A resource that a proxy has not acknowledged.
@@ -133,20 +136,22 @@ impl AckWatch {
     #[must_use]
     pub fn lagging(&self) -> Vec<LaggingProxy> {
         let of = |connection: &Arc<Connection>| {
-            let (pending, count) = match &self.change {
+            let (pending, count, rejection) = match &self.change {
                 WatchedChange::Everything => {
                     let pending = pending_types(connection);
                     let count = pending.len();
-                    (pending, count)
+                    (pending, count, rejection(connection, |_| true))
                 }
                 WatchedChange::Resources { resources, .. } => {
                     let stream = self.streams.get(&connection.id);
                     let count = stream.map_or(0, |stream| stream.pending);
-                    (stream.map(|stream| self.reasons(connection, stream, resources)).unwrap_or_default(), count)
+                    let kinds = stream.map(|stream| stream.pending_kinds(resources)).unwrap_or_default();
+                    let pending = stream.map(|stream| self.reasons(connection, stream, resources));
+                    (pending.unwrap_or_default(), count, rejection(connection, |kind| kinds.contains(&kind)))
                 }
             };
             let pending = pending.into_iter().take(MAX_PENDING_PER_PROXY).collect();
-            LaggingProxy { proxy: short_id(&connection.key.0), pending, count }
+            LaggingProxy { proxy: short_id(&connection.key.0), pending, count, rejection }
         };
         self.lagging.iter().map(of).collect()
     }
@@ -157,6 +162,12 @@ impl AckWatch {
         let acks = self.streams.iter().filter_map(|(stream, watched)| Some((stream, watched.last.as_ref()?)));
         let acks: BTreeMap<_, _> = acks.collect();
         acks.into_values().cloned().collect()
+    }
+
+    /// Frees what is known of streams that have ended.
+    pub fn forget_ended(&mut self) {
+        let connections = self.status.server.connections();
+        self.streams.retain(|stream, _| connections.contains_key(stream));
     }
 
     /// Whether a stream has acknowledged the change; `None` if it does not concern the stream.
@@ -250,6 +261,12 @@ impl WatchedStream {
         }
     }
 
+    /// The types of the resources that are not acknowledged.
+    fn pending_kinds(&self, resources: &[(ResourceType, Text)]) -> BTreeSet<ResourceType> {
+        let pending = self.resources.iter().filter(|(_, state)| matches!(state, ResourceState::Pending(_)));
+        pending.map(|(at, _)| resources[*at].0).collect()
+    }
+
     /// Notes when the stream acknowledged a resource of the change, if it is the last one so far.
     fn note_ack(&mut self, connection: &Connection, (sent, acked): (Option<Instant>, Option<Instant>)) {
         let Some(acked) = acked else { return };
@@ -270,6 +287,13 @@ fn in_scope(
     let seen = kinds.iter().filter_map(|kind| Some((kind, layers.get(kind)?)));
     let seen = seen.flat_map(|(kind, layers)| layers.iter().map(|layer| (*kind, layer.clone())));
     seen.filter_map(|layer| by_layer.get(&layer)).flatten().copied().collect()
+}
+
+/// The error message of a rejected response of one of these types.
+fn rejection(connection: &Connection, is_awaited: impl Fn(ResourceType) -> bool) -> Option<Text> {
+    let status = connection.session().status();
+    let mut awaited = status.into_iter().filter(|(kind, _)| is_awaited(*kind));
+    awaited.find_map(|(_, status)| status.error.map(|(_, message)| message))
 }
 
 /// The types of a stream whose last response is not acknowledged.

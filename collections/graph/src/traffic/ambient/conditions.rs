@@ -12,7 +12,7 @@ use super::waypoints::{WaypointReads, Waypoints};
 use super::{AmbientInputs, namespace_labels};
 use crate::options::GraphOptions;
 use crate::registry::services::visibility;
-use crate::statuses::{StatusCondition, StatusKey, put};
+use crate::statuses::{ConditionUpdate, StatusCondition, StatusKey, condition_list, put};
 
 /// Whether the waypoint that an object refers to is used.
 const WAYPOINT_BOUND: &str = "istio.io/WaypointBound";
@@ -24,15 +24,6 @@ const VISIBILITY_APPLIED: &str = "istio.io/VisibilityApplied";
 const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
 /// All of these; of no other writer.
 const OWN_CONDITIONS: [&str; 3] = [WAYPOINT_BOUND, WAYPOINT_MISSING, VISIBILITY_APPLIED];
-
-/// The list of conditions of an object that differs from what it should be.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct ConditionUpdate {
-    /// All present conditions as JSON text; empty if there are none.
-    pub is: Text,
-    /// All wanted conditions as JSON text. Those that change have no `lastTransitionTime`.
-    pub wanted: Text,
-}
 
 /// The wanted conditions of an object.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -97,7 +88,7 @@ pub(super) fn derive_condition_updates<'s>(
     });
     let stored = of_services.union_disjoint("stored_conditions", &[of_entries, of_workloads]);
 
-    let changes = wanted.derive("condition_updates/wanted", |deps| {
+    let changes = wanted.derive("ambient_condition_updates/wanted", |deps| {
         let stored = deps.on(&stored);
         move |cx, key, wanted| {
             let present = cx.get(&stored, key).map(|present| (*present).clone()).unwrap_or_default();
@@ -107,11 +98,11 @@ pub(super) fn derive_condition_updates<'s>(
             }
         }
     });
-    let removals = stored.derive("condition_updates/removed", |deps| {
+    let removals = stored.derive("ambient_condition_updates/removed", |deps| {
         let wanted = deps.on(&wanted);
         move |cx, key, present| cx.get(&wanted, key).is_none().then(|| update(present, &[])).flatten()
     });
-    changes.union_disjoint("condition_updates", &[removals])
+    changes.union_disjoint("ambient_condition_updates", &[removals])
 }
 
 /// Conditions of ServiceEntries.
@@ -250,15 +241,13 @@ fn waypoint_missing(entry: &ServiceEntry, waypoints: &ServiceWaypoints) -> Optio
 
 /// The present conditions with the wanted ones, without those that are no longer wanted; `None` if nothing changes.
 fn update(present: &Text, wanted: &[StatusCondition]) -> Option<ConditionUpdate> {
-    let parsed: Value = serde_json::from_str(present).unwrap_or_default();
-    let present_list: &[Value] = parsed.as_array().map(Vec::as_slice).unwrap_or_default();
     let type_of = |condition: &Value| condition["type"].as_str().unwrap_or_default().to_owned();
     let is_wanted = |kind: &str| wanted.iter().any(|condition| condition.kind == kind);
     let is_removed = |kind: &str| OWN_CONDITIONS.contains(&kind) && !is_wanted(kind);
-    let mut list: Vec<Value> = present_list.iter().filter(|it| !is_removed(&type_of(it))).cloned().collect();
+    let mut list = condition_list(present);
+    list.retain(|condition| !is_removed(&type_of(condition)));
     for condition in wanted {
-        put(&mut list, condition.to_json(), ["reason", "message"]);
+        put(&mut list, condition.to_json(), &["reason", "message"]);
     }
-    (list != present_list)
-        .then(|| ConditionUpdate { is: present.clone(), wanted: Value::Array(list).to_string().into() })
+    ConditionUpdate::new(present, list)
 }
