@@ -4,10 +4,12 @@
 mod analyze;
 mod bug_report;
 mod console;
+mod dashboard;
 mod describe;
 mod history;
 mod inject;
 pub(crate) mod mesh;
+mod metrics;
 mod operators;
 mod port_forward;
 mod preview;

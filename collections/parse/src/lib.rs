@@ -95,5 +95,7 @@ pub use protocol::{protocol_name, service_port_protocol};
 pub use proxy::{NodeParseError, parse_proxy};
 pub use proxy_config::{default_proxy_config, merge_proxy_config};
 pub use sluice_proto::json::parse_duration;
-pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
+pub use validate::{
+    FurtherRules, Problem, Validation, validate_object, validate_text, validate_text_with, validated_kinds,
+};
 pub(crate) use virtual_service::parse_virtual_service;

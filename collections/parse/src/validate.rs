@@ -64,12 +64,21 @@ pub struct Validation {
 /// validated as a `MeshConfig`, or as `MeshNetworks` if it has the field `networks`.
 #[must_use]
 pub fn validate_text(text: &str) -> Validation {
+    validate_text_with(text, &|_| None)
+}
+
+/// Findings of rules that are not those of admission. `None` if the rules are not about the object.
+pub type FurtherRules<'r> = &'r dyn Fn(&Value) -> Option<Vec<Finding>>;
+
+/// As [`validate_text`], with further rules for objects of any kind.
+#[must_use]
+pub fn validate_text_with(text: &str, rules: FurtherRules<'_>) -> Validation {
     let mut validation = Validation::default();
     for chunk in split_documents(text) {
         match chunk.parse(&Limits::default()) {
             Ok(documents) => {
                 for (n, document) in documents.iter().enumerate() {
-                    add_problems(chunk, document, n < MAX_LOCATED_DOCUMENTS, &mut validation);
+                    add_problems(chunk, document, n < MAX_LOCATED_DOCUMENTS, rules, &mut validation);
                 }
             }
             Err(error) => validation.problems.push(syntax_problem(error)),
@@ -84,9 +93,15 @@ pub fn validate_text(text: &str) -> Validation {
 const MAX_LOCATED_DOCUMENTS: usize = 20;
 
 /// Validates the objects of a document of this chunk.
-fn add_problems(chunk: Chunk<'_>, document: &Document, locate: bool, validation: &mut Validation) {
+fn add_problems(
+    chunk: Chunk<'_>,
+    document: &Document,
+    locate: bool,
+    rules: FurtherRules<'_>,
+    validation: &mut Validation,
+) {
     let mut found = Vec::new();
-    validate_document(&document.value, "", validation, &mut found);
+    validate_document(&document.value, "", rules, validation, &mut found);
     if found.is_empty() {
         return;
     }
@@ -138,11 +153,17 @@ impl ObjectName {
     }
 }
 
-fn validate_document(object: &Value, path: &str, validation: &mut Validation, found: &mut Vec<(ObjectName, Finding)>) {
+fn validate_document(
+    object: &Value,
+    path: &str,
+    rules: FurtherRules<'_>,
+    validation: &mut Validation,
+    found: &mut Vec<(ObjectName, Finding)>,
+) {
     let described = ObjectName::of(object);
     if let (true, Some(items)) = (described.kind.ends_with("List"), object.get("items").and_then(Value::as_array)) {
         for (n, item) in items.iter().enumerate() {
-            validate_document(item, &format!("{path}items[{n}]."), validation, found);
+            validate_document(item, &format!("{path}items[{n}]."), rules, validation, found);
         }
         return;
     }
@@ -161,6 +182,11 @@ fn validate_document(object: &Value, path: &str, validation: &mut Validation, fo
             .for_each(|finding| note(finding.severity, &finding.field_path, finding.reason.to_string()));
         return;
     }
+    let further = rules(object);
+    let has_further_rules = further.is_some();
+    for finding in further.into_iter().flatten() {
+        note(finding.severity, &finding.field_path, finding.reason.to_string());
+    }
     match validate_object(object) {
         Ok(rejects) => {
             validation.objects += 1;
@@ -168,20 +194,13 @@ fn validate_document(object: &Value, path: &str, validation: &mut Validation, fo
         }
         Err(ObjectError::UnknownKind { api_version, kind }) => {
             let group = api_version.split('/').next().unwrap_or_default();
-            match kind.as_str() {
-                "IstioOperator" => {
-                    validation.skipped += 1;
-                    note(
-                        Severity::Warning,
-                        "kind",
-                        "IstioOperator is not supported: nothing reads this object".to_owned(),
-                    );
-                }
-                _ if group.ends_with(".istio.io") => {
-                    validation.objects += 1;
-                    note(Severity::Error, "kind", unknown_kind(&api_version, &kind));
-                }
-                _ => validation.skipped += 1,
+            if has_further_rules {
+                validation.objects += 1;
+            } else if group.ends_with(".istio.io") && kind != "IstioOperator" {
+                validation.objects += 1;
+                note(Severity::Error, "kind", unknown_kind(&api_version, &kind));
+            } else {
+                validation.skipped += 1;
             }
         }
         Err(error) => {

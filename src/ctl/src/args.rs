@@ -10,14 +10,15 @@ use crate::answer_args::{
 };
 use crate::answer_output::AnswerOutput;
 use crate::bug_report_args::{BUG_REPORT_EXAMPLES, BugReportArgs};
+use crate::dashboard_args::{DASHBOARD_EXAMPLES, DashboardCommand};
 use crate::describe_args::DescribeCommand;
 use crate::experimental_args::ExperimentalCommand;
 use crate::inject_args::{KUBE_INJECT_EXAMPLES, KubeInjectArgs};
 use crate::install_args::InstallCommand;
 use crate::operator_args::{
-    AdminCommand, COMPLETION_EXAMPLES, CompletionArgs, DASHBOARD_EXAMPLES, DashboardCommand, INTERNAL_DEBUG_EXAMPLES,
-    InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, REMOTE_CLUSTERS_EXAMPLES, RemoteClustersArgs,
-    VERSION_EXAMPLES, VersionArgs,
+    AdminCommand, COMPLETION_EXAMPLES, CompletionArgs, INTERNAL_DEBUG_EXAMPLES, InternalDebugArgs,
+    PROXY_STATUS_EXAMPLES, ProxyStatusArgs, REMOTE_CLUSTERS_EXAMPLES, RemoteClustersArgs, VERSION_EXAMPLES,
+    VersionArgs,
 };
 use crate::preview_args::{PREVIEW_EXAMPLES, PreviewArgs};
 use crate::proxy_config::args::{EXAMPLES as PROXY_CONFIG_EXAMPLES, ProxyConfigCommand};
@@ -37,8 +38,10 @@ Examples:
   sluicectl validate -f mesh.yaml --strict       a MeshConfig alone; warnings are errors
   sluicectl validate -f . -o json | jq '.findings[].field'
 
-Objects that are not of an Istio kind are skipped, except the ConfigMap with the MeshConfig. The
-command needs no cluster. It does not check references between objects.
+An IstioOperator is read as by `sluicectl install`. Of Services, the protocols of ports are checked, and
+of Deployments, the labels that telemetry reads. Other objects that are not of an Istio kind are skipped,
+except the ConfigMap with the MeshConfig. The command needs no cluster. It does not check references
+between objects.
 
 An unknown field is an error here. Admission in a cluster reports it as a warning.
 
@@ -60,7 +63,7 @@ pub(crate) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Validate Istio objects and MeshConfigs in files by the rules of the admission webhook.
-    #[command(after_help = EXAMPLES)]
+    #[command(visible_alias = "v", after_help = EXAMPLES)]
     Validate(ValidateArgs),
     /// Analyze a set of Istio objects: the cluster, files, or both.
     #[command(after_help = ANALYZE_EXAMPLES)]

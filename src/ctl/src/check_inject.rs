@@ -1,6 +1,6 @@
 //! The `experimental check-inject` subcommand (I07): which webhooks inject a pod, and why.
 
-mod selection;
+pub(crate) mod selection;
 
 use std::io::{self, Write};
 

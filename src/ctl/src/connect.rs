@@ -1,5 +1,6 @@
 //! The connection to a running control plane: its HTTP pages, at an address or through port-forwards to its pods.
 
+pub(crate) mod add_on;
 mod error;
 pub(crate) mod kubernetes;
 mod partial;
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use clap::Args;
 use http::Method;
-use rustls::ClientConfig;
 use sluice_crypto::{Roots, client_without_verification, verified_client};
 use sluice_http_client::{HttpError, Url};
 
@@ -82,9 +82,10 @@ pub(crate) struct Endpoint {
 
 /// Prepares requests to the servers of these flags. No request is sent to them yet.
 pub(crate) fn connect(args: &ServerArgs) -> Result<Server, QueryError> {
-    let is_tls = args.address.as_ref().is_some_and(|address| address.starts_with("https://"));
-    let tls = if is_tls { Some(tls_of(args)?) } else { None };
-    let requester = Requester::new(args.token_file.as_ref(), tls)?;
+    let requester = match &args.address {
+        Some(address) => requester_of(address, args.ca_file.as_ref(), args.token_file.as_ref(), args.xds.insecure)?,
+        None => Requester::new(args.token_file.as_ref(), None)?,
+    };
     let replicas = match &args.address {
         _ if args.xds.is_used() => requester.runtime.block_on(over_xds(args))?,
         Some(address) => vec![at_address(address)?],
@@ -93,15 +94,21 @@ pub(crate) fn connect(args: &ServerArgs) -> Result<Server, QueryError> {
     Ok(Server { replicas, requester })
 }
 
-/// TLS of an address, which verifies the server.
-fn tls_of(args: &ServerArgs) -> Result<ClientConfig, QueryError> {
-    let roots = args.ca_file.clone().map_or(Roots::System, Roots::File);
-    let tls = if args.xds.insecure {
-        client_without_verification().map_err(Into::into)
-    } else {
-        verified_client(&roots, None, None)
-    };
-    tls.map_err(|error| QueryError::Flags(format!("TLS of --address: {error}")))
+/// Sends requests to an address. One with https is verified by the roots of a file or of the system.
+fn requester_of(
+    address: &str,
+    ca_file: Option<&PathBuf>,
+    token_file: Option<&PathBuf>,
+    insecure: bool,
+) -> Result<Requester, QueryError> {
+    if !address.starts_with("https://") {
+        return Requester::new(token_file, None);
+    }
+    let roots = ca_file.cloned().map_or(Roots::System, Roots::File);
+    let tls =
+        if insecure { client_without_verification().map_err(Into::into) } else { verified_client(&roots, None, None) };
+    let tls = tls.map_err(|error| QueryError::Flags(format!("TLS of --address: {error}")))?;
+    Requester::new(token_file, Some(tls))
 }
 
 /// The servers of the control plane over xDS: at the address, or at a port of all its running pods.
@@ -139,9 +146,14 @@ async fn control_plane(flags: &ClusterFlags, port: u16) -> Result<Vec<Endpoint>,
 }
 
 /// A port of a pod.
-async fn forward(cluster: &KubeconfigCluster, pod: &PodReference, port: u16) -> Result<Endpoint, QueryError> {
+async fn forward(
+    cluster: &KubeconfigCluster,
+    pod: &PodReference,
+    port: impl Into<ForwardedPort>,
+) -> Result<Endpoint, QueryError> {
+    let ForwardedPort { port, local_port } = port.into();
     let failed = |reason: String| QueryError::PortForward { pod: pod.name.clone(), reason };
-    let tunnel = Tunnel::open(cluster.client(), &pod.namespace, &pod.name, port, 0);
+    let tunnel = Tunnel::open(cluster.client(), &pod.namespace, &pod.name, port, local_port);
     let tunnel = tunnel.await.map_err(|error| failed(error.to_string()))?;
     let base = Url::parse(&format!("http://{}", tunnel.address)).map_err(|error| failed(error.to_string()))?;
     let (name, revision) = (pod.name.clone(), pod.revision.clone());
@@ -195,12 +207,26 @@ impl PodConnector {
     }
 }
 
+/// A port of a pod, and the port of this machine from which it is forwarded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForwardedPort {
+    pub(crate) port: u16,
+    /// 0 for any free one.
+    pub(crate) local_port: u16,
+}
+
+impl From<u16> for ForwardedPort {
+    fn from(port: u16) -> Self {
+        Self { port, local_port: 0 }
+    }
+}
+
 /// Forwards a port of the pod of a proxy: `POD[.NAMESPACE]` or `deploy/NAME[.NAMESPACE]`.
 pub(crate) fn connect_to_proxy(
     flags: &ClusterFlags,
     proxy: &str,
     namespace: &str,
-    port: u16,
+    port: impl Into<ForwardedPort>,
 ) -> Result<PodEndpoint, QueryError> {
     let requester = Requester::new(None, None)?;
     let endpoint = requester.runtime.block_on(async {
@@ -254,7 +280,10 @@ pub(crate) fn connect_to_ztunnels(target: &ZtunnelTarget<'_>) -> Result<Vec<Foun
 }
 
 /// Forwards a port of the first pod of the control plane.
-pub(crate) fn connect_to_control_plane_port(flags: &ClusterFlags, port: u16) -> Result<PodEndpoint, QueryError> {
+pub(crate) fn connect_to_control_plane_port(
+    flags: &ClusterFlags,
+    port: impl Into<ForwardedPort>,
+) -> Result<PodEndpoint, QueryError> {
     let requester = Requester::new(None, None)?;
     let endpoint = requester.runtime.block_on(async {
         let cluster = KubeconfigCluster::connect(flags).await?;
@@ -290,6 +319,17 @@ impl PodEndpoint {
         body: String,
     ) -> Result<Vec<u8>, QueryError> {
         let question = Question { method, body, ..Question::get(path, parameters, ANSWER_TIMEOUT) };
+        self.requester.body(&self.endpoint, question)
+    }
+
+    /// The body of a page, of at most so many bytes.
+    pub(crate) fn get(
+        &self,
+        path: &str,
+        parameters: &Parameters<'_>,
+        max_answer_bytes: usize,
+    ) -> Result<Vec<u8>, QueryError> {
+        let question = Question { max_answer_bytes, ..Question::get(path, parameters, ANSWER_TIMEOUT) };
         self.requester.body(&self.endpoint, question)
     }
 

@@ -4,7 +4,8 @@ use clap::Subcommand;
 
 use crate::authz_args::AuthzCommand;
 use crate::describe_args::DescribeCommand;
-use crate::inject_args::{CHECK_INJECT_EXAMPLES, CheckInjectArgs};
+use crate::inject_args::{CHECK_INJECT_EXAMPLES, CheckInjectArgs, InjectorCommand};
+use crate::metrics_args::{METRICS_EXAMPLES, MetricsArgs};
 use crate::operator_args::{
     INTERNAL_DEBUG_EXAMPLES, InternalDebugArgs, PROXY_STATUS_EXAMPLES, ProxyStatusArgs, VERSION_EXAMPLES, VersionArgs,
 };
@@ -39,6 +40,15 @@ pub(crate) enum ExperimentalCommand {
     /// Tell which webhooks inject a pod, and why.
     #[command(after_help = CHECK_INJECT_EXAMPLES)]
     CheckInject(CheckInjectArgs),
+    /// List what injects proxies.
+    Injector {
+        /// What to do.
+        #[command(subcommand)]
+        command: InjectorCommand,
+    },
+    /// Print rates of requests and errors, and latencies, of workloads from a Prometheus server.
+    #[command(visible_alias = "m", after_help = METRICS_EXAMPLES)]
+    Metrics(MetricsArgs),
     /// List and describe revisions of the control plane.
     #[command(after_help = REVISION_EXAMPLES)]
     Revision {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::answer_output::AnswerOutput;
 use crate::install_args::ClusterArgs;
@@ -126,4 +126,51 @@ pub(crate) struct CheckInjectArgs {
     pub(crate) output: AnswerOutput,
     #[command(flatten, next_help_heading = "Server")]
     pub(crate) cluster: ClusterArgs,
+}
+
+pub(crate) const INJECTOR_EXAMPLES: &str = "\
+Examples:
+  sluicectl experimental injector list             revisions of all namespaces, and all webhooks
+  sluicectl x injector list -n shop
+  sluicectl x injector list -o json | jq '.namespaces[] | select(.injectedPods < .pods)'
+
+The first table has a row for each namespace and each revision that has injected pods there. A pod that
+NEEDS RESTART would be injected by another revision if it was created again, or not at all. Namespaces in
+ambient mode and that of the control plane are left out.
+
+The second table has a row for each configuration of webhooks and each namespace whose pods it injects
+by the labels of the namespace alone. CA-BUNDLE is the state of the roots by which the API server verifies
+the server.
+
+Exit codes: 0 printed, 1 there is no such namespace, 2 invalid command line, 3 the API server cannot be
+reached.";
+
+/// Subcommands of `injector`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum InjectorCommand {
+    /// List namespaces with the revision that injects them, and the webhooks that inject.
+    #[command(after_help = INJECTOR_EXAMPLES)]
+    List(InjectorListArgs),
+}
+
+/// Flags of `injector list`.
+#[derive(Debug, Args)]
+pub(crate) struct InjectorListArgs {
+    /// Namespace that is listed. Without it: all.
+    #[arg(short, long, default_value = "", hide_default_value = true)]
+    pub(crate) namespace: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: AnswerOutput,
+    #[command(flatten, next_help_heading = "Server")]
+    pub(crate) cluster: ClusterArgs,
+    /// Namespace of the control plane.
+    #[arg(
+        short = 'i',
+        long = "istioNamespace",
+        value_name = "NAMESPACE",
+        default_value = "istio-system",
+        help_heading = "Server"
+    )]
+    pub(crate) istio_namespace: String,
 }

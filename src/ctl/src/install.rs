@@ -1,6 +1,7 @@
 //! The subcommands that install. They are the only ones that need a cluster.
 
 mod check;
+mod translate;
 
 use std::io::{self, Write};
 
@@ -55,6 +56,9 @@ pub(crate) fn run(command: &InstallCommand, out: &mut dyn Write, errors: &mut dy
             InstallCommand::Upgrade(args) => install(args, true, &mut streams).await,
             InstallCommand::Uninstall(args) => uninstall(args, &mut streams).await,
             InstallCommand::Manifest { command: ManifestCommand::Generate(args) } => generate(args, &mut streams),
+            InstallCommand::Manifest { command: ManifestCommand::Translate(args) } => {
+                translate::run(args, &mut streams)
+            }
             InstallCommand::Precheck(args) => check::precheck(args, &mut streams).await,
             InstallCommand::VerifyInstall(args) => check::verify(args, &mut streams).await,
         }
@@ -223,9 +227,7 @@ async fn uninstall(args: &UninstallArgs, streams: &mut Streams<'_>) -> Done {
 
 fn generate(args: &GenerateArgs, streams: &mut Streams<'_>) -> Done {
     let (installation, charts) = read(&args.source, streams.errors)?;
-    let version = args.kube_version.trim_start_matches('v');
-    let capabilities = Capabilities { kube_version: format!("v{version}"), ..Capabilities::default() };
-    let manifests = installation.render(&charts, &capabilities)?;
+    let manifests = installation.render(&charts, &Capabilities::of_version(&args.kube_version))?;
     let objects = manifests.iter().flat_map(|manifest| &manifest.objects);
     match args.output {
         ManifestOutput::Yaml => {

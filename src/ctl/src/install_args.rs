@@ -31,6 +31,18 @@ Examples:
 
 The command needs no cluster. Exit codes: 0 printed, 2 invalid command line, file or value.";
 
+const TRANSLATE_EXAMPLES: &str = "\
+Examples:
+  sluicectl manifest translate -f mesh.yaml -o helm
+  sluicectl manifest translate --set profile=demo
+
+For each component, the directory gets the values of its chart, and a script by which helm takes over the
+objects of an installation and upgrades them. Its README.md has the steps. Settings of `k8s` have no
+counterpart in values: if they change objects, the directory has what helm and what sluicectl renders.
+
+The command needs no cluster. Exit codes: 0 written, 2 invalid command line, file or value, or the
+directory cannot be written.";
+
 const UNINSTALL_EXAMPLES: &str = "\
 Examples:
   sluicectl uninstall --revision canary        control plane, CNI agent and gateways of a revision
@@ -66,7 +78,7 @@ pub(crate) enum InstallCommand {
     /// Remove an installation.
     #[command(after_help = UNINSTALL_EXAMPLES)]
     Uninstall(UninstallArgs),
-    /// Print manifests.
+    /// Print manifests, or translate them.
     Manifest {
         /// What to do with them.
         #[command(subcommand)]
@@ -86,6 +98,9 @@ pub(crate) enum ManifestCommand {
     /// Print the objects that an installation would apply.
     #[command(after_help = GENERATE_EXAMPLES)]
     Generate(GenerateArgs),
+    /// Write the values of the charts, and scripts, by which helm takes over an installation.
+    #[command(after_help = TRANSLATE_EXAMPLES)]
+    Translate(TranslateArgs),
 }
 
 /// What is installed.
@@ -188,6 +203,19 @@ pub(crate) struct GenerateArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = ManifestOutput::Yaml)]
     pub(crate) output: ManifestOutput,
+}
+
+/// Flags of `manifest translate`.
+#[derive(Debug, Args)]
+pub(crate) struct TranslateArgs {
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Version of Kubernetes that the charts are rendered for.
+    #[arg(long, default_value = "1.29.0", value_name = "VERSION")]
+    pub(crate) kube_version: String,
+    /// Directory for the files, which is created if it does not exist. Without it, a new one for temporary files.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// Flags of `precheck` and `verify-install`.

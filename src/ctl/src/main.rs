@@ -17,16 +17,20 @@ mod confirmation;
 mod connect;
 mod control_plane_config;
 mod dashboard;
+mod dashboard_args;
 mod describe;
 mod describe_args;
 mod experimental_args;
 mod files;
 mod history;
 mod inject_args;
+mod injector;
 mod install;
 mod install_args;
 mod internal_debug;
 mod kube_inject;
+mod metrics;
+mod metrics_args;
 mod operator_args;
 mod preview;
 mod preview_args;
@@ -103,6 +107,10 @@ fn run(command: Command, out: &mut dyn Write, errors: &mut (dyn Write + Send)) -
         Command::Experimental { command: ExperimentalCommand::CheckInject(args) } => {
             check_inject::run(&args, out, errors)
         }
+        Command::Experimental { command: ExperimentalCommand::Injector { command } } => {
+            injector::run(&command, out, errors)
+        }
+        Command::Experimental { command: ExperimentalCommand::Metrics(args) } => metrics::run(&args, out, errors),
         Command::Experimental { command: ExperimentalCommand::Revision { command } } => {
             revision::run(&command, out, errors)
         }

@@ -8,7 +8,6 @@ use clap_complete::Shell;
 use crate::answer_output::AnswerOutput;
 use crate::connect::ServerArgs;
 use crate::connect::kubernetes::ClusterFlags;
-use crate::proxy_config::args::EnvoyArgs;
 
 pub(crate) const PROXY_STATUS_EXAMPLES: &str = "\
 Examples:
@@ -68,14 +67,6 @@ The levels are those of the first pod of the control plane. Levels are none, err
 
 Exit codes: 0 printed, 1 there is no such scope, 2 invalid command line or level, 3 the control plane
 cannot be reached.";
-
-pub(crate) const DASHBOARD_EXAMPLES: &str = "\
-Examples:
-  sluicectl dashboard controlz                    ControlZ of the first pod of the control plane
-  sluicectl dashboard istiod-debug                debug pages of the control plane
-  sluicectl dashboard envoy deploy/cart.shop      Envoy's admin interface
-
-A port of the pod is forwarded to a free local port until Ctrl-C. The address is printed.";
 
 pub(crate) const COMPLETION_EXAMPLES: &str = "\
 Examples:
@@ -174,27 +165,6 @@ pub(crate) struct AdminLogArgs {
     /// Port of ControlZ in the pod.
     #[arg(long, value_name = "PORT", default_value_t = 9_876, help_heading = "Server")]
     pub(crate) ctrlz_port: u16,
-    #[command(flatten)]
-    pub(crate) cluster: ClusterFlags,
-}
-
-/// Subcommands of `dashboard`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum DashboardCommand {
-    /// ControlZ: information about the process, and log levels.
-    #[command(after_help = DASHBOARD_EXAMPLES)]
-    Controlz(DashboardArgs),
-    /// Debug pages of the control plane.
-    #[command(after_help = DASHBOARD_EXAMPLES)]
-    IstiodDebug(DashboardArgs),
-    /// The admin interface of a proxy's Envoy.
-    #[command(visible_alias = "proxy", after_help = DASHBOARD_EXAMPLES)]
-    Envoy(EnvoyArgs),
-}
-
-/// Flags about the cluster.
-#[derive(Debug, Args)]
-pub(crate) struct DashboardArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterFlags,
 }

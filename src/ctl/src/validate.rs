@@ -1,10 +1,15 @@
 //! The `validate` subcommand.
 
+mod advice;
+mod operator;
+
 use std::io::{self, Write};
 
-use sluice_parse::validate_text;
+use serde_json::Value;
+use sluice_model::{RejectCause, Severity};
+use sluice_parse::{Finding as RuleFinding, validate_text_with};
 
-use crate::answer_output::print;
+use crate::answer_output::{print, text};
 use crate::args::ValidateArgs;
 use crate::report::{self, Finding, Report};
 use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, files};
@@ -14,7 +19,7 @@ pub(crate) fn run(args: &ValidateArgs, out: &mut dyn Write, errors: &mut dyn Wri
     let (mut report, mut failures) = (Report::default(), Vec::new());
     for path in args.filenames.iter().chain(&args.paths) {
         for source in files::read(path, &mut failures) {
-            let validation = validate_text(&source.text);
+            let validation = validate_text_with(&source.text, &further_findings);
             report.files += 1;
             report.objects += validation.objects;
             report.skipped += validation.skipped;
@@ -35,4 +40,19 @@ pub(crate) fn run(args: &ValidateArgs, out: &mut dyn Write, errors: &mut dyn Wri
     } else {
         EXIT_OK
     })
+}
+
+/// Findings about what the rules of admission do not cover: installations, and objects of Kubernetes that do not state what the mesh
+/// reads.
+fn further_findings(object: &Value) -> Option<Vec<RuleFinding>> {
+    match (text(object, "apiVersion"), text(object, "kind")) {
+        ("install.istio.io/v1alpha1", "IstioOperator") => Some(operator::findings(object)),
+        ("v1", "Service") => Some(advice::of_service(object)),
+        ("apps/v1", "Deployment") => Some(advice::of_deployment(object)),
+        _ => None,
+    }
+}
+
+fn finding(field_path: &str, reason: &str, severity: Severity) -> RuleFinding {
+    RuleFinding { field_path: field_path.into(), reason: reason.into(), severity, cause: RejectCause::Other }
 }

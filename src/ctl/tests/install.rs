@@ -47,6 +47,40 @@ fn manifests_are_printed_as_yaml_and_json() {
 }
 
 #[test]
+fn installation_is_translated_into_releases_of_helm() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = directory.path().join("new/helm");
+    let gateways =
+        "components: {base: {enabled: false}, pilot: {k8s: {replicaCount: 2}}, ingressGateways: [{namespace: edge}]}";
+    let file = FILE.replace("components: {base: {enabled: false}}", gateways);
+    let translate = |file: &str| {
+        let arguments = ["manifest", "translate", "-f", "-", "-o", output.to_str().expect("UTF-8")];
+        let done = sluicectl(&arguments, file);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let entries = std::fs::read_dir(&output).expect("a directory").map(|entry| entry.expect("an entry"));
+        entries.map(|entry| entry.file_name().into_string().expect("UTF-8")).collect::<std::collections::BTreeSet<_>>()
+    };
+    let common = [
+        "README.md",
+        "install-istio-ingressgateway.edge.sh",
+        "install-istiod.istio-system.sh",
+        "istio-ingressgateway.edge-values.yaml",
+        "istiod.istio-system-values.yaml",
+    ];
+    let differing = ["diff-istiod.istio-system-helm.yaml", "diff-istiod.istio-system-sluicectl.yaml"];
+    let expected = common.iter().chain(&differing).map(|name| (*name).to_owned()).collect();
+    assert_eq!(translate(&file), expected);
+    let read = |name: &str| std::fs::read_to_string(output.join(name)).expect(name);
+    assert!(read("istiod.istio-system-values.yaml").contains("\n  accessLogFile: /dev/stdout\n"));
+    assert!(read("README.md").contains("will be lost: `diff diff-istiod.istio-system-sluicectl.yaml"));
+    let checked = Command::new("bash").arg("-n").arg(output.join(common[2])).status().expect("run bash");
+    assert!(checked.success(), "{}", read(common[2]));
+    // What no longer differs is removed.
+    let expected = common.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(translate(&file.replace("replicaCount: 2", "")), expected);
+}
+
+#[test]
 fn invalid_input_is_refused_with_file_and_path() {
     let generate = ["manifest", "generate", "-f", "-"];
     fails(&generate, "kind: Pod", 2, "stdin: kind \"Pod\" of null is not IstioOperator");
@@ -68,6 +102,7 @@ fn command_lines_are_checked() {
     fails(&["uninstall"], "", 2, "--revision <REVISION>");
     fails(&["uninstall", "--purge", "--revision", "a"], "", 2, "cannot be used with");
     fails(&["manifest"], "", 2, "generate");
+    fails(&["manifest", "translate", "-f", "-", "-o", "/dev/null/x"], FILE, 2, "/dev/null/x: ");
 }
 
 #[test]

@@ -19,7 +19,7 @@ spec:
     - destination: {host: cart}
 ---
 apiVersion: apps/v1
-kind: Deployment
+kind: StatefulSet
 metadata: {name: cart}
 ";
 const UNKNOWN_FIELD: &str = "\
@@ -178,6 +178,47 @@ fn standard_input_is_read_and_json_is_written() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "");
     assert_eq!(run(&["validate", "-"], dir.path(), VALID).status.code(), Some(0));
+}
+
+#[test]
+fn installations_are_validated_as_by_install() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let operator =
+        "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nmetadata: {name: mesh}\nspec:\n  profile: demo\n";
+    let valid = run(&["validate", "-"], dir.path(), operator);
+    assert_eq!((text(&valid.stdout), valid.status.code()), ("", Some(0)), "{}", text(&valid.stderr));
+    assert!(text(&valid.stderr).starts_with("1 file, 1 object: "), "{}", text(&valid.stderr));
+    for (field, line) in [
+        ("  meshconfig: {}", "stdin:6:3: IstioOperator mesh: spec.meshconfig: this field is not known"),
+        (
+            "  values: {pilot: {x: 1}}",
+            "IstioOperator mesh: spec.values: chart sluice: pilot.x: this value is not known",
+        ),
+    ] {
+        let refused = run(&["v", "-"], dir.path(), &format!("{operator}{field}\n"));
+        assert!(text(&refused.stdout).contains(line), "{}", text(&refused.stdout));
+        assert_eq!(refused.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn ports_without_a_protocol_and_workloads_without_labels_are_warnings() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: cart, namespace: shop}\nspec:\n  ports:\n  - {name: http, port: 80}\n  \
+                   - {name: web, port: 81}\n  - {port: 82}\n  - {name: dns, port: 53, protocol: UDP}\n  - {name: a, port: 83, appProtocol: http2}\n";
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: cart, namespace: shop}\nspec:\n  template:\n    metadata:\n      labels: {app: cart}\n";
+    let output = run(&["validate", "-"], dir.path(), &format!("{service}---\n{deployment}"));
+    let expected = [
+        "stdin:7:5: warning: Service shop/cart: spec.ports[1]: name \"web\" does not begin with a protocol",
+        "stdin:8:5: warning: Service shop/cart: spec.ports[2]: the port has neither appProtocol nor a name",
+        "stdin:18:7: warning: Deployment shop/cart: spec.template.metadata.labels: none of the labels service.istio.io/canonical-revision",
+    ];
+    let findings = text(&output.stdout);
+    assert_eq!((findings.lines().count(), output.status.code()), (expected.len(), Some(0)), "{findings}");
+    for (line, expected) in findings.lines().zip(expected) {
+        assert!(line.starts_with(expected), "{line}");
+    }
+    assert_eq!(run(&["validate", "--strict", "-"], dir.path(), service).status.code(), Some(1));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use sluice_parse::yaml::{Limits, parse_value};
 
 use crate::error::InstallError;
+use crate::operator::Component;
 
 /// The files of the charts of this version, by their paths.
 const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/charts.rs"));
@@ -50,6 +51,17 @@ impl Charts {
             collect(&root, "", 0, &mut files).map_err(|(path, reason)| InstallError::input(path, reason))?;
             Ok(files)
         })
+    }
+
+    /// The chart of a component.
+    pub(crate) fn of(&self, component: Component) -> &Chart {
+        match component {
+            Component::Base => &self.base,
+            Component::Pilot => &self.control_plane,
+            Component::Cni => &self.cni,
+            Component::Ztunnel => &self.ztunnel,
+            Component::IngressGateway | Component::EgressGateway => &self.gateway,
+        }
     }
 
     fn read(

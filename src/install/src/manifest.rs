@@ -86,17 +86,30 @@ impl Installation {
         capabilities: &Capabilities,
         lookup: &dyn Lookup,
     ) -> Result<Manifest, InstallError> {
-        let chart: &Chart = match spec.component {
-            Component::Base => &charts.base,
-            Component::Pilot => &charts.control_plane,
-            Component::Cni => &charts.cni,
-            Component::Ztunnel => &charts.ztunnel,
-            Component::IngressGateway | Component::EgressGateway => &charts.gateway,
-        };
+        let mut objects = self.release_objects(spec, charts, capabilities, lookup)?;
+        self.customize(spec, &mut objects)?;
+        Ok(Manifest { component: spec.component, name: spec.release.clone(), objects })
+    }
+
+    /// The objects of a chart with the values of a component, without the changes of `k8s`.
+    pub(crate) fn release_objects(
+        &self,
+        spec: &ComponentSpec,
+        charts: &Charts,
+        capabilities: &Capabilities,
+        lookup: &dyn Lookup,
+    ) -> Result<Vec<KubeObject>, InstallError> {
+        let chart = charts.of(spec.component);
         self.check_definitions(spec, chart)?;
         // Whether objects exist is decided object by object; no chart distinguishes an upgrade.
         let release = Release { name: spec.release.clone(), namespace: spec.namespace.clone(), is_upgrade: false };
         let mut objects = render::render(chart, &release, &spec.values, capabilities, lookup)?;
+        objects.sort_by_key(|object| step(&object.key().kind));
+        Ok(objects)
+    }
+
+    /// Applies the changes of `k8s` to the objects of a component.
+    pub(crate) fn customize(&self, spec: &ComponentSpec, objects: &mut [KubeObject]) -> Result<(), InstallError> {
         let name = match spec.component {
             Component::Pilot if self.revision != DEFAULT_REVISION => format!("istiod-{}", self.revision),
             Component::Pilot => "istiod".to_owned(),
@@ -115,9 +128,7 @@ impl Installation {
             false => "Deployment",
         };
         let workload = ComponentWorkload { kind, name: &name, container };
-        kubernetes::change(&mut objects, &spec.kubernetes, &workload, &spec.path)?;
-        objects.sort_by_key(|object| step(&object.key().kind));
-        Ok(Manifest { component: spec.component, name: spec.release.clone(), objects })
+        kubernetes::change(objects, &spec.kubernetes, &workload, &spec.path)
     }
 
     /// The chart of the base has the CRDs only where they were built.

@@ -13,6 +13,9 @@ const REVISION: &str = "istio.io/rev";
 /// The annotation of objects of a release of helm.
 pub(crate) const HELM_RELEASE: &str = "meta.helm.sh/release-name";
 
+/// The labels by which an installation finds its objects again, and which those of other owners must not have.
+pub(crate) const OWNERSHIP_LABELS: [&str; 4] = [MANAGED, COMPONENT, VERSION, OWNER];
+
 /// The version of the charts.
 const VERSION_VALUE: &str = env!("CARGO_PKG_VERSION");
 

@@ -43,6 +43,13 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
+    /// A version of Kubernetes such as `1.34.0`, without any kinds beside its own.
+    #[must_use]
+    pub fn of_version(version: &str) -> Self {
+        let version = version.trim_start_matches('v');
+        Self { kube_version: format!("v{version}"), ..Self::default() }
+    }
+
     /// Major and minor version.
     #[must_use]
     pub fn version(&self) -> Option<(u32, u32)> {

@@ -1,4 +1,4 @@
-//! `sluicectl kube-inject` and `experimental check-inject` with the objects of a cluster.
+//! `sluicectl kube-inject`, `experimental check-inject` and `experimental injector` with the objects of a cluster.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -138,4 +138,82 @@ istio-sidecar-injector   default   ✘         No matching namespace labels (ist
         let refused = ctl(&directory, &[&["x", "check-inject"][..], &arguments].concat()).await;
         assert_eq!((refused.code, refused.out.as_str()), (code, ""), "{arguments:?}: {}", refused.errors);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn injectors_are_listed_with_the_namespaces_and_pods_of_the_cluster() {
+    let api = own().await.expect("a server");
+    let directory = with_kubeconfig(&api);
+    let list = ["experimental", "injector", "list"];
+    let empty = ctl(&directory, &list).await;
+    let none = "No Istio injected namespaces present.\n\nNo Istio injection hooks present.\n";
+    assert_eq!((empty.code, empty.out.as_str()), (0, none), "{}", empty.errors);
+    for (name, labels) in [
+        ("istio-system", json!({})),
+        ("kube-system", json!({})),
+        ("mesh", json!({"istio.io/dataplane-mode": "ambient"})),
+        ("shop", json!({"istio.io/rev": "prod"})),
+        ("bank", json!({})),
+    ] {
+        api.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})).await;
+    }
+    let pod = |namespace: &str, name: &str, annotations: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": name, "annotations": annotations},
+            "spec": {"containers": []},
+        })
+    };
+    let injected = json!({"sidecar.istio.io/status": json!({"revision": "canary"}).to_string()});
+    for pod in [
+        pod("shop", "cart", injected.clone()),
+        pod("shop", "new", json!({})),
+        pod("mesh", "other", json!({})),
+        pod("bank", "teller", json!({})),
+    ] {
+        api.apply(pod).await;
+    }
+    let values = json!({"global": {"hub": "registry.example/istio", "tag": "1.31", "proxy": {"image": "proxyv2"}}});
+    api.apply(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": "istio-system", "name": "istio-sidecar-injector-canary", "labels": {"istio.io/rev": "canary"}},
+        "data": {"values": values.to_string()},
+    }))
+    .await;
+    let service = json!({"namespace": "istio-system", "name": "istiod-canary", "path": "/inject", "port": 443});
+    api.apply(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "istio-revision-tag-prod", "labels": {"istio.io/rev": "canary", "istio.io/tag": "prod"}},
+        "webhooks": [{
+            "name": "rev.namespace.sidecar-injector.istio.io",
+            "clientConfig": {"service": service, "caBundle": STANDARD.encode(include_str!("../../../src/ctl/tests/recorded/certificate.pem"))},
+            "namespaceSelector": {"matchExpressions": [{"key": "istio.io/rev", "operator": "In", "values": ["prod"]}]},
+        }],
+    }))
+    .await;
+    let expected = "\
+NAMESPACE ISTIO-REVISION POD-REVISIONS
+bank                     <non-Istio>: 1
+shop      canary         <non-Istio>: 1 NEEDS RESTART: 1
+shop      canary         canary: 1
+
+NAMESPACES INJECTOR-HOOK           ISTIO-REVISION SIDECAR-IMAGE                       SERVER                                 CA-BUNDLE
+shop       istio-revision-tag-prod canary         registry.example/istio/proxyv2:1.31 istiod-canary.istio-system:443/inject valid until 2036-01-01
+";
+    let listed = ctl(&directory, &list).await;
+    let squeezed = |text: &str| {
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!((listed.code, squeezed(&listed.out)), (0, squeezed(expected)), "{}", listed.errors);
+    let json = ctl(&directory, &[&list[..], &["-n", "shop", "-o", "json"]].concat()).await.json();
+    assert_eq!(
+        (&json["namespaces"][0]["pods"], &json["namespaces"][0]["injectedPods"]),
+        (&json!(2), &json!(1)),
+        "{json}"
+    );
+    assert_eq!((&json["namespaces"][1], &json["injectors"][0]["tag"]), (&Value::Null, &json!("prod")), "{json}");
+    let unknown = ctl(&directory, &["x", "injector", "list", "-n", "none"]).await;
+    assert_eq!((unknown.code, unknown.out.as_str()), (1, ""), "{}", unknown.errors);
+    assert!(unknown.errors.contains("there is no namespace \"none\""), "{}", unknown.errors);
 }

@@ -1,15 +1,13 @@
 //! Commands that reach pods by the port-forward of an API server. The fake one forwards as a kubelet does.
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::json;
 use sluice_testkit::api_server::ApiServer;
-use sluice_testkit::binary::workspace_binary;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 
 use super::mesh::{Answer, AnswersFixture, RATINGS_V1, run};
 
@@ -281,47 +279,4 @@ async fn pod_that_goes_away_ends_the_command() {
     let without_pods = cluster.ctl(&["proxy-status"]).await;
     assert_eq!(without_pods.code, 3, "{}", without_pods.errors);
     assert!(without_pods.errors.contains("no running Istio pods in \"istio-system\""), "{}", without_pods.errors);
-}
-
-/// The answer to a request for a path; empty if the connection ends without one.
-async fn fetch(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("connect");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    let mut answer = String::new();
-    let exchanged = async {
-        stream.write_all(request.as_bytes()).await?;
-        stream.read_to_string(&mut answer).await
-    };
-    // A connection that is closed with unread data is reset.
-    let _: std::io::Result<usize> = exchanged.await;
-    answer
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dashboard_forwards_connections_in_turn_and_together() {
-    let mesh = AnswersFixture::start().await;
-    let cluster = ForwardingCluster::start().await;
-    cluster.run_control_plane("istiod-1", &mesh);
-    let mut child = tokio::process::Command::new(workspace_binary("sluicectl").expect("it is built"))
-        .args(["dashboard", "istiod-debug", &cluster.kubeconfig()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("it runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let url = lines.next_line().await.expect("read").expect("an address");
-    let address = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/debug")).expect("a URL");
-    for _ in 0..3 {
-        let answer = fetch(address, "/debug/syncz").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
-    let (one, two) = tokio::join!(fetch(address, "/debug/registryz"), fetch(address, "/ready"));
-    assert!(one.contains("ratings.shop") && two.starts_with("HTTP/1.1 200 "), "{one}{two}");
-    assert_eq!(cluster.api.forwarded(), 5);
-    // The next connection finds the pod again.
-    cluster.api.delete("pods", SYSTEM, "istiod-1");
-    assert_eq!(fetch(address, "/ready").await, "");
-    cluster.run_control_plane("istiod-1", &mesh);
-    assert!(fetch(address, "/ready").await.starts_with("HTTP/1.1 200 "));
 }

@@ -1,3 +1,7 @@
+use serde_json::Value;
+use sluice_model::{RejectCause, Severity};
+use sluice_parse::Finding;
+
 use super::found;
 
 fn object(rest: &str) -> String {
@@ -32,7 +36,16 @@ fn lists_are_checked_and_other_kinds_are_skipped() {
     assert_eq!(found(list), ["W items[1].spec.mtls", "E items[1].spec.mtls.mode"]);
     assert_eq!(validation.problems[1].position, sluice_parse::yaml::Position { line: 9, column: 12 });
     assert_eq!(found("apiVersion: networking.istio.io/v9\nkind: Gateway\nmetadata: {name: a}"), ["E kind"]);
-    assert_eq!(found("apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator"), ["W kind"]);
+    let operator = "apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator";
+    assert_eq!(sluice_parse::validate_text(operator).skipped, 1);
+    let rule = |object: &Value| {
+        let field_path = object["kind"].as_str()?.into();
+        let (reason, severity, cause) = ("a reason".into(), Severity::Warning, RejectCause::Other);
+        Some(vec![Finding { field_path, reason, severity, cause }])
+    };
+    let further = sluice_parse::validate_text_with(operator, &rule);
+    assert_eq!((further.objects, further.skipped), (1, 0));
+    assert_eq!(further.problems[0].field_path.as_str(), "IstioOperator");
     assert_eq!(found("replicas: 3\n"), ["E "]);
     assert_eq!(found("a: [\n"), ["E "]);
 }

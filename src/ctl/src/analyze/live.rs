@@ -50,8 +50,9 @@ pub(crate) const KINDS: &[ListedKind] = &[
     ("apis/telemetry.istio.io/v1", "telemetries", "Telemetry"),
 ];
 
-/// Namespaces of Kubernetes itself, whose objects are not analyzed.
-const IGNORED_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
+/// Namespaces of Kubernetes itself, which are no part of a mesh.
+pub(crate) const IGNORED_NAMESPACES: [&str; 4] =
+    ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 
 /// The objects of a cluster.
 pub(super) struct ClusterObjects {

@@ -3,10 +3,9 @@
 use serde_json::Value;
 use sluice_analyze::matches_pattern;
 
+use crate::analyze::live::IGNORED_NAMESPACES;
 use crate::answer_output::{list, text};
 
-/// Namespaces of Kubernetes itself, which no report has.
-const IGNORED_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 /// The parts of a filter, in order.
 const PART_COUNT: usize = 6;
 

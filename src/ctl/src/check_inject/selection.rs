@@ -12,9 +12,9 @@ const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Whether a configuration injects a pod.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Selection {
-    pub(super) is_injected: bool,
-    pub(super) reason: String,
+pub(crate) struct Selection {
+    pub(crate) is_injected: bool,
+    pub(crate) reason: String,
 }
 
 impl Selection {
@@ -28,13 +28,13 @@ impl Selection {
 }
 
 /// Whether a MutatingWebhookConfiguration has webhooks of Istio.
-pub(super) fn is_istio(configuration: &Value) -> bool {
+pub(crate) fn is_istio(configuration: &Value) -> bool {
     list(configuration, "webhooks").iter().any(|webhook| text(webhook, "name").ends_with("istio.io"))
 }
 
 /// What the webhooks of a configuration do with a pod of these labels. The first one that selects it, or that its labels
 /// exclude, decides.
-pub(super) fn of(configuration: &Value, pod_labels: &Value, namespace_labels: &Value) -> Selection {
+pub(crate) fn of(configuration: &Value, pod_labels: &Value, namespace_labels: &Value) -> Selection {
     let webhooks = list(configuration, "webhooks");
     for webhook in webhooks {
         let namespace = selects(&webhook["namespaceSelector"], namespace_labels);

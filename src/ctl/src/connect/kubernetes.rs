@@ -236,7 +236,7 @@ pub(crate) fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-fn running(list: &Value) -> Vec<PodReference> {
+pub(super) fn running(list: &Value) -> Vec<PodReference> {
     let mut pods: Vec<PodReference> = items(list).iter().filter(|pod| is_running(pod)).map(pod_of).collect();
     pods.sort_by(|a, b| a.name.cmp(&b.name));
     pods

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::answer_output::AnswerOutput;
 use crate::connect::kubernetes::ClusterFlags;
 use crate::connect::xds_args::XdsArgs;
-use crate::connect::{PodEndpoint, QueryError, ServerArgs, connect_to_proxy};
+use crate::connect::{ForwardedPort, PodEndpoint, QueryError, ServerArgs, connect_to_proxy};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -233,7 +233,7 @@ pub(crate) struct EnvoyArgs {
     #[arg(short, long, default_value = "", hide_default_value = true)]
     pub(crate) namespace: String,
     /// Port of Envoy's admin interface.
-    #[arg(long, value_name = "PORT", default_value_t = 15_000)]
+    #[arg(long, visible_alias = "ui-port", value_name = "PORT", default_value_t = 15_000)]
     pub(crate) proxy_admin_port: u16,
     #[command(flatten)]
     pub(crate) cluster: ClusterFlags,
@@ -246,7 +246,7 @@ impl EnvoyArgs {
     }
 
     /// Forwards another port of the pod.
-    pub(crate) fn connect_to(&self, port: u16) -> Result<PodEndpoint, QueryError> {
+    pub(crate) fn connect_to(&self, port: impl Into<ForwardedPort>) -> Result<PodEndpoint, QueryError> {
         connect_to_proxy(&self.cluster, &self.proxy, &self.namespace, port)
     }
 }
