@@ -37,7 +37,7 @@ use crate::options::{AmbientOptions, GraphOptions};
 use crate::registry::networks::NetworkRules;
 use crate::registry::services::DeclaredKey;
 use crate::registry::workloads::selector_key;
-use crate::statuses::StatusKey;
+use crate::statuses::{ConditionUpdate, StatusKey};
 
 use gateways::{GatewayReads, RemoteGateways};
 use policies::{AmbientPolicies, PolicyReads};
