@@ -1,4 +1,4 @@
-//! The Markdown documents: links and file paths resolve, and the marked shell blocks run.
+//! The Markdown documents: links and file paths resolve, the marked shell blocks run, and each command of `sluicectl` is in one.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The longest time that the shell blocks of one page may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Directories at the top of the repository; inline code that begins with one of them is a path.
 const TOP_DIRECTORIES: [&str; 8] =
@@ -121,8 +121,13 @@ fn file_paths_and_functions_exist() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// The shell blocks of a page below the comment `<!-- tested -->`, as one script.
-fn tested_script(text: &str) -> String {
+/// The comment above shell blocks that run.
+const TESTED: &str = "<!-- tested -->";
+/// The comment above shell blocks that run with the kubeconfig of the sample cluster.
+const TESTED_IN_CLUSTER: &str = "<!-- tested in a cluster -->";
+
+/// The shell blocks of a page below a comment, as one script.
+fn tested_script(text: &str, comment: &str) -> String {
     let (mut script, mut is_marked, mut is_inside) = (String::new(), false, false);
     for line in text.lines() {
         if is_inside {
@@ -133,7 +138,7 @@ fn tested_script(text: &str) -> String {
             }
         } else {
             is_inside = is_marked && line == "```sh";
-            is_marked = line == "<!-- tested -->";
+            is_marked = line == comment;
         }
     }
     script
@@ -190,6 +195,16 @@ fn can_run_isolated() -> bool {
     is_root
 }
 
+/// Starts a control plane with the sample mesh, and the sample cluster in which it runs.
+const SAMPLE_CLUSTER: &str = r#"
+sluicectl manifest generate --set profile=minimal --set components.base.enabled=false -o json > installation.json
+sluiced --configDir manifests/demo > sluiced.log 2>&1 &
+until curl -sf localhost:8080/ready; do sleep 0.1; done
+sluice-samplecluster --kubeconfig kubeconfig manifests/demo installation.json &
+until [[ -e kubeconfig ]]; do sleep 0.1; done
+export KUBECONFIG=$PWD/kubeconfig
+"#;
+
 #[test]
 fn marked_shell_blocks_run() {
     if !can_run_isolated() {
@@ -197,17 +212,19 @@ fn marked_shell_blocks_run() {
     }
     let mut count = 0;
     for Page { path, text } in pages() {
-        let script = tested_script(&text);
-        if script.is_empty() {
-            continue;
+        for (comment, prelude) in [(TESTED, ""), (TESTED_IN_CLUSTER, SAMPLE_CLUSTER)] {
+            let script = tested_script(&text, comment);
+            if script.is_empty() {
+                continue;
+            }
+            count += 1;
+            let directory = tempfile::tempdir().expect("a directory");
+            let copied = Command::new("cp").arg("-r").arg(root().join("manifests")).arg(directory.path()).status();
+            assert!(copied.is_ok_and(|status| status.success()), "copy manifests");
+            let output = run_isolated(&format!("{prelude}set -x\n{script}"), directory.path());
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{}: {}\n{script}\n{text}", path.display(), output.status);
         }
-        count += 1;
-        let directory = tempfile::tempdir().expect("a directory");
-        let copied = Command::new("cp").arg("-r").arg(root().join("manifests")).arg(directory.path()).status();
-        assert!(copied.is_ok_and(|status| status.success()), "copy manifests");
-        let output = run_isolated(&script, directory.path());
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}: {}\n{script}\n{text}", path.display(), output.status);
     }
     assert!(count >= 2, "pages have marked shell blocks");
 }
@@ -230,4 +247,100 @@ fn demo_directory_starts_without_warnings() {
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("\twarn\t") || line.contains("\terror\t")).collect();
     assert!(warnings.is_empty(), "{}", warnings.join("\n"));
     assert!(log.contains(r#""objects":[]"#) && log.contains(r#""files":{}"#), "{log}");
+}
+
+/// Commands whose examples need a real API server, and some of them nodes that start pods. Each has a test with these.
+const TESTED_WITH_NODES: [(&str, &str); 6] = [
+    ("install", "tests/cluster/install.rs"),
+    ("precheck", "tests/cluster/install.rs"),
+    ("uninstall", "tests/cluster/install.rs"),
+    ("upgrade", "tests/cluster/install.rs"),
+    ("verify-install", "tests/cluster/install.rs"),
+    ("workload entry configure", "tests/cluster/machines.rs"),
+];
+
+/// A command of `sluicectl`, by what its help says.
+struct DocumentedCommand {
+    names: Vec<String>,
+    subcommands: Vec<DocumentedCommand>,
+}
+
+impl DocumentedCommand {
+    /// The subcommands of a command.
+    fn below(path: &[&str]) -> Vec<Self> {
+        let sluicectl = Path::new(env!("CARGO_BIN_EXE_sluiced")).with_file_name("sluicectl");
+        let output = Command::new(sluicectl).args(path).arg("-h").output().expect("run sluicectl");
+        let help = String::from_utf8(output.stdout).expect("UTF-8");
+        let section = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        // A description may go on in further lines.
+        let mut entries: Vec<String> = Vec::new();
+        for line in section {
+            match line.strip_prefix("  ").filter(|entry| !entry.starts_with(' ')) {
+                Some(entry) => entries.push(entry.to_owned()),
+                None => entries.last_mut().expect("a command").push_str(&format!(" {}", line.trim())),
+            }
+        }
+        let command = |entry: &String| {
+            let name = entry.split(' ').next().expect("a name").to_owned();
+            let aliases = entry.split_once("[aliases: ").and_then(|(_, rest)| rest.split_once(']'));
+            let aliases = aliases.map(|(aliases, _)| aliases.split(", ").map(str::to_owned).collect());
+            let subcommands = Self::below(&[path, &[&name]].concat());
+            Self { names: std::iter::once(name).chain(aliases.unwrap_or_else(Vec::new)).collect(), subcommands }
+        };
+        entries.iter().filter(|entry| !entry.starts_with("help ")).map(command).collect()
+    }
+
+    /// The names of all commands without subcommands below this one, with spaces.
+    fn leaves(&self) -> Vec<String> {
+        let name = &self.names[0];
+        if self.subcommands.is_empty() {
+            return vec![name.clone()];
+        }
+        self.subcommands.iter().flat_map(Self::leaves).map(|leaf| format!("{name} {leaf}")).collect()
+    }
+
+    /// The names of the command that words call, with spaces.
+    fn called(commands: &[Self], words: &mut dyn Iterator<Item = &str>) -> Option<String> {
+        let word = words.next()?;
+        let command = commands.iter().find(|command| command.names.iter().any(|name| name == word))?;
+        match Self::called(&command.subcommands, words) {
+            Some(rest) => Some(format!("{} {rest}", command.names[0])),
+            None => Some(command.names[0].clone()),
+        }
+    }
+}
+
+#[test]
+fn each_command_of_sluicectl_has_an_example_that_runs() {
+    let commands = DocumentedCommand::below(&[]);
+    let leaves: BTreeSet<String> = commands.iter().flat_map(DocumentedCommand::leaves).collect();
+    assert!(leaves.len() > 50 && leaves.contains("proxy-config cluster"), "{leaves:?}");
+    let called_in = |text: &str| -> BTreeSet<String> {
+        let calls = text.split("sluicectl ").skip(1);
+        calls.filter_map(|call| DocumentedCommand::called(&commands, &mut call.split_whitespace())).collect()
+    };
+    let mut documented = BTreeSet::new();
+    let mut described = BTreeSet::new();
+    for Page { text, .. } in pages() {
+        for comment in [TESTED, TESTED_IN_CLUSTER] {
+            documented.extend(called_in(&tested_script(&text, comment)));
+        }
+        described.extend(called_in(&text));
+    }
+    for (command, test) in TESTED_WITH_NODES {
+        let source = std::fs::read_to_string(root().join(test)).expect(test);
+        let is_run = command.split(' ').all(|word| source.contains(&format!("\"{word}\"")));
+        assert!(is_run && described.contains(command), "{command} is described, and {test} runs it");
+        assert!(!documented.contains(command), "{command} has an example that runs");
+        documented.insert(command.to_owned());
+    }
+    // What istioctl has below `experimental` may be a command of its own here.
+    let is_documented = |leaf: &String| {
+        documented.contains(leaf) || leaf.strip_prefix("experimental ").is_some_and(|it| documented.contains(it))
+    };
+    let missing: Vec<&String> = leaves.iter().filter(|leaf| !is_documented(leaf)).collect();
+    assert!(
+        missing.is_empty(),
+        "these commands have no example below {TESTED:?} or {TESTED_IN_CLUSTER:?}: {missing:?}"
+    );
 }

@@ -88,9 +88,9 @@ fn readme(releases: &[HelmRelease]) -> String {
     let mut text = "\
 # From sluicectl to helm
 
-`sluicectl manifest translate` has written these files. It has changed nothing in a cluster. Each script lets helm take over the
-objects of a component, and installs its release. Its arguments are passed on to helm: try `--dry-run=server` first. Run the scripts
-in this order, with the charts of this version in `CHARTS` (`manifests/charts`, or `target/manifests/charts` with the CRDs):
+`sluicectl manifest translate` has written these files. It has changed nothing in a cluster. Each script changes the cluster: helm
+takes over the objects of a component, and installs its release. Arguments of a script are passed on to helm. Run the scripts in this
+order, with the charts of this version in `CHARTS` (`manifests/charts`, or `target/manifests/charts` with the CRDs):
 "
     .to_owned();
     for release in releases {
