@@ -256,7 +256,7 @@ async fn condition_tells_invalid_objects_and_those_without_proxies_and_survives_
     mesh.api.apply(route("ratings", &asks()));
     let done = mesh.condition("ratings", 1, "AcknowledgedByProxies").await;
     assert_eq!(done["message"], "concerns no proxy that is connected to replica istiod-7");
-    mesh.change("ratings", |object| object["spec"]["hosts"] = json!([]));
+    mesh.change("ratings", |object| object["spec"]["hosts"] = json!(7));
     let invalid = mesh.condition("ratings", 2, "InvalidObject").await;
     assert_eq!(invalid["status"], "False");
     let message = invalid["message"].as_str().expect("a message");

@@ -5,6 +5,7 @@ use sluice_testkit::ads::connect;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use sluice_testkit::server::get;
+use sluice_testkit::wait::until_async;
 use tonic::Code;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -132,7 +133,10 @@ async fn certificates_have_the_configured_lifetimes() {
 async fn there_is_no_authority_if_it_is_disabled() {
     let mesh = IdentityFixture::start_with(&[], &[("ENABLE_CA_SERVER", "false")]).await;
     assert!(!mesh.authority().exists(), "no root is generated");
-    assert!(mesh.server.secure.is_none(), "without a certificate of the authority, there is no secure port");
+    let port = mesh.server.secure.expect("the address");
+    // It is bound until it is known that no certificate is issued.
+    let refused = async || tokio::net::TcpStream::connect(port).await.is_err().then_some(());
+    until_async("without a certificate of the authority, the secure port is closed", refused).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
