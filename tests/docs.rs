@@ -283,9 +283,9 @@ impl DocumentedCommand {
         let command = |entry: &String| {
             let name = entry.split(' ').next().expect("a name").to_owned();
             let aliases = entry.split_once("[aliases: ").and_then(|(_, rest)| rest.split_once(']'));
-            let aliases = aliases.map(|(aliases, _)| aliases.split(", ").map(str::to_owned).collect());
+            let aliases = aliases.map(|(aliases, _)| aliases.split(", ").map(str::to_owned).collect::<Vec<_>>());
             let subcommands = Self::below(&[path, &[&name]].concat());
-            Self { names: std::iter::once(name).chain(aliases.unwrap_or_else(Vec::new)).collect(), subcommands }
+            Self { names: std::iter::once(name).chain(aliases.unwrap_or_default()).collect(), subcommands }
         };
         entries.iter().filter(|entry| !entry.starts_with("help ")).map(command).collect()
     }

@@ -287,7 +287,7 @@ kinds! {
     ingresses: Ingress(Ingress), input, "raw_ingresses";
     /// IngressClasses.
     ingress_classes: IngressClass(IngressClass), input, "ingress_classes";
-    /// Gateways of the Gateway API, of every cluster; those of the config cluster after [`RawInputs::discovered`].
+    /// Gateways of the Gateway API, of every cluster; `discovered` restricts them to those of the config cluster.
     kubernetes_gateways: KubernetesGateway(KubernetesGateway), input, "raw_kubernetes_gateways";
     /// ListenerSets.
     listener_sets: ListenerSet(ListenerSet), input, "raw_listener_sets";

@@ -76,8 +76,7 @@ impl HelmRelease {
     pub fn script(&self, values: &str) -> String {
         let removed = OWNERSHIP_LABELS.map(|label| format!("{label}-")).join(" ");
         let adopted: String = self.objects.iter().map(adoption).collect();
-        let [name, namespace, chart, values] =
-            [&self.name, &self.namespace, &self.chart, values].map(|text| quoted(text));
+        let [name, namespace, chart, values] = [&self.name, &self.namespace, &self.chart, values].map(quoted);
         format!(
             r#"#!/usr/bin/env bash
 # Charts are read from $CHARTS, by default manifests/charts of a checkout.

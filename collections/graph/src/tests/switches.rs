@@ -256,6 +256,7 @@ data: {mesh: '{enableTracing: true, extensionProviders: [{name: z, zipkin: {serv
 }
 
 #[test]
+#[expect(deprecated, reason = "the reference sets this field")]
 fn dns_of_proxies_follows_the_switches_of_the_server() {
     use prost::Message as _;
     use sluice_proto::envoy::config::cluster::v3::Cluster;

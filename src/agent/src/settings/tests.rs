@@ -50,7 +50,7 @@ fn pod_has_its_node_id_and_identity_and_uses_tls() {
 
 #[test]
 fn agent_does_not_start_without_a_namespace() {
-    let error = settings("sidecar", &[("POD_NAMESPACE", "")]).err().expect("it does not start").to_string();
+    let error = settings("sidecar", &[("POD_NAMESPACE", "")]).expect_err("it does not start").to_string();
     assert!(error.starts_with("variable POD_NAMESPACE is not set"), "{error}");
 }
 
@@ -123,7 +123,7 @@ fn roots_headers_and_trust_domain_are_those_of_the_environment() {
 
 #[test]
 fn sds_socket_must_be_a_file_name() {
-    let error = settings("sidecar", &[("WORKLOAD_IDENTITY_SOCKET_FILE", "../socket")]).err().expect("rejected");
+    let error = settings("sidecar", &[("WORKLOAD_IDENTITY_SOCKET_FILE", "../socket")]).expect_err("rejected");
     assert!(error.to_string().contains("not a path"), "{error}");
 }
 
