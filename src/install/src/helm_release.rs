@@ -3,7 +3,7 @@
 use crate::chart::Charts;
 use crate::error::InstallError;
 use crate::object::{KubeObject, ObjectKey};
-use crate::operator::{Component, Installation};
+use crate::operator::{Component, ComponentSpec, Installation};
 use crate::ownership::OWNERSHIP_LABELS;
 use crate::render::{Capabilities, EmptyCluster};
 
@@ -45,7 +45,7 @@ impl Installation {
         charts: &Charts,
         capabilities: &Capabilities,
     ) -> Result<Vec<HelmRelease>, InstallError> {
-        let release = |spec: &crate::operator::ComponentSpec| {
+        let release = |spec: &ComponentSpec| {
             let subject = || format!("release {}", spec.release);
             let yaml = |reason: String| InstallError::Refused { subject: subject(), reason };
             let objects = self.release_objects(spec, charts, capabilities, &EmptyCluster)?;
@@ -76,8 +76,7 @@ impl HelmRelease {
     pub fn script(&self, values: &str) -> String {
         let removed = OWNERSHIP_LABELS.map(|label| format!("{label}-")).join(" ");
         let adopted: String = self.objects.iter().map(adoption).collect();
-        let [name, namespace, chart, values] =
-            [&self.name, &self.namespace, &self.chart, values].map(|text| quoted(text));
+        let [name, namespace, chart, values] = [&self.name, &self.namespace, &self.chart, values].map(quoted);
         format!(
             r#"#!/usr/bin/env bash
 # Charts are read from $CHARTS, by default manifests/charts of a checkout.
