@@ -3,7 +3,7 @@
 use crate::chart::Charts;
 use crate::error::InstallError;
 use crate::object::{KubeObject, ObjectKey};
-use crate::operator::{Component, Installation};
+use crate::operator::{Component, ComponentSpec, Installation};
 use crate::ownership::OWNERSHIP_LABELS;
 use crate::render::{Capabilities, EmptyCluster};
 
@@ -45,7 +45,7 @@ impl Installation {
         charts: &Charts,
         capabilities: &Capabilities,
     ) -> Result<Vec<HelmRelease>, InstallError> {
-        let release = |spec: &crate::operator::ComponentSpec| {
+        let release = |spec: &ComponentSpec| {
             let subject = || format!("release {}", spec.release);
             let yaml = |reason: String| InstallError::Refused { subject: subject(), reason };
             let objects = self.release_objects(spec, charts, capabilities, &EmptyCluster)?;
