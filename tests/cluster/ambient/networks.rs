@@ -139,7 +139,7 @@ fn east_west_gateway(network: &str) -> [Value; 2] {
     ]
 }
 
-/// The declaration of the east-west gateway of another network at an address, for node proxies.
+/// The declaration of the east-west gateway of another network at an address.
 fn remote_gateway(network: &str, address: Ipv4Addr) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
@@ -208,7 +208,7 @@ async fn requests_pass_to_another_network_through_its_east_west_gateway() -> Res
     for object in east_west_gateway(far.network) {
         far.cluster.apply(&object).await?;
     }
-    far.expose(Some(address)).await?;
+    far.expose(None).await?;
     for object in ingress_route().into_iter().chain([remote_gateway(far.network, address)]) {
         near.cluster.apply(&object).await?;
     }
@@ -248,6 +248,12 @@ async fn requests_pass_to_another_network_through_its_east_west_gateway() -> Res
     let outcome = async {
         let through_gateway = AppRequest::get(at(&near_mesh, "ingress", 8080), "tea.example");
         let through_node_proxy = near_mesh.get(SERVERS, "tea").await?;
+        // Gateways know the address that is declared in their cluster.
+        answers(&near_mesh, "client", &through_gateway, "tea v1").await?;
+        // All know the address that the Gateway has in its own cluster.
+        near.cluster.delete("gateway.networking.k8s.io/v1", "Gateway", SYSTEM, far.network).await?;
+        answers(&near_mesh, "client", &through_gateway, "status 503").await?;
+        far.expose(Some(address)).await?;
         answers(&near_mesh, "client", &through_gateway, "tea v1").await?;
         answers(&near_mesh, "walker", &through_node_proxy, "tea v1").await?;
         // The node proxy of the other network ends the inner tunnel, so it knows the client and what that states.
