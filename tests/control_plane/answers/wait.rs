@@ -7,6 +7,7 @@ use serde_json::json;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, Update, connect};
 use sluice_testkit::binary::workspace_binary;
 use sluice_testkit::server::get;
+use sluice_testkit::wait::until_async;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::mesh::AnswersFixture;
@@ -50,6 +51,32 @@ async fn change_is_awaited_until_its_proxies_acknowledge_it() {
     assert_eq!(answer["proxies"]["concerned"].as_u64(), Some(1), "a proxy that left is not awaited: {answer}");
     assert!(oldest_unacknowledged(&mesh).await < 0.5, "all is acknowledged");
     drop(cart);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_is_awaited_although_its_status_is_written_since() {
+    let entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\n\
+                 metadata: {name: deli, namespace: shop, generation: 2}\n\
+                 spec: {hosts: [deli.example], resolution: STATIC, endpoints: [{address: 10.0.9.9}], \
+                 ports: [{name: http, number: 80, protocol: HTTP}]}\n";
+    let mesh = AnswersFixture::start().await;
+    let mut cart = mesh.connect("cart-7f", "cart").await;
+    cart.withhold();
+    let updates = cart.updates();
+    mesh.add_file("deli.yaml", entry);
+    cart.updated_after(updates).await;
+    mesh.add_file(
+        "deli.yaml",
+        &format!("{entry}status: {{addresses: [{{host: other.example, value: 240.240.0.9}}]}}\n"),
+    );
+    let is_read = async || {
+        let (_, text) = get(mesh.server.http, "/debug/collections/service_entries").await.ok()?;
+        text.contains("other.example").then_some(())
+    };
+    until_async("the status is read", is_read).await;
+    let answer = mesh.ctl(&["wait", "ServiceEntry/shop/deli", "--generation=2", "--timeout=1s"]).await;
+    assert_eq!(answer.code, 4, "{}{}", answer.out, answer.errors);
+    assert!(answer.out.contains("acknowledged by 0 of 1 proxy"), "{}", answer.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,6 +26,10 @@ impl ChangeAcks {
 
     /// Those of both changes.
     pub(crate) fn joined(self, other: Self) -> Self {
+        // An epoch that changes no resource is never served.
+        let served =
+            |change: &Self| change.epoch.filter(|_| !change.resources().is_some_and(ChangedResources::is_empty));
+        let epoch = served(&self).max(served(&other));
         let awaited = match (self.awaited, other.awaited) {
             (AwaitedChange::Resources(mut all), AwaitedChange::Resources(more)) => {
                 for (layer, names) in more {
@@ -35,7 +39,7 @@ impl ChangeAcks {
             }
             _ => AwaitedChange::Everything,
         };
-        Self { epoch: self.epoch.max(other.epoch), awaited, acks: None }
+        Self { epoch, awaited, acks: None }
     }
 
     /// The changed resources; `None` if they are not known, so that all proxies are awaited.

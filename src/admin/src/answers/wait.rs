@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sluice_engine::{Epoch, HistoryQuery, Origin, Write};
+use sluice_engine::{Epoch, EpochSummary, HistoryQuery, Origin, Write};
 use sluice_graph::{Inputs, RejectKey};
 use sluice_model::{Kind, ObjectKey, Severity};
 use sluice_xds::{AckCounts, LaggingProxy};
@@ -141,6 +141,9 @@ struct ReadChange {
 /// Findings may be those of an earlier version of the object. They are certain after this time.
 const REJECT_GRACE: Duration = Duration::from_secs(2);
 
+/// The most writes of one generation of an object that are looked through for its change.
+const MAX_EPOCHS_OF_A_GENERATION: usize = 16;
+
 const UNKNOWN_RESOURCES: &str = "which resources the change altered is not known: it is older than the history, or too large; all proxies are awaited";
 
 impl Wait {
@@ -206,13 +209,17 @@ impl Wait {
         for (kind, key) in self.keys() {
             let input = Inputs::collection(kind)?;
             let why = self.state.engine.explain_key(input, &key)?.why;
-            let mut epochs = self.state.engine.history(HistoryQuery::recent(1).written(input, key.clone()));
+            let query = HistoryQuery::recent(MAX_EPOCHS_OF_A_GENERATION).written(input, key.clone());
+            let mut epochs = self.state.engine.history(query);
             let last = epochs.pop();
             let is_present = why.present == Some(true);
-            let write = last.as_ref().and_then(|epoch| {
+            let write_in = |epoch: &EpochSummary| {
                 let of_object = |write: &&Write| ObjectVersion::of_write(write).is_some_and(|of| of.is(kind, &key));
                 epoch.writes.iter().find(of_object).cloned()
-            });
+            };
+            let write = last.as_ref().and_then(write_in);
+            let generation_of = |write: &Option<Write>| write.as_ref()?.origin.as_ref()?.generation;
+            let generation = generation_of(&write);
             let was_deleted = !is_present && write.as_ref().is_some_and(|write| write.deleted);
             let origin = if is_present { why.origin } else { write.and_then(|write| write.origin) };
             let origin = origin.as_ref();
@@ -221,7 +228,12 @@ impl Wait {
             if !(is_present || was_deleted) || is_rejected || !self.is_awaited(origin) {
                 continue;
             }
-            let acks = ChangeAcks::of(&self.state.handles, last.as_ref());
+            let mut acks = ChangeAcks::of(&self.state.handles, last.as_ref());
+            // The last write may be one of the status, which has the generation of the change.
+            let is_same = |epoch: &&EpochSummary| generation.is_some() && generation_of(&write_in(epoch)) == generation;
+            for epoch in epochs.iter().rev().take_while(is_same) {
+                acks = acks.joined(ChangeAcks::of(&self.state.handles, Some(epoch)));
+            }
             let note = acks.resources().is_none().then_some(UNKNOWN_RESOURCES);
             let epoch = last.filter(|_| note.is_none()).map(|epoch| epoch.epoch);
             let object = is_present.then(|| ObjectVersion::new(kind, &key, origin));
