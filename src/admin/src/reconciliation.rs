@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sluice_graph::StatusKey;
 use sluice_model::ConditionRequest;
-use tokio::time::sleep_until;
+use sluice_tasks::sleep_until_due;
 use tokio_util::sync::CancellationToken;
 
 use crate::AdminState;
@@ -51,7 +51,7 @@ impl ReconciliationTracker {
                     Some(batch) => Some(batch),
                     None => return,
                 },
-                () = sleep_until_due(due) => None,
+                () = sleep_until_due(due.map(Into::into)) => None,
             };
             if let Some(batch) = batch {
                 let is_first = batch.is_first();
@@ -75,13 +75,6 @@ impl ReconciliationTracker {
                 },
             };
         }
-    }
-}
-
-async fn sleep_until_due(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
 use sluice_kube::{
     Api, Backoff, KubeOptions, ListWatch, ObjectPath, ROOTS_LOCK, Receiver, RequestError, Resource, Term, TermEnded,
-    WatchEvent, WatchStates, sleep_until_due,
+    WatchEvent, WatchStates,
 };
 use sluice_model::{Namespace, ObjectKey, Text};
-use sluice_tasks::restart_with;
+use sluice_tasks::{restart_with, sleep_until_due};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, warn};

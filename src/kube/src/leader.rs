@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use kube::Client;
 use rand::Rng as _;
 use sluice_model::Text;
-use sluice_tasks::catch_panic;
+use sluice_tasks::{catch_panic, sleep_until_due};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::lock::{LockApi, LockError, Record, Stored};
-use crate::{Lock, Term, sleep_until_due};
+use crate::{Lock, Term};
 
 /// Begin of the key of a holder that is of another cluster.
 const REMOTE_PREFIX: char = '^';

@@ -33,7 +33,7 @@ pub use clients::{Clients, ClientsById};
 pub use cluster_tasks::ClusterTasks;
 pub use discovery::Discovery;
 pub use error::{ConnectError, RequestError, chain};
-pub use feed::{next_batch_or_due, sleep_until_due};
+pub use feed::next_batch_or_due;
 pub use leader::Election;
 pub use list_watch::{ListWatch, Receiver, WatchEvent};
 pub use lock::{ADDRESSES_LOCK, EXPORTS_LOCK, INGRESS_LOCK, Lock, ROOTS_LOCK, STATUS_LOCK, UNTAINT_LOCK};

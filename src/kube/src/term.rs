@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_tasks::sleep_until_due;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-use crate::sleep_until_due;
 
 /// A term of a leader. A clone is another handle.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ mod group;
 mod metrics;
 mod restart;
 mod runtime;
+mod sleep;
 mod thread;
 
 pub use cpu_priority::{ShortRequests, lower_thread_priority};
@@ -18,6 +19,7 @@ pub use group::{TaskFailure, Tasks};
 pub use metrics::{count_restart, register, restarting};
 pub use restart::{catch_panic, restart, restart_with};
 pub use runtime::DedicatedRuntime;
+pub use sleep::sleep_until_due;
 pub use thread::{NamedThread, ThreadEnd};
 
 use std::any::Any;
