@@ -230,40 +230,43 @@ impl App {
         client: Client,
         updates: Published<U::Key, U>,
     ) {
+        self.write_parts_when(task, lock, client, updates, false);
+    }
+
+    /// As [`Self::write_parts`]. With `waits`, the lock is taken when there is a first part to write.
+    fn write_parts_when<U: PartUpdate>(
+        &mut self,
+        task: &'static str,
+        lock: Lock,
+        client: Client,
+        updates: Published<U::Key, U>,
+        waits: bool,
+    ) {
         let election = options::election(&self.config, Some(client.clone()));
         let (engine, stop) = (self.graph.engine.clone(), self.tasks.stop());
         self.tasks.spawn_restarted(task, move || {
             let (client, engine, updates) = (client.clone(), engine.clone(), updates.clone());
-            let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
-            election.clone().lead(lock.clone(), stop.clone(), write)
-        });
-    }
-
-    /// Writes conditions, on the replica that holds a lock. Without ambient mode, the lock is taken when the first object asks
-    /// for a condition.
-    fn write_conditions(&mut self, client: Client) {
-        let election = options::election(&self.config, Some(client.clone()));
-        let (engine, stop, updates) =
-            (self.graph.engine.clone(), self.tasks.stop(), self.graph.handles.condition_updates.clone());
-        let waits = !options::writes_conditions(&self.config);
-        self.tasks.spawn_restarted("condition writer", move || {
-            let (client, engine, updates, stop, election) =
-                (client.clone(), engine.clone(), updates.clone(), stop.clone(), election.clone());
+            let (election, lock, stop) = (election.clone(), lock.clone(), stop.clone());
             async move {
-                if waits {
-                    let mut feed = engine.feed().only(&updates);
-                    loop {
-                        match next_batch_or_due(&mut feed, None, &stop).await {
-                            Some(Some(batch)) if batch.events(&updates).next().is_some() => break,
-                            Some(_) => {}
-                            None => return,
-                        }
+                let mut feed = waits.then(|| engine.feed().only(&updates));
+                while let Some(awaited) = &mut feed {
+                    match next_batch_or_due(awaited, None, &stop).await {
+                        Some(Some(batch)) if batch.events(&updates).next().is_some() => feed = None,
+                        Some(_) => {}
+                        None => return,
                     }
                 }
                 let write = move |term| PartWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
-                election.lead(STATUS_LOCK, stop, write).await;
+                election.lead(lock, stop, write).await;
             }
         });
+    }
+
+    /// Writes conditions. Without ambient mode, the lock is taken when the first object asks for a condition.
+    fn write_conditions(&mut self, client: Client) {
+        let (updates, waits) =
+            (self.graph.handles.condition_updates.clone(), !options::writes_conditions(&self.config));
+        self.write_parts_when("condition writer", STATUS_LOCK, client, updates, waits);
     }
 
     /// Follows the objects that ask for the condition `Reconciled`.

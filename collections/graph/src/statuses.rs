@@ -116,7 +116,7 @@ impl<'a> StatusDraft<'a> {
     /// The update of the conditions of the object; `None` if the stored ones are the wanted ones.
     pub(crate) fn finish_conditions(self) -> Option<ConditionUpdate> {
         let present = self.present["conditions"].to_string();
-        let wanted = self.wanted.get("conditions").map(|conditions| condition_list(&conditions.to_string()));
+        let wanted = self.wanted.get("conditions").and_then(Value::as_array).cloned();
         ConditionUpdate::new(&present.into(), wanted.unwrap_or_default())
     }
 
