@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use sluice_testkit::ads::Protocol;
+use sluice_testkit::ads::{Limits, Protocol};
 use sluice_testkit::parity::case::Case;
 use sluice_testkit::parity::run::{dump_proxy, write_dump};
 
@@ -39,7 +39,7 @@ async fn main() -> Result<()> {
     let case = Case::read(&directory)?;
     let out = arguments.out.unwrap_or_else(|| case.dir.join("golden"));
     for proxy in &case.proxies {
-        let dump = dump_proxy(arguments.server, arguments.protocol, proxy, &proxy.names).await;
+        let dump = dump_proxy(arguments.server, arguments.protocol, proxy, &proxy.names, Limits::default()).await;
         write_dump(&out.join(&proxy.name), &dump.with_context(|| format!("dump the resources of {}", proxy.name))?)?;
     }
     Ok(())

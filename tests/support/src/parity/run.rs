@@ -139,7 +139,7 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
                     names.entry(kind).or_insert_with(|| golden.iter().flatten().map(name_of).collect());
                 }
             }
-            let dump = dump_proxy(address, protocol, proxy, &names).await;
+            let dump = dump_proxy(address, protocol, proxy, &names, Limits::default()).await;
             Ok((protocol, proxy, dump.with_context(|| format!("{} over {protocol}", proxy.name))?))
         })
         .buffered(4)
@@ -174,13 +174,14 @@ pub async fn dump_proxy(
     protocol: Protocol,
     proxy: &CaseProxy,
     names: &BTreeMap<Kind, Vec<String>>,
+    limits: Limits,
 ) -> Result<Dump> {
     let kinds = proxy.kinds();
     let mut identity = Identity::of_node(&proxy.node).context("read the node")?;
     if kinds.contains(&Kind::Sds) {
         identity = identity.forwarded_as(proxy.forwarded_identity());
     }
-    dump(connect(address).await?, protocol, identity, &kinds, names, Limits::default()).await
+    dump(connect(address).await?, protocol, identity, &kinds, names, limits).await
 }
 
 /// Receives the resources that a server sends to the first proxy of a case, over delta xDS.
@@ -189,7 +190,9 @@ pub async fn dump_proxy(
 /// The case has no proxy, its node is invalid, or the server rejects the stream.
 pub(super) async fn dump_first_proxy(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
-    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
+    // The server may be under attack: a client that missed a late response would see other resources.
+    let limits = Limits { give_up: Duration::from_secs(20), total: Duration::from_mins(1), ..Limits::default() };
+    dump_proxy(server.grpc, Protocol::Delta, proxy, &BTreeMap::new(), limits).await
 }
 
 fn row(case: &Case, proxy: &CaseProxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
