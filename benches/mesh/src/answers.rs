@@ -2,6 +2,7 @@
 
 mod questions;
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -14,14 +15,16 @@ use crate::change::ChangeKind;
 use crate::measured_mesh::{MeasuredMesh, Setup};
 use crate::process::Process;
 use crate::result::Machine;
-use crate::shape::Shape;
+use crate::shape::{Role, Shape};
 use crate::statistics::of;
-use questions::Question;
+use questions::{FollowedChange, Question};
 
 /// A server is idle when it takes less than this CPU time in this time.
 const IDLE_CPU_SECONDS: f64 = 0.02;
 const IDLE_CHECK: Duration = Duration::from_millis(200);
 const MAX_IDLE_WAIT: Duration = Duration::from_secs(10);
+/// Longest time in which a change reaches the last proxy.
+const MAX_ARRIVAL: Duration = Duration::from_mins(2);
 
 /// The measurement of a question.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +34,9 @@ struct AnswerRow {
     rounds_ms: Vec<f64>,
     p50_ms: f64,
     max_ms: f64,
+    /// Of a wait: from the arrival of the change at the last proxy until the answer, in milliseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    after_arrival_ms: Vec<f64>,
     /// Size of the last answer; 0 without a question.
     bytes: usize,
     /// CPU time of the server for each answer, the work of other requests and of proxies at the same time included.
@@ -136,6 +142,7 @@ impl Measured {
             p50_ms: of(rounds_ms.iter().copied(), 0.5),
             max_ms: of(rounds_ms.iter().copied(), 1.0),
             rounds_ms,
+            after_arrival_ms: Vec::new(),
             bytes,
             server_cpu_seconds,
             peak_growth_kib: self.has_peak.then(|| peak.saturating_sub(self.resident_kib)),
@@ -158,31 +165,76 @@ async fn until_idle(process: &Process) -> Result<()> {
 
 /// Asks a question several times, one time after the other.
 async fn answer(mesh: &MeasuredMesh, process: &Process, question: &Question, repeat: usize) -> Result<AnswerRow> {
-    let address = mesh.server.http()?;
     let measured = Measured::begin(process)?;
-    let (mut rounds_ms, mut bytes) = (Vec::new(), 0);
-    let rounds = repeat.max(1);
-    for round in 0..rounds {
-        let start = match &question.write {
-            Some(write) => write(&mesh.objects, round)?,
-            None => Instant::now(),
+    let (mut rounds_ms, mut after_arrival_ms, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for round in 0..repeat.max(1) {
+        let response = match &question.change {
+            None => {
+                let start = Instant::now();
+                let response = ask(mesh, question, round).await?;
+                rounds_ms.push(milliseconds(start.elapsed()));
+                response
+            }
+            Some(change) => {
+                let (response, total_ms, arrival_ms) = ask_about_change(mesh, question, change, round).await?;
+                rounds_ms.push(total_ms);
+                after_arrival_ms.push(total_ms - arrival_ms);
+                response
+            }
         };
-        let (method, body) = question.body.as_deref().map_or(("GET", ""), |body| ("POST", body));
-        let response = request(address, method, &(question.path)(round), &[], body).await?;
-        rounds_ms.push(start.elapsed().as_secs_f64() * 1000.0);
-        let is_expected = response.status == 200 && response.body.contains(question.expect);
-        let shown: String = response.body.chars().take(500).collect();
-        ensure!(is_expected, "{}: {} {shown}", question.name, response.status);
-        bytes = response.body.len();
+        bytes = response.len();
         until_idle(process).await?;
     }
-    measured.row(process, question.name, rounds_ms, bytes)
+    Ok(AnswerRow { after_arrival_ms, ..measured.row(process, question.name, rounds_ms, bytes)? })
+}
+
+/// The answer to a question, which contains the expected text.
+async fn ask(mesh: &MeasuredMesh, question: &Question, round: usize) -> Result<String> {
+    let (method, body) = question.body.as_deref().map_or(("GET", ""), |body| ("POST", body));
+    let response = request(mesh.server.http()?, method, &(question.path)(round), &[], body).await?;
+    let is_expected = response.status == 200 && response.body.contains(question.expect);
+    let shown = || response.body.chars().take(500).collect::<String>();
+    ensure!(is_expected, "{}: {} {}", question.name, response.status, shown());
+    Ok(response.body)
+}
+
+/// Makes a change and asks about it at once. Returns the answer, and the milliseconds from the change until the answer
+/// and until the change reaches the last proxy.
+async fn ask_about_change(
+    mesh: &MeasuredMesh,
+    question: &Question,
+    change: &FollowedChange,
+    round: usize,
+) -> Result<(String, f64, f64)> {
+    let written = Cell::new(Instant::now());
+    let write = || {
+        let at = (change.write)(&mesh.objects, round)?;
+        written.set(at);
+        Ok(at)
+    };
+    let is_sidecar = |role| matches!(role, Role::Sidecar(_));
+    let limits = (MAX_ARRIVAL, Duration::ZERO);
+    let answer = async {
+        let response = ask(mesh, question, round).await?;
+        Ok((response, Instant::now()))
+    };
+    // The first future writes the change before the second one asks.
+    let (followed, (response, answered)) =
+        tokio::try_join!(biased; mesh.fleet.follow(vec![(change.expected)(round)], is_sidecar, limits, write), answer)?;
+    ensure!(followed.missed == 0, "{}: {} proxies did not get the change", question.name, followed.missed);
+    let arrival_ms = followed.latencies.last().copied().context("the change reaches a proxy")?;
+    Ok((response, milliseconds(answered - written.get()), arrival_ms))
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 fn table(result: &AnswersResult) -> String {
     let mut text = format!(
         "{}, {} proxies, {}\n\n\
-         | question | p50 ms | max ms | answer KB | server CPU s | peak memory growth MiB |\n|---|---|---|---|---|---|\n",
+         | question | p50 ms | max ms | max ms after the change has reached the last proxy | answer KB | server CPU s \
+         | peak memory growth MiB |\n|---|---|---|---|---|---|---|\n",
         result.shape, result.proxies, result.commit
     );
     let mebibytes = |kib: u64| kib / 1024;
@@ -190,10 +242,12 @@ fn table(result: &AnswersResult) -> String {
         let AnswerRow { question, p50_ms, max_ms, bytes, server_cpu_seconds, .. } = row;
         let growth = row.peak_growth_kib.map_or_else(|| "-".to_owned(), |kib| mebibytes(kib).to_string());
         let kilobytes = bytes.div_ceil(1000);
+        let waits = row.after_arrival_ms.iter().copied();
+        let after = waits.reduce(f64::max).map_or_else(|| "-".to_owned(), |after| format!("{after:.1}"));
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
-            "| {question} | {p50_ms:.1} | {max_ms:.1} | {kilobytes} | {server_cpu_seconds:.3} | {growth} |"
+            "| {question} | {p50_ms:.1} | {max_ms:.1} | {after} | {kilobytes} | {server_cpu_seconds:.3} | {growth} |"
         );
     }
     text

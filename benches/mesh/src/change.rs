@@ -329,7 +329,8 @@ fn additional(shape: &Shape, number: usize) -> Service {
     service
 }
 
-fn cluster(service: Service, content: ExpectedContent) -> Expectation {
+/// The cluster of a service, with a content.
+pub(crate) fn cluster(service: Service, content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Cds, name: Some(service.cluster()), content }
 }
 
@@ -338,12 +339,13 @@ fn assignment(service: Service, content: ExpectedContent) -> Expectation {
 }
 
 /// A text whose presence or absence shows that the routes of a service have changed.
-enum Marker {
+pub(crate) enum Marker {
     Present(String),
     Absent(String),
 }
 
-fn table(service: Service, marker: Marker) -> Expectation {
+/// The route table of a service's port, with or without a text.
+pub(crate) fn table(service: Service, marker: Marker) -> Expectation {
     let content = match marker {
         Marker::Present(text) => ExpectedContent::Has(text),
         Marker::Absent(text) => ExpectedContent::Lacks(text),

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::change::{Marker, cluster, table};
+use crate::change_tracker::{Expectation, ExpectedContent};
 use crate::measured_mesh::CHANGED_SERVICE;
 use crate::mesh_objects::MeshObjects;
 use crate::objects;
@@ -15,6 +17,14 @@ pub(super) const RULE_FILE: &str = "answers-rule.yaml";
 
 type WriteChange = Box<dyn Fn(&MeshObjects, usize) -> Result<Instant>>;
 
+/// A change that all sidecars get.
+pub(super) struct FollowedChange {
+    /// Makes the change of a round; returns when.
+    pub(super) write: WriteChange,
+    /// What a proxy gets in a round.
+    pub(super) expected: Box<dyn Fn(usize) -> Expectation>,
+}
+
 /// A question to the HTTP port.
 pub(super) struct Question {
     pub(super) name: &'static str,
@@ -23,7 +33,7 @@ pub(super) struct Question {
     /// The body of a `POST` request.
     pub(super) body: Option<String>,
     /// The change that is made before each request. The time counts from it.
-    pub(super) write: Option<WriteChange>,
+    pub(super) change: Option<FollowedChange>,
     /// A text that a right answer contains.
     pub(super) expect: &'static str,
 }
@@ -32,7 +42,7 @@ impl Question {
     fn get(name: &'static str, path: String, expect: &'static str) -> Self {
         let path = path.replace('|', "%7C").replace('[', "%5B").replace(']', "%5D");
         let path = Box::new(move |_| path.clone());
-        Self { name, path, body: None, write: None, expect }
+        Self { name, path, body: None, change: None, expect }
     }
 
     fn preview(name: &'static str, query: &str, body: String) -> Self {
@@ -86,32 +96,52 @@ fn named(object: &str) -> String {
 /// A VirtualService changes: all proxies get a table with the routes of the whole mesh.
 fn wait_for_route(service: Service) -> Question {
     let object = move |marker: &str| objects::virtual_service(service, marker);
-    wait("wait: a VirtualService changes, until all acknowledge", "VirtualService", ROUTE_FILE, service, object)
+    let expected = move |marker| table(service, Marker::Present(marker));
+    wait(
+        "wait: a VirtualService changes, until all acknowledge",
+        ("VirtualService", ROUTE_FILE),
+        service,
+        object,
+        expected,
+    )
 }
 
 /// A DestinationRule changes: all proxies get one cluster.
 fn wait_for_rule(service: Service) -> Question {
     let object = move |marker: &str| objects::destination_rule(service, marker);
-    wait("wait: a DestinationRule changes, until all acknowledge", "DestinationRule", RULE_FILE, service, object)
+    let expected = move |marker| cluster(service, ExpectedContent::Has(marker));
+    wait(
+        "wait: a DestinationRule changes, until all acknowledge",
+        ("DestinationRule", RULE_FILE),
+        service,
+        object,
+        expected,
+    )
 }
 
 /// Writes the object of a marker with a new generation, and waits until all proxies have acknowledged it.
 fn wait(
     name: &'static str,
-    kind: &str,
-    file: &'static str,
+    (kind, file): (&str, &'static str),
     service: Service,
     object: impl Fn(&str) -> String + 'static,
+    expected: impl Fn(String) -> Expectation + 'static,
 ) -> Question {
     let awaited = format!("{kind}/{}/answers", service.namespace());
     let write = move |mesh: &MeshObjects, round: usize| {
-        let text = named(&object(&format!("answers-{round:04}")));
+        let text = named(&object(&marker(round)));
         let text = text.replacen("metadata: {", &format!("metadata: {{generation: {}, ", generation(round)), 1);
         mesh.write(file, &text)
     };
     let path =
         move |round| format!("/debug/wait?object={awaited}&generation={}&for=acked&timeout=120s", generation(round));
-    Question { name, path: Box::new(path), body: None, write: Some(Box::new(write)), expect: "\"done\"" }
+    let change = FollowedChange { write: Box::new(write), expected: Box::new(move |round| expected(marker(round))) };
+    Question { name, path: Box::new(path), body: None, change: Some(change), expect: "\"done\"" }
+}
+
+/// The text by which the change of a round is recognized.
+fn marker(round: usize) -> String {
+    format!("answers-{round:04}")
 }
 
 fn generation(round: usize) -> usize {
