@@ -16,7 +16,7 @@ use sluice_model::{
     Jwks, JwksKey, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject,
     PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reconciliation, Reject, RequestAuthentication,
     RootCertificates, Secret, SecretReader, ServiceEntry, ServiceExport, ServiceImport, Sidecar, Telemetry, Text,
-    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    TrafficExtension, VirtualService, WebhookConfiguration, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::options::GraphOptions;
@@ -293,6 +293,8 @@ kinds! {
     listener_sets: ListenerSet(ListenerSet), input, "raw_listener_sets";
     /// ConfigMaps with a mesh config.
     mesh_settings: MeshSettings(MeshSettings), input, "config_maps";
+    /// MutatingWebhookConfigurations of tags of revisions.
+    mutating_webhooks: MutatingWebhookConfiguration(WebhookConfiguration), input, "mutating_webhook_configurations";
     /// Namespaces, of every cluster.
     namespaces: Namespace(Namespace), input, "namespaces";
     /// Nodes, of every cluster.
@@ -329,6 +331,8 @@ kinds! {
     traffic_extensions: TrafficExtension(TrafficExtension), input, "raw_traffic_extensions";
     /// UDPRoutes, if experimental kinds have effect.
     udp_routes: UDPRoute(L4Route), input, "raw_udp_routes";
+    /// The ValidatingWebhookConfiguration of the default revision.
+    validating_webhooks: ValidatingWebhookConfiguration(WebhookConfiguration), input, "validating_webhook_configurations";
     /// VirtualServices.
     virtual_services: VirtualService(VirtualService), input, "raw_virtual_services";
     /// WasmPlugins, converted to extensions.
@@ -433,6 +437,7 @@ impl<'s> RawInputs<'s> {
             kubernetes_gateways: discovered("kubernetes_gateways", &kubernetes_gateways, discovery),
             listener_sets: discovered("listener_sets", &self.listener_sets, discovery),
             mesh_settings: self.mesh_settings.clone(),
+            mutating_webhooks: self.mutating_webhooks.clone(),
             namespaces: self.namespaces.clone(),
             nodes: self.nodes.clone(),
             peer_authentications: discovered("peer_authentications", &self.peer_authentications, discovery),
@@ -451,6 +456,7 @@ impl<'s> RawInputs<'s> {
             tls_routes: discovered("tls_routes", &self.tls_routes, discovery),
             telemetries: discovered("telemetries", &self.telemetries, discovery),
             traffic_extensions: discovered("traffic_extensions", &self.traffic_extensions, discovery),
+            validating_webhooks: self.validating_webhooks.clone(),
             virtual_services: discovered("virtual_services", &self.virtual_services, discovery),
             wasm_plugins: discovered("wasm_plugins", &self.wasm_plugins, discovery),
             workload_entries: discovered("workload_entries", &self.workload_entries, discovery),

@@ -55,6 +55,7 @@ pub use sluice_envoy::listener_settings::Collector;
 pub use sluice_envoy::security::{
     MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
 };
+use statuses::Revisions;
 pub use statuses::{ConditionUpdate, StatusKey, StatusUpdate};
 pub use traffic::gateway_api::classes::MissingGatewayClass;
 pub use traffic::gateway_api::inference_pools::{ShadowPort, ShadowService};
@@ -217,8 +218,10 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
         let discovered_namespaces = discovery::discovered_namespaces(&raw.namespaces, &discovery);
         let bundles = discovery::discovered("root_bundles", &raw.root_bundles, &discovery);
+        let revisions = Revisions::derive(graph, &objects, &raw.kubernetes_services, options);
         let of_gateway_api = GatewayApiInputs {
             objects: &objects,
+            revisions: &revisions,
             services: &services,
             services_by_host: &services_by_host,
             endpoints: &endpoints,

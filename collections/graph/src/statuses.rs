@@ -12,7 +12,7 @@ use sluice_model::{Kind, ObjectKey, StoredStatus, Text};
 
 pub use conditions::ConditionUpdate;
 pub(crate) use conditions::{StatusCondition, condition_list, merge, put};
-pub(crate) use revision::{RevisionLookup, is_of_revision};
+pub(crate) use revision::{RevisionLookup, Revisions};
 
 /// An object with a status, by its kind.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]

@@ -10,7 +10,8 @@ use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
     KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
     ProxyConfigResource, Reject, RequestAuthentication, RootCertificates, Secret, ServiceEntry, ServiceExport,
-    ServiceImport, Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    ServiceImport, Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WebhookConfiguration, WorkloadEntry,
+    WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -48,6 +49,7 @@ pub enum Object {
     KubernetesGateway(Box<KubernetesGateway>),
     ListenerSet(Box<ListenerSet>),
     MeshSettings(Box<MeshSettings>),
+    MutatingWebhookConfiguration(WebhookConfiguration),
     Namespace(Namespace),
     Node(Node),
     PeerAuthentication(PeerAuthentication),
@@ -68,6 +70,7 @@ pub enum Object {
     Telemetry(Box<Telemetry>),
     TrafficExtension(Box<TrafficExtension>),
     UDPRoute(Box<L4Route>),
+    ValidatingWebhookConfiguration(WebhookConfiguration),
     VirtualService(VirtualService),
     WasmPlugin(Box<TrafficExtension>),
     WorkloadEntry(WorkloadEntry),

@@ -21,6 +21,8 @@ pub const GATEWAY_PORT: &str = "networking.istio.io/gatewayPort";
 
 /// Label of objects and namespaces: the revision of the control plane that they are of.
 pub const REVISION: &str = "istio.io/rev";
+/// Tag of a revision.
+pub const TAG: &str = "istio.io/tag";
 /// Annotation of Istio's objects: whether the condition `Reconciled` is written to their status.
 pub const RECONCILED_CONDITION: &str = "sluice/reconciled-condition";
 /// Label of gateway and waypoint proxies: the name of their Gateway (Gateway API).

@@ -55,6 +55,7 @@ mod traffic_policy;
 mod unix_socket;
 mod view;
 mod virtual_service;
+mod webhook_configuration;
 mod workload;
 
 pub use ambient::{
@@ -148,4 +149,5 @@ pub use virtual_service::{
     L4Match, MESH_GATEWAY, NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute,
     TlsMatch, TlsRoute, VirtualService,
 };
+pub use webhook_configuration::{DEFAULT_REVISION_WEBHOOK, DEFAULT_TAG_WEBHOOK, WebhookConfiguration};
 pub use workload::{EndpointSlice, Locality, Node, Pod, SliceEndpoint, SlicePort};

@@ -7,12 +7,13 @@ use crate::{
     KindInfo, Parse, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
     mesh_settings, multi_cluster, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
     proxy_config_resource, request_authentication, secret, service, service_entry, sidecar, telemetry,
-    traffic_extension, workload_entry, workload_group,
+    traffic_extension, webhook_configuration, workload_entry, workload_group,
 };
 
 /// Kinds for which a cluster creates pods. Sluice reads the pods and not these objects.
 pub const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
+const WEBHOOKS: &str = "admissionregistration.k8s.io";
 const SECURITY: &str = "security.istio.io";
 const BETA: &[&str] = &["v1", "v1beta1"];
 const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
@@ -57,6 +58,7 @@ pub static KINDS: &[KindInfo] = &[
     KindInfo { group: "networking.k8s.io", ..cluster_scoped(core(Kind::IngressClass, "IngressClass", "ingressclasses", Some(ingress::parse_class))) },
     custom(Kind::KubernetesGateway, GROUP, BETA, "Gateway", "gateways", Some(gateway_api::gateway::parse)),
     custom(Kind::ListenerSet, GROUP, &["v1"], "ListenerSet", "listenersets", Some(gateway_api::listener_set::parse)),
+    KindInfo { group: WEBHOOKS, ..cluster_scoped(core(Kind::MutatingWebhookConfiguration, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", Some(webhook_configuration::parse_mutating))) },
     cluster_scoped(core(Kind::Namespace, "Namespace", "namespaces", Some(namespace::parse))),
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
     custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
@@ -76,6 +78,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
     custom(Kind::UDPRoute, GROUP, ALPHA, "UDPRoute", "udproutes", Some(gateway_api::udp_route::parse)),
+    KindInfo { group: WEBHOOKS, ..cluster_scoped(core(Kind::ValidatingWebhookConfiguration, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", Some(webhook_configuration::parse_validating))) },
     custom(Kind::VirtualService, NETWORKING_GROUP, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
         parse_virtual_service(&item.meta(findings), item.spec(), item.domain, findings).map(Object::VirtualService)
     })),

@@ -67,6 +67,7 @@ mod traffic_extension;
 mod traffic_policy;
 mod validate;
 mod virtual_service;
+mod webhook_configuration;
 mod workload_entry;
 mod workload_group;
 pub mod yaml;

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind, Resource as _};
 use kube::runtime::watcher;
 use rand::Rng as _;
-use sluice_model::{Kind, Text};
+use sluice_model::{Kind, Text, label};
 use sluice_parse::KindInfo;
 use tokio::sync::Notify;
 
@@ -40,9 +40,14 @@ impl Resource {
             Kind::Pod => Some("status.phase!=Failed"),
             // Secrets of these types are numerous and large, and no proxy uses them.
             Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
+            // Which revision is the default one. The others are not read.
+            Kind::ValidatingWebhookConfiguration => Some("metadata.name=istiod-default-validator"),
             _ => None,
         };
-        Self { namespace, fields: fields.map(str::to_owned), ..Self::all(group, version, info.name, info.plural) }
+        // Those of tags.
+        let labels = (info.kind == Kind::MutatingWebhookConfiguration).then(|| label::TAG.to_owned());
+        let all = Self::all(group, version, info.name, info.plural);
+        Self { namespace, fields: fields.map(str::to_owned), labels, ..all }
     }
 
     /// All objects of a type.

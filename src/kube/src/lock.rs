@@ -10,7 +10,7 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sluice_model::Text;
+use sluice_model::{DEFAULT_TAG_WEBHOOK, Text};
 
 use crate::{ObjectPath, RequestError, transport};
 
@@ -268,7 +268,7 @@ impl LockApi {
         let list: Value =
             transport::request(&self.client, request.map_err(RequestError::from)?).await.map_err(RequestError::from)?;
         // A server that ignores the selector lists all.
-        let is_tag = |object: &&Value| object["metadata"]["name"] == "istio-revision-tag-default";
+        let is_tag = |object: &&Value| object["metadata"]["name"] == DEFAULT_TAG_WEBHOOK;
         let tag = list["items"].as_array().into_iter().flatten().find(is_tag);
         let revision = tag.and_then(|object| object["metadata"]["labels"]["istio.io/rev"].as_str());
         Ok(revision.filter(|revision| !revision.is_empty()).map(str::to_owned))

@@ -128,11 +128,13 @@ impl Cluster {
     }
 
     /// Whether an object applies to the cluster's revision. Configuration with a label applies to the revision of the label
-    /// only, and other objects apply to all revisions.
+    /// only, and other objects apply to all revisions. So do Gateways of the Gateway API: their label, which may be a tag, tells
+    /// who deploys them and writes their status.
     #[must_use]
     pub fn reads_revision_of(&self, info: &KindInfo, object: &Value) -> bool {
         let label = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
-        !self.configures(info) || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
+        let is_of_all = !self.configures(info) || info.kind == Kind::KubernetesGateway;
+        is_of_all || self.revision.is_empty() || label.is_none_or(|label| *self.revision == *label)
     }
 
     /// API group and supported versions of a kind in this cluster, the preferred version first.

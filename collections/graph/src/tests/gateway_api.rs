@@ -340,6 +340,59 @@ spec: {{controllerName: {controller}}}
     assert_eq!(missing(&ambient).len(), 4);
 }
 
+/// The webhook configuration or Service of a tag, for a revision.
+fn tag(kind: &str, name: &str, tag: &str, revision: &str) -> String {
+    let (version, namespace) = match kind {
+        "Service" => ("v1", ", namespace: istio-system"),
+        _ => ("admissionregistration.k8s.io/v1", ""),
+    };
+    let labels = format!("{{istio.io/tag: {tag}, istio.io/rev: {revision}}}");
+    format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}{namespace}, labels: {labels}}}}}\n")
+}
+
+#[test]
+fn statuses_and_deployments_are_written_by_the_revision_of_a_tag() {
+    const WEBHOOK: &str = "MutatingWebhookConfiguration";
+    const DEFAULT: &str = "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration,
+ metadata: {name: istiod-default-validator, labels: {istio.io/rev: canary}}}";
+    let class = "---
+{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: istio}, spec: {controllerName: istio.io/gateway-controller}}
+";
+    let options = GraphOptions { revision: "canary".into(), ..GraphOptions::default() };
+    let mesh = TestGraph::with(options, &format!("{SERVICES}{class}"));
+    let key = ObjectKey::new("Kubernetes", "edge", "door");
+    let status = StatusKey { kind: Kind::KubernetesGateway, object: key.clone() };
+    let written = || {
+        let has_status = mesh.get(&mesh.handles.status_updates, &status).is_some();
+        assert_eq!(mesh.get(&mesh.handles.gateway_deployments, &key).is_some(), has_status);
+        has_status
+    };
+    mesh.apply(&GATEWAY.replace("name: door,", "name: door, labels: {istio.io/rev: prod},"));
+    assert!(!written(), "no revision has the tag");
+    mesh.apply(&tag(WEBHOOK, "istio-revision-tag-prod", "prod", "stable"));
+    assert!(!written(), "another revision has it");
+    mesh.apply(&tag(WEBHOOK, "istio-revision-tag-prod", "prod", "canary"));
+    assert!(written(), "this revision has it");
+    mesh.delete(Kind::MutatingWebhookConfiguration, "", "istio-revision-tag-prod");
+    assert!(!written());
+    mesh.apply(&tag("Service", "istiod-revision-tag-prod", "prod", "canary"));
+    assert!(written(), "a Service is a tag, too");
+    mesh.apply(&tag("Service", "istiod-revision-tag-prod", "prod", "canary").replace("istio-system", "shop"));
+    mesh.delete(Kind::Service, "istio-system", "istiod-revision-tag-prod");
+    assert!(!written(), "a Service of another namespace is none");
+
+    mesh.apply(GATEWAY);
+    assert!(!written(), "no object tells which revision is the default one");
+    mesh.apply(DEFAULT);
+    assert!(written());
+    mesh.apply(&tag(WEBHOOK, "istio-revision-tag-default", "default", "stable"));
+    assert!(!written(), "the tag precedes");
+    mesh.apply(&tag(WEBHOOK, "istio-revision-tag-default", "default", "canary"));
+    assert!(written());
+    mesh.apply("{apiVersion: v1, kind: Namespace, metadata: {name: edge, labels: {istio.io/rev: stable}}}");
+    assert!(!written(), "the namespace selects another revision");
+}
+
 #[test]
 fn route_of_a_service_entry_with_a_wildcard_host_is_for_that_host() {
     let mut mesh = TestGraph::new(

@@ -45,7 +45,7 @@ use sluice_model::{
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
 use crate::registry::endpoints::ServiceEndpoints;
-use crate::statuses::{StatusKey, StatusUpdate};
+use crate::statuses::{Revisions, StatusKey, StatusUpdate};
 
 use agentgateway::{Agentgateway, AgentgatewayInputs, derive_agentgateway};
 use attachment::RouteParents;
@@ -87,6 +87,8 @@ pub(crate) struct GatewayApi<'s> {
 pub(crate) struct GatewayApiInputs<'a, 's> {
     /// The objects.
     pub(crate) objects: &'a ObjectCollections<'s>,
+    /// The revision of this control plane, and its tags.
+    pub(crate) revisions: &'a Revisions<'s>,
     /// Services.
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     /// Services by host.
@@ -112,7 +114,7 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
     let backends = BackendIndex::new(objects, &grants, inputs.services, inputs.services_by_host, options);
     let (http, http_rejects, http_reports) = http_routes::derive_http_routes(objects, &parents, &backends);
     let l4 = l4_routes::derive_l4_routes(objects, &parents, &backends, options);
-    let pools = InferencePools::new(objects, &http_reports, options);
+    let pools = InferencePools::new(objects, &http_reports, inputs.revisions);
     let targets = policies::derive_targets(objects, options);
     let tls_by_target = policies::index_tls_policies(objects);
     let gateways_of_backends = backend_gateways::index_gateways_of_backends(objects);
@@ -145,9 +147,10 @@ pub(crate) fn derive_gateway_api<'s>(inputs: &GatewayApiInputs<'_, 's>, options:
         targets: &targets,
         tls_by_target: &tls_by_target,
         pool_routes: &pool_routes,
+        revisions: inputs.revisions,
         options,
     };
-    let deployments = deployments::derive_deployments(objects, &sets, &parameters, options);
+    let deployments = deployments::derive_deployments(objects, inputs.revisions, &sets, &parameters, options);
     let deployment_rejects = deployments::derive_deployment_rejects(&deployments);
     GatewayApi {
         gateways: listeners::derive_gateways(&listeners),

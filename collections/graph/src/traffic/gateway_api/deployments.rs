@@ -13,7 +13,7 @@ use super::listeners::{ListenerSetIndex, deployed_account, deployed_name, eligib
 use super::parameters::{ParameterIndex, ParameterLookup};
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
-use crate::statuses::RevisionLookup;
+use crate::statuses::{RevisionLookup, Revisions};
 
 /// The version of the controller of the reference, which annotation `gateway.istio.io/controller-version` names. The reference writes
 /// it with the status of the Gateway, where the API server ignores annotations, so it is only read here.
@@ -28,11 +28,12 @@ const MAX_PORT_NAME_BYTES: usize = 63;
 const STATUS_PORT: (&str, u16) = ("status-port", 15021);
 
 /// What is deployed for the Gateways of our controllers and of this revision (G04).
-/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `namespaces` (of the Gateway), `listener_sets` (of the
+/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `namespaces` (of the Gateway), `own_revision`, `listener_sets` (of the
 /// Gateway), `gateway_parameters`. Changes when: labels, annotations or spec of the Gateway do, or one of these. Size: Gateways
 /// for which proxies are deployed. Rejects: those of [`derive_deployment_rejects`].
 pub(super) fn derive_deployments<'s>(
     objects: &ObjectCollections<'s>,
+    revisions: &Revisions<'s>,
     sets: &ListenerSetIndex<'s>,
     parameters: &ParameterIndex<'s>,
     options: &GraphOptions,
@@ -44,7 +45,7 @@ pub(super) fn derive_deployments<'s>(
             namespaces: deps.on(&objects.namespaces),
             sets: deps.by(sets),
             parameters: ParameterLookup::on(deps, parameters),
-            revisions: RevisionLookup::on(deps, &objects.namespaces, options),
+            revisions: revisions.on(deps),
         };
         move |cx, key, gateway| {
             let is_ours = graph_options.gateway_api.deploys && lookups.revisions.owns(cx, key, &gateway.meta.labels);

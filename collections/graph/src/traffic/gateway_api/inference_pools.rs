@@ -10,8 +10,7 @@ use sluice_model::{Kind, KubernetesService, Labels, ObjectKey, Protocol, Reject,
 
 use super::route_report::{RouteReport, RouteReports, denied};
 use crate::inputs::{ObjectCollections, RejectKey};
-use crate::options::GraphOptions;
-use crate::statuses::RevisionLookup;
+use crate::statuses::Revisions;
 
 /// The port of the Service for the first port of the pool; the others follow.
 const FIRST_PORT: u16 = 54321;
@@ -150,7 +149,7 @@ impl<'s> InferencePools<'s> {
     pub(super) fn new(
         objects: &ObjectCollections<'s>,
         http_reports: &RouteReports<'s>,
-        options: &GraphOptions,
+        revisions: &Revisions<'s>,
     ) -> Self {
         let pool_routes = derive_pool_routes(objects, "gateway_api/pool_routes", http_reports);
         let served = pool_routes.derive("gateway_api/served_pool_routes", |deps| {
@@ -162,7 +161,7 @@ impl<'s> InferencePools<'s> {
         });
         let routes = pool_routes
             .index("gateway_api/routes-by-pool", |key, denial: &PoolRouteDenial| [(key.pool.clone(), denial.clone())]);
-        let states = derive_shadow_states(objects, &routes, options);
+        let states = derive_shadow_states(objects, &routes, revisions);
         let shadow_services = states.flat_map("shadow_services", |key, state| match state {
             ShadowState::Missing(service) => Some((service_key(key), service.clone())),
             ShadowState::Occupied => None,
@@ -263,18 +262,18 @@ fn gateways(route: &ObjectKey, parents: &[ParentRef], report: &RouteReport) -> V
 }
 
 /// The states of the Services of pools of this revision, unless the Service is as it should be.
-/// Key: the pool. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (the Service of the pool), `namespaces`.
-/// Changes when: the pool or its Service does, or its first route is added or its last one removed. Size: Services that are not
-/// written yet. Rejects: those of [`reject`].
+/// Key: the pool. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (the Service of the pool), `namespaces`,
+/// `own_revision`. Changes when: the pool or its Service does, or its first route is added or its last one removed. Size: Services
+/// that are not written yet. Rejects: those of [`reject`].
 fn derive_shadow_states<'s>(
     objects: &ObjectCollections<'s>,
     routes: &PoolRoutes<'s>,
-    options: &GraphOptions,
+    revisions: &Revisions<'s>,
 ) -> Collection<'s, ObjectKey, ShadowState> {
     let routed = routes.distinct("gateway_api/routed_pools");
     objects.inference_pools.derive("gateway_api/shadow_service_states", |deps| {
         let (routed, services) = (deps.on(&routed), deps.on(&objects.kubernetes_services));
-        let revisions = RevisionLookup::on(deps, &objects.namespaces, options);
+        let revisions = revisions.on(deps);
         move |cx, key, pool: &InferencePool| {
             // Without a route, no proxy needs the Service. One that exists stays until the pool is deleted.
             let is_written = cx.get(&routed, key).is_some() && revisions.owns(cx, key, &pool.meta.labels);

@@ -38,7 +38,7 @@ use super::route_report::RouteReports;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::endpoints::ServiceEndpoints;
-use crate::statuses::{StatusKey, StatusUpdate};
+use crate::statuses::{Revisions, StatusKey, StatusUpdate};
 use instances::InstancePorts;
 
 /// What statuses are derived from.
@@ -71,6 +71,8 @@ pub(super) struct StatusInputs<'a, 's> {
     pub(super) tls_by_target: &'a TlsPolicyIndex<'s>,
     /// The routes to each InferencePool.
     pub(super) pool_routes: &'a PoolRoutes<'s>,
+    /// The revision of this control plane, and its tags.
+    pub(super) revisions: &'a Revisions<'s>,
     /// Settings.
     pub(super) options: &'a GraphOptions,
 }
@@ -105,5 +107,5 @@ pub(super) fn derive_status_updates<'s>(inputs: &StatusInputs<'_, 's>) -> Collec
     updates.push(backend_traffic_policies::derive_policy_statuses(inputs));
     updates.push(backends::derive_backend_statuses(inputs, gateways));
     updates.push(inference_pools::derive_pool_statuses(inputs));
-    classes::derive_class_statuses(inputs.objects, inputs.options).union("status_updates", &updates)
+    classes::derive_class_statuses(inputs).union("status_updates", &updates)
 }

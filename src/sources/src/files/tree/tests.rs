@@ -76,6 +76,8 @@ fn configuration_for_another_revision_is_not_read() {
     assert_eq!(directory.set("a.yaml", &labelled(sidecar, "canary")), ["+Sidecar n/a a.yaml:1"]);
     assert_eq!(directory.set("a.yaml", &labelled(sidecar, "stable")), ["-Sidecar n/a a.yaml"]);
     assert_eq!(directory.set("b.yaml", &labelled("v1\nkind: Service", "stable")), ["+Service n/a b.yaml:1"]);
+    let gateway = labelled("gateway.networking.k8s.io/v1\nkind: Gateway", "stable");
+    assert_eq!(directory.set("c.yaml", &gateway), ["+KubernetesGateway n/a c.yaml:1"]);
 }
 
 #[test]

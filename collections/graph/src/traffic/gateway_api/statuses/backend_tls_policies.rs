@@ -33,7 +33,7 @@ pub(super) fn derive_policy_statuses<'s>(
             by_target: deps.by(inputs.tls_by_target),
             gateways: deps.by(gateways),
             credentials: CredentialLookup::on(deps, inputs.credentials),
-            revisions: RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options),
+            revisions: inputs.revisions.on(deps),
             of_agentgateways: inputs.agentgateway.map(|of| deps.on(&of.accounts)),
         };
         move |cx, key, policy| {

@@ -12,7 +12,7 @@ use super::ancestors::{
     unusable_target,
 };
 use super::validation::VALID;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Statuses of XBackendTrafficPolicies that have to be written.
 /// Key: `StatusKey`. From: `backend_traffic_policies`, `gateway_api/targets`, `namespaces`. Changes when: the policy, its status or one
@@ -22,7 +22,7 @@ pub(super) fn derive_policy_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Colle
     let updates =
         inputs.objects.backend_traffic_policies.derive("gateway_api/backend_traffic_policy_statuses", |deps| {
             let targets = deps.on(inputs.targets);
-            let revisions = RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options);
+            let revisions = inputs.revisions.on(deps);
             move |cx, key, policy: &BackendTrafficPolicy| {
                 let is_ours = options.writes_statuses && revisions.owns(cx, key, &policy.meta.labels);
                 is_ours.then(|| update(cx, &targets, key, policy, &options.controller)).flatten()

@@ -14,7 +14,7 @@ use super::super::policies::TargetKind;
 use super::StatusInputs;
 use super::ancestors::{Ancestor, set_ancestors};
 use super::validation::ValidationReport;
-use crate::statuses::{RevisionLookup, StatusDraft, StatusKey, StatusUpdate};
+use crate::statuses::{StatusDraft, StatusKey, StatusUpdate};
 
 /// Most ancestors that the status of an XBackend may have.
 const MAX_ANCESTORS: usize = 32;
@@ -30,7 +30,7 @@ pub(super) fn derive_backend_statuses<'s>(
     let updates = inputs.objects.backends.derive("gateway_api/backend_statuses", |deps| {
         let gateways = deps.by(gateways);
         let credentials = CredentialLookup::on(deps, inputs.credentials);
-        let revisions = RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options);
+        let revisions = inputs.revisions.on(deps);
         move |cx, key, backend: &Backend| {
             let is_ours =
                 options.writes_statuses && options.experimental && revisions.owns(cx, key, &backend.meta.labels);

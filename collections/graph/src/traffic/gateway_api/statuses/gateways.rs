@@ -44,7 +44,7 @@ pub(super) fn derive_gateway_statuses<'s>(
             reports: deps.by(&reports.by_gateway),
             attached_routes: deps.on(&reports.attached_routes),
             instances: InstanceLookup::on(deps, inputs, &reports.instance_ports),
-            revisions: RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options),
+            revisions: inputs.revisions.on(deps),
             grants: GrantLookup::on(deps, inputs.grants),
             credentials: CredentialLookup::on(deps, inputs.credentials),
             parameters: ParameterLookup::on(deps, inputs.parameters),

@@ -25,7 +25,7 @@ pub(super) fn derive_pool_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Collect
             services: deps.on(&objects.kubernetes_services),
             gateways: deps.on(&objects.kubernetes_gateways),
             classes: deps.on(&objects.gateway_classes),
-            revisions: RevisionLookup::on(deps, &objects.namespaces, inputs.options),
+            revisions: inputs.revisions.on(deps),
         };
         move |cx, key, pool| {
             let is_ours = options.gateway_api.writes_statuses && lookups.revisions.owns(cx, key, &pool.meta.labels);

@@ -33,7 +33,7 @@ pub(super) fn derive_listener_set_statuses<'s>(
             reports: deps.by(&reports.by_parent),
             attached_routes: deps.on(&reports.attached_routes),
             instances: InstanceLookup::on(deps, inputs, &reports.instance_ports),
-            revisions: RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options),
+            revisions: inputs.revisions.on(deps),
         };
         move |cx, key, set| {
             let is_ours = options.gateway_api.writes_statuses && lookups.revisions.owns(cx, key, &set.meta.labels);

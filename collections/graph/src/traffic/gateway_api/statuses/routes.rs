@@ -11,7 +11,7 @@ use super::super::attachment::{ParentResult, reference_text};
 use super::super::classes::AGENTGATEWAY_CONTROLLER;
 use super::super::route_report::{RouteReport, denied};
 use super::StatusInputs;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
 
 /// The parts of a route that its status follows from.
 trait Route: Record {
@@ -73,7 +73,7 @@ fn of_kind<'s, R: Route>(
     let updates = routes.derive(&format!("gateway_api/{name}/statuses"), |deps| {
         let reports = deps.on(reports);
         let of_agentgateways = of_agentgateways.map(|reports| deps.on(reports));
-        let revisions = RevisionLookup::on(deps, &inputs.objects.namespaces, inputs.options);
+        let revisions = inputs.revisions.on(deps);
         move |cx, key, route: &R| {
             let parts = route.parts();
             if !options.gateway_api.writes_statuses || !revisions.owns(cx, key, &parts.meta.labels) {
