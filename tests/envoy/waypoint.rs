@@ -2,22 +2,20 @@
 
 use anyhow::{Result, ensure};
 use sluice_testkit::ads::Protocol;
-use sluice_testkit::pods::app::{AppReply, AppRequest, HboneTunnel};
+use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::identity::Authority;
-use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
+use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::pods_are_permitted;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::family;
 use crate::requests::{Host, always, eventually, once, share, until};
+use crate::tunnels::{HBONE, ambient_mesh, tunnel};
 
 const ROUTED: Host = Host("routed", 1);
 const CLOSED: Host = Host("closed", 2);
 const LINES: Host = Host("lines", 3);
 const FRIENDLY: Host = Host("friendly", 4);
-
-/// Port of tunnels.
-const HBONE: u16 = 15008;
 
 /// A Gateway of class `istio-waypoint`, deployed: its Service and status are there.
 fn waypoint(name: &str, octet: u8) -> String {
@@ -38,14 +36,7 @@ async fn waypoints() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let control_plane = vec![("PILOT_ENABLE_AMBIENT", "true".to_owned())];
-    let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane, agents: Vec::new() }).await?;
-    // The authority of clients is that of the mesh, so that they have identities.
-    let organization = Authority::new()?;
-    mesh.server.kill().await?;
-    organization.plug_in(&mesh.authority_directory(), "mesh", organization.root())?;
-    mesh.server.start_again().await?;
-    mesh.distribute_roots()?;
+    let (mut mesh, organization) = ambient_mesh(&[]).await?;
     let namespace =
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio.io/use-waypoint: door}}\n---\n";
     let tea = |name, version| {
@@ -93,18 +84,8 @@ struct Clients<'m> {
 }
 
 impl Clients<'_> {
-    /// A tunnel to the waypoint of a pod, as a service account.
-    fn tunnel(&self, pod: &str, account: &str) -> Result<HboneTunnel> {
-        Ok(HboneTunnel {
-            waypoint: vip(&self.mesh.pods.pod(pod).net.ip.to_string(), HBONE),
-            identity: format!("spiffe://cluster.local/ns/shop/sa/{pod}"),
-            roots: self.organization.root().to_owned(),
-            certificate: self.organization.issue(&format!("spiffe://cluster.local/ns/shop/sa/{account}"))?,
-        })
-    }
-
     fn through(&self, call: AppRequest, account: &str) -> Result<AppRequest> {
-        Ok(call.through(self.tunnel("door", account)?))
+        Ok(call.through(tunnel(self.mesh, self.organization, "door", account)?))
     }
 }
 
@@ -204,7 +185,7 @@ async fn not_served(clients: &Clients<'_>) -> Result<()> {
         let call = clients.through(AppRequest::get(address, "friendly"), "client")?;
         once(mesh, "client", &call, "no connection", is_refused).await?;
     }
-    let idle = FRIENDLY.get().through(clients.tunnel("idle", "client")?);
+    let idle = FRIENDLY.get().through(tunnel(mesh, clients.organization, "idle", "client")?);
     once(mesh, "client", &idle, "no connection", is_refused).await?;
     let listeners = mesh.pods.pod("idle").envoy.as_ref().map(|envoy| envoy.admin("/listeners"));
     let listeners = listeners.ok_or_else(|| anyhow::anyhow!("the waypoint has an Envoy"))?.await?;

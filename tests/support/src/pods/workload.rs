@@ -24,6 +24,8 @@ pub struct Workload {
     pub zone: Option<(&'static str, &'static str)>,
     /// Its proxy.
     pub proxy: PodRole,
+    /// Its sidecar receives HBONE, and others send it HBONE.
+    pub hbone: bool,
 }
 
 /// The proxy of a pod.
@@ -109,7 +111,7 @@ impl Workload {
     /// A pod `name` of `app`, v1, in namespace `shop`.
     #[must_use]
     pub const fn new(name: &'static str, app: &'static str, proxy: PodRole) -> Self {
-        Self { name, app, version: "v1", namespace: "shop", ports: Vec::new(), zone: None, proxy }
+        Self { name, app, version: "v1", namespace: "shop", ports: Vec::new(), zone: None, proxy, hbone: false }
     }
 
     /// With another version.
@@ -137,6 +139,13 @@ impl Workload {
     #[must_use]
     pub const fn zone(mut self, region: &'static str, zone: &'static str) -> Self {
         self.zone = Some((region, zone));
+        self
+    }
+
+    /// With a sidecar that receives HBONE.
+    #[must_use]
+    pub const fn hbone(mut self) -> Self {
+        self.hbone = true;
         self
     }
 
@@ -187,11 +196,14 @@ impl Workload {
             }
             PodRole::NoProxy | PodRole::External(_) | PodRole::Grpc(_) => None,
         };
+        if self.hbone {
+            labels.insert("networking.istio.io/tunnel", "http");
+        }
         labels
     }
 
     /// Environment of its agent that becomes node metadata (X05).
-    pub(super) fn metadata(&self) -> [(&'static str, String); 6] {
+    pub(super) fn metadata(&self) -> [(&'static str, String); 7] {
         let port =
             |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": port.transport() });
         let ports: Vec<Value> = self.listening().iter().map(port).collect();
@@ -201,6 +213,7 @@ impl Workload {
             ("ISTIO_META_MESH_ID", "cluster.local".to_owned()),
             ("ISTIO_META_NODE_NAME", self.node()),
             ("ISTIO_META_INTERCEPTION_MODE", "REDIRECT".to_owned()),
+            ("ISTIO_META_ENABLE_HBONE", self.hbone.to_string()),
             ("ISTIO_META_POD_PORTS", Value::Array(ports).to_string()),
         ]
     }
