@@ -13,7 +13,7 @@ pub(crate) const HBONE: u16 = 15008;
 pub(crate) async fn ambient_mesh(more: &[&'static str]) -> Result<(Mesh, Authority)> {
     let variables = ["PILOT_ENABLE_AMBIENT"].iter().chain(more);
     let control_plane = variables.map(|name| (*name, "true".to_owned())).collect();
-    let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane, agents: Vec::new() }).await?;
+    let mesh = Mesh::start_with(&[], MeshOptions { control_plane, agents: Vec::new() }).await?;
     let organization = Authority::new()?;
     mesh.server.kill().await?;
     organization.plug_in(&mesh.authority_directory(), "mesh", organization.root())?;

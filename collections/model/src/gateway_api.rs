@@ -20,7 +20,10 @@ pub use grant::{GrantFrom, GrantTo, ReferenceGrant};
 pub use inference::{EndpointPickerRef, INFERENCE_GROUP, InferencePool};
 pub use policy::{BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget, RetryConstraint};
 pub use reference::{GroupKind, ObjectRef};
-pub use route::{BackendRef, DeclaredRule, HttpBackend, HttpRoute, HttpRule, L4Route, Mirror, ParentRef};
+pub use route::{
+    BackendRef, DeclaredRule, ExternalAuth, ExternalAuthProtocol, HttpBackend, HttpRoute, HttpRule, L4Route, Mirror,
+    ParentRef,
+};
 
 /// API group of the kinds.
 pub const GROUP: &str = "gateway.networking.k8s.io";

@@ -1,13 +1,13 @@
 //! Routes of requests and of connections.
 
-use sluice_model::gateway_api::{DeclaredRule, HttpRule};
+use sluice_model::gateway_api::{DeclaredRule, ExternalAuth, ExternalAuthProtocol, HttpRule};
 use sluice_model::{
     CorsPolicy, Decimal, HeaderOperations, Headers, HttpMatch, HttpRedirect, HttpRetry, HttpRewrite, NamedMatches,
     ObjectKey, RedirectPort, StringMatch, Text,
 };
 use sluice_proto::agentgateway::request_mirrors::Mirror;
 use sluice_proto::agentgateway::resource::Kind;
-use sluice_proto::agentgateway::traffic_policy_spec::Kind as Traffic;
+use sluice_proto::agentgateway::traffic_policy_spec::{self, Kind as Traffic, external_auth};
 use sluice_proto::agentgateway::{
     BackendPolicySpec, Cors, Header, HeaderMatch, HeaderModifier, MethodMatch, PathMatch, QueryMatch, RequestMirrors,
     RequestRedirect, Retry, Route, RouteBackend, RouteMatch, RouteName, TcpRoute, Timeout, TrafficPolicySpec,
@@ -34,6 +34,8 @@ pub struct HttpRuleInputs<'a> {
     pub backends: Vec<RouteBackendInputs<'a>>,
     /// Destinations of mirrored requests.
     pub mirrors: Vec<MirrorInputs>,
+    /// The servers that decide about requests, in the order of the rule.
+    pub external_auths: Vec<BackendService>,
 }
 
 /// A backend of a rule.
@@ -227,6 +229,8 @@ fn values(matches: &NamedMatches) -> impl Iterator<Item = (String, MatchValue)> 
 fn traffic_policies(inputs: &HttpRuleInputs<'_>) -> Vec<TrafficPolicySpec> {
     let HttpRule { action, declared, .. } = inputs.rule;
     let [request, response] = action.headers.as_ref().map(header_modifiers).unwrap_or_default();
+    let auths = declared.external_auths.iter().zip(&inputs.external_auths);
+    let auths = auths.map(|(auth, server)| Traffic::ExtAuthz(external_auth(auth, server)));
     let policies = [
         action.redirect.as_ref().map(|redirect| Traffic::RequestRedirect(request_redirect(redirect))),
         action.rewrite.as_ref().map(|rewrite| Traffic::UrlRewrite(url_rewrite(rewrite))),
@@ -237,7 +241,31 @@ fn traffic_policies(inputs: &HttpRuleInputs<'_>) -> Vec<TrafficPolicySpec> {
         timeout(declared),
         action.retries.as_ref().and_then(|retries| retry(retries, declared)),
     ];
-    policies.into_iter().flatten().map(|kind| TrafficPolicySpec { kind: Some(kind) }).collect()
+    policies.into_iter().flatten().chain(auths).map(|kind| TrafficPolicySpec { kind: Some(kind) }).collect()
+}
+
+fn external_auth(auth: &ExternalAuth, server: &BackendService) -> traffic_policy_spec::ExternalAuth {
+    use external_auth::{BodyOptions, GrpcProtocol, HttpProtocol, Protocol};
+    let mut include_request_headers = texts(&auth.request_headers);
+    let protocol = match &auth.protocol {
+        ExternalAuthProtocol::Grpc => Protocol::Grpc(GrpcProtocol {}),
+        ExternalAuthProtocol::Http { path, response_headers } => {
+            let always = ["Authorization", ":authority"].map(str::to_owned);
+            include_request_headers.splice(0..0, always);
+            let slash = if path.starts_with('/') { "" } else { "/" };
+            Protocol::Http(HttpProtocol {
+                path: (!path.is_empty()).then(|| format!("{:?} + request.path", format!("{slash}{path}"))),
+                include_response_headers: texts(response_headers),
+            })
+        }
+    };
+    traffic_policy_spec::ExternalAuth {
+        target: Some(reference(server)),
+        include_request_headers,
+        include_request_body: (auth.max_body_bytes > 0)
+            .then(|| BodyOptions { max_request_bytes: auth.max_body_bytes.into() }),
+        protocol: Some(protocol),
+    }
 }
 
 /// Changes of request and response headers; `None` where there is none.

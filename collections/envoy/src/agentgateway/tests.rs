@@ -22,7 +22,16 @@ fn object(namespace: &str, name: &str) -> ObjectKey {
 fn http(kind: &str, rule: &HttpRule, backends: Vec<RouteBackendInputs<'_>>, mirrors: Vec<MirrorInputs>) -> Vec<Value> {
     let route = object("shop", "cart");
     let hostnames = ["cart.example".into()];
-    let inputs = HttpRuleInputs { kind, route: &route, number: 1, rule, hostnames: &hostnames, backends, mirrors };
+    let inputs = HttpRuleInputs {
+        kind,
+        route: &route,
+        number: 1,
+        rule,
+        hostnames: &hostnames,
+        backends,
+        mirrors,
+        external_auths: Vec::new(),
+    };
     build_http_rule(&inputs)
         .iter()
         .map(|rule| json_of(&rule.attach("http", "edge/door.http"))["route"].take())

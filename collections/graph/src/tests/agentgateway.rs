@@ -370,6 +370,45 @@ fn unsupported_filter_excludes_the_route() {
 }
 
 #[test]
+fn server_decides_about_the_requests_of_a_rule() {
+    let (mesh, own) = edge();
+    mesh.apply(GATEWAY);
+    let with = |backend: &str, rest: &str| {
+        let auth =
+            format!("{{type: ExternalAuth, externalAuth: {{backendRef: {{name: {backend}, port: 80}}, {rest}}}}}");
+        route("HTTPRoute", "cart", &format!("filters: [{auth}], backendRefs: [{{name: cart, port: 80}}]"))
+    };
+    let served = |mesh: &TestGraph| -> Json {
+        let found = mesh.resources_of(&own, ResourceType::Agentgateway);
+        let mut routes = found.values().map(|resource| &resource["route"]).filter(|route| route.is_object());
+        let route = routes.next().expect("a route");
+        json!([route["trafficPolicies"], route["backends"].as_array().map_or(0, Vec::len)])
+    };
+    mesh.apply(&with("cart", "protocol: GRPC, grpc: {allowedHeaders: [x-user]}, forwardBody: {maxSize: 100}"));
+    let target = json!({"service": {"hostname": "cart.shop.svc.cluster.local", "namespace": "shop"}, "port": 80});
+    let policy = |rest: Json| {
+        let mut auth = json!({"target": target});
+        auth.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+        json!([[{"extAuthz": auth}], 1])
+    };
+    let grpc = json!({"grpc": {}, "includeRequestHeaders": ["x-user"], "includeRequestBody": {"maxRequestBytes": 100}});
+    assert_eq!(served(&mesh), policy(grpc));
+    mesh.apply(&with("cart", "protocol: HTTP, http: {path: check, allowedResponseHeaders: [x-id]}"));
+    let http = json!({"path": "\"/check\" + request.path", "includeResponseHeaders": ["x-id"]});
+    assert_eq!(served(&mesh), policy(json!({"http": http, "includeRequestHeaders": ["Authorization", ":authority"]})));
+    // All requests fail while the server does not exist.
+    mesh.apply(&with("absent", "protocol: GRPC"));
+    assert_eq!(served(&mesh), json!([null, 0]));
+    let status = mesh.wanted_status(Kind::HTTPRoute, "shop", "cart");
+    assert_eq!(condition(&status["parents"][0]["conditions"], "ResolvedRefs"), "BackendNotFound=False");
+    // An Envoy does not serve the route.
+    mesh.apply(&with("cart", "protocol: GRPC"));
+    mesh.apply(&GATEWAY.replace("istio-agentgateway", "istio"));
+    let finding = "spec.rules[0].filters: filter `ExternalAuth` is not supported by Envoy; the route does not apply";
+    assert_eq!(mesh.findings_of(Kind::HTTPRoute, "shop", "cart"), [finding]);
+}
+
+#[test]
 fn private_key_is_sent_to_the_proxies_of_the_gateway_only() {
     let (mut mesh, own) = edge();
     let others = [mesh.connect(agentgateway("plain", None)), mesh.connect(agentgateway("other", Some("other")))];

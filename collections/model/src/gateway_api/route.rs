@@ -85,6 +85,36 @@ pub struct DeclaredRule {
     pub retry_codes: Vec<u32>,
     /// Origins that CORS allows, in which `*` stands for any characters.
     pub allow_origins: Vec<Text>,
+    /// Servers that decide about requests. Envoys do not ask them: the route does not apply there.
+    pub external_auths: Vec<ExternalAuth>,
+}
+
+/// A filter of the type `ExternalAuth`: a server that decides about requests.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub struct ExternalAuth {
+    /// The server.
+    pub backend: BackendRef,
+    /// How it is asked.
+    pub protocol: ExternalAuthProtocol,
+    /// Headers of the request that it gets, besides those that it gets in any case.
+    pub request_headers: Vec<Text>,
+    /// Maximum size of the body that it gets, in bytes. Requests with a larger one are denied. 0 if it gets no body.
+    pub max_body_bytes: u16,
+}
+
+/// How a server is asked that decides about requests.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+pub enum ExternalAuthProtocol {
+    /// By Envoy's gRPC API.
+    #[default]
+    Grpc,
+    /// By an HTTP request.
+    Http {
+        /// What the path begins with, before that of the request; empty for the path of the request.
+        path: Text,
+        /// Headers of the response that are added to the request.
+        response_headers: Vec<Text>,
+    },
 }
 
 /// Destinations of requests.

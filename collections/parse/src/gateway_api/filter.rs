@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluice_model::gateway_api::Mirror;
+use sluice_model::gateway_api::{ExternalAuth, ExternalAuthProtocol, Mirror};
 use sluice_model::{
     CorsPolicy, Decimal, HeaderOperations, Headers, HttpRedirect, HttpRewrite, RedirectPort, StringMatch, Text,
 };
@@ -22,6 +22,7 @@ pub(super) struct Filters {
     /// Origins that CORS allows, as they are declared.
     pub(super) allow_origins: Vec<Text>,
     pub(super) mirrors: Vec<Mirror>,
+    pub(super) external_auths: Vec<ExternalAuth>,
     /// Type of a filter that is not supported: the last one.
     pub(super) unsupported: Option<Text>,
 }
@@ -37,6 +38,11 @@ pub(super) fn http_filters(fields: &Fields<'_>) -> Filters {
                 let (cors, origins) = filter.read("cors", cors).unzip();
                 (filters.cors, filters.allow_origins) = (cors, origins.unwrap_or_default());
             }
+            "ExternalAuth" => match filter.read("externalAuth", external_auth) {
+                Some(auth) => filters.external_auths.push(auth),
+                // Requests must not bypass it.
+                None => unsupported(&filter, "ExternalAuth", &mut filters),
+            },
             kind => grpc_filter(&filter, kind, &mut filters),
         }
     }
@@ -215,6 +221,38 @@ fn mirror(fields: &Fields<'_>) -> Mirror {
     Mirror {
         backend: fields.read("backendRef", backend).unwrap_or_default(),
         percentage: fraction.or(percent.map(|percent| Decimal::from_f64(percent.into()))),
+    }
+}
+
+/// A server that decides about requests. If it is not readable, no server is found, and requests are denied.
+fn external_auth(fields: &Fields<'_>) -> ExternalAuth {
+    if !fields.has("backendRef") {
+        fields.reject("backendRef", "`backendRef` is required");
+    }
+    let is_http = fields.choice("protocol", &[("HTTP", true), ("GRPC", false)]);
+    if is_http.is_none() {
+        fields.reject("protocol", "`protocol` is required: `HTTP` or `GRPC`");
+    }
+    let (config, other) = if is_http == Some(true) { ("http", "grpc") } else { ("grpc", "http") };
+    if fields.has(other) {
+        fields.refuse(other, "this field does not belong to the protocol");
+    }
+    let mut request_headers = Vec::new();
+    let (mut path, mut response_headers) = (Text::default(), Vec::new());
+    if let Some(config) = fields.object(config) {
+        request_headers = config.texts("allowedHeaders");
+        if is_http == Some(true) {
+            (path, response_headers) = (config.text("path"), config.texts("allowedResponseHeaders"));
+        }
+    }
+    ExternalAuth {
+        backend: fields.read("backendRef", backend).unwrap_or_default(),
+        protocol: match is_http {
+            Some(true) => ExternalAuthProtocol::Http { path, response_headers },
+            _ => ExternalAuthProtocol::Grpc,
+        },
+        request_headers,
+        max_body_bytes: fields.read("forwardBody", |body| body.integer("maxSize")).unwrap_or_default(),
     }
 }
 

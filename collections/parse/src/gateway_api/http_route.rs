@@ -37,8 +37,10 @@ pub(super) fn parse_route(
 
 fn rule(fields: &Fields<'_>) -> HttpRule {
     let matches = if fields.has("matches") { fields.list("matches", http_match) } else { vec![every_path()] };
-    let Filters { headers, redirect, rewrite, cors, allow_origins, mirrors, unsupported } = http_filters(fields);
-    let mut declared = DeclaredRule { name: fields.text("name"), allow_origins, ..DeclaredRule::default() };
+    let Filters { headers, redirect, rewrite, cors, allow_origins, mirrors, external_auths, unsupported } =
+        http_filters(fields);
+    let mut declared =
+        DeclaredRule { name: fields.text("name"), allow_origins, external_auths, ..DeclaredRule::default() };
     let mut retries = fields.read("retry", retry).map(|(retries, attempts, codes)| {
         (declared.retry_attempts, declared.retry_codes) = (attempts, codes);
         retries

@@ -190,6 +190,13 @@ impl HttpRouteBinder {
         if let Some(kind) = &rule.unsupported_filter {
             return Err(unsupported_filter(kind));
         }
+        if !rule.declared.external_auths.is_empty() {
+            note(
+                format!("spec.rules[{n}].filters"),
+                "filter `ExternalAuth` is not supported by Envoy; the route does not apply",
+            );
+            return Err(unsupported_filter("ExternalAuth"));
+        }
         let mut of_mirrors = None;
         for mirror in &rule.mirrors {
             let ResolvedBackend { destination, problem, .. } = self.backends.resolve(cx, by, &mirror.backend);
@@ -240,7 +247,7 @@ impl HttpRouteBinder {
 }
 
 /// The problem of a filter of this type. Requests must not bypass it: it may restrict access.
-fn unsupported_filter(kind: &Text) -> StatusProblem {
+fn unsupported_filter(kind: &str) -> StatusProblem {
     StatusProblem::new("InvalidFilter", format!("unsupported filter type \"{kind}\""))
 }
 

@@ -178,7 +178,19 @@ impl RouteBinder {
             if let Some(kind) = &rule.unsupported_filter {
                 return (Vec::new(), Some(unsupported_filter(kind)));
             }
-            let (backends, of_backends) = self.http_backends(cx, key, (number, rule), note);
+            let (mut backends, of_backends) = self.http_backends(cx, key, (number, rule), note);
+            let (mut external_auths, mut of_auths) = (Vec::new(), None);
+            for auth in &rule.declared.external_auths {
+                let path = || format!("spec.rules[{number}].filters");
+                let (service, problem) = self.service(cx, key, &auth.backend, path, note);
+                of_auths = problem.or(of_auths);
+                external_auths.extend(service);
+            }
+            if of_auths.is_some() {
+                // Requests fail. Without the rule, another one could match them.
+                (backends, external_auths) = (Vec::new(), Vec::new());
+            }
+            last = of_auths.or(last);
             let mut mirrors = Vec::new();
             for mirror in &rule.mirrors {
                 let path = || format!("spec.rules[{number}].filters");
@@ -195,6 +207,7 @@ impl RouteBinder {
                 hostnames: &route.hostnames,
                 backends,
                 mirrors,
+                external_auths,
             }));
         }
         (templates, last)
