@@ -16,6 +16,7 @@ use sluice_graph::{GraphOptions, build};
 use sluice_kube::{Election, KubeOptions, Lock, ROOTS_LOCK};
 use sluice_model::{Kind, Namespace, ObjectKey};
 use sluice_parse::KINDS;
+use sluice_sources::kube::KubeSource;
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::wait::until;
 use tokio::sync::watch;
@@ -128,14 +129,48 @@ async fn written(server: &ApiServer, name: &str, count: usize) -> Vec<Value> {
     }
 }
 
-/// Every right in the chart is used, and none is missing.
+/// With `ISTIO_WATCH_NAMESPACE`, no other namespace is read but that of the control plane, for the mesh config.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_chart_grants_exactly_the_rights_used() {
+async fn only_the_watched_namespace_is_read() {
     let server = ApiServer::start().await.expect("a server");
+    define_kinds(&server);
+    for namespace in ["shop", "bank"] {
+        server.apply(source::service(namespace, "cart"));
+    }
+    let of_shop =
+        KubeSource { namespace: Some("shop".into()), ..source::source(client_of(server.address()), options()) };
+    let running = RunningSource::of(server, of_shop);
+    running.sink.synced().await;
+    for namespace in ["bank", "shop"] {
+        running.server.apply(source::service(namespace, "till"));
+    }
+    let services = running.sink.until("the new Service arrives", |record| record.names(Kind::Service).len() > 1).await;
+    assert_eq!(services.names(Kind::Service), ["shop/cart", "shop/till"]);
+    for request in running.server.requests().into_keys().filter(|it| matches!(it.verb.as_str(), "list" | "watch")) {
+        let is_cluster_scoped = KINDS.iter().any(|info| info.plural == request.resource && !info.namespaced);
+        let expected = match request.resource.as_str() {
+            "configmaps" => "istio-system",
+            "customresourcedefinitions" => "",
+            _ if is_cluster_scoped => "",
+            _ => "shop",
+        };
+        assert_eq!(request.namespace, expected, "{request:?}");
+    }
+}
+
+/// Defines the kinds of CustomResourceDefinitions.
+fn define_kinds(server: &ApiServer) {
     for info in KINDS.iter().filter(|info| info.is_custom() && info.group != "networking.k8s.io") {
         let (group, versions) = (info.group, info.versions.to_vec());
         server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     }
+}
+
+/// Every right in the chart is used, and none is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chart_grants_exactly_the_rights_used() {
+    let server = ApiServer::start().await.expect("a server");
+    define_kinds(&server);
     server.apply(service_entry("n", "one", json!({}), None));
     let running = RunningSource::start_fake(server);
     running.sink.synced().await;

@@ -107,8 +107,11 @@ impl RunningSource<KubeApi> {
 
 impl<S> RunningSource<S> {
     pub(crate) fn run(server: S, client: kube::Client, options: KubeOptions) -> Self {
+        Self::of(server, source(client, options))
+    }
+
+    pub(crate) fn of(server: S, source: KubeSource) -> Self {
         let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
-        let source = source(client, options);
         let states = source.states.clone();
         tokio::spawn(source.run(sink.clone(), stop.clone()));
         Self { server, sink, states, stop }
