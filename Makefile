@@ -224,5 +224,10 @@ check-crates: ## check each crate alone: it compiles without features from other
 check-pure-crates: ## check each crate without I/O alone
 	@$(MAKE) --no-print-directory check-crates CRATES="$(PURE_CRATES)"
 
+CI_STEPS = check check-pure-crates deny unused test test-console test-cluster demo-once
+
 .PHONY: ci
-ci: check check-pure-crates deny unused test test-console test-cluster demo-once ## run all checks of CI
+ci: ## run all checks of CI, and print how long each took
+	@for step in $(CI_STEPS); do \
+	  begin=$$SECONDS; $(MAKE) --no-print-directory $$step || exit; echo "== $$step: $$((SECONDS - begin)) s"; \
+	done

@@ -55,7 +55,6 @@ pub use sluice_envoy::listener_settings::Collector;
 pub use sluice_envoy::security::{
     MatchedRule, PolicyDecision, PolicyEffect, PolicyHttpRequest, PolicyRequest, PolicyStep,
 };
-use statuses::Revisions;
 pub use statuses::{ConditionUpdate, StatusKey, StatusUpdate};
 pub use traffic::gateway_api::classes::MissingGatewayClass;
 pub use traffic::gateway_api::inference_pools::{ShadowPort, ShadowService};
@@ -83,6 +82,7 @@ use traffic::ambient::AmbientInputs;
 use traffic::credentials::{CredentialInputs, derive_credential_clients, derive_credential_namespaces};
 use traffic::destination_rules::RuleIndexes;
 use traffic::destinations::DestinationInputs;
+use traffic::gateway_api::revisions::Revisions;
 use traffic::gateway_api::{GatewayApiInputs, classes};
 use traffic::gateways::reach::{ReachInputs, derive_reach};
 use traffic::gateways::routers::{RouterInputs, derive_routers};

@@ -4,7 +4,6 @@
 //! conditions that keep their state are copied from the stored status, and the writer sets the others.
 
 mod conditions;
-mod revision;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,7 +11,6 @@ use sluice_model::{Kind, ObjectKey, StoredStatus, Text};
 
 pub use conditions::ConditionUpdate;
 pub(crate) use conditions::{StatusCondition, condition_list, merge, put};
-pub(crate) use revision::{RevisionLookup, Revisions};
 
 /// An object with a status, by its kind.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]

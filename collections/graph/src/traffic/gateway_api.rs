@@ -11,6 +11,7 @@
 //! - `policies.rs`: policies for backends become DestinationRules. `backend_gateways.rs`: the Gateways that they concern.
 //! - `agentgateway.rs`: what agentgateways are sent.
 //! - `deployments.rs`, `parameters.rs`: what is deployed for Gateways.
+//! - `revisions.rs`: whether this control plane deploys a Gateway and writes a status.
 //! - `statuses.rs`: the statuses of all these objects.
 
 pub(crate) mod agentgateway;
@@ -30,6 +31,7 @@ mod listeners;
 mod merge;
 mod parameters;
 mod policies;
+pub(crate) mod revisions;
 mod route_report;
 mod statuses;
 mod tls;
@@ -45,7 +47,7 @@ use sluice_model::{
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
 use crate::registry::endpoints::ServiceEndpoints;
-use crate::statuses::{Revisions, StatusKey, StatusUpdate};
+use crate::statuses::{StatusKey, StatusUpdate};
 
 use agentgateway::{Agentgateway, AgentgatewayInputs, derive_agentgateway};
 use attachment::RouteParents;
@@ -54,6 +56,7 @@ use credentials::CredentialIndex;
 use grants::GrantIndex;
 use inference_pools::{GatewayName, InferencePools, ShadowService};
 use parameters::ParameterIndex;
+use revisions::Revisions;
 use statuses::StatusInputs;
 
 /// Part of the names of generated objects.

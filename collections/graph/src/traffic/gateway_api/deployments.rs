@@ -11,9 +11,9 @@ use sluice_model::{Kind, Labels, Namespace, ObjectKey, Reject, RejectCause, Seve
 use super::classes::{GatewayController, find_controller};
 use super::listeners::{ListenerSetIndex, deployed_account, deployed_name, eligible_sets, is_managed};
 use super::parameters::{ParameterIndex, ParameterLookup};
+use super::revisions::{RevisionLookup, Revisions};
 use crate::inputs::{ObjectCollections, RejectKey};
 use crate::options::GraphOptions;
-use crate::statuses::{RevisionLookup, Revisions};
 
 /// The version of the controller of the reference, which annotation `gateway.istio.io/controller-version` names. The reference writes
 /// it with the status of the Gateway, where the API server ignores annotations, so it is only read here.

@@ -8,9 +8,9 @@ use sluice_engine::{Collection, Context, Index};
 use sluice_model::gateway_api::{GROUP, GroupKind, INFERENCE_GROUP, InferencePool, ParentRef};
 use sluice_model::{Kind, KubernetesService, Labels, ObjectKey, Protocol, Reject, RejectCause, Severity, Text, label};
 
+use super::revisions::Revisions;
 use super::route_report::{RouteReport, RouteReports, denied};
 use crate::inputs::{ObjectCollections, RejectKey};
-use crate::statuses::Revisions;
 
 /// The port of the Service for the first port of the pool; the others follow.
 const FIRST_PORT: u16 = 54321;

@@ -34,11 +34,12 @@ use super::listener_report::ListenerReport;
 use super::listeners::{ListenerKey, ListenerRow, ParentKey};
 use super::parameters::ParameterIndex;
 use super::policies::{TargetObjects, TlsPolicyIndex};
+use super::revisions::Revisions;
 use super::route_report::RouteReports;
 use crate::inputs::ObjectCollections;
 use crate::options::GraphOptions;
 use crate::registry::endpoints::ServiceEndpoints;
-use crate::statuses::{Revisions, StatusKey, StatusUpdate};
+use crate::statuses::{StatusKey, StatusUpdate};
 use instances::InstancePorts;
 
 /// What statuses are derived from.

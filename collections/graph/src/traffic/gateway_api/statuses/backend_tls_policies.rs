@@ -11,12 +11,13 @@ use super::super::backend_gateways::{BackendKey, GatewaysOfBackends};
 use super::super::classes::{AGENTGATEWAY_CONTROLLER, MESH_CONTROLLER};
 use super::super::credentials::CredentialLookup;
 use super::super::policies::{TargetKind, TargetObject, is_ignored, preceding_policy};
+use super::super::revisions::RevisionLookup;
 use super::StatusInputs;
 use super::ancestors::{
     Ancestor, MAX_POLICY_ANCESTORS, ignored_conditions, set_ancestors, target_problem, target_reference,
 };
 use super::validation::ValidationReport;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Statuses of BackendTLSPolicies that have to be written.
 /// Key: `StatusKey`. From: `backend_tls_policies`, `gateway_api/targets`, `root_bundles` (their presence), the routes that refer to

@@ -17,11 +17,12 @@ use super::super::grants::GrantLookup;
 use super::super::listener_report::ListenerReport;
 use super::super::listeners::{ListenerKey, ParentKey, services};
 use super::super::parameters::ParameterLookup;
+use super::super::revisions::RevisionLookup;
 use super::instances::{InstanceLookup, ReportedAddresses, address_problem};
 use super::listeners::ReportedListeners;
 use super::{Reports, StatusInputs};
 use crate::options::GraphOptions;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Annotation: which addresses are reported.
 const ADDRESS_TYPE: &str = "networking.istio.io/address-type";

@@ -9,9 +9,10 @@ use sluice_model::{Kind, KubernetesService, NETWORKING_GROUP, ObjectKey, Text};
 
 use super::super::classes::find_controller;
 use super::super::inference_pools::{PoolRouteDenial, PoolRouteKey};
+use super::super::revisions::RevisionLookup;
 use super::StatusInputs;
 use crate::options::GraphOptions;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate, merge};
 
 /// Statuses of InferencePools that have to be written. Their parents are the Gateways that a route to the pool refers to.
 /// Key: `StatusKey`. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (that of the picker),

@@ -9,11 +9,12 @@ use sluice_model::{Kind, Namespace, ObjectKey};
 use super::super::classes::find_controller;
 use super::super::listener_report::ListenerReport;
 use super::super::listeners::{ListenerKey, ParentKey, allows_set, services};
+use super::super::revisions::RevisionLookup;
 use super::instances::{InstanceLookup, address_problem};
 use super::listeners::ReportedListeners;
 use super::{Reports, StatusInputs};
 use crate::options::GraphOptions;
-use crate::statuses::{RevisionLookup, StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
+use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Statuses of the ListenerSets of our Gateways that have to be written.
 /// Key: `StatusKey`. From: `listener_sets`, `kubernetes_gateways`, `gateway_classes`, `namespaces`,
