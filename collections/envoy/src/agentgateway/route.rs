@@ -253,8 +253,10 @@ fn external_auth(auth: &ExternalAuth, server: &BackendService) -> traffic_policy
             let always = ["Authorization", ":authority"].map(str::to_owned);
             include_request_headers.splice(0..0, always);
             let slash = if path.starts_with('/') { "" } else { "/" };
+            // The expression has strings of JSON.
+            let literal = serde_json::Value::from(format!("{slash}{path}"));
             Protocol::Http(HttpProtocol {
-                path: (!path.is_empty()).then(|| format!("{:?} + request.path", format!("{slash}{path}"))),
+                path: (!path.is_empty()).then(|| format!("{literal} + request.path")),
                 include_response_headers: texts(response_headers),
             })
         }

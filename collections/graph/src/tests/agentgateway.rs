@@ -401,6 +401,15 @@ fn server_decides_about_the_requests_of_a_rule() {
     assert_eq!(served(&mesh), json!([null, 0]));
     let status = mesh.wanted_status(Kind::HTTPRoute, "shop", "cart");
     assert_eq!(condition(&status["parents"][0]["conditions"], "ResolvedRefs"), "BackendNotFound=False");
+    let redirect = "filters: [{type: RequestRedirect, requestRedirect: {hostname: a.example}}, ";
+    let redirecting = |backend: &str| {
+        let text = with(backend, "protocol: GRPC").replace("filters: [", redirect);
+        text.replace(", backendRefs: [{name: cart, port: 80}]", "")
+    };
+    mesh.apply(&redirecting("absent"));
+    assert_eq!(served(&mesh), json!([null, 0]));
+    mesh.apply(&redirecting("cart"));
+    assert_eq!(served(&mesh)[0].as_array().map(Vec::len), Some(2), "it redirects and asks");
     // An Envoy does not serve the route.
     mesh.apply(&with("cart", "protocol: GRPC"));
     mesh.apply(&GATEWAY.replace("istio-agentgateway", "istio"));

@@ -9,7 +9,7 @@ use sluice_envoy::agentgateway::{
     build_l4_rule, listener_key,
 };
 use sluice_model::gateway_api::{BackendRef, GROUP, GroupKind, HttpRoute, HttpRule, L4Route, ParentRef};
-use sluice_model::{Kind, ObjectKey, Reject, Text};
+use sluice_model::{HttpRoute as VirtualRoute, Kind, ObjectKey, Reject, Text};
 
 use super::super::attachment::{AttachingRoute, Attachments, ParentLookup, RouteParents};
 use super::super::backends::{BackendIndex, BackendLookup, Referrer};
@@ -186,9 +186,12 @@ impl RouteBinder {
                 of_auths = problem.or(of_auths);
                 external_auths.extend(service);
             }
+            let mut denying = None;
             if of_auths.is_some() {
                 // Requests fail. Without the rule, another one could match them.
                 (backends, external_auths) = (Vec::new(), Vec::new());
+                let action = VirtualRoute { redirect: None, ..rule.action.clone() };
+                denying = Some(HttpRule { action, ..rule.clone() });
             }
             last = of_auths.or(last);
             let mut mirrors = Vec::new();
@@ -203,7 +206,7 @@ impl RouteBinder {
                 kind: &self.kind.kind,
                 route: key,
                 number,
-                rule,
+                rule: denying.as_ref().unwrap_or(rule),
                 hostnames: &route.hostnames,
                 backends,
                 mirrors,
