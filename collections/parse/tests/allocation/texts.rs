@@ -14,6 +14,27 @@ metadata: {name: a, namespace: n, labels: {a: b}, annotations: {a: b}}
 apiVersion: multicluster.x-k8s.io/v1alpha1
 kind: ServiceImport
 metadata: {name: a, namespace: n}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: a, labels: {istio.io/rev: b, istio.io/tag: c}}
+webhooks: [{name: a, clientConfig: {caBundle: YQ==}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: a, labels: {istio.io/rev: b}}
+webhooks: [{name: a, clientConfig: {caBundle: YQ==}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: a, namespace: n}
+spec:
+  rules:
+  - filters:
+    - type: ExternalAuth
+      externalAuth: {protocol: GRPC, backendRef: {name: a, port: 1}, grpc: {allowedHeaders: [a]}, forwardBody: {maxSize: 1}}
+    - type: ExternalAuth
+      externalAuth: {protocol: HTTP, backendRef: {name: a, port: 1}, http: {path: a, allowedHeaders: [a], allowedResponseHeaders: [a]}}
 spec: {type: ClusterSetIP, ips: [10.0.0.1], ports: [{name: http, port: 80}]}
 ---
 apiVersion: gateway.networking.k8s.io/v1alpha2
