@@ -34,8 +34,9 @@ pub struct HttpRuleInputs<'a> {
     pub backends: Vec<RouteBackendInputs<'a>>,
     /// Destinations of mirrored requests.
     pub mirrors: Vec<MirrorInputs>,
-    /// The servers that decide about requests, in the order of the rule.
-    pub external_auths: Vec<BackendService>,
+    /// The servers that decide about requests, in the order of the rule; `None` if one of them cannot be asked. Then requests
+    /// fail: without the rule, another one could match them.
+    pub external_auths: Option<Vec<BackendService>>,
 }
 
 /// A backend of a rule.
@@ -108,7 +109,7 @@ pub fn build_http_rule(inputs: &HttpRuleInputs<'_>) -> Vec<RouteTemplate> {
     let base = Route {
         name: Some(name(kind, route, &rule.declared.name)),
         hostnames: texts(inputs.hostnames),
-        backends: inputs.backends.iter().map(backend).collect(),
+        backends: inputs.backends.iter().filter(|_| inputs.external_auths.is_some()).map(backend).collect(),
         traffic_policies: traffic_policies(inputs),
         ..Route::default()
     };
@@ -229,10 +230,11 @@ fn values(matches: &NamedMatches) -> impl Iterator<Item = (String, MatchValue)> 
 fn traffic_policies(inputs: &HttpRuleInputs<'_>) -> Vec<TrafficPolicySpec> {
     let HttpRule { action, declared, .. } = inputs.rule;
     let [request, response] = action.headers.as_ref().map(header_modifiers).unwrap_or_default();
-    let auths = declared.external_auths.iter().zip(&inputs.external_auths);
+    let auths = declared.external_auths.iter().zip(inputs.external_auths.iter().flatten());
     let auths = auths.map(|(auth, server)| Traffic::ExtAuthz(external_auth(auth, server)));
+    let redirect = action.redirect.as_ref().filter(|_| inputs.external_auths.is_some());
     let policies = [
-        action.redirect.as_ref().map(|redirect| Traffic::RequestRedirect(request_redirect(redirect))),
+        redirect.map(|redirect| Traffic::RequestRedirect(request_redirect(redirect))),
         action.rewrite.as_ref().map(|rewrite| Traffic::UrlRewrite(url_rewrite(rewrite))),
         action.cors.as_ref().map(|policy| Traffic::Cors(cors(policy, declared))),
         request.map(Traffic::RequestHeaderModifier),

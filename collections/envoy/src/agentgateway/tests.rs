@@ -30,7 +30,7 @@ fn http(kind: &str, rule: &HttpRule, backends: Vec<RouteBackendInputs<'_>>, mirr
         hostnames: &hostnames,
         backends,
         mirrors,
-        external_auths: Vec::new(),
+        external_auths: Some(Vec::new()),
     };
     build_http_rule(&inputs)
         .iter()

@@ -9,7 +9,7 @@ use sluice_envoy::agentgateway::{
     build_l4_rule, listener_key,
 };
 use sluice_model::gateway_api::{BackendRef, GROUP, GroupKind, HttpRoute, HttpRule, L4Route, ParentRef};
-use sluice_model::{HttpRoute as VirtualRoute, Kind, ObjectKey, Reject, Text};
+use sluice_model::{Kind, ObjectKey, Reject, Text};
 
 use super::super::attachment::{AttachingRoute, Attachments, ParentLookup, RouteParents};
 use super::super::backends::{BackendIndex, BackendLookup, Referrer};
@@ -178,22 +178,17 @@ impl RouteBinder {
             if let Some(kind) = &rule.unsupported_filter {
                 return (Vec::new(), Some(unsupported_filter(kind)));
             }
-            let (mut backends, of_backends) = self.http_backends(cx, key, (number, rule), note);
-            let (mut external_auths, mut of_auths) = (Vec::new(), None);
+            let (backends, of_backends) = self.http_backends(cx, key, (number, rule), note);
+            let mut external_auths = Some(Vec::new());
             for auth in &rule.declared.external_auths {
                 let path = || format!("spec.rules[{number}].filters");
                 let (service, problem) = self.service(cx, key, &auth.backend, path, note);
-                of_auths = problem.or(of_auths);
-                external_auths.extend(service);
+                last = problem.or(last);
+                external_auths = external_auths.zip(service).map(|(mut auths, service)| {
+                    auths.push(service);
+                    auths
+                });
             }
-            let mut denying = None;
-            if of_auths.is_some() {
-                // Requests fail. Without the rule, another one could match them.
-                (backends, external_auths) = (Vec::new(), Vec::new());
-                let action = VirtualRoute { redirect: None, ..rule.action.clone() };
-                denying = Some(HttpRule { action, ..rule.clone() });
-            }
-            last = of_auths.or(last);
             let mut mirrors = Vec::new();
             for mirror in &rule.mirrors {
                 let path = || format!("spec.rules[{number}].filters");
@@ -206,7 +201,7 @@ impl RouteBinder {
                 kind: &self.kind.kind,
                 route: key,
                 number,
-                rule: denying.as_ref().unwrap_or(rule),
+                rule,
                 hostnames: &route.hostnames,
                 backends,
                 mirrors,
