@@ -8,7 +8,7 @@ use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind, Resource as _};
 use kube::runtime::watcher;
 use rand::Rng as _;
-use sluice_model::{Kind, Text, label};
+use sluice_model::{DEFAULT_REVISION_WEBHOOK, Kind, Text, label};
 use sluice_parse::KindInfo;
 use tokio::sync::Notify;
 
@@ -37,17 +37,17 @@ impl Resource {
     pub fn new(info: &KindInfo, (group, version): (&str, &str), namespace: Option<Text>) -> Self {
         let fields = match info.kind {
             // Failed pods have no addresses, and are kept for a long time.
-            Kind::Pod => Some("status.phase!=Failed"),
+            Kind::Pod => Some("status.phase!=Failed".to_owned()),
             // Secrets of these types are numerous and large, and no proxy uses them.
-            Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
+            Kind::Secret => Some("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token".to_owned()),
             // Which revision is the default one. The others are not read.
-            Kind::ValidatingWebhookConfiguration => Some("metadata.name=istiod-default-validator"),
+            Kind::ValidatingWebhookConfiguration => Some(format!("metadata.name={DEFAULT_REVISION_WEBHOOK}")),
             _ => None,
         };
         // Those of tags.
         let labels = (info.kind == Kind::MutatingWebhookConfiguration).then(|| label::TAG.to_owned());
         let all = Self::all(group, version, info.name, info.plural);
-        Self { namespace, fields: fields.map(str::to_owned), labels, ..all }
+        Self { namespace, fields, labels, ..all }
     }
 
     /// All objects of a type.
