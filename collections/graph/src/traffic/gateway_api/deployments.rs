@@ -28,9 +28,9 @@ const MAX_PORT_NAME_BYTES: usize = 63;
 const STATUS_PORT: (&str, u16) = ("status-port", 15021);
 
 /// What is deployed for the Gateways of our controllers and of this revision (G04).
-/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `namespaces` (of the Gateway), `own_revision`, `listener_sets` (of the
-/// Gateway), `gateway_parameters`. Changes when: labels, annotations or spec of the Gateway do, or one of these. Size: Gateways
-/// for which proxies are deployed. Rejects: those of [`derive_deployment_rejects`].
+/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `namespaces` (of the Gateway), `own_revision`,
+/// `listener_sets` (of the Gateway), `gateway_parameters`. Changes when: labels, annotations or spec of the Gateway do, or one
+/// of these. Size: Gateways for which proxies are deployed. Rejects: those of [`derive_deployment_rejects`].
 pub(super) fn derive_deployments<'s>(
     objects: &ObjectCollections<'s>,
     revisions: &Revisions<'s>,

@@ -21,8 +21,8 @@ use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, St
 
 /// Statuses of BackendTLSPolicies that have to be written.
 /// Key: `StatusKey`. From: `backend_tls_policies`, `gateway_api/targets`, `root_bundles` (their presence), the routes that refer to
-/// the targets, `namespaces`. Changes when: the policy, its status or one of these does. Size: policies that are not written yet.
-/// Rejects: none.
+/// the targets, `namespaces`, `own_revision`. Changes when: the policy, its status or one of these does. Size: policies that are
+/// not written yet. Rejects: none.
 pub(super) fn derive_policy_statuses<'s>(
     inputs: &StatusInputs<'_, 's>,
     gateways: &GatewaysOfBackends<'s>,

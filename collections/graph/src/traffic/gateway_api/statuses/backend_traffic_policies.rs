@@ -15,8 +15,8 @@ use super::validation::VALID;
 use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Statuses of XBackendTrafficPolicies that have to be written.
-/// Key: `StatusKey`. From: `backend_traffic_policies`, `gateway_api/targets`, `namespaces`. Changes when: the policy, its status or one
-/// of these does. Size: policies that are not written yet. Rejects: none.
+/// Key: `StatusKey`. From: `backend_traffic_policies`, `gateway_api/targets`, `namespaces`, `own_revision`. Changes when: the
+/// policy, its status or one of these does. Size: policies that are not written yet. Rejects: none.
 pub(super) fn derive_policy_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Collection<'s, StatusKey, StatusUpdate> {
     let options = inputs.options.gateway_api.clone();
     let updates =

@@ -20,8 +20,8 @@ use crate::statuses::{StatusDraft, StatusKey, StatusUpdate};
 const MAX_ANCESTORS: usize = 32;
 
 /// Statuses of XBackends that have to be written.
-/// Key: `StatusKey`. From: `backends`, `root_bundles` (their presence), the routes that refer to the backends, `namespaces`. Changes
-/// when: the backend, its status or one of these does. Size: backends that are not written yet. Rejects: none.
+/// Key: `StatusKey`. From: `backends`, `root_bundles` (their presence), the routes that refer to the backends, `namespaces`,
+/// `own_revision`. Changes when: the backend, its status or one of these does. Size: backends that are not written yet. Rejects: none.
 pub(super) fn derive_backend_statuses<'s>(
     inputs: &StatusInputs<'_, 's>,
     gateways: &GatewaysOfBackends<'s>,

@@ -32,7 +32,7 @@ const INSECURE: &str = "InsecureFrontendValidationMode";
 /// Statuses of the Gateways of our controllers that have to be written.
 /// Key: `StatusKey`. From: `kubernetes_gateways`, `gateway_classes`, `gateway_api/listener_rows`, `services` (of the Gateway)
 /// and the ports of their endpoints, `gateway_api/attached-route-counts`, `namespaces`, `reference_grants`, `secrets`,
-/// `gateway_parameters`.
+/// `gateway_parameters`, `own_revision`.
 /// Changes when: the Gateway, its status or one of these does. Size: Gateways that are not written yet. Rejects: none.
 pub(super) fn derive_gateway_statuses<'s>(
     inputs: &StatusInputs<'_, 's>,

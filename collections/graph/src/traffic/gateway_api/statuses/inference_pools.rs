@@ -16,8 +16,8 @@ use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusUpdate, mer
 
 /// Statuses of InferencePools that have to be written. Their parents are the Gateways that a route to the pool refers to.
 /// Key: `StatusKey`. From: `inference_pools`, `gateway_api/pool_routes`, `kubernetes_services` (that of the picker),
-/// `kubernetes_gateways` and `gateway_classes` (of the parents in the status), `namespaces`. Changes when: the pool, its status or
-/// one of these does. Size: pools that are not written yet. Rejects: none.
+/// `kubernetes_gateways` and `gateway_classes` (of the parents in the status), `namespaces`, `own_revision`. Changes when: the pool,
+/// its status or one of these does. Size: pools that are not written yet. Rejects: none.
 pub(super) fn derive_pool_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Collection<'s, StatusKey, StatusUpdate> {
     let (objects, options) = (inputs.objects, inputs.options.clone());
     let updates = objects.inference_pools.derive("gateway_api/inference_pool_statuses", |deps| {

@@ -17,7 +17,7 @@ use crate::options::GraphOptions;
 use crate::statuses::{StatusCondition, StatusDraft, StatusKey, StatusProblem, StatusUpdate};
 
 /// Statuses of the ListenerSets of our Gateways that have to be written.
-/// Key: `StatusKey`. From: `listener_sets`, `kubernetes_gateways`, `gateway_classes`, `namespaces`,
+/// Key: `StatusKey`. From: `listener_sets`, `kubernetes_gateways`, `gateway_classes`, `namespaces`, `own_revision`,
 /// `gateway_api/listener_rows`, `services` (of the Gateway) and the ports of their endpoints,
 /// `gateway_api/attached-route-counts`. Changes when: the ListenerSet, its status or one of these does.
 /// Size: ListenerSets that are not written yet. Rejects: none.

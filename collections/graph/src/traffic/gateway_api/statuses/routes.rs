@@ -37,8 +37,8 @@ impl Route for L4Route {
 }
 
 /// Statuses of routes that have to be written, by kind. A route without parents of our controllers has an empty list of them.
-/// Key: `StatusKey`. From: the routes, their reports, `namespaces`. Changes when: the route, its status, or one of its parents
-/// or backends does. Size: routes that are not written yet. Rejects: none.
+/// Key: `StatusKey`. From: the routes, their reports, `namespaces`, `own_revision`. Changes when: the route, its status, or
+/// one of its parents or backends does. Size: routes that are not written yet. Rejects: none.
 pub(super) fn derive_route_statuses<'s>(inputs: &StatusInputs<'_, 's>) -> Vec<Collection<'s, StatusKey, StatusUpdate>> {
     let objects = inputs.objects;
     inputs
